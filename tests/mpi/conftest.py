@@ -1,0 +1,67 @@
+"""Shared pieces of the MPI tier: tiny models that all ranks see, transformers as reference."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from verl_hpc.testing.tiny import make_tiny_model
+
+
+@pytest.fixture(scope="session")
+def shared_directory(here):
+    """One temporary directory for all ranks."""
+    with tempfile.TemporaryDirectory() as mine:
+        yield Path(here.control.broadcast(mine))
+        here.control.barrier()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(here, shared_directory):
+    """`tiny_model(family, tied, **sizes)` gives the directory of a model with noisy weights."""
+
+    def make(family: str = "llama", tied: bool = False, **sizes) -> Path:
+        label = "-".join([family, "tied" if tied else "untied", *map(str, sizes.values())])
+        directory = shared_directory / label
+        if here.world.rank == 0 and not directory.exists():
+            make_tiny_model(directory, family, tied=tied, noise=0.05, **sizes)
+        here.control.barrier()
+        return directory
+
+    return make
+
+
+class Reference:
+    """A transformers model and what it computes of a list of sequences."""
+
+    def __init__(self, directory: Path) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager"
+        )
+
+    def log_probs(self, sequence: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+        """(L - 1,) log-probabilities of tokens 1.. of one sequence, differentiable."""
+        logits = self.model(sequence[None]).logits[0, :-1].float() / temperature
+        return logits.log_softmax(-1).gather(-1, sequence[1:, None])[:, 0]
+
+    def entropy(self, sequence: torch.Tensor) -> torch.Tensor:
+        logits = self.model(sequence[None]).logits[0, :-1].float()
+        return torch.distributions.Categorical(logits=logits).entropy()
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """`reference(directory)`, cached."""
+    known: dict[Path, Reference] = {}
+
+    def load(directory: Path) -> Reference:
+        if directory not in known:
+            known[directory] = Reference(directory)
+        return known[directory]
+
+    return load

@@ -1,0 +1,140 @@
+"""Files with verl's columns: what is read, in which order, and what is refused."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.sources import open_source, read_problems
+from verl_hpc.errors import DataError
+
+
+def test_a_row_of_verl_becomes_a_problem(tmp_path):
+    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0), verl_row(1)])))
+    assert source[1] == Problem(
+        index=1,
+        prompt=[{"role": "user", "content": "1 + 1?"}],
+        data_source="openai/gsm8k",
+        ground_truth="2",
+        extra={"split": "train", "index": 1, "answer": "#### 2"},
+        answer=None,
+    )
+
+
+def test_parquet_and_jsonl_give_the_same_problems(tmp_path):
+    rows = [verl_row(i) for i in range(10)]
+    from_parquet = open_source(files(write_parquet(tmp_path / "a.parquet", rows)))
+    from_jsonl = open_source(files(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert list(from_parquet) == list(from_jsonl)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 7), min_size=1, max_size=4).filter(any),
+    limit=st.none() | st.integers(1, 30),
+    row_group_size=st.integers(1, 4),
+    data=st.data(),
+)
+def test_several_files_are_one_data_set_in_order(
+    tmp_path_factory, sizes, limit, row_group_size, data
+):
+    folder = tmp_path_factory.mktemp("files")
+    rows = iter(map(verl_row, range(sum(sizes))))
+    paths = []
+    for number, size in enumerate(sizes):
+        part = [next(rows) for _ in range(size)]
+        # An empty Parquet file would have no columns to tell.
+        if part and data.draw(st.booleans()):
+            paths.append(write_parquet(folder / f"{number}.parquet", part, row_group_size))
+        else:
+            paths.append(write_jsonl(folder / f"{number}.jsonl", part))
+    source = open_source(files(*paths, limit=limit))
+    assert len(source) == min(sum(sizes), limit or sum(sizes))
+    assert [p.extra["index"] for p in source] == list(range(len(source)))
+    assert [p.index for p in source] == list(range(len(source)))
+
+
+def test_raw_gsm8k_is_read_by_its_own_keys(gsm8k_dir):
+    source = open_source(
+        files(gsm8k_dir / "train.jsonl", prompt_key="question", answer_key="answer")
+    )
+    assert len(source) == 7473
+    first = source[0]
+    assert first.prompt.startswith("Natalia sold clips to 48 of her friends")
+    assert first.answer.endswith("#### 72")
+    assert (first.data_source, first.ground_truth, first.extra) == ("", None, {})
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_keys_reach_into_columns(tmp_path, write):
+    path = write(tmp_path / f"a.{write.__name__.removeprefix('write_')}", [verl_row(4)])
+    assert open_source(files(path, answer_key="extra_info.answer"))[0].answer == "#### 5"
+    source = open_source(files(path, answer_key="extra_info.solution"))
+    with pytest.raises(DataError, match=r"no column 'extra_info.solution'; columns are .*prompt"):
+        source[0]
+
+
+def test_read_problems_keeps_the_order_asked_for(tmp_path):
+    rows = [verl_row(i) for i in range(9)]
+    source = open_source(files(write_parquet(tmp_path / "a.parquet", rows)))
+    assert [p.index for p in read_problems(source, [7, 0, 7, 3])] == [7, 0, 7, 3]
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_indices_outside_raise_index_error(tmp_path, index):
+    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0), verl_row(1)])))
+    with pytest.raises(IndexError):
+        source[index]
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.parquet: no such file"):
+        open_source(files(tmp_path / "gone.parquet"))
+
+
+def test_an_unknown_ending_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.touch()
+    with pytest.raises(DataError, match=r"rows\.csv: .* must be \.parquet or \.jsonl"):
+        open_source(files(path))
+
+
+def test_no_rows_at_all_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"empty\.jsonl: no rows"):
+        open_source(files(write_jsonl(tmp_path / "empty.jsonl", [])))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt": 5}, "the prompt is int 5; expected text, or a list"),
+        ({"prompt": None}, "the prompt is null"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": []}, "the prompt is empty"),
+        ({"prompt": ["hello"]}, r"the prompt is list \['hello'\]"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "the prompt is list"),
+        ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
+        ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),
+        ({"target": 3}, "target is int 3; expected the text"),
+        ({"target": None}, "target is null; expected the text"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_found_by_its_line(tmp_path, change, message):
+    rows = [{**verl_row(0), "target": "a"}, {**verl_row(1), "target": "b", **change}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    source = open_source(files(path, answer_key="target"))
+    assert source[0].answer == "a"
+    with pytest.raises(DataError, match=rf"a\.jsonl line 2: {message}"):
+        source[1]
+
+
+def test_a_row_without_a_column_names_those_it_has(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"question": "1 + 1?", "answer": "2"}))
+    with pytest.raises(
+        DataError, match=r"line 1: no column 'prompt'; columns are question, answer"
+    ):
+        open_source(files(path))[0]

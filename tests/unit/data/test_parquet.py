@@ -1,0 +1,68 @@
+"""Row groups of a Parquet file: which are read, and how many are kept."""
+
+import random
+
+import pytest
+
+from tests.unit.data.conftest import files, verl_row, write_parquet
+from verl_hpc.data import parquet as module
+from verl_hpc.data.parquet import CACHED_ROW_GROUPS, ParquetRows
+from verl_hpc.data.sources import open_source, read_problems
+from verl_hpc.errors import DataError
+
+
+@pytest.fixture
+def cache():
+    module._row_group.cache_clear()
+    return module._row_group.cache_info
+
+
+def test_opening_decodes_nothing_and_a_row_decodes_its_group_once(tmp_path, cache):
+    rows = [verl_row(i) for i in range(30)]
+    source = open_source(files(write_parquet(tmp_path / "a.parquet", rows, row_group_size=10)))
+    assert cache().misses == 0
+    assert [source[i].extra["index"] for i in (10, 19, 11)] == [10, 19, 11]
+    assert (cache().misses, cache().currsize) == (1, 1)
+
+
+def test_no_more_row_groups_are_kept_than_promised_over_all_files(tmp_path, cache):
+    rows = [verl_row(i) for i in range(60)]
+    paths = [
+        write_parquet(tmp_path / f"{part}.parquet", rows[part * 20 : part * 20 + 20])
+        for part in range(3)
+    ]
+    source = open_source(files(*paths))
+    indices = list(range(60))
+    random.Random(0).shuffle(indices)
+    for index in indices:
+        assert source[index].extra["index"] == index
+        assert cache().currsize <= CACHED_ROW_GROUPS
+
+
+def test_a_batch_decodes_each_row_group_once(tmp_path, cache):
+    rows = [verl_row(i) for i in range(60)]
+    source = open_source(files(write_parquet(tmp_path / "a.parquet", rows, row_group_size=6)))
+    indices = list(range(60))
+    random.Random(0).shuffle(indices)
+    read_problems(source, indices)
+    assert cache().misses == 10
+
+
+def test_only_columns_that_are_used_are_read(tmp_path):
+    row = {**verl_row(0), "picture": b"x" * 1000}
+    rows = ParquetRows(write_parquet(tmp_path / "a.parquet", [row]), ["prompt"], ["reward_model"])
+    assert set(rows[0]) == {"prompt", "reward_model"}
+
+
+def test_a_missing_column_names_those_there_are(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [{"question": "1 + 1?", "answer": "2"}])
+    with pytest.raises(DataError, match=r"no column 'prompt'; columns are question, answer"):
+        open_source(files(path))
+
+
+@pytest.mark.parametrize("damage", [lambda content: b"text", lambda content: content[:-20]])
+def test_what_is_no_parquet_file_is_named(tmp_path, damage):
+    path = write_parquet(tmp_path / "a.parquet", [verl_row(0)])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=r"a\.parquet: not a readable Parquet file"):
+        open_source(files(path))

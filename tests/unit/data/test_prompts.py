@@ -1,0 +1,95 @@
+"""Token ids of prompts and answers, with a tokenizer of one token a byte."""
+
+import json
+
+import pytest
+
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import encode_example, encode_prompt, fit_prompt, load_tokenizer
+from verl_hpc.errors import DataError, ModelError
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
+TEMPLATED = (
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chat", "text"),
+    [
+        (CHAT, "auto", TEMPLATED),
+        (CHAT, "always", TEMPLATED),
+        (CHAT, "never", "Be brief.\n\n1 + 1?"),
+        ("1 + 1?", "auto", "1 + 1?"),
+        ("1 + 1?", "never", "1 + 1?"),
+        ("1 + 1?", "always", "<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"),
+    ],
+)
+def test_prompts_become_a_list_of_ids(tokenizer, prompt, chat, text):
+    ids = encode_prompt(Problem(0, prompt), tokenizer, chat)
+    assert type(ids) is list
+    assert tokenizer.decode(ids) == text
+
+
+def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
+    problem = Problem(0, CHAT, answer="2")
+    prompt, answer = encode_example(problem, tokenizer, "auto")
+    assert prompt == encode_prompt(problem, tokenizer, "auto")
+    assert tokenizer.decode(answer) == "2<|im_end|>"
+    assert answer[-1] == tokenizer.eos_token_id
+
+
+def test_an_example_without_an_answer_is_refused(tokenizer):
+    with pytest.raises(DataError, match="row 3 has no answer to imitate; set answer_key"):
+        encode_example(Problem(3, CHAT), tokenizer, "auto")
+
+
+@pytest.mark.parametrize(("prompt", "chat"), [(CHAT, "auto"), ("1 + 1?", "always")])
+def test_a_chat_needs_a_template(tokenizer, monkeypatch, prompt, chat):
+    monkeypatch.setattr(tokenizer, "chat_template", None)
+    with pytest.raises(DataError, match=r"row 4: the prompt needs a chat template.*data\.chat"):
+        encode_prompt(Problem(4, prompt), tokenizer, chat)
+
+
+@pytest.mark.parametrize("policy", ["error", "drop", "truncate_left"])
+def test_a_prompt_of_the_longest_length_stays(policy):
+    assert fit_prompt([1, 2, 3], 3, policy, 0) == [1, 2, 3]
+
+
+def test_a_prompt_too_long_follows_the_policy():
+    assert fit_prompt([1, 2, 3], 2, "drop", 0) is None
+    assert fit_prompt([1, 2, 3], 2, "truncate_left", 0) == [2, 3]
+    with pytest.raises(
+        DataError,
+        match=r"row 7: the prompt has 3 tokens, rollout.max_prompt_tokens = 2; .*overlong_prompt",
+    ):
+        fit_prompt([1, 2, 3], 2, "error", 7)
+
+
+def test_a_tokenizer_is_read_from_its_directory_and_can_pad(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.pad_token_id == loaded.eos_token_id == tokenizer.eos_token_id
+    problem = Problem(0, CHAT)
+    assert encode_prompt(problem, loaded, "auto") == encode_prompt(problem, tokenizer, "auto")
+
+
+def test_a_directory_that_does_not_exist_is_never_looked_for_elsewhere():
+    with pytest.raises(ModelError, match=r"no directory org/model; set model\.tokenizer"):
+        load_tokenizer("org/model")
+
+
+def test_a_directory_without_a_tokenizer_is_named(tmp_path):
+    with pytest.raises(ModelError, match=f"{tmp_path} holds none that can be read"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    content = json.loads(settings.read_text())
+    del content["eos_token"]
+    settings.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="names no eos_token"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,122 @@
+"""A slow, obvious transfer in one process: the oracle for plans.
+
+Every element of every logical tensor gets a number of its own; memories are numpy arrays; a plan is
+carried out message by message. What a rank must end up with is computed without the plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod
+
+import numpy as np
+
+from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.moves import moves_of
+from verl_hpc.layout.planner import Plan
+from verl_hpc.layout.shard_map import Holder, ShardMap
+
+EMPTY = -1
+
+
+def logical_values(shard_map: ShardMap) -> dict[str, np.ndarray]:
+    """Distinct numbers for every element of every tensor."""
+    values, first = {}, 0
+    for name, spec in shard_map.tensors.items():
+        size = prod(spec.shape)
+        values[name] = np.arange(first, first + size).reshape(spec.shape)
+        first += size
+    return values
+
+
+def window(memory: np.ndarray, view: View, box: Box) -> np.ndarray:
+    item = memory.itemsize
+    return np.lib.stride_tricks.as_strided(
+        memory[view.offset :], box.shape, [s * item for s in view.strides]
+    )
+
+
+def local_sizes(shard_map: ShardMap) -> dict[Holder, dict[str, int]]:
+    sizes: dict[Holder, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for region in shard_map.regions:
+        last = region.view.offset + sum(
+            (n - 1) * s for n, s in zip(region.box.shape, region.view.strides, strict=True)
+        )
+        for holder in region.holders:
+            known = sizes[holder][region.view.name]
+            sizes[holder][region.view.name] = max(known, last + 1)
+    return sizes
+
+
+def empty_memory(shard_map: ShardMap) -> dict[Holder, dict[str, np.ndarray]]:
+    return {
+        holder: {name: np.full(size, EMPTY) for name, size in sizes.items()}
+        for holder, sizes in local_sizes(shard_map).items()
+    }
+
+
+def filled_memory(shard_map: ShardMap) -> dict[Holder, dict[str, np.ndarray]]:
+    """Every region written straight from the logical tensors: what a layout says it is."""
+    memory = empty_memory(shard_map)
+    values = logical_values(shard_map)
+    for region in shard_map.regions:
+        for holder in region.holders:
+            there = window(memory[holder][region.view.name], region.view, region.box)
+            assert (there == EMPTY).all(), f"{region} overlaps another region"
+            there[...] = values[region.tensor][region.box.slices]
+    return memory
+
+
+def carry_out(plan: Plan, source: ShardMap, target: ShardMap) -> tuple[dict, dict[int, int]]:
+    """Run a plan for all ranks in turn; return target memories and elements received per rank."""
+    have, want = filled_memory(source), empty_memory(target)
+    values = logical_values(source)
+    ranks = sorted({int(h) for h in (*source.holders, *target.holders) if not isinstance(h, str)})
+    moves = {rank: moves_of(plan, rank) for rank in ranks}
+    received: dict[int, int] = defaultdict(int)
+
+    def put(rank: int, views: tuple[View, ...], box: Box, data: np.ndarray) -> None:
+        assert views
+        for view in views:
+            there = window(want[rank][view.name], view, box)
+            assert (there == EMPTY).all(), "an element arrived twice"
+            there[...] = data
+
+    for rank, work in moves.items():
+        for copy in work.copies:
+            data = window(have[rank][copy.source.name], copy.source, copy.fragment.box)
+            put(rank, copy.targets, copy.fragment.box, data)
+        for read in work.reads:
+            assert read.file in source.holders
+            data = values[read.fragment.tensor][read.fragment.box.slices]
+            put(rank, read.targets, read.fragment.box, data)
+    for index in range(len(plan.hops)):
+        wires: dict[tuple[int, int], list[np.ndarray]] = {}
+        for rank, work in moves.items():
+            for peer, sent in work.hops[index].sends.items():
+                memory = [want if s.relay else have for m in sent for s in m]
+                items = [s for m in sent for s in m]
+                wires[rank, peer] = [
+                    window(mem[rank][s.view.name], s.view, s.fragment.box).copy()
+                    for mem, s in zip(memory, items, strict=True)
+                ]
+        for rank, work in moves.items():
+            for peer, messages in work.hops[index].receives.items():
+                data = wires.pop((peer, rank))
+                items = [r for m in messages for r in m]
+                assert len(data) == len(items)
+                for item, piece in zip(items, data, strict=True):
+                    assert (piece != EMPTY).all(), "a relay sent what it had not received"
+                    received[rank] += piece.size
+                    put(rank, item.targets, item.fragment.box, piece)
+        assert not wires, "sent and never received"
+    return want, received
+
+
+def elements_of(shard_map: ShardMap, holder: Holder) -> dict[str, set[int]]:
+    """Flat indices of the elements one holder has, tensor by tensor."""
+    values = logical_values(shard_map)
+    found: dict[str, set[int]] = defaultdict(set)
+    for region in shard_map.held_by(holder):
+        found[region.tensor] |= set(values[region.tensor][region.box.slices].ravel().tolist())
+    return found

@@ -1,0 +1,184 @@
+"""report.html and the PNG curves."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.errors import DataError
+from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.names import CHARTS
+from verl_hpc.metrics.report import write_report
+
+FACTS = {
+    "recipe": "grpo",
+    "state": "finished",
+    "total_steps": 30,
+    "layouts": {"training": "tp 4, dp 2", "rollout": "tp 2"},
+    "commit": "1a2b3c4",
+    "config": "name: demo\nrecipe: grpo\n",
+}
+TIMES = {
+    "timing_s/rollout": 6.0,
+    "timing_s/rollout/reshard": 1.0,
+    "timing_s/update_actor": 3.0,
+    "timing_s/step": 10.0,
+}
+RESHARDING = {
+    "reshard/received_bytes": 3 * 2**30,
+    "reshard/minimum_bytes": 2 * 2**30,
+    "reshard/seconds": 1.0,
+}
+NUMBERED = {
+    name: (i + 1) / 10 for i, name in enumerate(n for chart in CHARTS for n in chart.curves)
+}
+VOID = {"meta", "br"}
+
+
+class Outline(HTMLParser):
+    """Which tags a page has, and whether they close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.counts: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def outline(page: str) -> dict[str, int]:
+    parser = Outline()
+    parser.feed(page)
+    assert parser.open == []
+    return parser.counts
+
+
+def report(
+    directory: Path, steps: list[Mapping[str, float]], facts: Mapping[str, object] = FACTS
+) -> str:
+    with MetricsLog(directory) as log:
+        for step, values in enumerate(steps, 1):
+            log.write(step, values)
+    return write_report(directory, facts).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_hpc.metrics.report.write_curves", lambda directory, rows: [])
+
+
+def test_every_curve_is_on_the_page_and_in_plots(tmp_path: Path) -> None:
+    steps = [{n: v * step for n, v in NUMBERED.items()} for step in range(1, 4)]
+    page = report(tmp_path, steps)
+    for chart in CHARTS:
+        assert chart.title in page
+        png = tmp_path / "plots" / f"{chart.key}.png"
+        assert png.read_bytes().startswith(b"\x89PNG")
+    assert outline(page)["figure"] == len(CHARTS)
+
+
+def test_a_whole_run(tmp_path: Path, no_plots: None) -> None:
+    steps = [{**NUMBERED, **TIMES, **RESHARDING} for _ in range(30)]
+    page = report(tmp_path, steps)
+    for word in (
+        "<span>grpo</span><span>finished</span><span>step 30 of 30</span>",
+        "training tp 4, dp 2; rollout tp 2",
+        "1a2b3c4",
+        "5m 00s",
+        "10.0s a step",
+        "90.00 GiB",
+        "1.50 times the least possible",
+        '<th><i class="c0"></i>rollout</th><td>6.0s</td><td>60.0%</td><td>3m 00s</td>',
+        '<th><i class="c7"></i>other</th><td>1.0s</td><td>10.0%</td><td>30.0s</td>',
+        "name: demo\nrecipe: grpo",
+    ):
+        assert word in page
+    outline(page)
+
+
+def test_the_page_needs_nothing_beside_it(tmp_path: Path, no_plots: None) -> None:
+    page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}])
+    for word in ("http", "//", "<script", "<link", "src=", "@import", "url("):
+        assert word not in page
+
+
+def test_the_headline_tells_first_and_last(tmp_path: Path, no_plots: None) -> None:
+    steps = [{"critic/score/mean": 0.125}, {}, {"critic/score/mean": 0.75}]
+    page = report(tmp_path, steps)
+    assert "<dt>Reward</dt><dd>0.75</dd><dd>from 0.125 at step 1</dd>" in page
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
+def test_few_steps(tmp_path: Path, no_plots: None, num_steps: int) -> None:
+    page = report(tmp_path, [{**NUMBERED, **TIMES, **RESHARDING}] * num_steps, {})
+    assert tmp_path.name in page
+    assert outline(page).get("figure", 0) == (len(CHARTS) if num_steps else 0)
+
+
+def test_a_run_whose_stages_have_different_metrics(tmp_path: Path) -> None:
+    sft = {"sft/loss": 2.0, "timing_s/update_actor": 1.0, "timing_s/step": 1.0}
+    grpo = {"critic/score/mean": 0.5, "timing_s/rollout": 2.0, "timing_s/step": 3.0}
+    page = report(tmp_path, [sft, sft, grpo])
+    assert outline(page)["figure"] == 2
+    assert {p.name for p in (tmp_path / "plots").iterdir()} == {"sft_loss.png", "reward.png"}
+
+
+def test_nulls_are_left_out_and_named(tmp_path: Path, no_plots: None) -> None:
+    steps = [
+        {"actor/grad_norm": 1.0, "critic/vf_loss": math.nan},
+        {"actor/grad_norm": math.inf, "critic/vf_loss": math.nan},
+    ]
+    page = report(tmp_path, steps)
+    assert "critic/vf_loss: nan at step 1 and 1 more" in page
+    assert "actor/grad_norm: inf at step 2" in page
+    assert outline(page)["figure"] == 1
+
+
+def test_more_operators_than_colours(tmp_path: Path, no_plots: None) -> None:
+    times = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)}
+    page = report(tmp_path, [{**times, "timing_s/step": 60.0}] * 100)
+    assert '<i class="c6"></i>operator_6' in page
+    assert '<i class="c7"></i>operator_7' in page
+    outline(page)
+
+
+def test_what_users_wrote_is_escaped(tmp_path: Path, no_plots: None) -> None:
+    evil = "<script>alert('$name')</script>"
+    facts = dict.fromkeys(("name", "recipe", "state", "total_steps", "config", "commit"), evil)
+    page = report(
+        tmp_path, [{f"timing_s/{evil.replace('/', '')}": 1.0, "timing_s/step": 1.0}], facts
+    )
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 7
+    assert "$name" in page
+
+
+def test_without_matplotlib_the_page_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with caplog.at_level(logging.WARNING):
+        page = report(tmp_path, [NUMBERED])
+    assert outline(page)["figure"] == len(CHARTS)
+    assert "plots is left out" in caplog.text
+    assert not (tmp_path / "plots").exists()
+
+
+def test_a_directory_without_metrics_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"metrics\.jsonl"):
+        write_report(tmp_path, {})

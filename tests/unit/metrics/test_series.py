@@ -1,0 +1,91 @@
+"""What curves and bars are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_hpc.metrics.names import Chart
+from verl_hpc.metrics.series import (
+    bins,
+    curves,
+    fold,
+    mean_seconds,
+    operator_seconds,
+    points,
+    thin,
+)
+
+
+def test_points_leave_out_absent_and_null_values() -> None:
+    rows = [{"step": 1, "a": 1.0}, {"step": 2}, {"step": 3, "a": None}, {"step": 4, "a": 0.0}]
+    assert points(rows, "a") == [(1, 1.0), (4, 0.0)]
+
+
+def test_a_curve_equal_to_another_is_drawn_once() -> None:
+    chart = Chart("reward", "Reward", {"score": "score", "reward": "after KL penalty"})
+    same = [{"step": 1, "score": 1.0, "reward": 1.0}]
+    other = [{"step": 1, "score": 1.0, "reward": 0.9}]
+    assert curves(chart, same) == {"score": [(1, 1.0)]}
+    assert curves(chart, other) == {"score": [(1, 1.0)], "after KL penalty": [(1, 0.9)]}
+    assert curves(chart, [{"step": 1}]) == {}
+
+
+def test_thinning_keeps_peaks_ends_and_order() -> None:
+    curve = [(step, 0.0) for step in range(1000)]
+    curve[617] = (617, 9.0)
+    curve[618] = (618, -9.0)
+    thinned = thin(curve, 100)
+    assert len(thinned) <= 100
+    assert {(617, 9.0), (618, -9.0)} < set(thinned)
+    assert thinned == sorted(thinned)
+    assert thin(curve[:100], 100) == curve[:100]
+
+
+def test_thinning_keeps_the_ends_of_a_trend() -> None:
+    curve = [(step, float(step)) for step in range(1001)]
+    thinned = thin(curve, 100)
+    assert (thinned[0], thinned[-1]) == (curve[0], curve[-1])
+
+
+def test_what_no_operator_took_is_other() -> None:
+    values = {
+        "timing_s/step": 10.0,
+        "timing_s/rollout": 6.0,
+        "timing_s/rollout/reshard": 2.0,
+        "timing_s/reward": None,
+        "actor/lr": 1.0,
+    }
+    assert operator_seconds(values) == {"rollout": 6.0, "other": 4.0}
+
+
+def test_a_sliver_of_untimed_seconds_is_not_shown() -> None:
+    assert operator_seconds({"timing_s/step": 10.0, "timing_s/rollout": 9.95}) == {"rollout": 9.95}
+
+
+def test_operators_that_overlap_leave_no_other() -> None:
+    values = {"timing_s/step": 5.0, "timing_s/rollout": 4.0, "timing_s/update": 4.0}
+    assert operator_seconds(values) == {"rollout": 4.0, "update": 4.0}
+
+
+def test_a_mean_step_counts_steps_without_the_operator() -> None:
+    rows = [{"timing_s/rollout": 4.0}, {"timing_s/rollout": 4.0, "timing_s/evaluation": 10.0}]
+    seconds = mean_seconds(rows)
+    assert seconds == {"evaluation": 5.0, "rollout": 4.0}
+    assert list(seconds) == ["evaluation", "rollout"]
+    assert mean_seconds([]) == {}
+
+
+def test_fold_sums_what_is_not_named() -> None:
+    seconds = {"a": 3.0, "b": 2.0, "other": 1.0}
+    assert fold(seconds, ["a", "c"]) == {"a": 3.0, "other": 3.0}
+    assert fold({"a": 3.0}, ["a"]) == {"a": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "sizes"), [(0, []), (1, [1]), (4, [1, 1, 1, 1]), (5, [2, 2, 1])]
+)
+def test_bins(num_rows: int, sizes: list[int]) -> None:
+    rows = [{"step": step} for step in range(num_rows)]
+    cut = bins(rows, 4)
+    assert [len(part) for part in cut] == sizes
+    assert [row for part in cut for row in part] == rows

@@ -1,0 +1,108 @@
+"""Which sinks are opened, and what happens to those that fail."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.config.output import MetricsConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.metrics.sinks import Sinks, open_sinks
+
+
+class Recorder:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def stage(self, name: str) -> None:
+        self.told.append(name)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self.told.append((step, dict(values)))
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+class FullDisk(Recorder):
+    """Fails at every step, and at its end."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        super().write(step, values)
+        raise OSError("no space left")
+
+    def close(self) -> None:
+        super().close()
+        raise OSError("no space left")
+
+
+def test_every_sink_is_told_everything() -> None:
+    recorders = [Recorder(), Recorder()]
+    with Sinks(recorders) as sinks:
+        sinks.stage("rollout")
+        sinks.write(1, {"actor/lr": 0.1})
+    for recorder in recorders:
+        assert recorder.told == ["rollout", (1, {"actor/lr": 0.1}), "closed"]
+
+
+def test_a_failing_sink_is_reported_once_closed_and_dropped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, sound = FullDisk(), Recorder()
+    with caplog.at_level(logging.WARNING), Sinks([broken, sound]) as sinks:
+        for step in range(3):
+            sinks.write(step, {})
+    assert broken.told == [(0, {}), "closed"]
+    assert sound.told == [(0, {}), (1, {}), (2, {}), "closed"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "FullDisk is dropped: OSError('no space left')"
+    ]
+
+
+def test_an_error_of_the_run_closes_the_sinks_and_goes_on() -> None:
+    recorder = Recorder()
+    with pytest.raises(ZeroDivisionError), Sinks([recorder]):
+        raise ZeroDivisionError
+    assert recorder.told == ["closed"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "lines"])
+def test_lines_where_stdout_is_no_terminal(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_sinks(MetricsConfig(terminal=mode), tmp_path, 5) as sinks:
+        sinks.write(1, {"sft/loss": 2.5})
+    assert capsys.readouterr().out == "step 1/5 | loss 2.5 | eta -\n"
+
+
+def test_auto_is_live_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with open_sinks(MetricsConfig(), tmp_path / "demo", 5, recipe="grpo", resumed_from=2) as sinks:
+        sinks.stage("rollout")
+    out = capsys.readouterr().out
+    assert "demo  grpo" in out
+    assert "step 2/5" in out
+
+
+def test_off_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_sinks(MetricsConfig(terminal="off"), tmp_path, 5) as sinks:
+        sinks.stage("rollout")
+        sinks.write(1, {"sft/loss": 2.5})
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_an_error_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    with pytest.raises(ConfigError, match=r"pip install 'verl_hpc\[track\]'"):
+        open_sinks(MetricsConfig(tensorboard=True), tmp_path, 5)

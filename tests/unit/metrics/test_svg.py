@@ -1,0 +1,72 @@
+"""Charts are well-formed and put data where it belongs."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from verl_hpc.metrics.svg import Frame, around, level_bars, line_chart, stacked_bars, ticks
+from verl_hpc.metrics.text import size
+
+
+@pytest.mark.parametrize(
+    ("span", "count", "expected"),
+    [
+        ((0, 17), 4, [0, 5, 10, 15]),
+        ((1, 200), 5, [50, 100, 150, 200]),
+        ((-0.01, 0.011), 4, [-0.01, -0.005, 0.0, 0.005, 0.01]),
+        ((0.9e-6, 1.1e-6), 4, [0.9e-6, 0.95e-6, 1e-6, 1.05e-6, 1.1e-6]),
+    ],
+)
+def test_ticks_are_round(span: tuple[float, float], count: int, expected: list[float]) -> None:
+    assert ticks(span, count) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -3.0, 1e-6])
+def test_the_range_around_one_value_is_not_empty(value: float) -> None:
+    low, high = around([value], 0.0)
+    assert low < value < high
+    assert math.isclose(low + high, 2 * value, abs_tol=1e-12)
+
+
+def test_a_frame_puts_larger_values_higher() -> None:
+    frame = Frame(300, 150, (1.0, 9.0), (0.0, 1.0))
+    assert frame.x(1.0) < frame.x(9.0) < 300
+    assert 150 > frame.y(0.0) > frame.y(1.0) > 0
+
+
+def test_line_chart_of_two_curves() -> None:
+    svg = line_chart("A <b>", {"mean": [(1, 0.5), (2, 0.7)], "max": [(2, 1.0)]})
+    root = ET.fromstring(svg)
+    assert root.attrib["aria-label"] == "A <b>"
+    assert [path.attrib["class"] for path in root.findall("path[@class='curve c0']")] == [
+        "curve c0"
+    ]
+    assert len(root.findall("circle")) == 1
+    titles = [title.text for title in root.iter("title")]
+    assert titles == ["step 1\nmean 0.5", "step 2\nmean 0.7\nmax 1"]
+
+
+def test_a_long_curve_stays_small() -> None:
+    curve = [(step, math.sin(step)) for step in range(100_000)]
+    assert len(line_chart("long", {"mean": curve})) < 100_000
+
+
+def test_bars_stack_without_gaps() -> None:
+    bars = [("1-2", {"rollout": 3.0, "other": 1.0}), ("3", {"other": 2.0})]
+    svg = stacked_bars("times", bars, {"rollout": "c0", "other": "c7"})
+    groups = ET.fromstring(svg).findall("g")
+    rollout, other = groups[0].findall("rect")
+    top_of_rollout = float(rollout.attrib["y"])
+    bottom_of_other = float(other.attrib["y"]) + float(other.attrib["height"])
+    assert bottom_of_other == pytest.approx(top_of_rollout, abs=0.2)
+    assert groups[0].findtext("title") == "step 1-2\nrollout 3.0s\nother 1.0s"
+
+
+def test_level_bars_share_a_scale() -> None:
+    svg = level_bars("bytes", {"received": 2048.0, "least possible": 1024.0}, size)
+    received, least = ET.fromstring(svg).findall("rect")
+    assert float(received.attrib["width"]) == 2 * float(least.attrib["width"])
+    assert "2.00 KiB" in svg

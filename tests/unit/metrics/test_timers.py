@@ -1,0 +1,81 @@
+"""Seconds by operator, none of them counted twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_hpc.metrics.timers import Timers
+
+
+class Clock:
+    """Stands in for time.perf_counter."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("verl_hpc.metrics.timers.time.perf_counter", clock)
+    return clock
+
+
+def test_operators_add_up_and_the_step_is_all_the_time(clock: Clock) -> None:
+    timers = Timers()
+    for seconds in (2.0, 3.0):
+        with timers("rollout"):
+            clock.wait(seconds)
+    with timers("reward"):
+        clock.wait(0.5)
+    clock.wait(0.25)
+    assert timers.drain() == {
+        "timing_s/rollout": 5.0,
+        "timing_s/reward": 0.5,
+        "timing_s/step": 5.75,
+    }
+
+
+def test_a_nested_timer_is_named_below_its_outer_one(clock: Clock) -> None:
+    timers = Timers()
+    with timers("rollout"):
+        clock.wait(1.0)
+        with timers("reshard"):
+            clock.wait(2.0)
+    with timers("reshard"):
+        clock.wait(4.0)
+    values = timers.drain()
+    assert values["timing_s/rollout"] == 3.0
+    assert values["timing_s/rollout/reshard"] == 2.0
+    assert values["timing_s/reshard"] == 4.0
+    top_level = sum(v for name, v in values.items() if name.count("/") == 1)
+    assert top_level == 2 * values["timing_s/step"]
+
+
+def test_draining_starts_over(clock: Clock) -> None:
+    timers = Timers()
+    with timers("rollout"):
+        clock.wait(1.0)
+    timers.drain()
+    clock.wait(2.0)
+    assert timers.drain() == {"timing_s/step": 2.0}
+
+
+def test_a_block_that_raises_is_timed(clock: Clock) -> None:
+    timers = Timers()
+    with pytest.raises(ZeroDivisionError), timers("update"):
+        clock.wait(1.0)
+        raise ZeroDivisionError
+    with timers("reward"):
+        clock.wait(1.0)
+    assert timers.drain() == {
+        "timing_s/update": 1.0,
+        "timing_s/reward": 1.0,
+        "timing_s/step": 2.0,
+    }

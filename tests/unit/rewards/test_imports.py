@@ -1,0 +1,31 @@
+"""What importing the reward room costs."""
+
+import subprocess
+import sys
+
+
+def test_no_module_brings_torch_math_verify_or_reasoning_gym():
+    program = (
+        "import sys, verl_hpc.rewards.scoring\n"
+        "heavy = {'torch', 'numpy', 'math_verify', 'sympy', 'reasoning_gym', 'transformers'}\n"
+        "print(heavy & set(sys.modules) or 'none')"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "none\n"
+
+
+def test_scoring_mathematics_brings_no_torch():
+    program = (
+        "import sys\n"
+        "from verl_hpc.rewards.registry import BUILT_IN\n"
+        "extra = {'question': '', 'metadata': {}}\n"
+        "BUILT_IN['math']('', '\\\\boxed{1}', '1', None)\n"
+        "BUILT_IN['reasoning_gym']('reasoning_gym/gcd', '1', '1', extra)\n"
+        "print('torch' in sys.modules)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "False\n"

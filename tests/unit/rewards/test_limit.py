@@ -1,0 +1,108 @@
+"""The time limit, and what it leaves behind."""
+
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_armed(no_alarm):
+    yield
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def swallow() -> None:
+    try:
+        spin(5)
+    except Exception:
+        pytest.fail("the limit was caught in passing")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: spin(5),
+        lambda: time.sleep(5),
+        lambda: re.match(r"(a+)+b", "a" * 40),
+        lambda: 9 ** (9**9),
+        swallow,
+    ],
+    ids=["loop", "sleep", "regular expression", "big integer", "except Exception"],
+)
+def test_work_of_every_kind_is_cut_short(work):
+    start = time.monotonic()
+    with pytest.raises(TimeLimitExceeded), time_limit(0.1):
+        work()
+    assert time.monotonic() - start < 2
+
+
+def test_work_in_time_is_left_alone():
+    with time_limit(5):
+        result = sum(range(1000))
+    assert result == 499500
+
+
+def test_the_sooner_of_two_limits_counts_from_outside():
+    with pytest.raises(TimeLimitExceeded), time_limit(0.1), time_limit(5):
+        spin(5)
+
+
+def test_the_sooner_of_two_limits_counts_from_inside():
+    with time_limit(5):
+        with pytest.raises(TimeLimitExceeded), time_limit(0.1):
+            spin(5)
+        left, _ = signal.getitimer(signal.ITIMER_REAL)
+        assert 4 < left < 4.95
+
+
+def test_a_limit_that_was_hit_inside_is_not_hit_again_outside():
+    with time_limit(0.1):
+        with pytest.raises(TimeLimitExceeded), time_limit(5):
+            spin(5)
+        spin(0.2)
+
+
+def test_a_limit_follows_one_that_was_hit():
+    for _ in range(2):
+        with pytest.raises(TimeLimitExceeded), time_limit(0.05):
+            spin(5)
+
+
+@pytest.mark.parametrize("due", [0.05, 5.0])
+def test_a_timer_of_someone_else_is_given_back(due):
+    calls = []
+    signal.signal(signal.SIGALRM, lambda *_: calls.append("theirs"))
+    signal.setitimer(signal.ITIMER_REAL, due)
+    with pytest.raises(TimeLimitExceeded), time_limit(0.1):
+        spin(5)
+    spin(0.01)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert calls == (["theirs"] if due < 0.1 else [])
+    assert left == 0 if due < 0.1 else 4 < left < 4.95
+
+
+def test_off_the_main_thread_there_is_none():
+    finished = []
+
+    def work():
+        with time_limit(0.01):
+            spin(0.1)
+        finished.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert finished == [True]

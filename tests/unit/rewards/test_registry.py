@@ -1,0 +1,104 @@
+"""Finding a reward function."""
+
+import math
+
+import pytest
+
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.errors import RewardError
+from verl_hpc.rewards.registry import BUILT_IN, DATA_SOURCES, get_reward_function
+
+
+def find(function, **options):
+    return get_reward_function(RewardConfig(function=function, options=options))
+
+
+def call(function, response, truth, data_source="", extra=None):
+    """As scoring calls it: by keyword."""
+    return function(
+        data_source=data_source, solution_str=response, ground_truth=truth, extra_info=extra
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "truth"),
+    [
+        ("gsm8k", "#### 72", "72"),
+        ("math", r"\boxed{0.5}", r"\frac{1}{2}"),
+        ("exact_match", " yes\n", "yes"),
+    ],
+)
+def test_built_in_functions_by_name(name, response, truth):
+    assert call(find(name), response, truth) == 1.0
+    assert call(find(name), response, "1" + truth) == 0.0
+
+
+def test_exact_match_needs_a_truth():
+    with pytest.raises(RewardError, match="no ground_truth"):
+        call(find("exact_match"), "None", None)
+
+
+def test_options_are_bound():
+    assert call(find("gsm8k", method="flexible", format_score=0.2), "it is 71", "72") == 0.2
+
+
+@pytest.mark.parametrize(
+    ("source", "response", "truth", "extra"),
+    [
+        ("openai/gsm8k", "#### 72", "72", None),
+        ("lighteval/MATH", r"\boxed{\frac12}", "0.5", None),
+        ("DigitalLearningGmbH/MATH-lighteval", r"\boxed{2}", "2", None),
+        ("HuggingFaceH4/MATH-500", r"\boxed{2}", "2", None),
+        ("math_dapo", "Answer: 34", "34", None),
+        ("aime2024", r"\boxed{204}", "204", None),
+        ("numina_olympiads", r"\boxed{2}", "2", None),
+        ("reasoning_gym/chain_sum", "5", "5", {"question": "2 + 3", "metadata": {}}),
+    ],
+)
+def test_auto_goes_by_the_source_of_the_row(source, response, truth, extra):
+    assert call(find("auto"), response, truth, source, extra) == 1.0
+
+
+def test_every_source_has_a_function():
+    assert set(DATA_SOURCES.values()) <= set(BUILT_IN)
+
+
+@pytest.mark.parametrize("source", ["codecontests", "", "OPENAI/GSM8K"])
+def test_auto_says_what_to_do_about_a_source_it_does_not_know(source):
+    with pytest.raises(
+        RewardError, match=f"data_source = '{source}' has no reward function; .*py:function"
+    ):
+        call(find("auto"), "1", "1", source)
+
+
+def test_an_unknown_name_gives_near_ones():
+    with pytest.raises(
+        RewardError, match=r"reward\.function = gsm8: no such .* did you mean gsm8k"
+    ):
+        find("gsm8")
+    with pytest.raises(RewardError, match="known: auto, exact_match, gsm8k, math, reasoning_gym"):
+        find("zzz")
+
+
+@pytest.mark.parametrize("function", ["gsm8k", "auto"])
+def test_options_the_function_does_not_take_are_refused_before_the_run(function):
+    with pytest.raises(
+        RewardError, match=r"got an unexpected keyword argument 'metod'; it takes \(data_source"
+    ):
+        find(function, metod="strict")
+
+
+def test_a_function_must_take_what_verl_passes(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def score(solution_str, ground_truth):\n    return 1.0\n")
+    with pytest.raises(RewardError, match=r"cannot be called with data_source, solution_str"):
+        find(f"{path}:score")
+
+
+def test_a_function_of_the_user_takes_its_options(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def score(data_source, solution_str, ground_truth, extra_info=None, **options):\n"
+        "    return options['scale'] * len(solution_str)\n"
+    )
+    assert math.isclose(call(find(f"{path}:score", scale=0.5), "four", None), 2.0)

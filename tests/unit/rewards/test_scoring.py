@@ -1,0 +1,167 @@
+"""Scores, and what a failing reward function does to a run."""
+
+import threading
+import time
+from fractions import Fraction
+
+import pytest
+
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.errors import RewardError
+from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rewards.scoring import Request, Score, score_responses
+
+
+def request(response="out", index=0, **fields) -> Request:
+    return Request(
+        **{
+            "index": index,
+            "data_source": "mine",
+            "ground_truth": "72",
+            "extra": {"k": 1},
+            "response": response,
+            **fields,
+        }
+    )
+
+
+def scores(function, *requests, **settings) -> list[Score]:
+    return score_responses(function, requests, RewardConfig(function="mine.py:f", **settings))
+
+
+def returning(value):
+    return lambda **_: value
+
+
+def raising(data_source, solution_str, ground_truth, extra_info):
+    return 1 / 0
+
+
+def test_the_function_is_called_as_verl_calls_it():
+    calls = []
+    scores(lambda **fields: calls.append(fields) or 1.0, request("a"))
+    assert calls == [
+        {
+            "data_source": "mine",
+            "solution_str": "a",
+            "ground_truth": "72",
+            "extra_info": {"k": 1},
+        }
+    ]
+
+
+def test_scores_come_in_the_order_of_the_requests():
+    found = scores(lambda **f: len(f["solution_str"]), request("aa"), request(""), request("a"))
+    assert [score.value for score in found] == [2.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("value", "number"), [(1, 1.0), (True, 1.0), (Fraction(1, 2), 0.5)])
+def test_every_real_number_is_a_score(value, number):
+    assert scores(returning(value), request()) == [Score(number)]
+
+
+def test_numbers_beside_a_score_are_metrics():
+    result = {"score": 0.5, "acc": True, "length": 3, "pred": "72", "why": None}
+    assert scores(returning(result), request()) == [Score(0.5, {"acc": 1.0, "length": 3.0})]
+
+
+BAD_RESULTS = [
+    (float("nan"), "the score is nan; expected a finite number"),
+    (float("inf"), "the score is inf; expected a finite number"),
+    (None, "the score is NoneType None; expected a number"),
+    ("1.0", "the score is str '1.0'; expected a number"),
+    ((1.0, 2.0), r"the score is tuple \(1.0, 2.0\); expected a number"),
+    ({"acc": 1.0}, "the result has no 'score'; it has acc"),
+    ({"score": float("nan")}, "the score is nan"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), BAD_RESULTS)
+def test_a_result_that_is_no_number_ends_the_run(value, message):
+    with pytest.raises(RewardError, match=message):
+        scores(returning(value), request())
+
+
+@pytest.mark.parametrize("value", [value for value, _ in BAD_RESULTS])
+def test_a_result_that_is_no_number_scores_zero_if_asked(value):
+    (score,) = scores(returning(value), request(), on_error="zero")
+    assert (score.value, score.metrics, score.failed) == (0.0, {}, True)
+
+
+def test_an_exception_ends_the_run_and_says_where():
+    with pytest.raises(
+        RewardError,
+        match=r"mine\.py:f, row 7, response 'x{90,99}: ZeroDivisionError: division by zero; "
+        r"mend the function, or set reward\.on_error to zero",
+    ) as caught:
+        scores(raising, request("x" * 500, index=7))
+    frames = caught.value.__cause__.__traceback__
+    while frames.tb_next:
+        frames = frames.tb_next
+    assert frames.tb_frame.f_code.co_name == "raising"
+
+
+def test_an_exception_scores_zero_if_asked_and_others_stay():
+    def sometimes(solution_str, **_):
+        if solution_str == "bad":
+            raise ValueError("bad response")
+        return 1.0
+
+    found = scores(sometimes, request("a"), request("bad"), request("b"), on_error="zero")
+    assert [score.value for score in found] == [1.0, 0.0, 1.0]
+    assert [score.failed for score in found] == [False, True, False]
+    assert found[1].error == "ValueError: bad response"
+
+
+def test_a_call_that_takes_too_long_is_an_error():
+    start = time.monotonic()
+    with pytest.raises(RewardError, match=r"row 2, .*ran longer than timeout_s = 0\.1"):
+        scores(lambda **_: time.sleep(5), request(index=2), timeout_s=0.1)
+    assert time.monotonic() - start < 2
+
+
+def test_the_limit_is_for_each_response():
+    def nap(**_):
+        time.sleep(0.15)
+        return 1.0
+
+    assert [s.value for s in scores(nap, request(), request(), request(), timeout_s=0.3)] == [
+        1.0
+    ] * 3
+
+
+def test_a_call_that_takes_too_long_scores_zero_if_asked():
+    (score,) = scores(lambda **_: time.sleep(5), request(), timeout_s=0.1, on_error="zero")
+    assert score == Score(0.0, error="ran longer than timeout_s = 0.1")
+
+
+def test_off_the_main_thread_functions_run_without_a_limit():
+    found = []
+    work = threading.Thread(
+        target=lambda: found.extend(
+            scores(lambda **_: time.sleep(0.1) or 1.0, request(), timeout_s=0.01)
+        )
+    )
+    work.start()
+    work.join()
+    assert found == [Score(1.0)]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "zero"])
+def test_rows_that_cannot_be_scored_at_all_end_the_run_in_any_case(on_error):
+    config = RewardConfig(on_error=on_error)
+    function = get_reward_function(config)
+    with pytest.raises(RewardError, match=r"auto, row 3, .*data_source = 'mine' has no reward"):
+        score_responses(function, [request(index=3)], config)
+    with pytest.raises(RewardError, match=r"row 4, .*ground_truth = None is not a number"):
+        score_responses(
+            function, [request(index=4, data_source="openai/gsm8k", ground_truth=None)], config
+        )
+
+
+def test_a_hard_answer_is_wrong_even_where_the_limit_is_short():
+    config = RewardConfig(function="math", timeout_s=0.3)
+    (score,) = score_responses(
+        get_reward_function(config), [request(r"\boxed{9^{9^{9^9}}}")], config
+    )
+    assert score == Score(0.0)

@@ -1,0 +1,51 @@
+"""The command line: one verb a module, imported only when it is called.
+
+`python -m verl_hpc VERB ...`. A verb's module offers `add_arguments(parser)` and
+`run(arguments) -> int`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from verl_hpc.errors import VerlHpcError
+
+VERBS = {
+    "reshard": "count what moving weights between two layouts costs; needs no GPU",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; return its exit status: 0 done, 1 a `VerlHpcError`, 2 bad usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = words[0] if words else ""
+    if verb not in VERBS:
+        return _overview(verb)
+    module = importlib.import_module(f"verl_hpc.cli.{verb}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m verl_hpc {verb}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    arguments = parser.parse_args(words[1:])
+    try:
+        return int(module.run(arguments) or 0)
+    except VerlHpcError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+
+
+def _overview(verb: str) -> int:
+    wants_help = verb in ("", "-h", "--help", "help")
+    stream = sys.stdout if wants_help else sys.stderr
+    if not wants_help:
+        print(f"unknown verb {verb!r}", file=stream)
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {text}" for name, text in VERBS.items()]
+    print("usage: python -m verl_hpc VERB ...   (VERB --help says more)\n", file=stream)
+    print("\n".join(lines), file=stream)
+    return 0 if wants_help else 2

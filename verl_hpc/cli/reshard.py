@@ -1,0 +1,88 @@
+"""Count what moving the weights from a training to a rollout layout costs.
+
+Pure arithmetic on the two layouts: no GPU, no MPI, no weights; a config.json is enough.
+
+examples:
+  python -m verl_hpc reshard --model DIR --train tp=4,pp=1,dp=2 --rollout tp=2 --gpus-per-node 8
+  python -m verl_hpc reshard --model config.json --train tp=8,pp=16,dp=32 --rollout tp=8 \\
+      --gpus-per-node 8 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from verl_hpc.cli.sizes import parse_sizes
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--model", required=True, metavar="DIR_OR_CONFIG_JSON", help="Hugging Face model")
+    add("--train", required=True, metavar="SIZES", help="tp, pp, dp; also vpp, ep, etp")
+    add("--rollout", required=True, metavar="SIZES", help="tp of each vLLM engine")
+    add("--gpus-per-node", required=True, type=int, metavar="N", help="ranks that share a node")
+    add(
+        "--grouping",
+        choices=("zero_redundancy", "contiguous"),
+        help="which ranks form an engine (default: zero_redundancy where the sizes allow it)",
+    )
+    add("--bucket-mib", type=int, default=256, metavar="N", help="largest message (default 256)")
+    add("--dtype", help="element type that travels (default: the model's own)")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
+    rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
+    report = reshard_report(
+        read_architecture(arguments.model),
+        TrainLayout(**train),
+        rollout.get("tp", 1),
+        arguments.gpus_per_node,
+        arguments.grouping,
+        arguments.bucket_mib * 2**20,
+        arguments.dtype,
+    )
+    print(json.dumps(report.as_json(), indent=1) if arguments.json else as_text(report))
+    return 0
+
+
+def as_text(report: ReshardReport) -> str:
+    """The report as an aligned table; bytes in readable units."""
+    rows = [f"{'':34} {'min':>12} {'mean':>12} {'max':>12}"]
+    for label, spread in (
+        ("received per rank", report.received_bytes_per_rank),
+        ("  least possible", report.minimum_bytes_per_rank),
+        ("  all-gather of full tensors", report.allgather_bytes_per_rank),
+        ("entering a node", report.inbound_bytes_per_node),
+        ("  least possible", report.minimum_inbound_bytes_per_node),
+    ):
+        rows.append(f"{label:34} {_spread(spread)}")
+    paper = report.paper_bytes_per_rank
+    rows += [
+        f"{'received per rank, HybridFlow':34} "
+        + ("its grouping does not apply" if paper is None else f"{readable(paper):>25}"),
+        f"{'model':34} {readable(report.model_bytes):>25}",
+        f"{'largest message':34} {readable(report.peak_bucket_bytes):>25}",
+        f"{'messages':34} {report.messages:>25,}",
+        f"{'planning':34} {report.planning_seconds:>23.2f} s",
+    ]
+    return "\n".join(rows)
+
+
+def _spread(spread: Spread) -> str:
+    return " ".join(f"{readable(v):>12}" for v in (spread.min, spread.mean, spread.max))
+
+
+def readable(num_bytes: float) -> str:
+    """Bytes in binary units: 1536 gives '1.50 KiB'."""
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError

@@ -1,0 +1,77 @@
+"""Where prompts come from and how responses are scored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+
+
+class FilesConfig(Section):
+    """Parquet or JSONL files with verl's columns: prompt, data_source, reward_model, ..."""
+
+    kind: Literal["files"] = "files"
+    paths: Annotated[list[str], Field(min_length=1)]
+    """Files, read as one data set in this order; the ending (.parquet, .jsonl) says the format."""
+    prompt_key: str = "prompt"
+    """Column of the prompt: a string, or a chat list of {role, content}. `a.b` is field b of a."""
+    answer_key: str | None = None
+    """Column of the target text, such as extra_info.answer; needed by sft."""
+    limit: Positive | None = None
+    """Use only the first rows."""
+
+
+class ReasoningGymConfig(Section):
+    """Procedurally generated problems that bring their own scorer."""
+
+    kind: Literal["reasoning_gym"] = "reasoning_gym"
+    task: str
+    """Name of a reasoning-gym data set, such as chain_sum."""
+    size: Positive
+    seed: NonNegative = 0
+    options: dict[str, Any] = {}
+    """Settings of the task, such as {min_terms: 2, max_terms: 2}."""
+    template: Annotated[str, Field(pattern=r"\{question\}")] = "{question}"
+    """How a question becomes a prompt."""
+
+
+SourceConfig = Annotated[FilesConfig | ReasoningGymConfig, Field(discriminator="kind")]
+
+
+class DataConfig(Section):
+    """Training and evaluation problems."""
+
+    train: SourceConfig
+    evaluation: SourceConfig | None = None
+    """Held-out problems; needed where evaluation.every > 0."""
+    shuffle: bool = True
+    """A new order each epoch, from the run's seed."""
+    chat: Literal["auto", "always", "never"] = "auto"
+    """Whether prompts go through the tokenizer's chat template: auto does for chat lists; never
+    joins the contents of a chat list as paragraphs."""
+
+
+class RewardConfig(Section):
+    """The scorer."""
+
+    function: str = "auto"
+    """A registered name, path/to/file.py:function, or auto: by each row's data_source."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of the function."""
+    on_error: Literal["stop", "zero"] = "stop"
+    """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
+    timeout_s: PositiveFinite = 30.0
+    """Longest one call may take; a longer one is an error as on_error says."""
+
+
+class EvaluationConfig(Section):
+    """Greedy accuracy on held-out problems."""
+
+    every: NonNegative = 0
+    """Steps between evaluations; 0 never evaluates."""
+    at_start: bool = False
+    max_prompts: Positive | None = None
+    stop_at: float | None = None
+    """End the run when the mean score reaches this."""

@@ -1,0 +1,107 @@
+"""The model, how it is cut, and how it is optimised."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from verl_hpc.config.base import (
+    Fraction,
+    NonNegative,
+    NonNegativeFinite,
+    Positive,
+    PositiveFinite,
+    Section,
+)
+
+
+class Fp8Config(Section):
+    """Transformer Engine FP8 training. Needs a GPU with FP8 and Transformer Engine."""
+
+    recipe: Literal["delayed", "tensorwise", "blockwise", "mxfp8"] = "blockwise"
+    """How scales are chosen; mxfp8 needs Blackwell, blockwise and the others Hopper or newer."""
+    format: Literal["e4m3", "hybrid"] = "e4m3"
+    """e4m3 throughout, or e4m3 forward and e5m2 for gradients."""
+
+
+class ModelConfig(Section):
+    """Which weights to start from, and the precision they train in."""
+
+    path: str
+    """Hugging Face model directory, or a step directory of an earlier run's checkpoints."""
+    tokenizer: str | None = None
+    """Directory of the tokenizer; the model's own if not given."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Element type of parameters and activations; master weights are float32."""
+    fp8: Fp8Config | None = None
+
+
+class ParallelConfig(Section):
+    """Sizes of the training layout. Data parallelism takes the ranks that are left."""
+
+    tensor_parallel: Positive = 1
+    pipeline_parallel: Positive = 1
+    virtual_pipeline: Positive = 1
+    """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""
+    data_parallel: Positive | None = None
+    """Only checked: the number of replicas the ranks must give."""
+    sequence_parallel: bool = False
+    """Shard norms and dropout over the sequence inside a tensor-parallel group."""
+    recompute: Literal["none", "full", "selective"] = "none"
+    """Activations to recompute in the backward pass: none, whole layers, or attention only."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ParallelConfig:
+        if self.virtual_pipeline > 1 and self.pipeline_parallel == 1:
+            raise ValueError("virtual_pipeline > 1 needs pipeline_parallel > 1")
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("sequence_parallel needs tensor_parallel > 1")
+        return self
+
+
+class OptimizerConfig(Section):
+    """Adam with decoupled weight decay, sharded over data-parallel ranks."""
+
+    lr: PositiveFinite = 1e-6
+    min_lr: NonNegativeFinite = 0.0
+    """Where the schedule ends."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegative = 0
+    """Optimizer steps over which lr rises from 0."""
+    decay_steps: Positive | None = None
+    """Optimizer steps until min_lr; needed by linear and cosine."""
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.95
+    epsilon: PositiveFinite = 1e-8
+    weight_decay: NonNegativeFinite = 0.0
+    clip_grad: NonNegativeFinite = 1.0
+    """Largest global gradient norm; 0 does not clip."""
+
+    @model_validator(mode="after")
+    def _decays(self) -> OptimizerConfig:
+        if self.schedule != "constant" and self.decay_steps is None:
+            raise ValueError(f"schedule: {self.schedule} needs decay_steps")
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr = {self.min_lr} is above lr = {self.lr}")
+        return self
+
+
+class OffloadConfig(Section):
+    """What goes to host memory while the rollout engine has the device (and comes back after)."""
+
+    parameters: bool = False
+    gradients: bool = False
+    optimizer: bool = False
+
+
+class CriticConfig(Section):
+    """The value model of PPO."""
+
+    path: str | None = None
+    """Weights to start from; the actor's if not given. The value head starts at zero."""
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
+    warmup_steps: NonNegative = 0
+    """Steps that train the critic alone before the actor's first update."""
+    value_clip: PositiveFinite | None = 0.5
+    """Largest change of a value in one update (PPO's value clip); null does not clip."""

@@ -1,0 +1,41 @@
+"""What a run leaves behind, and how long it waits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+
+
+class CheckpointConfig(Section):
+    """HDF5 step directories below the run directory."""
+
+    every: NonNegative = 0
+    """Steps between saves; 0 saves only at the end."""
+    keep: Positive = 2
+    """Newest complete steps that are kept."""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """auto continues from the newest trustworthy step if there is one."""
+    on_write_failure: Literal["stop", "continue"] = "stop"
+    """What a failed save (a full disk, say) does; earlier steps stay either way."""
+
+
+class MetricsConfig(Section):
+    """Sinks besides metrics.jsonl, which is always written."""
+
+    terminal: Literal["auto", "live", "lines", "off"] = "auto"
+    """auto is live on a terminal and lines elsewhere."""
+    tensorboard: bool = False
+    report: bool = True
+    """report.html and PNG curves at the end."""
+
+
+class RuntimeConfig(Section):
+    """Waiting and threads."""
+
+    collective_timeout_s: PositiveFinite = 1800.0
+    """A collective that takes longer ends the job."""
+    late_after_s: PositiveFinite = 120.0
+    """A rank that is this far behind the first is reported, with what it is in."""
+    threads_per_rank: Positive | None = None
+    """CPU threads of a rank; null shares the node's cores among its ranks."""

@@ -1,0 +1,54 @@
+"""How responses are generated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from verl_hpc.config.base import NonNegativeFinite, Positive, PositiveFinite, Section
+
+
+class VerifyConfig(Section):
+    """Proof, after each resharding, that generation uses the new weights."""
+
+    checksums: bool = True
+    """Compare a checksum of every received region with the sender's."""
+    probe: bool = True
+    """Compare log-probs of sampled tokens with the trainer's, every step."""
+    probe_tolerance: PositiveFinite | None = None
+    """Largest mean |difference| of log-probs; null takes 1e-4 for float32, 0.1 for bfloat16."""
+
+
+class RolloutConfig(Section):
+    """The generation engine and its sampling parameters."""
+
+    engine: Literal["vllm", "hf"] = "vllm"
+    """In-process vLLM, or transformers' generate as reference and fallback."""
+    tensor_parallel: Positive = 1
+    grouping: Literal["zero_redundancy", "contiguous"] | None = None
+    """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """The model's training dtype if null."""
+    num_samples: Positive = 1
+    """Responses per prompt."""
+    temperature: NonNegativeFinite = 1.0
+    """0 decodes greedily."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=-1, ge=-1)
+    """-1 keeps the whole vocabulary."""
+    max_prompt_tokens: Positive = 512
+    max_response_tokens: Positive = 512
+    overlong_prompt: Literal["error", "drop", "truncate_left"] = "error"
+    """What to do with a prompt longer than max_prompt_tokens."""
+    stop: list[str] = []
+    """Strings that end a response, besides the end-of-sequence token."""
+    max_num_seqs: Positive = 256
+    """Sequences that one engine decodes at a time."""
+    gpu_memory_utilization: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Share of device memory for the engine's weights and cache."""
+    kv_cache_gib: PositiveFinite | None = None
+    """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
+    enforce_eager: bool = False
+    """Never capture CUDA graphs."""
+    verify: VerifyConfig = VerifyConfig()

@@ -1,0 +1,88 @@
+"""The root of a run's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, GaeConfig, GrpoConfig
+from verl_hpc.config.base import NonNegative, Positive, Section
+from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
+from verl_hpc.config.model import (
+    CriticConfig,
+    ModelConfig,
+    OffloadConfig,
+    OptimizerConfig,
+    ParallelConfig,
+)
+from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
+from verl_hpc.config.rollout import RolloutConfig
+
+Recipe = Literal["sft", "grpo", "ppo"]
+
+
+class RunConfig(Section):
+    """Everything that decides what a run computes. The same file and seed give the same weights."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Names the run directory: letters, digits, '.', '_' and '-'."""
+    recipe: Recipe
+    steps: Positive
+    """Batches to train on."""
+    seed: NonNegative = 0
+    directory: str = "runs"
+    """The run directory is directory/name."""
+    model: ModelConfig
+    parallel: ParallelConfig = ParallelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    offload: OffloadConfig = OffloadConfig()
+    critic: CriticConfig = CriticConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    batch: BatchConfig = BatchConfig()
+    data: DataConfig
+    reward: RewardConfig = RewardConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    @property
+    def run_directory(self) -> Path:
+        return Path(self.directory) / self.name
+
+    @property
+    def advantage(self) -> GaeConfig | GrpoConfig:
+        """The chosen estimator, or the recipe's own."""
+        if self.algorithm.advantage is not None:
+            return self.algorithm.advantage
+        return GaeConfig() if self.recipe == "ppo" else GrpoConfig()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> RunConfig:
+        needs_gae = self.recipe == "ppo"
+        if self.recipe != "sft" and (self.advantage.name == "gae") != needs_gae:
+            raise ValueError(
+                f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: "
+                f"{self.recipe}; ppo takes gae, grpo takes grpo"
+            )
+        if self.evaluation.every and self.data.evaluation is None:
+            raise ValueError("evaluation.every > 0 needs data.evaluation")
+        if self.evaluation.stop_at is not None and not self.evaluation.every:
+            raise ValueError("evaluation.stop_at needs evaluation.every > 0")
+        if self.recipe == "grpo" and self.rollout.num_samples < 2:
+            raise ValueError(
+                f"rollout.num_samples = {self.rollout.num_samples}: grpo compares the responses "
+                "of one prompt, so it needs at least 2"
+            )
+        if self.recipe != "sft" and self.rollout.temperature == 0.0:
+            raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+        samples = self.batch.size * (1 if self.recipe == "sft" else self.rollout.num_samples)
+        if samples % self.batch.mini_batches:
+            raise ValueError(
+                f"batch.mini_batches = {self.batch.mini_batches} does not divide the "
+                f"{samples} sequences of a step"
+            )
+        return self

@@ -1,0 +1,25 @@
+"""One row of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Prompt = str | list[dict[str, str]]
+"""Text, or a chat list of {role, content}."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prompt, and what is needed to score a response to it or to imitate one."""
+
+    index: int
+    """Row number in the data set, from 0."""
+    prompt: Prompt
+    data_source: str = ""
+    """Names the origin of the row; rewards may be chosen by it."""
+    ground_truth: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What else a reward function may want; the row's `extra_info`."""
+    answer: str | None = None
+    """Target text of supervised fine-tuning."""

@@ -1,0 +1,113 @@
+"""From problems to token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Chat = Literal["auto", "always", "never"]
+Overlong = Literal["error", "drop", "truncate_left"]
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Read a tokenizer from a directory, never from the network, and never run code it brings.
+
+    A tokenizer without a padding token pads with its end-of-sequence token.
+
+    Raises:
+        ModelError: no directory, no tokenizer in it, or one without an end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    if not Path(path).is_dir():
+        raise ModelError(f"tokenizer: no directory {path}; set model.tokenizer, or model.path")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"tokenizer: {path} holds none that can be read: {error}") from error
+    if tokenizer.eos_token is None:
+        raise ModelError(f"tokenizer: {path} names no eos_token; add it to tokenizer_config.json")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[int]:
+    """Token ids of a prompt.
+
+    ========  ==============================  ===================
+    chat      a chat list                     a string
+    ========  ==============================  ===================
+    auto      chat template                   as it stands
+    always    chat template                   as one user message
+    never     its contents, one a paragraph   as it stands
+    ========  ==============================  ===================
+
+    Raises:
+        DataError: a chat template is needed and the tokenizer has none.
+    """
+    prompt = problem.prompt
+    if chat == "always" or (chat == "auto" and not isinstance(prompt, str)):
+        return _encode_chat(prompt, tokenizer, problem.index)
+    if not isinstance(prompt, str):
+        prompt = "\n\n".join(message["content"] for message in prompt)
+    return list(tokenizer.encode(prompt))
+
+
+def encode_example(
+    problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat
+) -> tuple[list[int], list[int]]:
+    """Token ids of a prompt and of its answer, which ends with the end-of-sequence token.
+
+    Raises:
+        DataError: as `encode_prompt`, and where the problem has no answer.
+    """
+    if problem.answer is None:
+        raise DataError(
+            f"row {problem.index} has no answer to imitate; set answer_key of the data set"
+        )
+    answer = tokenizer.encode(problem.answer, add_special_tokens=False)
+    return encode_prompt(problem, tokenizer, chat), [*answer, tokenizer.eos_token_id]
+
+
+def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, index: int) -> list[int] | None:
+    """A prompt that is short enough, or None where `policy` drops it.
+
+    Args:
+        index: the row the prompt comes from.
+
+    Raises:
+        DataError: the prompt is too long and `policy` is error.
+    """
+    if len(ids) <= max_tokens:
+        return ids
+    if policy == "drop":
+        return None
+    if policy == "truncate_left":
+        return ids[-max_tokens:]
+    raise DataError(
+        f"row {index}: the prompt has {len(ids)} tokens, rollout.max_prompt_tokens = {max_tokens}; "
+        "raise it, or set rollout.overlong_prompt to drop or truncate_left"
+    )
+
+
+def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, index: int) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise DataError(
+            f"row {index}: the prompt needs a chat template and the tokenizer has none; "
+            "use the tokenizer of a chat model, or set data.chat to never"
+        )
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return list(
+        tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    )

@@ -1,0 +1,43 @@
+"""Data sets as random-access sequences of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from verl_hpc.config.data import FilesConfig, SourceConfig
+from verl_hpc.data.files import FilesSource
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
+
+
+class Source(Protocol):
+    """A data set; rows are read or generated when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Problem: ...
+
+
+def open_source(config: SourceConfig) -> Source:
+    """Open a data set.
+
+    Raises:
+        DataError: missing, unreadable or empty files, missing columns, or a task or options that
+            reasoning-gym does not have.
+    """
+    if isinstance(config, FilesConfig):
+        return FilesSource(config)
+    return ReasoningGymSource(config)
+
+
+def read_problems(source: Source, indices: Sequence[int]) -> list[Problem]:
+    """The problems at `indices`, in that order.
+
+    They are read in ascending order, so that a row group of a file is decoded once.
+
+    Raises:
+        DataError: a malformed row.
+    """
+    found = {index: source[index] for index in sorted(set(indices))}
+    return [found[index] for index in indices]

@@ -1,0 +1,225 @@
+"""From an architecture and a layout to Megatron-core's model chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.models.gpt import GPTModel
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn.functional import silu
+
+from verl_hpc.config.model import Fp8Config
+from verl_hpc.engines.megatron.precision import has_apex_gradient_fusion
+from verl_hpc.engines.megatron.spec import (
+    PackedRotaryEmbedding,
+    local_block_spec,
+    transformer_engine_spec,
+)
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import Backend, TrainLayout, padded_vocab
+from verl_hpc.layout.pipeline import layers_per_stage
+
+# What Megatron-core's rotary scaling has built in (Llama 3.1).
+_LLAMA3_ROPE = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+class ValueHead(torch.nn.Linear):
+    """A critic's output layer: one number per token, replicated over tensor-parallel ranks.
+
+    Takes the place of GPTModel.output_layer: (T or T/tp, 1, hidden) to (T, 1, 1) float32.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config.hidden_size, 1, bias=False, dtype=config.params_dtype)
+        self.sequence_parallel = config.sequence_parallel
+        self.weight.sequence_parallel = config.sequence_parallel
+
+    def forward(self, hidden: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        values = super().forward(hidden).float()
+        if self.sequence_parallel:
+            values = tensor_parallel.gather_from_sequence_parallel_region(
+                values, tensor_parallel_output_grad=False
+            )
+        return values, None
+
+
+def transformer_config(
+    arch: Architecture,
+    layout: TrainLayout,
+    *,
+    dtype: torch.dtype,
+    sequence_parallel: bool,
+    recompute: str,
+    fp8: Fp8Config | None,
+    backend: Backend,
+) -> TransformerConfig:
+    """Megatron-core's settings for this model.
+
+    Raises:
+        ModelError: mixture-of-experts models (their layouts can be planned, not yet trained), or
+            rotary settings that Megatron-core does not have.
+    """
+    if arch.is_moe:
+        raise ModelError(
+            f"model family {arch.family} has experts; training mixtures of experts is not "
+            "supported yet (layouts and resharding plans are)"
+        )
+    _check_rope(arch)
+    on_gpu = torch.cuda.is_available()
+    fused = backend == "transformer_engine"
+    settings: dict[str, Any] = {}
+    if fp8 is not None:
+        settings |= {"fp8": fp8.format, "fp8_recipe": fp8.recipe}
+    if recompute == "full":
+        settings |= {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    elif recompute == "selective":
+        settings |= {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    if layout.pp > 1:
+        settings["pipeline_model_parallel_layout"] = pipeline_layout(arch, layout)
+    return TransformerConfig(
+        num_layers=arch.num_layers,
+        hidden_size=arch.hidden_size,
+        ffn_hidden_size=arch.ffn_size,
+        num_attention_heads=arch.num_heads,
+        num_query_groups=arch.num_kv_heads,
+        kv_channels=arch.head_size,
+        normalization="RMSNorm",
+        layernorm_epsilon=arch.norm_epsilon,
+        qk_layernorm=arch.qk_norm,
+        gated_linear_unit=True,
+        activation_func=silu,
+        add_bias_linear=False,
+        add_qkv_bias=arch.qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
+        sequence_parallel=sequence_parallel,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        use_cpu_initialization=not on_gpu,
+        # Weights always come from a transfer; what is not filled (padding) must be zero.
+        perform_initialization=False,
+        # Losses come with their global normaliser, so gradients are summed, not averaged.
+        calculate_per_token_loss=True,
+        variable_seq_lengths=True,
+        # Megatron-core's check for variable lengths asks this of dense models, too.
+        moe_token_dispatcher_type="alltoall",
+        # With two stages of several chunks, batched sends and receives to the same peer are
+        # paired by order and silently mixed up.
+        batch_p2p_comm=layout.vpp == 1,
+        overlap_p2p_comm=layout.vpp > 1,
+        batch_p2p_sync=False,
+        attention_backend=AttnBackend.auto if fused else AttnBackend.local,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=on_gpu,
+        bias_dropout_fusion=on_gpu,
+        apply_rope_fusion=fused,
+        gradient_accumulation_fusion=on_gpu and (fused or has_apex_gradient_fusion()),
+        cross_entropy_loss_fusion=False,
+        **settings,
+    )
+
+
+def _check_rope(arch: Architecture) -> None:
+    for field, built_in in _LLAMA3_ROPE.items():
+        found = (arch.rope_scaling or {}).get(field, built_in)
+        if found != built_in:
+            raise ModelError(
+                f"rope_scaling.{field} = {found}; Megatron-core supports {built_in} only"
+            )
+
+
+def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
+    """Megatron-core's spelling of our layers per stage: a list of layers per virtual stage."""
+    rows = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
+    stages = [["decoder"] * count for row in rows for count in row]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return stages
+
+
+def build_chunks(
+    config: TransformerConfig,
+    arch: Architecture,
+    layout: TrainLayout,
+    *,
+    backend: Backend,
+    value_head: bool,
+    vocab_multiple: int,
+) -> list[torch.nn.Module]:
+    """This rank's model chunks, one per virtual pipeline stage, all parameters zero."""
+    chunks = [
+        _build_chunk(config, arch, layout, backend, value_head, vocab_multiple, stage)
+        for stage in range(layout.vpp)
+    ]
+    if config.bf16:
+        chunks = [Float16Module(config, chunk) for chunk in chunks]
+    return chunks
+
+
+def _build_chunk(
+    config: TransformerConfig,
+    arch: Architecture,
+    layout: TrainLayout,
+    backend: Backend,
+    value_head: bool,
+    vocab_multiple: int,
+    chunk: int,
+) -> GPTModel:
+    stage = chunk if layout.vpp > 1 else None
+    where = {"ignore_virtual": False, "vp_stage": stage}
+    spec = (
+        transformer_engine_spec(arch.qk_norm)
+        if backend == "transformer_engine"
+        else local_block_spec(config, stage, arch.qk_norm)
+    )
+    scaling = arch.rope_scaling or {}
+    model = GPTModel(
+        config,
+        spec,
+        vocab_size=padded_vocab(arch.vocab_size, layout.tp, vocab_multiple),
+        max_sequence_length=arch.max_positions,
+        pre_process=parallel_state.is_pipeline_first_stage(**where),
+        post_process=parallel_state.is_pipeline_last_stage(**where),
+        parallel_output=True,
+        # A critic's head has nothing to share.
+        share_embeddings_and_output_weights=arch.tied_embeddings and not value_head,
+        position_embedding_type="rope",
+        rotary_base=arch.rope_theta,
+        rope_scaling=bool(scaling),
+        rope_scaling_factor=scaling.get("factor", 8.0),
+        vp_stage=stage,
+    )
+    if backend == "local":
+        model.rotary_pos_emb = PackedRotaryEmbedding(
+            kv_channels=arch.head_size,
+            rotary_percent=1.0,
+            rotary_base=arch.rope_theta,
+            rope_scaling=bool(scaling),
+            rope_scaling_factor=scaling.get("factor", 8.0),
+            use_cpu_initialization=config.use_cpu_initialization,
+        )
+    if value_head and model.post_process:
+        model.output_layer = ValueHead(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    if config.use_cpu_initialization:
+        return model
+    return model.cuda(torch.cuda.current_device())

@@ -1,0 +1,245 @@
+"""Megatron-core's distributed optimizer, its schedule, and its state as named tensors.
+
+The state is sharded over data-parallel ranks: each owns a flat range of every local parameter.
+Those ranges are published as regions of logical tensors, so that a checkpoint opens in any layout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.errors import TrainingError
+from verl_hpc.layout.box import View, flat_range_boxes, row_major_strides
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+
+STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
+"""Master weights and Adam's two moments, all float32."""
+
+
+def wrap_data_parallel(
+    config: TransformerConfig, chunks: list[torch.nn.Module]
+) -> list[DistributedDataParallel]:
+    """Chunks with contiguous parameter and gradient buffers, gradients in float32."""
+    on_gpu = torch.cuda.is_available()
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=on_gpu,
+        # Gathered right after the step: resharding reads the parameters next.
+        overlap_param_gather=False,
+    )
+    return [
+        DistributedDataParallel(config, settings, chunk, disable_bucketing=not on_gpu or i > 0)
+        for i, chunk in enumerate(chunks)
+    ]
+
+
+@dataclass(frozen=True)
+class OwnedRange:
+    """The flat range of one local parameter that this rank's optimizer owns."""
+
+    name: str
+    """Local name of the parameter, as in its shard map."""
+    start: int
+    stop: int
+    main: torch.Tensor
+    """Master weights of the range, (stop - start,) float32."""
+
+
+class Optimizer:
+    """Adam over the ranges this rank owns.
+
+    Args:
+        settings: learning rate, schedule and so on.
+        chunks: wrapped model chunks.
+        names: local name of every parameter.
+        dtype: element type of the parameters.
+    """
+
+    def __init__(
+        self,
+        settings: OptimizerConfig,
+        chunks: list[DistributedDataParallel],
+        names: Mapping[torch.nn.Parameter, str],
+        dtype: torch.dtype,
+    ) -> None:
+        self.settings = settings
+        self._optimizer = get_megatron_optimizer(
+            MegatronOptimizerConfig(
+                optimizer="adam",
+                lr=settings.lr,
+                min_lr=settings.min_lr,
+                weight_decay=settings.weight_decay,
+                bf16=dtype == torch.bfloat16,
+                params_dtype=dtype,
+                adam_beta1=settings.beta1,
+                adam_beta2=settings.beta2,
+                adam_eps=settings.epsilon,
+                clip_grad=settings.clip_grad or math.inf,
+                use_distributed_optimizer=True,
+            ),
+            chunks,
+        )
+        (self._shard,) = self._optimizer.chained_optimizers
+        self._scheduler = _scheduler(self._optimizer, settings)
+        self._names = names
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+
+    def step(self) -> float:
+        """Clip, update, advance the schedule; every rank must call it.
+
+        Returns:
+            The global gradient norm before clipping.
+
+        Raises:
+            TrainingError: the gradient is not finite; the weights are as they were.
+        """
+        self._optimizer.prepare_grads()
+        norm = float(self._optimizer.get_grad_norm())
+        if not math.isfinite(norm):
+            raise TrainingError(
+                f"the gradient norm is {norm}; the weights were left as they were. Resume from "
+                "the last checkpoint with a lower optimizer.lr, or look at the batch it met"
+            )
+        self._optimizer.step()
+        self._scheduler.step(increment=1)
+        return norm
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @property
+    def num_steps(self) -> int:
+        """Updates made so far."""
+        return int(self._scheduler.num_steps)
+
+    def take_weights(self) -> None:
+        """Renew the master weights from the model's parameters, which were set from outside."""
+        self._optimizer.reload_model_params()
+
+    def owned_ranges(self) -> Iterator[OwnedRange]:
+        """What this rank owns, in the order of its optimizer's parameters."""
+        shard: DistributedOptimizer = self._shard
+        pairs = (
+            (shard.model_fp32_groups, shard.shard_fp32_groups),
+            (shard.model_float16_groups, shard.shard_fp32_from_float16_groups),
+        )
+        for models, mains in pairs:
+            for model_group, main_group in zip(models, mains, strict=True):
+                for parameter, main in zip(model_group, main_group, strict=True):
+                    owned = shard._get_model_param_range_map(parameter)["param"]
+                    yield OwnedRange(self._names[parameter], owned.start, owned.end, main)
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Master weights and moments by '<kind>/<local name>', created (zero) if need be.
+
+        They are the optimizer's own memory: filling them restores it.
+        """
+        self._create_moments()
+        tensors: dict[str, torch.Tensor] = {}
+        for owned in self.owned_ranges():
+            state = self._shard.optimizer.state[owned.main]
+            tensors[f"main/{owned.name}"] = owned.main.detach()
+            for moment in STATE_KINDS[1:]:
+                tensors[f"{moment}/{owned.name}"] = state[moment]
+        return tensors
+
+    def state_map(self, weights: ShardMap, rank: int) -> ShardMap:
+        """Regions of this rank's state, as logical tensors '<kind>/<name>'.
+
+        Args:
+            weights: the model's shard map.
+            rank: this rank, the only holder named.
+        """
+        ranges = {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
+        tensors: dict[str, TensorSpec] = {}
+        regions: list[Region] = []
+        for region in weights.held_by(rank):
+            if region.view.name not in ranges:
+                continue
+            for kind in STATE_KINDS:
+                tensor = f"{kind}/{region.tensor}"
+                tensors[tensor] = TensorSpec(weights.tensors[region.tensor].shape, "float32")
+                regions += _owned_parts(region, kind, *ranges[region.view.name], rank)
+        return ShardMap(tensors, regions)
+
+    def counters(self) -> dict[str, int]:
+        """What else the optimizer remembers."""
+        return {"num_steps": self.num_steps}
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None:
+        """Continue after `counters["num_steps"]` updates."""
+        steps = counters["num_steps"]
+        self._create_moments()
+        self._scheduler.num_steps = 0
+        self._scheduler.step(increment=steps)
+        for group in self._shard.optimizer.param_groups:
+            if "step" in group:  # Transformer Engine's and Apex's Adam
+                group["step"] = steps
+            for parameter in group["params"]:
+                state = self._shard.optimizer.state[parameter]
+                if "step" in state:  # PyTorch's
+                    state["step"].fill_(steps)
+
+    def _create_moments(self) -> None:
+        if self._shard.optimizer.state:
+            return
+        before = [owned.main.detach().clone() for owned in self.owned_ranges()]
+        # Adam makes its moments in its first step; there is no public way to make them without.
+        self._shard._init_optimizer_states_with_dummy_values()
+        for owned, value in zip(self.owned_ranges(), before, strict=True):
+            owned.main.detach().copy_(value)
+            state = self._shard.optimizer.state[owned.main]
+            for key in STATE_KINDS[1:]:
+                state[key].zero_()
+            if "step" in state:
+                state["step"].zero_()
+
+
+def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) -> Iterator[Region]:
+    """The part of a parameter's region that lies in the flat range `[start, stop)` of it."""
+    assert region.view.strides == row_major_strides(region.box.shape), region
+    first = region.view.offset
+    low = max(start - first, 0)
+    high = min(stop - first, region.box.num_elements)
+    offset = first + low - start
+    for part in flat_range_boxes(region.box.shape, low, high):
+        box = part.shifted(region.box.start)
+        strides = row_major_strides(part.shape)
+        name = f"{kind}/{region.view.name}"
+        yield Region(f"{kind}/{region.tensor}", box, (rank,), View(name, offset, strides))
+        offset += part.num_elements
+
+
+def _scheduler(optimizer: Any, settings: OptimizerConfig) -> OptimizerParamScheduler:
+    # Megatron-core wants a decay horizon for a constant rate, too.
+    decay_steps = settings.decay_steps or max(settings.warmup_steps + 1, 1)
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=settings.lr,
+        min_lr=settings.min_lr,
+        lr_warmup_steps=settings.warmup_steps,
+        lr_decay_steps=decay_steps,
+        lr_decay_style=settings.schedule,
+        start_wd=settings.weight_decay,
+        end_wd=settings.weight_decay,
+        wd_incr_steps=decay_steps,
+        wd_incr_style="constant",
+    )

@@ -1,0 +1,34 @@
+"""Megatron-core's process groups, built from a training layout."""
+
+from __future__ import annotations
+
+import logging
+
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+
+from verl_hpc.layout.megatron import TrainLayout
+
+
+def start_model_parallel(layout: TrainLayout, seed: int) -> None:
+    """Create the groups of `layout` over all ranks, replacing those of an earlier layout.
+
+    Megatron-core keeps its groups in module globals, so a process has one training layout at a
+    time; actor and critic share it.
+    """
+    assert layout.num_ranks == dist.get_world_size() and layout.first_rank == 0
+    stop_model_parallel()
+    # The pipeline layout that Megatron-core logs for every stage is in the run's own log.
+    logging.getLogger("megatron.core").setLevel(logging.WARNING)
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
+    )
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+
+
+def stop_model_parallel() -> None:
+    """Forget the groups of the current layout, if there is one."""
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()

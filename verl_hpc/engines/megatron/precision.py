@@ -1,0 +1,63 @@
+"""Which kernels are there: Transformer Engine, NVIDIA Apex; found at run time, never required."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+from verl_hpc.config.model import Fp8Config
+from verl_hpc.errors import ClusterError
+from verl_hpc.layout.megatron import Backend
+
+_HOW_TO_GET_TE = (
+    "install it against this CUDA with `pip install --no-build-isolation "
+    "'transformer_engine[pytorch]'`, or use the project's container (containers/)"
+)
+
+
+def has_transformer_engine() -> bool:
+    """Whether Transformer Engine's PyTorch part imports here; needs a GPU to be of use."""
+    if not torch.cuda.is_available() or importlib.util.find_spec("transformer_engine") is None:
+        return False
+    try:
+        import transformer_engine.pytorch  # noqa: F401
+    except (ImportError, RuntimeError, OSError):
+        # The bare meta package raises RuntimeError; a build for another CUDA, OSError.
+        return False
+    return True
+
+
+def has_apex_gradient_fusion() -> bool:
+    """Whether NVIDIA Apex's fused weight-gradient kernel is here (PyPI's `apex` has none)."""
+    return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
+
+
+def choose_backend(fp8: Fp8Config | None) -> Backend:
+    """Transformer Engine's layers where they can run, PyTorch's elsewhere.
+
+    Raises:
+        ClusterError: FP8 is asked for and this device or installation cannot do it.
+    """
+    available = has_transformer_engine()
+    if fp8 is not None:
+        _check_fp8(fp8, available)
+    return "transformer_engine" if available else "local"
+
+
+def _check_fp8(fp8: Fp8Config, available: bool) -> None:
+    if not torch.cuda.is_available():
+        raise ClusterError(
+            "model.fp8: FP8 needs a GPU, and this rank has none; remove model.fp8 to train in "
+            "model.dtype"
+        )
+    if not available:
+        raise ClusterError(f"model.fp8: Transformer Engine is not installed; {_HOW_TO_GET_TE}")
+    major, minor = torch.cuda.get_device_capability()
+    needed = (10, 0) if fp8.recipe == "mxfp8" else (9, 0) if fp8.recipe == "blockwise" else (8, 9)
+    if (major, minor) < needed:
+        raise ClusterError(
+            f"model.fp8.recipe = {fp8.recipe} needs compute capability "
+            f"{needed[0]}.{needed[1]}, this GPU has {major}.{minor}; choose another recipe or "
+            "remove model.fp8"
+        )

@@ -1,0 +1,112 @@
+"""Lets the pinned Megatron-core run where there is no GPU. Does nothing where there is one.
+
+Megatron-core names its device ("cuda", `torch.cuda.current_device()`) in factory calls and compares
+`param.type()` with CUDA type names. Patching torch itself would reach into vLLM, which lives in the
+same process, so an import hook compiles `megatron.core.*` from source with those tokens rewritten;
+line numbers stay. Each rule was found necessary by removing it alone (see docs/cpu.md).
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+
+from verl_hpc.errors import ClusterError
+
+CHECKED_VERSIONS = ("0.16.1",)
+
+_Q = r"""(['"])"""
+_RULES = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        # torch.cpu mirrors these calls; torch.cpu.current_device() is the string "cpu".
+        (
+            r"torch\.cuda\.(current_device|synchronize|current_stream|stream|Stream)\b",
+            r"torch.cpu.\1",
+        ),
+        (r"device\s*=\s*" + _Q + r"cuda(?::0)?\1", "device='cpu'"),
+        (r"torch\.device\(" + _Q + r"cuda\1\)", "torch.device('cpu')"),
+        (_Q + r"torch\.cuda\.(Float|Half|BFloat16)Tensor\1", r"'torch.\2Tensor'"),
+        (r"\.cuda\((?:non_blocking=True|torch\.cpu\.current_device\(\))?\)", ".cpu()"),
+        (r"pin_memory\s*=\s*True", "pin_memory=False"),
+        (r"\.cpu\(\)\.pin_memory\(\)", ".cpu().clone()"),
+        (r"torch\.cuda\.(manual_seed|get_rng_state|set_rng_state)\b", r"torch.\1"),
+    )
+]
+_RULES_OF_MODULE = {
+    # The jit fuser is torch.compile, which wants a C++ tool chain at run time; importing
+    # megatron.core applies it before its own switch can be turned.
+    "megatron.core.jit": [
+        (re.compile(r"^enable_jit_fuser\(\)", re.MULTILINE), "disable_jit_fuser()")
+    ],
+}
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        text = importlib.util.decode_source(self.get_data(path))
+        rewritten = text
+        for pattern, replacement in _RULES + _RULES_OF_MODULE.get(fullname, []):
+            rewritten = pattern.sub(replacement, rewritten)
+        if rewritten == text:
+            return super().get_code(fullname)  # untouched: the cached bytecode is right
+        return self.source_to_code(rewritten.encode(), path)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith("megatron.core"):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def install() -> None:
+    """Install the hook; must run before the first import of megatron.core.
+
+    Raises:
+        ClusterError: a Megatron-core that the rules were not checked with.
+    """
+    import torch
+
+    if torch.cuda.is_available() or any(isinstance(f, _Finder) for f in sys.meta_path):
+        return
+    assert "megatron.core" not in sys.modules, "megatron.core was imported before its shim"
+    sys.meta_path.insert(0, _Finder())
+    import megatron.core
+
+    if megatron.core.__version__ not in CHECKED_VERSIONS:
+        raise ClusterError(
+            f"megatron-core {megatron.core.__version__} without a GPU: the CPU shim was checked "
+            f"with {', '.join(CHECKED_VERSIONS)}; install that version"
+        )
+    _fork_cpu_generator()
+
+
+def _fork_cpu_generator() -> None:
+    """Make the per-rank random-number tracker fork the CPU generator."""
+    import megatron.core.tensor_parallel.random as random
+    import torch
+
+    def get_state(
+        device: str = "cpu", clone: bool = False, graph_safe: bool = False
+    ) -> torch.Tensor:
+        del device, clone, graph_safe
+        return torch.get_rng_state()
+
+    def set_state(state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
+        del device, graph_safe
+        torch.set_rng_state(state)
+
+    random._get_cuda_rng_state = get_state
+    random._set_cuda_rng_state = set_state

@@ -1,0 +1,137 @@
+"""Layer specifications: plain PyTorch layers, or Transformer Engine's where it is installed.
+
+The PyTorch ones use Megatron-core's extension point (ModuleSpec): its own attention refuses packed
+sequences without Transformer Engine, and its own RMSNorm refuses sequence parallelism.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import (
+    TransformerBlockSubmodules,
+    get_num_layers_to_build,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch.nn.functional import scaled_dot_product_attention
+
+from verl_hpc.engines.megatron.packing import PackedRow, PaddedView
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """RMSNorm whose gradient is summed over the tensor-parallel group under sequence
+    parallelism."""
+
+    def __init__(
+        self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any
+    ) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel
+
+
+class MicroBatches:
+    """Packed rows whose forward or backward pass is under way.
+
+    Megatron-core hands a mask tensor through its layers, also through recomputation, but nothing
+    else. So the mask carries a ticket, and attention looks the row up here.
+    """
+
+    _tickets = itertools.count()
+    _padded: dict[int, PaddedView] = {}
+
+    @classmethod
+    def register(cls, row: PackedRow) -> torch.Tensor:
+        """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
+        ticket = next(cls._tickets)
+        cls._padded[ticket] = PaddedView(row)
+        return torch.tensor(ticket)
+
+    @classmethod
+    def padded(cls, ticket: torch.Tensor) -> PaddedView:
+        return cls._padded[int(ticket)]
+
+    @classmethod
+    def clear(cls) -> None:
+        """Forget all rows; their passes are over."""
+        cls._padded.clear()
+
+
+class PackedAttention(MegatronModule):
+    """Causal attention within each sequence of a packed row (PyTorch's fused kernels).
+
+    Query, key and value are (T, 1, heads, size); the output is (T, 1, heads * size).
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        del layer_number, attn_mask_type, attention_type, attention_dropout
+        self.scale = softmax_scale
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor,
+        **_: Any,
+    ) -> torch.Tensor:
+        padded = MicroBatches.padded(attention_mask)
+        q, k, v = (padded.pad(t.squeeze(1)) for t in (query, key, value))
+        out = scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        return padded.unpad(out).reshape(query.shape[0], 1, -1)
+
+
+class PackedRotaryEmbedding(RotaryEmbedding):
+    """Rotary angles for the positions of a packed row, instead of 0, 1, 2, ..."""
+
+    positions: torch.Tensor
+    """(1, T), set before each forward pass."""
+
+    def get_rotary_seq_len(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def forward(self, *_: Any, **__: Any) -> torch.Tensor:
+        """(T, 1, 1, size) angles."""
+        frequencies: torch.Tensor = self.inv_freq.to(self.positions.device)
+        angles = torch.outer(self.positions[0].to(frequencies.dtype), frequencies)
+        return torch.cat((angles, angles), dim=-1)[:, None, None, :]
+
+
+def local_block_spec(
+    config: TransformerConfig, vp_stage: int | None, qk_norm: bool
+) -> TransformerBlockSubmodules:
+    """Decoder layers of one pipeline chunk in plain PyTorch."""
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=qk_norm)
+    parts = layer.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    attention = parts.self_attention.submodules
+    attention.core_attention = PackedAttention
+    if qk_norm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    num_layers = get_num_layers_to_build(config, vp_stage=vp_stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
+
+
+def transformer_engine_spec(qk_norm: bool) -> ModuleSpec:
+    """A decoder layer of Transformer Engine modules, which FP8 needs."""
+    return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=qk_norm)

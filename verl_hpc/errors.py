@@ -1,0 +1,56 @@
+"""Errors a user can meet.
+
+Every message names the field or file, the value found, what is allowed, and what to do next.
+Broken invariants of our own code are `assert`s, never one of these.
+"""
+
+
+class VerlHpcError(Exception):
+    """Base of every error that verl_hpc raises for its users."""
+
+    agreed = False
+    """True once every rank of the job has raised the same error: no rank waits for another."""
+
+
+class ConfigError(VerlHpcError):
+    """A setting, or a combination of settings, that cannot be honoured."""
+
+
+class LayoutError(VerlHpcError):
+    """A model, or a pair of layouts, that cannot be sharded or resharded as asked."""
+
+
+class ModelError(VerlHpcError):
+    """A model directory that is missing, incomplete, or of a family that is not mapped."""
+
+
+class DataError(VerlHpcError):
+    """A data set that is missing, empty, or malformed."""
+
+
+class RewardError(VerlHpcError):
+    """A reward function that cannot be found, raised, or returned something that is no number."""
+
+
+class FlowError(VerlHpcError):
+    """A data flow that does not hang together: unknown inputs, cycles, duplicate names."""
+
+
+class ClusterError(VerlHpcError):
+    """The machine does not match the job: ranks, nodes or GPUs are not what was asked for."""
+
+
+class LaunchError(VerlHpcError):
+    """The processes started, but do not form one MPI world."""
+
+
+class TransferError(VerlHpcError):
+    """Bytes arrived that are not the bytes that were sent, or a peer is gone."""
+
+
+class CheckpointError(VerlHpcError):
+    """A step could not be written, or what is on disk cannot be trusted."""
+
+
+class TrainingError(VerlHpcError):
+    """Training cannot go on: a loss or gradient is not finite, or new weights did not take."""

@@ -1,0 +1,44 @@
+"""The curves of a run as PNG files, for slides and papers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_hpc.metrics.log import Row
+from verl_hpc.metrics.names import CHARTS
+from verl_hpc.metrics.series import curves
+
+_logger = logging.getLogger(__name__)
+
+
+def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
+    """Draw each chart that has points into `directory`; warns and draws none without matplotlib.
+
+    Returns:
+        The files written.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError as error:
+        _logger.warning("%s is left out: %s; pip install matplotlib", directory, error)
+        return []
+    directory.mkdir(exist_ok=True)
+    written = []
+    for chart in CHARTS:
+        if not (drawn := curves(chart, rows)):
+            continue
+        figure = Figure(figsize=(6.0, 3.6), layout="constrained")
+        axes = figure.add_subplot(title=chart.title, xlabel="step")
+        for label, curve in drawn.items():
+            axes.plot(*zip(*curve, strict=True), label=label, marker="." if len(curve) < 40 else "")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(drawn) > 1:
+            axes.legend(frameon=False)
+        written.append(directory / f"{chart.key}.png")
+        figure.savefig(written[-1], dpi=150)
+    return written

@@ -1,0 +1,91 @@
+"""metrics.jsonl: the record of a run that every other view is made from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from verl_hpc.errors import DataError
+
+FILE_NAME = "metrics.jsonl"
+
+Row = dict[str, Any]
+
+
+class MetricsLog:
+    """Writes metrics.jsonl. Belongs to rank 0.
+
+    A line is one flat object: `step`, `time` (Unix seconds), then the values by name. JSON has no
+    NaN and no infinity: such a value is null, and `not_finite` says what it was::
+
+        {"step": 7, "time": 1790000000.0, "actor/lr": 1e-06, "actor/grad_norm": null,
+         "not_finite": {"actor/grad_norm": "nan"}}
+    """
+
+    def __init__(self, run_directory: Path, resumed_from: int | None = None) -> None:
+        """Open the file, keeping what is still true of it.
+
+        Args:
+            run_directory: an existing directory.
+            resumed_from: step of the checkpoint that training goes on from; later lines are of
+                work that is done again, and go. None starts over.
+        """
+        path = run_directory / FILE_NAME
+        _keep(path, -1 if resumed_from is None else resumed_from)
+        self._file = path.open("a", encoding="ascii")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Append one line, once a step, and hand it to the operating system."""
+        row: Row = {"step": step, "time": round(time.time(), 3), **values}
+        not_finite = {name: str(v) for name, v in values.items() if not math.isfinite(v)}
+        if not_finite:
+            row |= dict.fromkeys(not_finite) | {"not_finite": not_finite}
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def read_metrics(run_directory: str | Path) -> list[Row]:
+    """The lines of a run's metrics.jsonl, in order. A line cut short by a kill is left out.
+
+    Raises:
+        DataError: the directory has no metrics.jsonl.
+    """
+    path = Path(run_directory) / FILE_NAME
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; give the directory of a run that has started")
+    return list(_rows(path))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with path.open(encoding="ascii", errors="replace") as lines:
+        for line in lines:
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                continue
+
+
+def _keep(path: Path, last_step: int) -> None:
+    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed."""
+    part = path.with_suffix(".part")
+    with part.open("w", encoding="ascii") as file:
+        for row in _rows(path) if path.exists() else ():
+            if row["step"] <= last_step:
+                file.write(json.dumps(row) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

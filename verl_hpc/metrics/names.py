@@ -1,0 +1,104 @@
+"""Names of the metrics that views and reports look for; verl's spelling where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SCORE = "critic/score/mean"
+"""Reward as the scorer gave it."""
+REWARD = "critic/rewards/mean"
+"""Reward after the KL penalty, where there is one."""
+VALIDATION = "val/score/mean"
+SFT_LOSS = "sft/loss"
+POLICY_LOSS = "actor/pg_loss"
+CLIP_FRACTION = "actor/pg_clipfrac"
+OLD_POLICY_KL = "actor/ppo_kl"
+REFERENCE_KL = "actor/kl_loss"
+REFERENCE_KL_PENALTY = "actor/reward_kl_penalty"
+ENTROPY = "actor/entropy"
+GRAD_NORM = "actor/grad_norm"
+LEARNING_RATE = "actor/lr"
+VALUE_LOSS = "critic/vf_loss"
+VALUE_CLIP_FRACTION = "critic/vf_clipfrac"
+VALUE_EXPLAINED_VARIANCE = "critic/vf_explained_var"
+VALUE_GRAD_NORM = "critic/grad_norm"
+RESPONSE_LENGTH = "response_length/mean"
+RESPONSE_LENGTH_MAX = "response_length/max"
+RESPONSES_CUT = "response_length/clip_ratio"
+PROBS_DIFFERENCE = "training/rollout_probs_diff_mean"
+
+THROUGHPUT = "perf/throughput"
+"""Tokens a second."""
+TOKENS = "perf/total_num_tokens"
+
+RESHARD_RECEIVED = "reshard/received_bytes"
+"""What crossed to another rank in a step, summed over ranks."""
+RESHARD_MINIMUM = "reshard/minimum_bytes"
+"""What had to: the bytes that ranks needed and did not hold."""
+RESHARD_SECONDS = "reshard/seconds"
+
+TIMING = "timing_s/"
+"""Prefix of seconds by operator; a timer inside another is `timing_s/outer/inner`."""
+STEP_SECONDS = "timing_s/step"
+
+SUMMARY: Mapping[str, str] = {
+    SCORE: "reward",
+    VALIDATION: "val",
+    SFT_LOSS: "loss",
+    REFERENCE_KL: "kl",
+    REFERENCE_KL_PENALTY: "kl",
+    OLD_POLICY_KL: "ppo_kl",
+    ENTROPY: "entropy",
+    RESPONSE_LENGTH: "length",
+    GRAD_NORM: "grad",
+    THROUGHPUT: "tok/s",
+}
+"""The few metrics that tell how a step went, with short labels."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves that share a pair of axes, each a metric and its label; `key` names the file."""
+
+    key: str
+    title: str
+    curves: Mapping[str, str]
+
+
+CHARTS = (
+    Chart("reward", "Reward", {SCORE: "score", REWARD: "after KL penalty"}),
+    Chart("evaluation", "Evaluation accuracy", {VALIDATION: "mean score"}),
+    Chart("sft_loss", "SFT loss", {SFT_LOSS: "loss"}),
+    Chart(
+        "reference_kl",
+        "KL to the reference policy",
+        {REFERENCE_KL: "in the loss", REFERENCE_KL_PENALTY: "in the reward"},
+    ),
+    Chart("old_policy_kl", "KL to the policy that sampled", {OLD_POLICY_KL: "KL"}),
+    Chart("entropy", "Entropy", {ENTROPY: "entropy"}),
+    Chart(
+        "response_length",
+        "Response tokens",
+        {RESPONSE_LENGTH: "mean", RESPONSE_LENGTH_MAX: "longest"},
+    ),
+    Chart("responses_cut", "Share of responses cut", {RESPONSES_CUT: "share"}),
+    Chart("policy_loss", "Policy loss", {POLICY_LOSS: "loss"}),
+    Chart("value_loss", "Value loss", {VALUE_LOSS: "loss"}),
+    Chart("grad_norm", "Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}),
+    Chart(
+        "clip_fraction", "Clipped share", {CLIP_FRACTION: "policy", VALUE_CLIP_FRACTION: "values"}
+    ),
+    Chart(
+        "explained_variance",
+        "Variance that the values explain",
+        {VALUE_EXPLAINED_VARIANCE: "share"},
+    ),
+    Chart(
+        "probs_difference",
+        "Train-rollout log-prob difference",
+        {PROBS_DIFFERENCE: "mean absolute difference"},
+    ),
+    Chart("throughput", "Throughput (tokens/s)", {THROUGHPUT: "tokens/s"}),
+    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "lr"}),
+)

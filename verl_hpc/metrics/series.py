@@ -1,0 +1,78 @@
+"""From the rows of metrics.jsonl to what curves and bars draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from verl_hpc.metrics.log import Row
+from verl_hpc.metrics.names import STEP_SECONDS, TIMING, Chart
+
+Point = tuple[int, float]
+"""Step and value."""
+OTHER = "other"
+"""Name of the time that no listed operator took."""
+
+
+def points(rows: Sequence[Row], name: str) -> list[Point]:
+    """A metric over the steps that have it, without its nulls."""
+    return [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+
+
+def curves(chart: Chart, rows: Sequence[Row]) -> dict[str, list[Point]]:
+    """Points by label. A metric that is absent, or equal to one before it, has no curve."""
+    found: dict[str, list[Point]] = {}
+    for name, label in chart.curves.items():
+        curve = points(rows, name)
+        if curve and curve not in found.values():
+            found[label] = curve
+    return found
+
+
+def thin(curve: Sequence[Point], limit: int) -> list[Point]:
+    """At most `limit` points that keep every visible peak: lowest and highest of each stretch."""
+    if len(curve) <= limit:
+        return list(curve)
+    stretches = limit // 2
+    kept: list[Point] = []
+    for i in range(stretches):
+        first = i * len(curve) // stretches
+        part = curve[first : (i + 1) * len(curve) // stretches]
+        ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Seconds of one step by top-level operator; `other` is what the step took beyond them, where
+    that is 1 % or more."""
+    seconds = {
+        name.removeprefix(TIMING): value
+        for name, value in values.items()
+        if name.startswith(TIMING) and name.count("/") == 1 and value is not None
+    }
+    step = seconds.pop(STEP_SECONDS.removeprefix(TIMING), 0.0)
+    rest = step - sum(seconds.values())
+    return {**seconds, OTHER: rest} if rest > 0.01 * step else seconds
+
+
+def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:
+    """Seconds by operator of a mean step, longest first."""
+    total: dict[str, float] = {}
+    for row in rows:
+        for name, seconds in operator_seconds(row).items():
+            total[name] = total.get(name, 0.0) + seconds
+    longest_first = sorted(total, key=total.__getitem__, reverse=True)
+    return {name: total[name] / len(rows) for name in longest_first}
+
+
+def fold(seconds: Mapping[str, float], names: Sequence[str]) -> dict[str, float]:
+    """The seconds of `names` in that order, then the sum of all the others as `other`."""
+    rest = sum(spent for name, spent in seconds.items() if name not in names)
+    named = {name: seconds[name] for name in names if name in seconds}
+    return {**named, OTHER: rest} if rest else named
+
+
+def bins(rows: Sequence[Row], limit: int) -> list[Sequence[Row]]:
+    """Rows cut into at most `limit` stretches of equal length, the last one shorter."""
+    length = -(-len(rows) // limit)
+    return [rows[i : i + length] for i in range(0, len(rows), length)] if rows else []

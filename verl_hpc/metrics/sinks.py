@@ -1,0 +1,102 @@
+"""The sinks that a run's configuration asks for, as one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, Self
+
+from rich.console import Console
+
+from verl_hpc.config.output import MetricsConfig
+from verl_hpc.metrics.tensorboard import TensorBoard
+from verl_hpc.metrics.terminal import LineView, LiveView
+
+_logger = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """What takes a run's metrics besides metrics.jsonl. Values may be NaN or infinite."""
+
+    def stage(self, name: str) -> None:
+        """An operator begins; called many times a second."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """A step is done."""
+
+    def close(self) -> None:
+        """Nothing more comes; give back what is held."""
+
+
+class Sinks:
+    """Passes everything on to each sink. One that fails is reported once and dropped: a full
+    quota or a closed terminal must not end a run whose metrics.jsonl is well.
+
+    As a context manager it closes them, which is what gives the terminal back after an error.
+    """
+
+    def __init__(self, sinks: Iterable[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    def stage(self, name: str) -> None:
+        self._each(lambda sink: sink.stage(name))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._each(lambda sink: sink.write(step, values))
+
+    def close(self) -> None:
+        self._each(lambda sink: sink.close())
+
+    def _each(self, call: Callable[[Sink], None]) -> None:
+        for sink in tuple(self._sinks):
+            try:
+                call(sink)
+            except Exception as error:
+                self._sinks.remove(sink)
+                with contextlib.suppress(Exception):
+                    sink.close()
+                _logger.warning("%s is dropped: %r", type(sink).__name__, error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def open_sinks(
+    config: MetricsConfig,
+    run_directory: Path,
+    total_steps: int,
+    *,
+    recipe: str = "",
+    resumed_from: int | None = None,
+) -> Sinks:
+    """Open the sinks that `config` names. Belongs to rank 0.
+
+    Args:
+        run_directory: TensorBoard's files go to its `tensorboard`; its name is the run's.
+        total_steps: step at which the run is done.
+        recipe: shown beside the name.
+        resumed_from: step of the checkpoint that training goes on from.
+
+    Raises:
+        ConfigError: a sink needs a package that is not installed.
+    """
+    sinks: list[Sink] = []
+    if config.tensorboard:
+        sinks.append(TensorBoard(run_directory / "tensorboard", resumed_from))
+    mode = config.terminal
+    if mode == "auto":
+        mode = "live" if sys.stdout.isatty() else "lines"
+    if mode == "lines":
+        sinks.append(LineView(total_steps))
+    if mode == "live":
+        title = f"{run_directory.name}  {recipe}"
+        # Under mpiexec a rank's stdout is a pipe even where a terminal is at its other end.
+        console = Console(force_terminal=True)
+        sinks.append(LiveView(console, title, total_steps, resumed_from or 0))
+    return Sinks(sinks)

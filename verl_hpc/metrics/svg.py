@@ -1,0 +1,170 @@
+"""Charts as inline SVG. Colours are classes c0, c1, ... that the page's style sheet defines."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
+
+from verl_hpc.metrics.series import Point, thin
+from verl_hpc.metrics.text import duration, number
+
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 22
+"""Pixels around the axes, for tick labels."""
+MAX_POINTS = 200
+"""Of one curve; a chart is about 300 pixels wide."""
+
+Bar = tuple[str, Mapping[str, float]]
+"""Which step or steps a bar stands for, and seconds by operator."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Maps data to pixels of a picture of width x height."""
+
+    width: int
+    height: int
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return LEFT + (value - low) / (high - low) * (self.width - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.height - BOTTOM - (value - low) / (high - low) * (self.height - TOP - BOTTOM)
+
+
+def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
+    """Curves over steps; hovering over a step tells its values."""
+    thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
+    every = [point for curve in thinned.values() for point in curve]
+    frame = Frame(
+        300, 150, around([step for step, _ in every], 0.0), around([v for _, v in every], 0.06)
+    )
+    steps = [tick for tick in ticks(frame.x_range, 5) if tick == int(tick)]
+    return _svg(
+        title,
+        frame.width,
+        frame.height,
+        [
+            *_horizontal_grid(frame, number),
+            *(_text(frame.x(s), frame.height - 6, number(s), "middle") for s in steps),
+            *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(thinned.values())),
+            *_hovers(frame, thinned),
+        ],
+    )
+
+
+def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) -> str:
+    """One bar a stretch of steps; operators are stacked in the order of `colours`."""
+    top = max(sum(seconds.values()) for _, seconds in bars)
+    frame = Frame(824, 220, (0.0, max(len(bars), 6)), (0.0, top * 1.04 or 1.0))
+    every = -(-len(bars) // 8)
+    labelled = [(i, bars[i][0].partition("-")[0]) for i in range(0, len(bars), every)]
+    return _svg(
+        title,
+        frame.width,
+        frame.height,
+        [
+            *_horizontal_grid(frame, lambda seconds: f"{number(seconds)}s"),
+            *(_text(frame.x(i + 0.5), frame.height - 6, label, "middle") for i, label in labelled),
+            *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
+        ],
+    )
+
+
+def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], str]) -> str:
+    """One horizontal bar a name, all from zero."""
+    longest = max(bars.values()) or 1.0
+    parts = []
+    for i, (name, value) in enumerate(bars.items()):
+        width, y = 560 * value / longest, 26 * i
+        parts += [
+            _text(0, y + 17, name, "start"),
+            f'<rect class="c{i}" x="110" y="{y + 5}" width="{width:.1f}" height="16"/>',
+            _text(118 + width, y + 17, label(value), "start"),
+        ]
+    return _svg(title, 824, 26 * len(bars), parts)
+
+
+def ticks(span: tuple[float, float], count: int) -> list[float]:
+    """About `count` round numbers inside a range: (0, 17), 4 gives [0, 5, 10, 15]."""
+    low, high = span
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((power, 2 * power, 5 * power, 10 * power), key=lambda s: abs(s - rough))
+    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def around(values: Sequence[float], margin: float) -> tuple[float, float]:
+    """The range of values, wider by a share of itself on both sides, and never empty."""
+    low, high = min(values), max(values)
+    pad = (high - low) * margin if high > low else abs(high) * 0.1 or 1.0
+    return low - pad, high + pad
+
+
+def _svg(label: str, width: int, height: int, parts: Iterable[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _horizontal_grid(frame: Frame, label: Callable[[float], str]) -> Iterator[str]:
+    for tick in ticks(frame.y_range, 4):
+        y = frame.y(tick)
+        yield f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>'
+        yield _text(LEFT - 6, y + 3.5, label(tick), "end")
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+
+
+def _curve(frame: Frame, curve: Sequence[Point], colour: str) -> str:
+    pixels = [(f"{frame.x(step):.1f}", f"{frame.y(value):.1f}") for step, value in curve]
+    if len(pixels) == 1:
+        x, y = pixels[0]
+        return f'<circle class="dot {colour}" cx="{x}" cy="{y}" r="3"/>'
+    return f'<path class="curve {colour}" d="M{"L".join(map(" ".join, pixels))}"/>'
+
+
+def _hovers(frame: Frame, curves: Mapping[str, Sequence[Point]]) -> Iterator[str]:
+    """An invisible column a step that shows a guide and a tooltip under the pointer."""
+    by_step: dict[int, dict[str, float]] = {}
+    for label, curve in curves.items():
+        for step, value in curve:
+            by_step.setdefault(step, {})[label] = value
+    steps = sorted(by_step)
+    centres = [frame.x(step) for step in steps]
+    edges = [LEFT, *map(mean, pairwise(centres)), frame.width - RIGHT]
+    for step, x, (left, right) in zip(steps, centres, pairwise(edges), strict=True):
+        told = "".join(f"\n{label} {number(v)}" for label, v in by_step[step].items())
+        yield (
+            f'<g class="hover"><rect x="{left:.1f}" y="{TOP}" width="{right - left:.1f}" '
+            f'height="{frame.height - TOP - BOTTOM}"/>'
+            f'<path d="M{x:.1f} {TOP}V{frame.height - BOTTOM}"/>'
+            f"<title>step {step}{html.escape(told)}</title></g>"
+        )
+
+
+def _stack(frame: Frame, index: int, bar: Bar, colours: Mapping[str, str]) -> str:
+    label, seconds = bar
+    x, width = frame.x(index + 0.1), frame.x(index + 0.9) - frame.x(index + 0.1)
+    drawn = []
+    below = 0.0
+    for name, colour in colours.items():
+        spent = seconds.get(name, 0.0)
+        y = frame.y(below + spent)
+        drawn.append(
+            f'<rect class="{colour}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+            f'height="{frame.y(below) - y:.1f}"/>'
+        )
+        below += spent
+    told = "".join(f"\n{name} {duration(spent)}" for name, spent in seconds.items())
+    return f"<g>{''.join(drawn)}<title>{html.escape(f'step {label}{told}')}</title></g>"

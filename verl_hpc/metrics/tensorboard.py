@@ -1,0 +1,50 @@
+"""Scalars as TensorBoard event files, written without torch or TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+
+
+class TensorBoard:
+    """One event file an attempt, in one directory."""
+
+    def __init__(self, directory: Path, resumed_from: int | None = None) -> None:
+        """Open an event file.
+
+        Args:
+            resumed_from: TensorBoard hides what earlier attempts wrote after this step; None hides
+                all of it.
+
+        Raises:
+            ConfigError: tensorboard is not installed.
+        """
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise ConfigError(
+                f"metrics.tensorboard = true: {error}; pip install 'verl_hpc[track]' or set it to "
+                "false"
+            ) from None
+        self._event = Event
+        self._summary = Summary
+        self._writer = EventFileWriter(str(directory), flush_secs=10)
+        first = 0 if resumed_from is None else resumed_from + 1
+        start = SessionLog(status=SessionLog.START)
+        self._writer.add_event(Event(wall_time=time.time(), step=first, session_log=start))
+
+    def stage(self, name: str) -> None:
+        """Event files keep finished steps only."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        scalars = [self._summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+        summary = self._summary(value=scalars)
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,40 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, more for thousands: 1e-06, 0.4312, 12,346, 3.1M; '-' for None."""
+    if value is None:
+        return "-"
+    for scale, suffix in ((1e9, "G"), (1e6, "M")):
+        if scale <= abs(value) < math.inf:
+            return f"{value / scale:.4g}{suffix}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """'80ms', '9.4s', '3m 05s' or '27h 04m'; '-' for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02}s"
+    return f"{minutes // 60}h {minutes % 60:02}m"
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes in binary units, '1.50 KiB'; '-' for None."""
+    if num_bytes is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.2f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.2f} TiB"

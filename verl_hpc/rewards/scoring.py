@@ -1,0 +1,106 @@
+"""Scores of a rank's responses, and what happens when a reward function fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.errors import RewardError
+from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+from verl_hpc.rewards.registry import RewardFunction
+
+
+@dataclass(frozen=True)
+class Request:
+    """A response, and the fields of the problem it answers."""
+
+    index: int
+    """Row of the problem in its data set."""
+    data_source: str
+    ground_truth: Any
+    extra: dict[str, Any]
+    response: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a reward function made of one response."""
+
+    value: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Further numbers of a function that returns a mapping."""
+    error: str | None = None
+    """Why `value` is 0 where the function failed and reward.on_error is zero."""
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+def score_responses(
+    function: RewardFunction, requests: Iterable[Request], config: RewardConfig
+) -> list[Score]:
+    """Score every request, one after another.
+
+    A call fails that raises, runs longer than `config.timeout_s` (on the main thread; elsewhere
+    there is no limit), or returns anything but a finite number or a mapping with one as "score".
+
+    Raises:
+        RewardError: a call failed and `config.on_error` is stop; or, whatever it is, the function
+            itself raised RewardError: it cannot score such rows at all.
+    """
+    return [_score(function, request, config) for request in requests]
+
+
+def _score(function: RewardFunction, request: Request, config: RewardConfig) -> Score:
+    try:
+        with time_limit(config.timeout_s):
+            result = function(
+                data_source=request.data_source,
+                solution_str=request.response,
+                ground_truth=request.ground_truth,
+                extra_info=request.extra,
+            )
+        return _read(result)
+    except RewardError as error:
+        raise RewardError(f"{_call(request, config)}: {error}") from error
+    except TimeLimitExceeded as error:
+        return _failed(f"ran longer than timeout_s = {config.timeout_s:g}", error, request, config)
+    except Exception as error:
+        return _failed(f"{type(error).__name__}: {error}", error, request, config)
+
+
+def _failed(reason: str, error: BaseException, request: Request, config: RewardConfig) -> Score:
+    if config.on_error == "zero":
+        return Score(0.0, error=reason)
+    raise RewardError(
+        f"{_call(request, config)}: {reason}; mend the function, or set reward.on_error to zero"
+    ) from error
+
+
+def _call(request: Request, config: RewardConfig) -> str:
+    return (
+        f"reward.function = {config.function}, row {request.index}, "
+        f"response {request.response!r:.100}"
+    )
+
+
+def _read(result: Any) -> Score:
+    if isinstance(result, Mapping):
+        if "score" not in result:
+            raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
+        others = {k: float(v) for k, v in result.items() if k != "score" and isinstance(v, Real)}
+        return Score(_finite(result["score"]), others)
+    return Score(_finite(result))
+
+
+def _finite(value: Any) -> float:
+    if not isinstance(value, Real):
+        raise TypeError(f"the score is {type(value).__name__} {value!r:.60}; expected a number")
+    if not math.isfinite(value):
+        raise ValueError(f"the score is {value}; expected a finite number")
+    return float(value)

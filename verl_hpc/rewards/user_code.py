@@ -1,0 +1,60 @@
+"""Reward functions in files of the user."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from verl_hpc.errors import RewardError
+
+
+def load_function(reference: str) -> Callable[..., Any]:
+    """Import `path/to/file.py:function`.
+
+    Raises:
+        RewardError: no such file or function, a file that raises on import, or a name that is
+            not callable.
+    """
+    file, _, name = reference.rpartition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise RewardError(
+            f"reward.function = {reference}: no file {path}; give path/to/file.py:function"
+        )
+    module = _import(path.resolve())
+    function = getattr(module, name, None)
+    if function is None:
+        names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        raise RewardError(
+            f"reward.function = {reference}: {path} defines no {name!r}; "
+            f"it defines {', '.join(names) or 'no function'}"
+        )
+    if not callable(function):
+        raise RewardError(
+            f"reward.function = {reference}: {name} is {type(function).__name__}, not a function"
+        )
+    return function
+
+
+def _import(path: Path) -> ModuleType:
+    """Import a file under a name of its own; once a process."""
+    name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RewardError(f"reward.function: {path} is not a Python file; its name ends with .py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up by name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise RewardError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,70 @@
+"""Environment of a rank, set before torch or vLLM is imported. os.environ is written only here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from verl_hpc.runtime.world import World
+
+_LIBRARY_DEFAULTS = {
+    # Ranks share cores on CPU machines; a spinning OpenMP team starves its neighbours.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    # vLLM's engine core must live in this process, not in a child of it.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Compute nodes have no way out; a library that tries to phone home only waits.
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+
+
+def prepare_environment(threads: int | None, local_size: int) -> int:
+    """Set what libraries read at import; a value the user has set stays.
+
+    Returns:
+        The number of CPU threads of this rank.
+    """
+    for name, value in _LIBRARY_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    cores = len(os.sched_getaffinity(0))
+    count = threads or max(cores // local_size, 1)
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    return count
+
+
+def announce_world(world: World, address: str, port: int) -> None:
+    """Set the torchrun-style variables that vLLM reads, from the world that MPI gave."""
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(world.local_rank),
+        LOCAL_WORLD_SIZE=str(world.local_size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def name_shared_memory(world: World, port: int, shared: bool) -> None:
+    """Name vLLM's shared-memory segments on CPUs, or keep its ranks from using any.
+
+    Its all-reduce spins on shared memory; with more ranks than cores, gloo is faster. Ranks whose
+    names differ fall back to gloo.
+    """
+    suffix = "" if shared else f"-rank{world.rank}"
+    os.environ["VLLM_DIST_IDENT"] = f"{port}{suffix}"
+
+
+def setting(name: str, default: str) -> str:
+    """One variable of the environment, for the few settings that a test or a site may inject."""
+    return os.environ.get(name, default)
+
+
+def scratch_directory() -> Path:
+    """Node-local scratch: the job's own if Slurm gives one, else the system's."""
+    return Path(os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108

@@ -1,0 +1,91 @@
+"""One rank raising ends the whole job, with that rank's traceback first and whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from verl_hpc.errors import VerlHpcError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Counter(Protocol):
+    """The part of a torch store that failures need."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a shared number and return its new value."""
+
+
+class FailureReporter:
+    """Prints a failing rank's traceback; of several failing ranks, the first one's.
+
+    Ranks that fail because another one is gone say so in one line.
+    """
+
+    def __init__(self, rank: int, size: int, host: str) -> None:
+        self._who = f"rank {rank} of {size} on {host}"
+        self.store: Counter | None = None
+        self.stage = "start-up"
+        """What the rank is doing, for the report."""
+
+    def report(self, error: BaseException) -> None:
+        if self._is_first():
+            text = "".join(traceback.format_exception(error))
+            self._write(f"\nverl_hpc: {self._who} failed in {self.stage}:\n{text}")
+        else:
+            summary = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            self._write(
+                f"verl_hpc: {self._who} ended after another rank failed ({summary[:200]})\n"
+            )
+
+    def _is_first(self) -> bool:
+        if self.store is None:
+            return True
+        try:
+            return self.store.add("verl_hpc/failed", 1) == 1
+        except RuntimeError:  # the store's host is gone: somebody failed before us
+            return False
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.flush()
+        # One write, so that the lines of two ranks do not mix.
+        os.write(sys.stderr.fileno(), text.encode(errors="replace"))
+
+
+@contextmanager
+def ending_the_job(comm: MPI.Comm, reporter: FailureReporter) -> Iterator[None]:
+    """Run the body; let any exception end every rank of the job within seconds.
+
+    MPI_Abort, not sys.exit: peers that wait in a collective would wait for ever. A user's error
+    that all ranks raise alike (`Control.together`) is printed once, without a traceback.
+    """
+    try:
+        yield
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, VerlHpcError) and error.agreed:
+            if comm.Get_rank() == 0:
+                FailureReporter._write(f"{type(error).__name__}: {error}\n")
+            comm.Barrier()
+            sys.exit(1)
+        reporter.report(error)
+        comm.Abort(1)
+
+
+def install_excepthook(comm: MPI.Comm, reporter: FailureReporter) -> None:
+    """Also end the job for exceptions that reach the interpreter outside `ending_the_job`."""
+
+    def hook(_: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        reporter.report(error.with_traceback(trace))
+        comm.Abort(1)
+
+    sys.excepthook = hook

@@ -1,0 +1,137 @@
+"""One rank's life: MPI, torch.distributed, failure handling and the watchdog, set up together."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
+from verl_hpc.runtime.watchdog import Watchdog
+from verl_hpc.runtime.world import World, read_world
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import TCPStore
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the rooms above need of the machine; exists between `start` and the end of the job."""
+
+    world: World
+    control: Control
+    watchdog: Watchdog
+    reporter: FailureReporter
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device(self.world.device)
+
+    def enter(self, operator: str) -> None:
+        """Name what this rank does now, for the watchdog and for a traceback's report."""
+        self.watchdog.enter(operator)
+        self.reporter.stage = operator
+
+
+@contextmanager
+def session(
+    *,
+    collective_timeout_s: float = 1800.0,
+    late_after_s: float = 120.0,
+    threads_per_rank: int | None = None,
+    device: str = "auto",
+) -> Iterator[Session]:
+    """Join the job; inside the body an exception on any rank ends all of them.
+
+    Args:
+        collective_timeout_s: a torch.distributed collective that takes longer raises.
+        late_after_s: how far behind a rank may be before it is reported.
+        threads_per_rank: CPU threads; None shares the node's cores among its ranks.
+        device: "auto", or "cpu" to leave GPUs alone.
+
+    Raises:
+        LaunchError, ClusterError: as `read_world`.
+    """
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    host = socket.gethostname()
+    reporter = FailureReporter(comm.Get_rank(), comm.Get_size(), host)
+    install_excepthook(comm, reporter)
+    with ending_the_job(comm, reporter):
+        local_size = comm.allgather(host).count(host)
+        # Before torch is imported: it reads the environment once.
+        threads = environment.prepare_environment(threads_per_rank, local_size)
+        world = read_world(comm, device)
+        control = Control(comm)
+        stores = start_torch(world, control, threads, collective_timeout_s)
+        reporter.store = stores()
+        watchdog = Watchdog(world.rank, world.size, world.host, late_after_s)
+        watchdog.start(stores())
+        try:
+            yield Session(world, control, watchdog, reporter)
+        finally:
+            watchdog.stop()
+        control.barrier()
+        stop_torch()
+
+
+def start_torch(
+    world: World, control: Control, threads: int, timeout_s: float
+) -> Callable[[], TCPStore]:
+    """Join torch.distributed over an address that rank 0 announces by MPI.
+
+    Returns:
+        A function that opens one more connection to the job's store.
+    """
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(threads)
+    timeout = timedelta(seconds=timeout_s)
+    address = "127.0.0.1" if world.num_nodes == 1 else world.host
+    master = None
+    if world.rank == 0:
+        master = dist.TCPStore(
+            address, 0, world.size, is_master=True, wait_for_workers=False, timeout=timeout
+        )
+    address, port = control.broadcast((address, master.port) if master else None)
+    environment.announce_world(world, address, port)
+    environment.name_shared_memory(world, port, shared=_cores() >= world.local_size * threads)
+
+    def connect() -> TCPStore:
+        return dist.TCPStore(
+            address, port, world.size, is_master=False, wait_for_workers=False, timeout=timeout
+        )
+
+    backend = "gloo"
+    if world.device != "cpu":
+        torch.cuda.set_device(world.device)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(
+        backend, store=master or connect(), rank=world.rank, world_size=world.size, timeout=timeout
+    )
+    return connect
+
+
+def stop_torch() -> None:
+    """Leave torch.distributed; ranks must have met just before."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+    sys.stdout.flush()
+
+
+def _cores() -> int:
+    import os
+
+    return os.cpu_count() or 1

@@ -1,0 +1,170 @@
+"""Who am I: rank, size, node and device, read once and cross-checked.
+
+MPI says it (whatever process manager started us: PMIx, PMI2, hydra); the launcher's environment
+must agree. What this module refuses would otherwise run and be silently wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from verl_hpc.errors import ClusterError, LaunchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@dataclass(frozen=True)
+class World:
+    """Place of this process in the job. Four ranks on two nodes::
+
+    rank        0  1  2  3
+    node        0  0  1  1
+    local_rank  0  1  0  1
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int
+    node_of: tuple[int, ...]
+    """Node index of every rank, nodes counted in order of their lowest rank."""
+    host: str
+    device: str
+    """"cpu", or "cuda:i" with i the index among the devices this process sees."""
+
+    @property
+    def num_nodes(self) -> int:
+        return len(set(self.node_of))
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.host} ({self.device})"
+
+
+def read_world(comm: MPI.Comm, device: str = "auto") -> World:
+    """Read the world from MPI; every rank of `comm` must call it.
+
+    Args:
+        comm: the world communicator.
+        device: auto takes this rank's GPU where there is one; cpu never does.
+
+    Raises:
+        LaunchError: the launcher started more processes than MPI knows of, or its environment is
+            only half set.
+        ClusterError: two ranks would share a GPU, or a node has fewer GPUs than ranks.
+    """
+    rank, size = comm.Get_rank(), comm.Get_size()
+    check_launch(os.environ, rank, size, _library(comm))
+    host = socket.gethostname()
+    hosts = comm.allgather(host)
+    node_of = number_nodes(hosts)
+    mates = [r for r in range(size) if node_of[r] == node_of[rank]]
+    local_rank = mates.index(rank)
+    name, identity = _pick_device(device, local_rank, len(mates), host)
+    check_devices(comm.allgather((host, identity)))
+    return World(rank, size, local_rank, len(mates), node_of[rank], node_of, host, name)
+
+
+def number_nodes(hosts: Sequence[str]) -> tuple[int, ...]:
+    """Node index of each rank: ["b", "b", "a"] gives (0, 0, 1)."""
+    index: dict[str, int] = {}
+    return tuple(index.setdefault(host, len(index)) for host in hosts)
+
+
+def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str) -> None:
+    """Compare what the launcher announced with what MPI found.
+
+    Raises:
+        LaunchError: they differ, or the environment is half set.
+    """
+    for pair in (
+        ("RANK", "WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_NTASKS"),
+    ):
+        present = [name for name in pair if name in environ]
+        if len(present) == 1:
+            missing = next(name for name in pair if name not in environ)
+            raise LaunchError(
+                f"{present[0]}={environ[present[0]]} is set and {missing} is not; unset it, or "
+                "start with mpiexec or srun, which set both"
+            )
+    announced = _announced(environ)
+    if announced is None:
+        return
+    where, expected_rank, expected_size = announced
+    if size == 1 and expected_size > 1:
+        raise LaunchError(
+            f"{where} announces {expected_size} processes, but MPI ({library}) sees only itself: "
+            "the process manager and the MPI library do not understand each other. Under Slurm "
+            "choose the plugin that `srun --mpi=list` offers and the library speaks (MPICH: "
+            "--mpi=pmi2, Open MPI: --mpi=pmix); without Slurm use the mpiexec of that library"
+        )
+    if (rank, size) != (expected_rank, expected_size):
+        raise LaunchError(
+            f"{where} says rank {expected_rank} of {expected_size}, MPI ({library}) says rank "
+            f"{rank} of {size}; a nested launcher? Start with one srun or one mpiexec"
+        )
+
+
+def _announced(environ: Mapping[str, str]) -> tuple[str, int, int] | None:
+    """(who, rank, size) by the launcher nearest to the process, None if there was none."""
+    if "PMI_SIZE" in environ:
+        return "the process manager (PMI_SIZE)", int(environ["PMI_RANK"]), int(environ["PMI_SIZE"])
+    # A batch script has SLURM_NTASKS too; only a step's task has a step id.
+    if "SLURM_STEP_ID" in environ and "SLURM_NTASKS" in environ:
+        rank, size = environ["SLURM_PROCID"], environ["SLURM_NTASKS"]
+        return "Slurm (SLURM_NTASKS)", int(rank), int(size)
+    if "WORLD_SIZE" in environ:
+        return "torchrun (WORLD_SIZE)", int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    return None
+
+
+def check_devices(owners: Sequence[tuple[str, str | None]]) -> None:
+    """Refuse two ranks on one GPU; `owners` are (host, device identity) by rank.
+
+    Raises:
+        ClusterError: naming both ranks.
+    """
+    owner_of: dict[tuple[str, str], int] = {}
+    for rank, (host, identity) in enumerate(owners):
+        if identity is None:
+            continue
+        first = owner_of.setdefault((host, identity), rank)
+        if first != rank:
+            raise ClusterError(
+                f"ranks {first} and {rank} on {host} would share GPU {identity}; start one rank "
+                "per GPU (srun --ntasks-per-node=G --gpus-per-node=G), each seeing all GPUs"
+            )
+
+
+def _pick_device(
+    device: str, local_rank: int, local_size: int, host: str
+) -> tuple[str, str | None]:
+    if device == "cpu":
+        return "cpu", None
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu", None
+    count = torch.cuda.device_count()
+    # A launcher that narrows CUDA_VISIBLE_DEVICES leaves each rank one device, its own.
+    index = local_rank if count > 1 else 0
+    if index >= count:
+        raise ClusterError(
+            f"{host}: {local_size} ranks and {count} GPUs; start at most {count} ranks per node"
+        )
+    properties: Any = torch.cuda.get_device_properties(index)
+    return f"cuda:{index}", str(properties.uuid)
+
+
+def _library(comm: MPI.Comm) -> str:
+    del comm
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split("\n")[0].strip().replace("\t", " ").rstrip("\x00")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import lcm
 from typing import Literal
 
 from verl_hpc.errors import LayoutError
@@ -80,8 +81,11 @@ class TrainLayout:
 
 
 def padded_vocab(vocab_size: int, tp: int, multiple: int = 64) -> int:
-    """Vocabulary rows after padding to a multiple of `multiple * tp`."""
-    unit = multiple * tp
+    """Vocabulary rows after padding to a multiple of both `multiple` and `tp`.
+
+    This is how vLLM pads, too: at equal tp the shards of both are the same rows.
+    """
+    unit = lcm(multiple, tp)
     return -(-vocab_size // unit) * unit
 
 
@@ -136,7 +140,7 @@ def megatron_shard_map(
         backend: layer specification of the model.
         value_head: a critic: the output layer is a (1, hidden) projection, replicated over tp.
         dtype: element type of the parameters; the architecture's own if None.
-        vocab_multiple: rows of the vocabulary are padded to a multiple of this times tp.
+        vocab_multiple: rows of the vocabulary are padded to a multiple of this and of tp.
 
     Raises:
         LayoutError: a size does not divide.

@@ -40,6 +40,11 @@ def check_vllm_layout(arch: Architecture, tp: int) -> None:
                 f"rollout tensor_parallel = {tp} does not divide the model's {number} {what}; "
                 f"choose a divisor of {number}"
             )
+    if padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) % tp:
+        raise LayoutError(
+            f"rollout tensor_parallel = {tp} does not divide the model's vocabulary of "
+            f"{arch.vocab_size} rows padded to a multiple of {VOCAB_MULTIPLE}; choose a power of 2"
+        )
     heads = arch.num_kv_heads
     if max(heads, tp) % min(heads, tp):
         raise LayoutError(

@@ -50,14 +50,16 @@ def announce_world(world: World, address: str, port: int) -> None:
     )
 
 
-def name_shared_memory(world: World, port: int, shared: bool) -> None:
+def name_shared_memory(world: World) -> None:
     """Name vLLM's shared-memory segments on CPUs, or keep its ranks from using any.
 
     Its all-reduce spins on shared memory; with more ranks than cores, gloo is faster. Ranks whose
-    names differ fall back to gloo.
+    names differ fall back to gloo. vLLM overwrites the name, so each engine needs it anew.
     """
-    suffix = "" if shared else f"-rank{world.rank}"
-    os.environ["VLLM_DIST_IDENT"] = f"{port}{suffix}"
+    threads = int(os.environ["OMP_NUM_THREADS"])
+    fits = (os.cpu_count() or 1) >= world.local_size * threads
+    suffix = "" if fits else f"-rank{world.rank}"
+    os.environ["VLLM_DIST_IDENT"] = f"{os.environ['MASTER_PORT']}{suffix}"
 
 
 def setting(name: str, default: str) -> str:

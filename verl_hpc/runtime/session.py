@@ -106,7 +106,6 @@ def start_torch(
         )
     address, port = control.broadcast((address, master.port) if master else None)
     environment.announce_world(world, address, port)
-    environment.name_shared_memory(world, port, shared=_cores() >= world.local_size * threads)
 
     def connect() -> TCPStore:
         return dist.TCPStore(
@@ -129,9 +128,3 @@ def stop_torch() -> None:
 
     dist.destroy_process_group()
     sys.stdout.flush()
-
-
-def _cores() -> int:
-    import os
-
-    return os.cpu_count() or 1

@@ -1,0 +1,138 @@
+"""transformers' generate behind the same protocol: the reference, and a fallback without vLLM.
+
+Every rank has the whole model, so a replica is one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.shard_map import ShardMap, whole
+from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.runtime.world import World
+
+
+def hf_shard_map(arch: Architecture, ranks: Sequence[int], dtype: str) -> ShardMap:
+    """Every tensor whole on every rank, under its own name."""
+    tensors = arch.tensors(dtype)
+    holders = tuple(ranks)
+    return ShardMap(tensors, [whole(n, n, s.shape, holders) for n, s in tensors.items()])
+
+
+class HfEngine:
+    """A transformers model as `RolloutEngine`.
+
+    Its random numbers are drawn per batch, so unlike vLLM's a response depends on its neighbours
+    in the batch; the same batch and seeds give the same responses.
+
+    Raises:
+        ConfigError: tensor parallelism, stop strings, or a model whose tensors transformers
+            renames in memory.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        arch: Architecture,
+        model: str,
+        tokenizer: str,
+        replicas: tuple[tuple[int, ...], ...],
+        config: RolloutConfig,
+        dtype: str,
+        seed: int = 0,
+    ) -> None:
+        del seed, tokenizer
+        if len(replicas[0]) != 1:
+            raise ConfigError(
+                f"rollout.tensor_parallel = {len(replicas[0])} with rollout.engine = hf; it has "
+                "the whole model on every rank, so choose 1, or engine: vllm"
+            )
+        if arch.is_moe:
+            raise ConfigError(f"rollout.engine = hf does not support the {arch.family} family")
+        if config.stop:
+            raise ConfigError(
+                f"rollout.stop = {config.stop} with rollout.engine = hf; only end-of-sequence "
+                "tokens end its responses, choose engine: vllm"
+            )
+        self.replicas = replicas
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.shard_map = hf_shard_map(arch, [r for (r,) in replicas], dtype)
+        self._batch = config.max_num_seqs
+        self._device = torch.device(world.device)
+        self._model = (
+            AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model), dtype=self.dtype)
+            .to(self._device)
+            .eval()
+        )
+        ends = self._model.generation_config.eos_token_id
+        self._ends = torch.tensor(ends if isinstance(ends, list) else [ends])
+
+    @property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return {name: p.detach() for name, p in self._model.named_parameters()}
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Response]:
+        responses: list[Response] = []
+        for start in range(0, len(prompts), self._batch):
+            part = slice(start, start + self._batch)
+            responses += self._generate(prompts[part], sampling, seeds[part])
+        return responses
+
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Response]:
+        width = max(map(len, prompts))
+        pad = int(self._ends[0])
+        ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+        sampled = sampling.temperature > 0
+        choices = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        choices["top_k"] = max(sampling.top_k, 0)
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)
+            output = self._model.generate(
+                input_ids=ids.to(self._device),
+                attention_mask=mask.to(self._device),
+                max_new_tokens=sampling.max_tokens,
+                do_sample=sampled,
+                **(choices if sampled else {}),
+                pad_token_id=pad,
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+        new = output.sequences[:, width:].cpu()
+        scores = torch.stack(output.scores, dim=1).float().log_softmax(-1).cpu()
+        log_probs = scores.gather(-1, new[..., None])[..., 0]
+        return [self._cut(row, lp) for row, lp in zip(new, log_probs, strict=True)]
+
+    def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
+        """A row of the batch up to its own end."""
+        stops = torch.isin(tokens, self._ends)
+        finished = bool(stops.any())
+        length = int(stops.int().argmax()) + 1 if finished else len(tokens)
+        return Response(
+            tuple(tokens[:length].tolist()),
+            tuple(log_probs[:length].tolist()),
+            "stop" if finished else "length",
+        )
+
+    def begin_update(self) -> None:
+        """Nothing to do: the weights are always in place."""
+
+    def finish_update(self) -> None:
+        """Nothing to forget: there is no cache between calls."""
+
+    def sleep(self) -> None:
+        """Keeps its memory."""
+
+    def close(self) -> None:
+        del self._model

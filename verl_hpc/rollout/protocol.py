@@ -1,0 +1,91 @@
+"""What a generation engine is to the rest: weights to fill, and a generate call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.layout.shard_map import ShardMap
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def from_config(cls, config: RolloutConfig) -> Sampling:
+        return cls(
+            config.max_response_tokens,
+            config.temperature,
+            config.top_p,
+            config.top_k,
+            tuple(config.stop),
+        )
+
+    @classmethod
+    def greedy(cls, config: RolloutConfig) -> Sampling:
+        """What evaluation uses."""
+        return cls(config.max_response_tokens, temperature=0.0, stop=tuple(config.stop))
+
+
+@dataclass(frozen=True)
+class Response:
+    """One generated continuation, its end-of-sequence token included."""
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    """Of each token under the distribution it was drawn from, temperature included."""
+    finish_reason: Literal["stop", "length"]
+
+
+class RolloutEngine(Protocol):
+    """A replica of the model that generates; its ranks call every method together.
+
+    Its parameters are ordinary tensors that a transfer fills in place, between `begin_update` and
+    `finish_update`.
+    """
+
+    shard_map: ShardMap
+    """Of all replicas."""
+    dtype: torch.dtype
+    replicas: tuple[tuple[int, ...], ...]
+    """Ranks of every replica, in tensor-parallel order."""
+
+    @property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """This rank's parameters by the local names of the shard map."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Response]:
+        """One response per prompt; the same prompts and seeds on all ranks of a replica.
+
+        The same weights, prompts and seeds give the same responses.
+        """
+
+    def begin_update(self) -> None:
+        """Make the parameters' memory available."""
+
+    def finish_update(self) -> None:
+        """New weights are in place: forget everything computed with the old ones."""
+
+    def sleep(self) -> None:
+        """Give up device memory until the next `begin_update`, where the engine can."""
+
+    def close(self) -> None:
+        """Free the engine; it cannot be used again."""
+
+
+def replica_of(replicas: Sequence[Sequence[int]], rank: int) -> int:
+    """Index of the replica that `rank` belongs to."""
+    return next(i for i, group in enumerate(replicas) if rank in group)

@@ -1,0 +1,173 @@
+"""vLLM inside this process: one engine per replica, one rank per GPU, no server.
+
+The engine is built with empty weights; every value it generates with comes from a transfer into
+its own parameters. Written against vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import vllm._custom_ops
+from vllm import LLM, SamplingParams
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.vllm import vllm_shard_map
+from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.vllm_groups import start_groups, stop_groups
+from verl_hpc.runtime.world import World
+
+_GIB = 2**30
+
+
+class VllmEngine:
+    """A vLLM engine whose parameters are published as a shard map (see `RolloutEngine`).
+
+    Args:
+        world: this rank's place.
+        arch: the model.
+        model: directory with config.json; its weights are not read.
+        tokenizer: directory of the tokenizer, for stop strings.
+        replicas: ranks of every engine.
+        config: sizes and limits.
+        dtype: element type of the weights.
+        seed: of vLLM's own generators; requests bring seeds of their own.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        arch: Architecture,
+        model: str,
+        tokenizer: str,
+        replicas: tuple[tuple[int, ...], ...],
+        config: RolloutConfig,
+        dtype: str,
+        seed: int = 0,
+    ) -> None:
+        self.replicas = replicas
+        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.shard_map = vllm_shard_map(arch, replicas, dtype)
+        self._can_sleep = world.device != "cpu"
+        self._asleep = False
+        if world.device == "cpu":
+            # Otherwise linear weights are packed into oneDNN handles that nothing can be written
+            # into, and a tied output layer silently keeps its old values.
+            vllm._custom_ops._supports_onednn = False
+        start_groups(world, replicas)
+        with _generators_untouched():
+            self._llm = LLM(
+                model=model,
+                tokenizer=tokenizer,
+                dtype=dtype,
+                seed=seed,
+                load_format="dummy",
+                tensor_parallel_size=len(replicas[0]),
+                distributed_executor_backend="external_launcher",
+                max_model_len=config.max_prompt_tokens + config.max_response_tokens,
+                max_num_seqs=config.max_num_seqs,
+                enforce_eager=config.enforce_eager or world.device == "cpu",
+                enable_sleep_mode=self._can_sleep,
+                logprobs_mode="processed_logprobs",
+                disable_log_stats=True,
+                **_memory(config, world.device),
+            )
+        client = self._llm.llm_engine.engine_core
+        # When vLLM's engine goes it destroys torch.distributed's groups, which are the job's.
+        client._finalizer.detach()
+        self._core = client.engine_core
+        worker = self._core.model_executor.driver_worker.worker
+        self._model: torch.nn.Module = worker.model_runner.model
+
+    @property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return {name: p.detach() for name, p in self._model.named_parameters()}
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Response]:
+        assert not self._asleep, "the engine's weights were given up and not filled since"
+        if not prompts:
+            return []
+        with _generators_untouched():
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": list(ids)} for ids in prompts],
+                [_parameters(sampling, seed) for seed in seeds],
+                use_tqdm=False,
+            )
+        return [_response(output.outputs[0]) for output in outputs]
+
+    def begin_update(self) -> None:
+        if self._asleep:
+            self._llm.wake_up(tags=["weights"])
+
+    def finish_update(self) -> None:
+        if self._asleep:
+            self._llm.wake_up(tags=["kv_cache"])
+            self._asleep = False
+        assert self._llm.reset_prefix_cache(), "requests were running during a weight update"
+
+    def sleep(self) -> None:
+        # Level 2 keeps no copy of the weights: the next transfer brings new ones anyway.
+        if self._can_sleep and not self._asleep:
+            self._llm.sleep(level=2)
+            self._asleep = True
+
+    def close(self) -> None:
+        self._core.model_executor.shutdown()
+        self._core.scheduler.shutdown()
+        del self._llm, self._core, self._model
+        # vLLM froze its objects out of the garbage collector's sight when it started.
+        gc.unfreeze()
+        gc.collect()
+        stop_groups()
+
+
+def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
+    """Sizes of weights and cache, in the words of each platform."""
+    if config.kv_cache_gib is not None:
+        return {"kv_cache_memory_bytes": int(config.kv_cache_gib * _GIB)}
+    if device == "cpu":
+        return {"kv_cache_memory_bytes": _GIB}
+    return {"gpu_memory_utilization": config.gpu_memory_utilization}
+
+
+def _parameters(sampling: Sampling, seed: int) -> SamplingParams:
+    # Without a seed of its own a request draws from the process's generator, which may differ
+    # between the ranks of a replica: they would sample different tokens without a word.
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        stop=list(sampling.stop) or None,
+        detokenize=bool(sampling.stop),
+        seed=seed,
+        logprobs=0,
+    )
+
+
+def _response(output: Any) -> Response:
+    log_probs = tuple(
+        float(choices[token].logprob)
+        for choices, token in zip(output.logprobs, output.token_ids, strict=True)
+    )
+    cut = output.finish_reason == "length"
+    return Response(tuple(output.token_ids), log_probs, "length" if cut else "stop")
+
+
+class _generators_untouched:  # noqa: N801 (a context manager)
+    """Restores torch's generators: generation advances them even with seeds of its own."""
+
+    def __enter__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)

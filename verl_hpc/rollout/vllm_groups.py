@@ -1,0 +1,56 @@
+"""vLLM's process groups, made by us before the engine is, so that they may be interleaved.
+
+By itself vLLM takes neighbouring ranks for a tensor-parallel group. It accepts groups that exist
+already if their sizes fit (`ensure_model_parallel_initialized`), which is how zero-redundancy
+groups such as [0, 2] [1, 3] come about. vLLM keeps its groups in module globals, so a process has
+one engine at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed import parallel_state
+
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.world import World
+
+
+def start_groups(world: World, replicas: Sequence[tuple[int, ...]]) -> None:
+    """Create vLLM's groups over all ranks; `replicas` are its tensor-parallel groups."""
+    # torch numbers the ranks of a group in ascending order, vLLM in the order given.
+    assert all(list(group) == sorted(group) for group in replicas), replicas
+    backend = "gloo" if world.device == "cpu" else "nccl"
+    environment.name_shared_memory(world)
+    parallel_state.init_distributed_environment(
+        world.size, world.rank, "env://", world.local_rank, backend
+    )
+    alone = [[rank] for rank in range(world.size)]
+
+    def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
+        return parallel_state.init_model_parallel_group(
+            [list(r) for r in ranks],
+            world.local_rank,
+            backend,
+            use_message_queue_broadcaster=broadcaster,
+            group_name=name,
+        )
+
+    with set_current_vllm_config(VllmConfig()):
+        parallel_state._TP = group("tp", replicas, broadcaster=True)
+        parallel_state._ETP = parallel_state._TP
+        parallel_state._DCP = group("dcp", alone, broadcaster=True)
+        parallel_state._PCP = group("pcp", alone)
+        parallel_state._PP = group("pp", alone)
+        parallel_state._DP = group("dp", alone)
+        parallel_state._EP = None
+    dist.barrier()
+
+
+def stop_groups() -> None:
+    """Destroy the groups of the last engine; all ranks together."""
+    dist.barrier()
+    parallel_state.destroy_model_parallel()

@@ -43,11 +43,20 @@ class Control:
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
         _wait(self.comm.Iallgatherv(data, [gathered, (sizes, starts)]))
-        # These bytes were pickled a moment ago by ranks of this very program.
-        return [
-            pickle.loads(gathered[a : a + n].tobytes())  # noqa: S301
-            for a, n in zip(starts, sizes, strict=True)
-        ]
+        return _unpickle(gathered, starts, sizes)
+
+    def gather(self, value: T, root: int = 0) -> list[T]:
+        """The values of all ranks on the root, in rank order; nothing elsewhere."""
+        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+        sizes: Any = np.empty(self.size, dtype=np.int64)
+        _wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        if self.rank != root:
+            _wait(self.comm.Igatherv(data, None, root))
+            return []
+        gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
+        _wait(self.comm.Igatherv(data, [gathered, (sizes, starts)], root))
+        return _unpickle(gathered, starts, sizes)
 
     def broadcast(self, value: T | None, root: int = 0) -> T:
         """The root's value on every rank."""
@@ -84,6 +93,14 @@ class Control:
         assert agreed is not None
         agreed.agreed = True
         raise agreed
+
+
+def _unpickle(data: Any, starts: Any, sizes: Any) -> list[Any]:
+    # These bytes were pickled a moment ago by ranks of this very program.
+    return [
+        pickle.loads(data[a : a + n].tobytes())  # noqa: S301
+        for a, n in zip(starts, sizes, strict=True)
+    ]
 
 
 def _wait(request: MPI.Request) -> None:

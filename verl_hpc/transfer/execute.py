@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -47,6 +47,10 @@ class TransferStats:
         return sum(self.received_bytes.values())
 
 
+def _call(work: Callable[[], None]) -> None:
+    work()
+
+
 class Transfer:
     """A plan bound to one rank's memory; run it as often as the source changes.
 
@@ -72,6 +76,7 @@ class Transfer:
         source: Mapping[str, torch.Tensor],
         target: Mapping[str, torch.Tensor],
         dtypes: Mapping[str, torch.dtype] | torch.dtype,
+        together: Callable[[Callable[[], None]], None] = _call,
     ) -> TransferStats:
         """Fill every region of `target` that the plan names.
 
@@ -79,6 +84,8 @@ class Transfer:
             source: this rank's source tensors by local name.
             target: this rank's target tensors by local name.
             dtypes: element type on the wire, which is the target's, by logical tensor or for all.
+            together: runs the reading of files, which may fail on one rank, so that no rank goes
+                on to wait for it (`Control.together`).
 
         Raises:
             TransferError: a received fragment's checksum differs from the sender's.
@@ -91,15 +98,18 @@ class Transfer:
                     copy.targets, copy.fragment, run.window(source, copy.source, copy.fragment)
                 )
                 run.stats.copied_bytes += copy.fragment.num_bytes
-            for read in self.moves.reads:
-                assert self.reader is not None
-                data = self.reader.read(read.file, read.dataset, read.box)
-                run.fill(read.targets, read.fragment, data)
-                run.stats.read_bytes += read.fragment.num_bytes
+            together(lambda: self._read(run))
             for hop in self.moves.hops:
                 run.exchange(hop)
         run.stats.seconds = time.perf_counter() - start
         return run.stats
+
+    def _read(self, run: _Run) -> None:
+        for read in self.moves.reads:
+            assert self.reader is not None
+            data = self.reader.read(read.file, read.dataset, read.box)
+            run.fill(read.targets, read.fragment, data)
+            run.stats.read_bytes += read.fragment.num_bytes
 
 
 class _Run:

@@ -1,0 +1,167 @@
+"""Between step directories and Hugging Face directories, in one process, a file at a time.
+
+Both directions are ordinary transfers; what was written is read back and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from verl_hpc.checkpoint.weights import Weights, open_weights
+from verl_hpc.checkpoint.write import Component, StepContents, save_step
+from verl_hpc.errors import CheckpointError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.box import Box
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
+from verl_hpc.runtime.control import Control
+from verl_hpc.transfer.checksum import checksum
+from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.files import SafetensorsReader
+
+DEFAULT_SHARD_BYTES = 5 * 10**9
+
+
+def export_step(
+    step: Path, out: Path, dtype: str | None = None, shard_bytes: int = DEFAULT_SHARD_BYTES
+) -> int:
+    """Write a step's actor as a Hugging Face directory that transformers loads.
+
+    Args:
+        step: step directory.
+        out: directory to create.
+        dtype: element type of the weights; as stored if None.
+        shard_bytes: largest safetensors file.
+
+    Returns:
+        Number of parameters.
+
+    Raises:
+        CheckpointError: `out` exists, the step is damaged, or what was written differs.
+    """
+    if out.exists():
+        raise CheckpointError(f"--out {out} exists; choose a directory that does not")
+    weights = open_weights(step)
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    names = list(weights.arch.tensors())
+    kind = dtype or weights.shard_map.tensors[names[0]].dtype
+    sums = _write_shards(weights, weights.arch.tensors(kind), partial, shard_bytes)
+    for name, path in weights.hf_files.items():
+        shutil.copyfile(path, partial / name)
+    _set_dtype(partial / "config.json", kind)
+    _verify(partial, weights.arch, sums)
+    os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
+    return weights.arch.num_parameters
+
+
+def _write_shards(
+    weights: Weights, tensors: Mapping[str, TensorSpec], out: Path, shard_bytes: int
+) -> dict[str, int]:
+    """Write safetensors files; return each tensor's checksum."""
+    shards = list(_shards(tensors, shard_bytes))
+    sums: dict[str, int] = {}
+    placed: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = (
+            "model.safetensors"
+            if len(shards) == 1
+            else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        )
+        loaded = _load(weights, {name: tensors[name] for name in names})
+        sums |= {name: int(checksum(tensor)) for name, tensor in loaded.items()}
+        placed |= dict.fromkeys(names, file)
+        save_file(loaded, out / file, metadata={"format": "pt"})
+    if len(shards) > 1:
+        total = sum(spec.num_bytes for spec in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": placed}
+        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+    return sums
+
+
+def _shards(tensors: Mapping[str, TensorSpec], shard_bytes: int) -> Iterator[list[str]]:
+    names: list[str] = []
+    filled = 0
+    for name, spec in tensors.items():
+        if names and filled + spec.num_bytes > shard_bytes:
+            yield names
+            names, filled = [], 0
+        names.append(name)
+        filled += spec.num_bytes
+    yield names
+
+
+def _load(weights: Weights, tensors: Mapping[str, TensorSpec]) -> dict[str, torch.Tensor]:
+    target = ShardMap(tensors, [whole(n, n, s.shape, (0,)) for n, s in tensors.items()])
+    source = weights.shard_map.restricted_to(tensors)
+    memory = {n: torch.empty(s.shape, dtype=getattr(torch, s.dtype)) for n, s in tensors.items()}
+    dtypes = {n: t.dtype for n, t in memory.items()}
+    Transfer(plan_transfer(source, target, (0,)), 0, weights.reader).run({}, memory, dtypes)
+    return memory
+
+
+def _set_dtype(config_file: Path, dtype: str) -> None:
+    config = json.loads(config_file.read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = dtype
+    config_file.write_text(json.dumps(config, indent=2))
+
+
+def _verify(out: Path, arch: Architecture, sums: Mapping[str, int]) -> None:
+    written = safetensors_shard_map(out)
+    count = sum(Box.whole(s.shape).num_elements for s in written.tensors.values())
+    if count != arch.num_parameters:
+        raise CheckpointError(f"{out}: {count} parameters, config.json means {arch.num_parameters}")
+    reader = SafetensorsReader()
+    for region in written.regions:
+        found = reader.read(str(region.holders[0]), region.tensor, region.box)
+        if int(checksum(found)) != sums[region.tensor]:
+            raise CheckpointError(
+                f"{out}: {region.tensor} reads back differently than it was written; is the "
+                "file system sound?"
+            )
+
+
+def import_model(control: Control, source: Path, root: Path) -> Path:
+    """Write a Hugging Face directory as step 0 below `root`; every rank of `control` calls it.
+
+    Raises:
+        ModelError: `source` is not a whole model.
+        CheckpointError: `root` has a step 0, or cannot be written.
+    """
+    weights = open_weights(source)
+    names = list(weights.arch.tensors())
+    shard_map = weights.shard_map.restricted_to(names)
+    mine = [r for i, r in enumerate(shard_map.regions) if i % control.size == control.rank]
+    if (root / "step_00000000").exists():
+        raise CheckpointError(f"{root}/step_00000000 exists; choose another --out")
+    component = Component("actor", shard_map, _FromFiles(weights, shard_map), mine)
+    contents = StepContents({"step": 0}, hf_files=weights.hf_files)
+    return save_step(control, root, 0, [component], contents)
+
+
+class _FromFiles(Mapping[str, torch.Tensor]):
+    """Tensors read when asked for, so that a model never has to fit in memory."""
+
+    def __init__(self, weights: Weights, shard_map: ShardMap) -> None:
+        self._reader = weights.reader
+        self._regions: dict[str, Region] = {r.view.name: r for r in shard_map.regions}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        region = self._regions[name]
+        return self._reader.read(str(region.holders[0]), name, region.box)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._regions)
+
+    def __len__(self) -> int:
+        return len(self._regions)

@@ -1,0 +1,81 @@
+"""What a step directory looks like.
+
+    checkpoints/
+      latest -> step_00000010
+      step_00000010/
+        manifest.json       written last: a directory without it is no step
+        index.h5            every tensor as one virtual dataset, and the table of regions
+        rank_00000.h5 ...   the regions each rank wrote, checksummed chunk by chunk
+        state.json          counters, data position, everything small
+        config.yaml         the resolved configuration of the run
+        hf/                 config.json and tokenizer, for export
+
+Tensors are named `<component>/<logical tensor>`, such as `actor/model.norm.weight` and
+`actor.optimizer/exp_avg/model.norm.weight`. Everything is data: no pickle anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+FORMAT_VERSION = 1
+
+MANIFEST = "manifest.json"
+INDEX = "index.h5"
+STATE = "state.json"
+CONFIG = "config.yaml"
+HF = "hf"
+LATEST = "latest"
+
+_STEP = re.compile(r"^step_(\d{8,})$")
+
+# HDF5 has no such types; their bits are stored as integers, the type in an attribute.
+_AS_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+DTYPE_ATTRIBUTE = "dtype"
+
+
+def step_name(step: int) -> str:
+    return f"step_{step:08d}"
+
+
+def step_number(path: Path) -> int | None:
+    """The step that a directory's name speaks of, or None."""
+    match = _STEP.match(path.name)
+    return int(match.group(1)) if match else None
+
+
+def rank_file(rank: int) -> str:
+    return f"rank_{rank:05d}.h5"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch.bfloat16 gives "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_stored(tensor: torch.Tensor) -> np.ndarray:
+    """A contiguous CPU array of the tensor's bits, in a type that HDF5 has."""
+    bits = _AS_BITS.get(tensor.dtype)
+    plain = tensor.detach().to("cpu").contiguous()
+    return (plain.view(bits) if bits else plain).numpy()
+
+
+def from_stored(array: np.ndarray, dtype: str) -> torch.Tensor:
+    """The inverse of `to_stored`."""
+    kind: torch.dtype = getattr(torch, dtype)
+    tensor = torch.from_numpy(array)
+    return tensor.view(kind) if kind in _AS_BITS else tensor
+
+
+def fill_value(dtype: np.dtype) -> float | int:
+    """What a hole would read as: never a plausible number. Bits all set are NaN in bfloat16 and
+    in both float8 types."""
+    return float("nan") if dtype.kind == "f" else np.asarray(-1).astype(dtype).item()

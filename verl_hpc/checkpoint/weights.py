@@ -1,0 +1,64 @@
+"""Weights to start from: a Hugging Face directory, or a step of an earlier run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.read import Hdf5Reader, Step
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.transfer.files import Reader, SafetensorsReader
+
+# Besides these and the tokenizer, config.json is all that transformers needs.
+_HF_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
+_NOT_COPIED = ("model.safetensors.index.json",)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model on disk, ready to be transferred anywhere."""
+
+    arch: Architecture
+    shard_map: ShardMap
+    reader: Reader
+    hf_directory: Path
+    """Where config.json and the tokenizer are."""
+
+    @property
+    def hf_files(self) -> dict[str, Path]:
+        """Small files of the directory (configuration, tokenizer) by name."""
+        found = {p.name: p for pattern in _HF_PATTERNS for p in self.hf_directory.glob(pattern)}
+        return {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
+
+
+def open_weights(path: str | Path, component: str = "actor") -> Weights:
+    """Open a Hugging Face directory, or a step directory's `component`.
+
+    Raises:
+        ModelError: neither is there, or it does not hold the tensors of its config.json.
+        CheckpointError: the step is damaged.
+    """
+    source = Path(path)
+    if (source / schema.MANIFEST).is_file():
+        step = Step(source)
+        arch = read_architecture(step.hf_directory)
+        weights = Weights(arch, step.component(component), Hdf5Reader(), step.hf_directory)
+    elif source.is_dir():
+        arch = read_architecture(source)
+        weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source)
+    else:
+        raise ModelError(
+            f"model.path = {source}: no such directory; give a Hugging Face model directory or a "
+            "step directory (runs/NAME/checkpoints/latest)"
+        )
+    missing = [name for name in arch.tensors() if name not in weights.shard_map.tensors]
+    if missing:
+        raise ModelError(
+            f"{source}: config.json calls for {len(missing)} tensors that are not there, first "
+            f"{missing[0]}; is the download whole, and is tie_word_embeddings right?"
+        )
+    return weights

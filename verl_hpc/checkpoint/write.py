@@ -1,0 +1,250 @@
+"""Writing a step: every rank its own file, the manifest last, one rename to make it real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.store import point_latest
+from verl_hpc.errors import CheckpointError
+from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.runtime.control import Control
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a step: tensors of one kind, and which of them this rank writes."""
+
+    name: str
+    shard_map: ShardMap
+    tensors: Mapping[str, torch.Tensor]
+    """This rank's memory by the local names of the map."""
+    regions: Sequence[Region]
+    """What this rank writes of it."""
+
+
+@dataclass(frozen=True)
+class StepContents:
+    """Everything of a step that is not a tensor."""
+
+    state: Mapping[str, Any]
+    """Small and the same on all ranks; JSON."""
+    config: str = ""
+    """The resolved configuration, YAML."""
+    hf_files: Mapping[str, Path] = field(default_factory=dict)
+    """Files to copy to hf/, by name."""
+    rank_arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Per-rank tensors that no other layout could use, such as random-number states."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One dataset of one rank's file."""
+
+    tensor: str
+    file: str
+    dataset: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+
+def save_step(
+    control: Control,
+    root: Path,
+    step: int,
+    components: Sequence[Component],
+    contents: StepContents,
+) -> Path:
+    """Write a step; every rank calls it. Until the last moment nothing bears the step's name.
+
+    Raises:
+        CheckpointError: on every rank if any rank could not write (a full disk, say); earlier
+            steps and `latest` are untouched, the partial directory is gone.
+    """
+    final = root / schema.step_name(step)
+    partial = root / f".{final.name}.partial"
+
+    def prepare() -> None:
+        if control.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+
+    def write() -> list[_Entry]:
+        return _write_rank_file(partial, control.rank, components, contents.rank_arrays)
+
+    def finish(gathered: Sequence[Sequence[_Entry]]) -> None:
+        if control.rank == 0:
+            entries = [entry for entries in gathered for entry in entries]
+            _write_index(partial, components, entries)
+            _write_small(partial, step, control.size, contents)
+            _make_real(partial, final)
+
+    try:
+        control.together(lambda: _reporting(prepare, partial, control.rank))
+        entries = control.together(lambda: _reporting(write, partial, control.rank))
+        gathered = control.gather(entries)
+        control.together(lambda: _reporting(lambda: finish(gathered), partial, control.rank))
+    except CheckpointError:
+        if control.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final
+
+
+def _reporting(work: Any, partial: Path, rank: int) -> Any:
+    try:
+        return work()
+    except OSError as error:
+        raise CheckpointError(
+            f"could not write {partial.name.strip('.')} to {partial.parent} (rank {rank}: "
+            f"{error}); earlier steps are intact. Free space there, or set run.directory to a "
+            "file system with room, and resume"
+        ) from error
+
+
+def _write_rank_file(
+    directory: Path,
+    rank: int,
+    components: Iterable[Component],
+    rank_arrays: Mapping[str, torch.Tensor],
+) -> list[_Entry]:
+    name = schema.rank_file(rank)
+    entries: list[_Entry] = []
+    with h5py.File(directory / name, "w", libver="latest", locking=False) as file:
+        for component in components:
+            for region in component.regions:
+                memory = component.tensors[region.view.name]
+                first = memory.storage_offset() + region.view.offset
+                part = memory.as_strided(region.box.shape, region.view.strides, first)
+                tensor = f"{component.name}/{region.tensor}"
+                dataset = f"{tensor}/{len(entries)}"
+                _write_dataset(file, dataset, part)
+                entries.append(_Entry(tensor, name, dataset, region.box.start, region.box.stop))
+        for key, array in rank_arrays.items():
+            _write_dataset(file, f"rank/{key}", array)
+    _sync(directory / name)
+    return entries
+
+
+def _write_dataset(file: h5py.File, name: str, tensor: torch.Tensor) -> None:
+    stored = schema.to_stored(tensor)
+    chunks = _chunks(stored) if stored.size else None
+    dataset = file.create_dataset(
+        name, data=stored, chunks=chunks, fletcher32=True if chunks else None
+    )
+    dataset.attrs[schema.DTYPE_ATTRIBUTE] = schema.dtype_name(tensor.dtype)
+
+
+def _chunks(array: np.ndarray) -> tuple[int, ...]:
+    """Whole rows, about a mebibyte together: reads of any other layout touch few chunks."""
+    shape = list(array.shape) or [1]
+    row = array.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+    shape[0] = max(min(_CHUNK_BYTES // max(row, 1), shape[0]), 1)
+    return tuple(shape)
+
+
+def _write_index(
+    directory: Path, components: Sequence[Component], entries: Sequence[_Entry]
+) -> None:
+    shapes = {
+        f"{c.name}/{tensor}": spec
+        for c in components
+        for tensor, spec in c.shard_map.tensors.items()
+    }
+    names = sorted({entry.tensor for entry in entries})
+    place = {name: i for i, name in enumerate(names)}
+    files = sorted({entry.file for entry in entries})
+    with h5py.File(directory / schema.INDEX, "w", libver="latest", locking=False) as file:
+        table = file.create_group("regions")
+        text = h5py.string_dtype()
+        table.create_dataset("tensors", data=names, dtype=text)
+        table.create_dataset("dtypes", data=[shapes[n].dtype for n in names], dtype=text)
+        table.create_dataset("shapes", data=_padded([shapes[n].shape for n in names]))
+        table.create_dataset("files", data=files, dtype=text)
+        table.create_dataset("tensor", data=[place[e.tensor] for e in entries], dtype="i4")
+        table.create_dataset("file", data=[files.index(e.file) for e in entries], dtype="i4")
+        table.create_dataset("dataset", data=[e.dataset for e in entries], dtype=text)
+        table.create_dataset("start", data=_padded([e.start for e in entries]))
+        table.create_dataset("stop", data=_padded([e.stop for e in entries]))
+        by_tensor: dict[str, list[_Entry]] = {}
+        for entry in entries:
+            by_tensor.setdefault(entry.tensor, []).append(entry)
+        for name, parts in by_tensor.items():
+            _write_virtual(file, name, shapes[name].shape, shapes[name].dtype, parts)
+    _sync(directory / schema.INDEX)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Coordinates of tensors of different rank in one table; -1 marks dimensions they lack."""
+    width = max((len(row) for row in rows), default=1)
+    return np.array([[*row, *[-1] * (width - len(row))] for row in rows], dtype=np.int64)
+
+
+def _write_virtual(
+    file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, parts: Sequence[_Entry]
+) -> None:
+    """The whole tensor as one dataset, for people and tools that know nothing of shards."""
+    stored = schema.to_stored(torch.empty(0, dtype=getattr(torch, dtype))).dtype
+    layout = h5py.VirtualLayout(shape, stored)
+    for part in parts:
+        size = tuple(b - a for a, b in zip(part.start, part.stop, strict=True))
+        window = tuple(map(slice, part.start, part.stop))
+        layout[window] = h5py.VirtualSource(part.file, part.dataset, shape=size)
+    dataset = file.create_virtual_dataset(name, layout, fillvalue=schema.fill_value(stored))
+    dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype
+
+
+def _write_small(directory: Path, step: int, num_ranks: int, contents: StepContents) -> None:
+    _write_text(directory / schema.STATE, json.dumps(contents.state, indent=1))
+    _write_text(directory / schema.CONFIG, contents.config)
+    hf = directory / schema.HF
+    hf.mkdir()
+    for name, path in contents.hf_files.items():
+        shutil.copyfile(path, hf / name)
+    sizes = {
+        str(path.relative_to(directory)): path.stat().st_size
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+    manifest = {
+        "format": schema.FORMAT_VERSION,
+        "step": step,
+        "time": time.time(),
+        "num_ranks": num_ranks,
+        "files": sizes,
+    }
+    _write_text(directory / schema.MANIFEST, json.dumps(manifest, indent=1))
+
+
+def _make_real(partial: Path, final: Path) -> None:
+    _sync(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    _sync(final.parent)
+    point_latest(final)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

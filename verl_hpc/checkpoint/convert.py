@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from verl_hpc.checkpoint.weights import Weights, open_weights
+from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.architecture import Architecture
@@ -56,7 +56,7 @@ def export_step(
     names = list(weights.arch.tensors())
     kind = dtype or weights.shard_map.tensors[names[0]].dtype
     sums = _write_shards(weights, weights.arch.tensors(kind), partial, shard_bytes)
-    for name, path in weights.hf_files.items():
+    for name, path in hf_files(weights.hf_directory).items():
         shutil.copyfile(path, partial / name)
     _set_dtype(partial / "config.json", kind)
     _verify(partial, weights.arch, sums)
@@ -145,7 +145,7 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
     if (root / "step_00000000").exists():
         raise CheckpointError(f"{root}/step_00000000 exists; choose another --out")
     component = Component("actor", shard_map, _FromFiles(weights, shard_map), mine)
-    contents = StepContents({"step": 0}, hf_files=weights.hf_files)
+    contents = StepContents({"step": 0}, hf_files=hf_files(weights.hf_directory))
     return save_step(control, root, 0, [component], contents)
 
 

@@ -24,14 +24,20 @@ _OPEN_FILES = 32
 class Step:
     """A complete step directory.
 
+    Args:
+        path: the directory.
+        check_files: compare the size of every file with the manifest.
+
     Raises:
         CheckpointError: a file is missing, has another size than was written, or cannot be read.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, check_files: bool = True) -> None:
         self.path = Path(path)
-        self.manifest = read_manifest(self.path)
-        self.state: Mapping[str, Any] = json.loads((self.path / schema.STATE).read_text())
+        self.manifest = read_manifest(self.path, check_files)
+        with _reading(self.path / schema.STATE):
+            text = (self.path / schema.STATE).read_text(encoding="utf-8")
+            self.state: Mapping[str, Any] = json.loads(text)
 
     @property
     def number(self) -> int:
@@ -108,7 +114,7 @@ class _reading:  # noqa: N801 (a context manager)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError | KeyError | RuntimeError):
+        if isinstance(error, OSError | KeyError | RuntimeError | ValueError):
             raise CheckpointError(
                 f"{self.path}: damaged ({error}); resume uses the step before it"
             ) from error

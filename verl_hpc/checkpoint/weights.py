@@ -28,11 +28,11 @@ class Weights:
     hf_directory: Path
     """Where config.json and the tokenizer are."""
 
-    @property
-    def hf_files(self) -> dict[str, Path]:
-        """Small files of the directory (configuration, tokenizer) by name."""
-        found = {p.name: p for pattern in _HF_PATTERNS for p in self.hf_directory.glob(pattern)}
-        return {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
+
+def hf_files(directory: Path) -> dict[str, Path]:
+    """Small files of a model directory (configuration, tokenizer) by name."""
+    found = {p.name: p for pattern in _HF_PATTERNS for p in directory.glob(pattern)}
+    return {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
 
 
 def open_weights(path: str | Path, component: str = "actor") -> Weights:

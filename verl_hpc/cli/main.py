@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from verl_hpc.errors import VerlHpcError
 
 VERBS = {
+    "train": "run a configuration on the MPI ranks this is started on",
+    "export": "write a checkpoint as a Hugging Face directory",
+    "import": "write a Hugging Face directory as a checkpoint",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
 
@@ -24,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = words[0] if words else ""
     if verb not in VERBS:
         return _overview(verb)
-    module = importlib.import_module(f"verl_hpc.cli.{verb}")
+    # `import` is no name for a module.
+    module = importlib.import_module(f"verl_hpc.cli.{verb.replace('import', 'import_model')}")
     parser = argparse.ArgumentParser(
         prog=f"python -m verl_hpc {verb}",
         description=module.__doc__,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.box import Box, View
@@ -56,15 +57,26 @@ class _Intersections:
 
 def _cut(sources: Sequence[Box], targets: Sequence[Box]) -> Iterator[Cut]:
     """Cover every target box by parts of source boxes, no element twice."""
-    cells = sources if _disjoint(sources) else _refine(sources)
-    containing = [tuple(i for i, box in enumerate(sources) if box.contains(c)) for c in cells]
+    disjoint = _disjoint(sources)
+    cells = sorted(sources if disjoint else _refine(sources))
+    if disjoint:
+        containing: list[tuple[int, ...]] = [
+            (i,) for i in sorted(range(len(sources)), key=sources.__getitem__)
+        ]
+    else:
+        containing = [tuple(i for i, b in enumerate(sources) if b.contains(c)) for c in cells]
+    starts = [cell.start[0] for cell in cells]
+    ends = list(accumulate((cell.stop[0] for cell in cells), max))
     for t, target in enumerate(targets):
         covered = 0
-        for cell, holders in zip(cells, containing, strict=True):
-            part = cell.intersect(target)
+        # Only cells between these two can meet the target along the first dimension.
+        first = bisect_right(ends, target.start[0])
+        last = bisect_left(starts, target.stop[0])
+        for index in range(first, last):
+            part = cells[index].intersect(target)
             if part is not None:
                 covered += part.num_elements
-                yield holders, t, part
+                yield containing[index], t, part
         if covered != target.num_elements:
             raise LayoutError(f"elements {target.start}..{target.stop} have no source")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from verl_hpc.runtime.world import World
@@ -60,6 +61,25 @@ def name_shared_memory(world: World) -> None:
     fits = (os.cpu_count() or 1) >= world.local_size * threads
     suffix = "" if fits else f"-rank{world.rank}"
     os.environ["VLLM_DIST_IDENT"] = f"{os.environ['MASTER_PORT']}{suffix}"
+
+
+def launcher_rank() -> int:
+    """This process's rank as its launcher says, before MPI is started; 0 if there is none."""
+    for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
+
+
+def fix_hash_seed() -> None:
+    """Run the same program again with hashing that does not change from process to process.
+
+    Sets of strings iterate in hash order; reward functions and data sets use them, and ranks must
+    agree. Python reads the seed when it starts, so this must come before MPI does.
+    """
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606
 
 
 def setting(name: str, default: str) -> str:

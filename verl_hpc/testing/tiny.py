@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,54 @@ CHAT_TEMPLATE = (
 )
 
 
-def save_byte_tokenizer(directory: Path, alphabet: str | None = None) -> int:
-    """Write a tokenizer with one token per byte, or per character of `alphabet`.
+def save_byte_tokenizer(directory: Path) -> int:
+    """Write a tokenizer with one token per byte.
 
     Token 0 ends a text and pads, 1 and 2 open and close a chat message.
 
     Returns:
         The vocabulary's size.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
-    if alphabet is None:
-        symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    else:
-        symbols = sorted({_as_byte_level(c) for c in alphabet})
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {t: i for i, t in enumerate((*SPECIAL_TOKENS, *symbols))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return _save_tokenizer(
+        tokenizer, directory, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    )
+
+
+def train_tokenizer(directory: Path, texts: Iterable[str], vocab_size: int) -> int:
+    """Write a byte-pair tokenizer that is made for `texts`: digits one by one, all else merged.
+
+    What texts have in common becomes few tokens, which keeps a small model's prompts short.
+
+    Returns:
+        The vocabulary's size.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    splitting = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitting
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _save_tokenizer(tokenizer, directory, splitting)
+
+
+def _save_tokenizer(tokenizer: Any, directory: Path, splitting: Any) -> int:
+    from tokenizers import AddedToken, decoders
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer.pre_tokenizer = splitting
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS]
@@ -49,12 +79,7 @@ def save_byte_tokenizer(directory: Path, alphabet: str | None = None) -> int:
     )
     fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(directory)
-    return len(vocabulary)
-
-
-def _as_byte_level(character: str) -> str:
-    """How byte-level BPE spells an ASCII character: space is 'Ġ', the rest mostly itself."""
-    return {" ": "Ġ", "\n": "Ċ"}.get(character, character)
+    return int(tokenizer.get_vocab_size())
 
 
 def make_tiny_model(
@@ -64,10 +89,10 @@ def make_tiny_model(
     tied: bool = False,
     seed: int = 0,
     noise: float = 0.0,
-    alphabet: str | None = None,
+    texts: Iterable[str] | None = None,
     **sizes: Any,
 ) -> Path:
-    """Write config, random weights (float32 safetensors) and a byte tokenizer to `directory`.
+    """Write config, random weights (float32 safetensors) and a tokenizer to `directory`.
 
     Args:
         family: llama, mistral, qwen2 or qwen3.
@@ -75,7 +100,7 @@ def make_tiny_model(
         seed: of the random weights.
         noise: standard deviation of noise on every parameter, so that biases and norms, which
             start at 0 and 1, are told apart in tests.
-        alphabet: characters of the tokenizer; all bytes if None.
+        texts: what the tokenizer is made for; one token per byte if None.
         sizes: fields of the Hugging Face configuration.
     """
     import torch
@@ -83,7 +108,9 @@ def make_tiny_model(
 
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    vocab_size = save_byte_tokenizer(target, alphabet)
+    vocab_size = (
+        save_byte_tokenizer(target) if texts is None else train_tokenizer(target, texts, 128)
+    )
     fields: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": 64,
@@ -114,6 +141,18 @@ def make_tiny_model(
     return target
 
 
+def texts_of(config_file: Path, most: int = 2000) -> Iterator[str]:
+    """Prompts and answers of a run's training data."""
+    from verl_hpc.config.load import load_config
+    from verl_hpc.data.sources import open_source
+
+    source = open_source(load_config(config_file).data.train)
+    for index in range(min(len(source), most)):
+        problem = source[index]
+        yield str(problem.prompt)
+        yield problem.answer or ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m verl_hpc.testing.tiny", description=__doc__)
@@ -121,7 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--family", default="llama")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tied", action="store_true", help="share embedding and output weights")
-    parser.add_argument("--alphabet", help="characters of the tokenizer (default: all bytes)")
+    parser.add_argument(
+        "--texts-of", type=Path, metavar="YAML", help="make the tokenizer for this run's data"
+    )
     parser.add_argument(
         "--sizes", default="{}", metavar="JSON", help='such as {"hidden_size": 128}'
     )
@@ -134,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.family,
         tied=arguments.tied,
         seed=arguments.seed,
-        alphabet=arguments.alphabet,
+        texts=texts_of(arguments.texts_of) if arguments.texts_of else None,
         **json.loads(arguments.sizes),
     )
     return 0

@@ -67,6 +67,16 @@ def filled_memory(shard_map: ShardMap) -> dict[Holder, dict[str, np.ndarray]]:
     return memory
 
 
+def check_memory(found: dict[str, np.ndarray], tensors: dict[str, np.ndarray]) -> None:
+    """One holder has these tensors and no others; EMPTY is padding, which no region speaks of."""
+    expected = {name: t.ravel() for name, t in tensors.items() if (t != EMPTY).any()}
+    assert set(found) == set(expected)
+    for name, wanted in expected.items():
+        held = found[name]
+        assert (held == wanted[: len(held)]).all(), name
+        assert (wanted[len(held) :] == EMPTY).all(), name
+
+
 def carry_out(plan: Plan, source: ShardMap, target: ShardMap) -> tuple[dict, dict[int, int]]:
     """Run a plan for all ranks in turn; return target memories and elements received per rank."""
     have, want = filled_memory(source), empty_memory(target)

@@ -1,40 +1,26 @@
 """Plans, carried out by the oracle, over many pairs of layouts."""
 
+import hashlib
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.layout.models import architecture, moe
+from tests.unit.layout.partitions import pairs, relabelled
 from tests.unit.layout.simulate import carry_out, elements_of, filled_memory
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import message_census, minimum_inbound, minimum_received
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
 from verl_hpc.layout.vllm import vllm_shard_map
-
-
-def architecture(**changes) -> Architecture:
-    sizes = dict(
-        family="llama",
-        num_layers=4,
-        hidden_size=6,
-        ffn_size=8,
-        num_heads=8,
-        num_kv_heads=4,
-        head_size=2,
-        vocab_size=70,
-        tied_embeddings=False,
-        dtype="float32",
-    )
-    return Architecture(**{**sizes, **changes})
-
-
-def moe(family="mixtral", **changes) -> Architecture:
-    return architecture(family=family, num_experts=4, experts_per_token=2, **changes)
 
 
 def check(source: ShardMap, target: ShardMap, node_of, bucket_bytes=4096) -> None:
@@ -214,3 +200,97 @@ def test_senders_share_the_load():
         for route in hop:
             sent[int(route.source)] += route.bundle.num_bytes
     assert max(sent) <= 1.1 * sum(sent) / 4
+
+
+@settings(max_examples=80, deadline=None)
+@given(pairs(), st.sampled_from([1, 2, 3, 6]))
+def test_any_partition_to_any_other(maps, ranks_per_node):
+    """Layouts of no model: every tensor cut at random, every box held by anyone."""
+    check(*maps, nodes_of(6, ranks_per_node))
+
+
+@settings(max_examples=40, deadline=None)
+@given(pairs(), st.permutations(range(6)), st.sampled_from([1, 2, 3]))
+def test_other_names_for_the_ranks_move_the_same_bytes(maps, new_rank, ranks_per_node):
+    source, target = maps
+    node_of = nodes_of(6, ranks_per_node)
+    renamed_nodes = [0] * 6
+    for rank, node in enumerate(node_of):
+        renamed_nodes[new_rank[rank]] = node
+    plan = plan_transfer(source, target, node_of)
+    other = plan_transfer(relabelled(source, new_rank), relabelled(target, new_rank), renamed_nodes)
+    received = {new_rank[rank]: n for rank, n in plan.received_bytes.items()}
+    assert dict(other.received_bytes) == received
+    assert dict(other.inbound_bytes(renamed_nodes)) == dict(plan.inbound_bytes(node_of))
+
+
+BIG = architecture(hidden_size=64, ffn_size=128, head_size=16, vocab_size=300)
+
+
+@pytest.mark.parametrize("bucket_bytes", [4096, 5000, 2**16, 2**20])
+def test_bytes_do_not_depend_on_the_bucket(bucket_bytes):
+    layout = TrainLayout(tp=4, pp=2, dp=2)
+    source = megatron_shard_map(BIG, layout)
+    replicas = generation_groups(layout.grid, 2).tensor_parallel_groups
+    target, nodes = vllm_shard_map(BIG, replicas), nodes_of(16, 4)
+    plan = plan_transfer(source, target, nodes, bucket_bytes)
+    usual = plan_transfer(source, target, nodes)
+    assert dict(plan.received_bytes) == dict(usual.received_bytes)
+    assert dict(plan.inbound_bytes(nodes)) == dict(usual.inbound_bytes(nodes))
+    census = message_census(plan)
+    assert max(census) <= bucket_bytes
+    assert sum(size * n for size, n in census.items()) == sum(plan.received_bytes.values())
+
+
+def test_a_bucket_below_a_page_is_refused():
+    source = megatron_shard_map(architecture(), TrainLayout())
+    with pytest.raises(LayoutError, match=r"bucket_bytes = 4095: at least 4096"):
+        plan_transfer(source, vllm_shard_map(architecture(), [(0,)]), (0,), 4095)
+
+
+def routes(plan) -> list:
+    """A plan as plain values."""
+    return [
+        [(str(r.source), r.target, r.relay, [(f.tensor, f.box) for f in r.bundle.fragments])]
+        for hop in (plan.reads, *plan.hops)
+        for r in hop
+    ]
+
+
+DESCRIBED = """
+from tests.unit.layout.test_planner import described
+print(described())
+"""
+
+
+def described() -> str:
+    """Digest of two plans, one of them from files, which are held by name."""
+    layout = TrainLayout(tp=4, pp=2, dp=2)
+    training = megatron_shard_map(BIG, layout)
+    replicas = generation_groups(layout.grid, 2).tensor_parallel_groups
+    files = ShardMap(
+        BIG.tensors(),
+        [
+            whole(name, name, spec.shape, (f"model-{i % 3}.safetensors",))
+            for i, (name, spec) in enumerate(BIG.tensors().items())
+        ],
+    )
+    nodes = nodes_of(16, 4)
+    reshard = plan_transfer(training, vllm_shard_map(BIG, replicas), nodes, 4096)
+    load = plan_transfer(files, training, nodes, 4096)
+    return hashlib.sha256(repr([routes(reshard), routes(load)]).encode()).hexdigest()
+
+
+def test_every_rank_computes_the_same_plan():
+    assert described() == described()
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", DESCRIBED],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert found == {described()}

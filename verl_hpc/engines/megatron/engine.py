@@ -23,6 +23,8 @@ from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map, padded_vocab
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.writers import primary_regions
 from verl_hpc.planner.balance import micro_batches
 
 Role = Literal["actor", "critic"]
@@ -133,6 +135,26 @@ class MegatronEngine:
             sharded = not mates.issubset(region.holders)
             parameters[region.view.name].tensor_model_parallel = sharded
 
+    @property
+    def data_parallel_group(self) -> dist.ProcessGroup:
+        """Ranks that have the same place in other replicas."""
+        return parallel_state.get_data_parallel_group()
+
+    def optimizer_map(self, primary: bool = False) -> ShardMap:
+        """Regions of this rank's optimizer state, with the specs of everybody's.
+
+        Args:
+            primary: leave out what a model-parallel mate holds as well and stands for.
+        """
+        assert self.optimizer is not None
+        rank = dist.get_rank()
+        regions = (
+            primary_regions(self.shard_map, self.layout.grid, rank)
+            if primary
+            else self.shard_map.held_by(rank)
+        )
+        return self.optimizer.state_map(self.shard_map.tensors, regions, rank)
+
     def weights_changed(self) -> None:
         """Tell the optimizer that `weights` were filled from outside."""
         if self.optimizer is not None:
@@ -229,10 +251,11 @@ class MegatronEngine:
 
             def finish(tensor: torch.Tensor, non_loss_data: bool = False) -> Any:
                 outputs = self._outputs(tensor, row, temperature)[: len(indices)]
-                result = consume(indices, outputs)
                 if non_loss_data:
-                    return result
-                value, sums = result
+                    return consume(indices, outputs)
+                if not indices:  # the backward pass needs a graph, also through mere padding
+                    return tensor.float().sum() * 0.0, torch.tensor(0), {"loss": 0.0}
+                value, sums = consume(indices, outputs)
                 # The pipeline schedule may divide what it is given in place.
                 return value, torch.tensor(0), {**sums, "loss": float(value.detach())}
 

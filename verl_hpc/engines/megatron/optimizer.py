@@ -7,7 +7,7 @@ Those ranges are published as regions of logical tensors, so that a checkpoint o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,24 +160,30 @@ class Optimizer:
                 tensors[f"{moment}/{owned.name}"] = state[moment]
         return tensors
 
-    def state_map(self, weights: ShardMap, rank: int) -> ShardMap:
-        """Regions of this rank's state, as logical tensors '<kind>/<name>'.
+    def state_map(
+        self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
+    ) -> ShardMap:
+        """This rank's state as logical tensors '<kind>/<name>'.
 
         Args:
-            weights: the model's shard map.
+            tensors: all logical tensors of the model.
+            regions: this rank's regions of them, whose state is meant.
             rank: this rank, the only holder named.
         """
         ranges = {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
-        tensors: dict[str, TensorSpec] = {}
-        regions: list[Region] = []
-        for region in weights.held_by(rank):
-            if region.view.name not in ranges:
-                continue
-            for kind in STATE_KINDS:
-                tensor = f"{kind}/{region.tensor}"
-                tensors[tensor] = TensorSpec(weights.tensors[region.tensor].shape, "float32")
-                regions += _owned_parts(region, kind, *ranges[region.view.name], rank)
-        return ShardMap(tensors, regions)
+        specs = {
+            f"{kind}/{name}": TensorSpec(spec.shape, "float32")
+            for kind in STATE_KINDS
+            for name, spec in tensors.items()
+        }
+        parts = [
+            part
+            for region in regions
+            if region.view.name in ranges
+            for kind in STATE_KINDS
+            for part in _owned_parts(region, kind, *ranges[region.view.name], rank)
+        ]
+        return ShardMap(specs, parts)
 
     def counters(self) -> dict[str, int]:
         """What else the optimizer remembers."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
+import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
@@ -32,3 +34,22 @@ def stop_model_parallel() -> None:
     """Forget the groups of the current layout, if there is one."""
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
+
+
+def generator_states() -> dict[str, torch.Tensor]:
+    """States of this rank's random-number generators, as uint8 tensors."""
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    tracked = tensor_parallel.get_cuda_rng_tracker().get_states()
+    return states | {f"megatron.{name}": state for name, state in tracked.items()}
+
+
+def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
+    """Put back what `generator_states` gave on this rank."""
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])
+    prefix = "megatron."
+    tracked = {n.removeprefix(prefix): s for n, s in states.items() if n.startswith(prefix)}
+    tensor_parallel.get_cuda_rng_tracker().set_states(tracked)

@@ -1,0 +1,106 @@
+"""KL estimators: values, gradients, and that they estimate the divergence."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.algorithms.batches import numbers, shapes
+from verl_hpc.algorithms.kl import KlController, kl_penalty
+from verl_hpc.config.algorithm import KlConfig
+
+ESTIMATORS = KlConfig.model_json_schema()["properties"]["estimator"]["enum"]
+
+VALUES = {
+    "k1": lambda d: d,
+    "abs": abs,
+    "k2": lambda d: d * d / 2,
+    "k3": lambda d: math.exp(-d) + d - 1,
+}
+SLOPES = {
+    "k1": lambda d: 1.0,
+    "abs": lambda d: (d > 0) - (d < 0),
+    "k2": lambda d: d,
+    "k3": lambda d: 1 - math.exp(-d),
+}
+"""Derivatives by the log-prob; an estimator with a + takes k2's."""
+
+
+def test_every_estimator_of_the_configuration_is_tested():
+    assert {name.removesuffix("+") for name in ESTIMATORS} == set(VALUES)
+
+
+@settings(deadline=None)
+@given(st.data(), st.sampled_from(ESTIMATORS))
+def test_values_and_gradients(data, estimator):
+    shape = data.draw(shapes())
+    new, ref = data.draw(numbers(shape, -1, 1)), data.draw(numbers(shape, -1, 1))
+    found = kl_penalty(new.requires_grad_(), ref, estimator)
+    found.sum().backward()
+    plain = estimator.removesuffix("+")
+    slope = SLOPES["k2" if estimator.endswith("+") else plain]
+    differences = (new - ref).flatten().tolist()
+    assert found.dtype == torch.float64
+    assert found.flatten().tolist() == pytest.approx(
+        [VALUES[plain](d) for d in differences], rel=1e-9, abs=1e-14
+    )
+    assert new.grad.flatten().tolist() == pytest.approx(
+        [slope(d) for d in differences], rel=1e-9, abs=1e-14
+    )
+
+
+@pytest.mark.parametrize("estimator", ["k3", "k3+"])
+@pytest.mark.parametrize(
+    "difference, value", [(-3.0, 10.0), (-60.0, 10.0), (5.0, math.exp(-5) + 4), (60.0, 10.0)]
+)
+def test_k3_is_held_within_ten(estimator, difference, value):
+    new = torch.tensor([difference], dtype=torch.float64, requires_grad=True)
+    found = kl_penalty(new, torch.zeros(1), estimator)
+    found.backward()
+    assert found.item() == pytest.approx(value, rel=1e-12)
+    assert new.grad.isfinite().all()
+    if estimator == "k3+":
+        assert new.grad.item() == difference, "k2's gradient is not clamped"
+
+
+def test_k1_and_k3_estimate_the_divergence_and_k2_has_its_gradient():
+    """Exact expectations over a small vocabulary, tokens drawn from the policy."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(6, generator=generator, dtype=torch.float64, requires_grad=True)
+    ref = (logits + 0.1 * torch.randn(6, generator=generator, dtype=torch.float64)).detach()
+    log_p, log_q = logits.log_softmax(-1), ref.log_softmax(-1)
+    divergence = (log_p.exp() * (log_p - log_q)).sum()
+    (exact,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    weights = log_p.exp().detach()
+    for estimator in ("k1", "k3", "k1+", "k3+"):
+        terms = weights * kl_penalty(log_p, log_q, estimator)
+        assert terms.sum().item() == pytest.approx(divergence.item(), rel=1e-10)
+        (gradient,) = torch.autograd.grad(terms.sum(), logits, retain_graph=True)
+        same = torch.allclose(gradient, exact, rtol=1e-9, atol=1e-12)
+        assert same == estimator.endswith("+"), estimator
+
+
+def test_a_fixed_coefficient_stays():
+    controller = KlController(0.05)
+    controller.update(kl=100.0, num_samples=10**6)
+    assert controller.coefficient == 0.05
+
+
+@pytest.mark.parametrize(
+    "kl, error", [(0.1, 0.0), (0.11, 0.1), (0.09, -0.1), (5.0, 0.2), (0.0, -0.2)]
+)
+def test_the_adaptive_coefficient(kl, error):
+    controller = KlController(0.5, target=0.1, horizon=1000)
+    controller.update(kl, num_samples=50)
+    assert controller.coefficient == pytest.approx(0.5 * (1 + error * 50 / 1000), rel=1e-12)
+
+
+def test_the_adaptive_coefficient_compounds_and_comes_back():
+    controller = KlController(1.0, target=0.1, horizon=100)
+    for _ in range(3):
+        controller.update(kl=1.0, num_samples=100)
+    assert controller.coefficient == pytest.approx(1.2**3)
+    controller.update(kl=0.0, num_samples=100)
+    assert controller.coefficient == pytest.approx(1.2**3 * 0.8)

@@ -1,0 +1,324 @@
+"""YAML files, includes and overrides; what a typo or a broken file is answered with."""
+
+import re
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.config.trees import SMALLEST, parse, tree
+from verl_hpc.config.load import dump_config, load_config, parse_config, read_tree
+from verl_hpc.errors import ConfigError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write files by name: a string as it is, anything else as YAML; return the first's path."""
+
+    def write(**files):
+        for name, content in files.items():
+            text = content if isinstance(content, str) else yaml.safe_dump(content)
+            (tmp_path / f"{name}.yaml").write_text(text)
+        return tmp_path / f"{next(iter(files))}.yaml"
+
+    return write
+
+
+def refusal(path, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+def test_a_file_and_the_defaults(write):
+    config = load_config(write(run=SMALLEST))
+    assert (config.name, config.recipe, config.steps) == ("run", "grpo", 3)
+    assert config.rollout.num_samples == 4
+    assert config.batch.size == 128
+    assert str(config.run_directory) == "runs/run"
+
+
+# Overrides
+
+
+def test_overrides_set_what_they_name_and_nothing_else(write):
+    path = write(run=tree(optimizer__lr=0.5, optimizer__clip_grad=2.0))
+    config = load_config(path, ["optimizer.lr=1e-3", "batch.size=8", "name=other"])
+    assert (config.optimizer.lr, config.optimizer.clip_grad) == (1e-3, 2.0)
+    assert (config.batch.size, config.name, config.steps) == (8, "other", 3)
+
+
+def test_the_last_of_two_overrides_counts(write):
+    assert load_config(write(run=SMALLEST), ["steps=5", "steps=6"]).steps == 6
+
+
+@pytest.mark.parametrize(
+    "word, section, field, value",
+    [
+        ("optimizer.lr=1e-6", "optimizer", "lr", 1e-6),
+        ("optimizer.lr=1.5e-6", "optimizer", "lr", 1.5e-6),
+        ("optimizer.lr=2", "optimizer", "lr", 2.0),
+        ("algorithm.dual_clip=null", "algorithm", "dual_clip", None),
+        ("rollout.stop=[a, 'b=c']", "rollout", "stop", ["a", "b=c"]),
+        ("reward.options={scale: 2}", "reward", "options", {"scale": 2}),
+        ("data.shuffle=false", "data", "shuffle", False),
+        ("model.path=/a/b=c", "model", "path", "/a/b=c"),
+        ("parallel.recompute=none", "parallel", "recompute", "none"),
+    ],
+)
+def test_values_of_overrides_are_yaml(write, word, section, field, value):
+    found = getattr(getattr(load_config(write(run=SMALLEST), [word]), section), field)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["1e-6", "1E-6", "1.0e-6", ".000001", "0.000001"])
+def test_small_numbers_in_a_file(write, text):
+    """YAML 1.1 reads 1e-6 as a string; the schema still wants, and gets, a number."""
+    path = write(run=yaml.safe_dump(SMALLEST) + f"optimizer: {{lr: {text}}}\n")
+    assert load_config(path).optimizer.lr == 1e-6
+
+
+@pytest.mark.parametrize("word", ["steps", "=1", "", "=", "optimizer.lr 1"])
+def test_an_override_without_name_or_value(write, word):
+    assert refusal(write(run=SMALLEST), word) == (
+        f"override {word!r}: expected section.field=value"
+    )
+
+
+def test_an_override_whose_value_is_not_yaml(write):
+    message = refusal(write(run=SMALLEST), "steps=[1")
+    assert message == "override 'steps=[1': the value is not valid YAML"
+
+
+def test_an_override_below_a_value(write):
+    message = refusal(write(run=SMALLEST), "steps.count=1")
+    assert message == "override 'steps.count=1': steps is a value, not a section"
+
+
+# Includes
+
+
+def test_later_includes_win_over_earlier_and_the_file_over_all(write):
+    path = write(
+        run={"include": ["first.yaml", "second.yaml"], **SMALLEST, "seed": 3},
+        first={"seed": 1, "batch": {"size": 16, "mini_batches": 4}, "directory": "first"},
+        second={"seed": 2, "batch": {"size": 32}},
+    )
+    config = load_config(path, ["batch.update_epochs=5"])
+    assert config.seed == 3
+    assert (config.batch.size, config.batch.mini_batches, config.batch.update_epochs) == (32, 4, 5)
+    assert config.directory == "first"
+
+
+def test_lists_are_replaced_and_values_take_the_place_of_sections(write):
+    path = write(
+        run={"include": ["base.yaml"], "a": [3], "b": 1, "c": {"x": 2}},
+        base={"a": [1, 2], "b": {"x": 1}, "c": 5},
+    )
+    assert read_tree(path) == {"a": [3], "b": 1, "c": {"x": 2}}
+
+
+def test_includes_are_relative_to_the_file_that_names_them(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "run.yaml").write_text("include: [models/big.yaml]\na: 1\n")
+    (tmp_path / "models" / "big.yaml").write_text("include: [sizes.yaml]\nb: 2\n")
+    (tmp_path / "models" / "sizes.yaml").write_text("a: 0\nc: 3\n")
+    assert read_tree(tmp_path / "run.yaml") == {"a": 1, "b": 2, "c": 3}
+
+
+def test_two_includes_may_share_a_third(write):
+    path = write(
+        run={"include": ["left.yaml", "right.yaml"]},
+        left={"include": ["base.yaml"], "x": 1},
+        right={"include": ["base.yaml"]},
+        base={"x": 0, "y": 0},
+    )
+    assert read_tree(path) == {"x": 0, "y": 0}, "right comes later and says what base says"
+
+
+def test_no_includes_are_no_error(write):
+    assert read_tree(write(run="include:\na: 1\n")) == {"a": 1}
+
+
+def test_a_circle_of_includes_is_drawn(write):
+    path = write(a={"include": ["b.yaml"]}, b={"include": ["c.yaml"]}, c={"include": ["a.yaml"]})
+    with pytest.raises(ConfigError, match=r"in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml$"):
+        read_tree(path)
+
+
+def test_an_include_that_is_missing_is_named(write):
+    assert "absent.yaml: No such file" in refusal(write(run={"include": ["absent.yaml"]}))
+
+
+# Files that are not configurations
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("steps: [1", "not valid YAML: while parsing a flow sequence"),
+        ("a: b: c", "not valid YAML: mapping values are not allowed here"),
+        ("- a\n- b\n", "expected a mapping of settings, found list"),
+        ("just words", "expected a mapping of settings, found str"),
+        ("", "expected a mapping of settings, found NoneType"),
+    ],
+)
+def test_what_is_wrong_with_a_file(write, content, words):
+    path = write(run=content)
+    assert refusal(path).startswith(f"{path}: {words}")
+
+
+def test_a_file_of_bytes(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"name: \xff\xfe")
+    assert refusal(path).startswith(f"{path}: not valid YAML: 'utf-8'")
+
+
+@pytest.mark.parametrize(
+    "name, reason", [("absent.yaml", "No such file or directory"), ("folder", "Is a directory")]
+)
+def test_no_file(tmp_path, name, reason):
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / name
+    assert refusal(path) == f"{path}: {reason}; give the path of a run's YAML file"
+
+
+def test_yaml_cannot_run_code(write, tmp_path):
+    marker = tmp_path / "ran"
+    path = write(run=f"name: !!python/object/apply:os.mkdir ['{marker}']\n")
+    message = refusal(path)
+    assert "not valid YAML" in message
+    assert "python/object/apply:os.mkdir" in message
+    override = f"name=!!python/object/apply:os.mkdir ['{marker}']"
+    assert "not valid YAML" in refusal(write(run=SMALLEST), override)
+    assert not marker.exists()
+
+
+# Names that do not exist
+
+
+@pytest.mark.parametrize(
+    "word, name, near",
+    [
+        ("step=3", "step", "steps"),
+        ("optimiser.lr=1", "optimiser", "optimizer"),
+        ("optimizer.lrr=1", "optimizer.lrr", "lr"),
+        ("rollout.verify.checksum=true", "rollout.verify.checksum", "checksums"),
+        ("critic.optimizer.warmup=1", "critic.optimizer.warmup", "warmup_steps"),
+        ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
+        ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
+        ("data.train.path=[x]", "data.train.files.path", "paths"),
+        ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gae.gama", "gamma"),
+        (
+            "algorithm.advantage={name: grpo, normalize_by_std: 1}",
+            "algorithm.advantage.grpo.normalize_by_std",
+            "normalise_by_std",
+        ),
+        (
+            "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
+            "data.evaluation.reasoning_gym.sede",
+            "seed",
+        ),
+    ],
+)
+def test_a_typo_is_answered_with_its_neighbours(write, word, name, near):
+    message = refusal(write(run=SMALLEST), word)
+    assert re.search(
+        rf"^  {re.escape(name)}: no such setting; did you mean {near}\b", message, re.M
+    )
+
+
+def test_a_name_like_no_other_is_answered_with_all_of_its_section(write):
+    message = refusal(write(run=SMALLEST), "offload.xyz=1")
+    assert "offload.xyz: no such setting; known: gradients, optimizer, parameters" in message
+
+
+def test_all_mistakes_are_told_at_once_with_the_file(write):
+    path = write(run=tree(steps=0, seed=-1, directry="x"))
+    assert refusal(path) == "\n".join(
+        [
+            f"{path}:",
+            "  steps = 0: Input should be greater than or equal to 1",
+            "  seed = -1: Input should be greater than or equal to 0",
+            "  directry: no such setting; did you mean directory?",
+        ]
+    )
+
+
+def test_what_is_missing_is_named(write):
+    message = refusal(write(run={"name": "run", "recipe": "grpo"}))
+    for name in ("steps", "model", "data"):
+        assert f"  {name}: is needed and not given" in message
+
+
+def test_an_unknown_member_of_a_union_is_answered_with_all():
+    with pytest.raises(ConfigError, match=r"algorithm.advantage: .*'reinforce'.*'gae', 'grpo'"):
+        parse(algorithm__advantage={"name": "reinforce"})
+    with pytest.raises(ConfigError, match=r"data.train: .*'hub'.*'files', 'reasoning_gym'"):
+        parse(data__train={"kind": "hub"})
+
+
+def test_a_value_of_the_wrong_kind_is_shown():
+    with pytest.raises(
+        ConfigError, match=r"^config:\n  rollout.engine = 'sglang': .*'vllm' or 'hf'"
+    ):
+        parse(rollout__engine="sglang")
+    with pytest.raises(ConfigError, match=r"  optimizer = None: .*dictionary"):
+        parse(optimizer=None)
+
+
+def test_keys_that_are_no_names():
+    with pytest.raises(ConfigError, match="Keys should be strings"):
+        parse_config({**SMALLEST, 7: "x"})
+
+
+# Back to YAML
+
+
+def test_a_dumped_run_is_the_same_run(write):
+    config = parse(
+        recipe="ppo",
+        optimizer__lr=1e-6,
+        optimizer__schedule="cosine",
+        optimizer__decay_steps=10,
+        model__fp8={"recipe": "delayed"},
+        algorithm__advantage={"name": "gae", "lam": 0.95},
+        algorithm__dual_clip=None,
+        data__evaluation={"kind": "reasoning_gym", "task": "chain_sum", "size": 5},
+        metrics__terminal="off",
+        rollout__stop=["\n", "é", "null", "1e-3"],
+        reward__options={"nested": {"list": [1, 2.5, None, "x"]}},
+    )
+    assert load_config(write(again=dump_config(config))) == config
+
+
+def test_a_dump_says_everything():
+    dumped = yaml.safe_load(dump_config(parse()))
+    assert dumped["optimizer"]["beta2"] == 0.95
+    assert dumped["runtime"]["collective_timeout_s"] == 1800.0
+    assert dumped["data"]["train"]["kind"] == "files"
+
+
+settings_of_runs = st.fixed_dictionaries(
+    {
+        "name": st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z"),
+        "seed": st.integers(0, 2**70),
+        "optimizer__lr": st.floats(1e-300, 1e3, exclude_min=True),
+        "optimizer__weight_decay": st.floats(0, 1e10),
+        "rollout__temperature": st.floats(1e-9, 5),
+        "rollout__stop": st.lists(st.text(max_size=4), max_size=2),
+        "algorithm__loss_scale": st.none() | st.floats(1e-9, 1e9),
+        "checkpoint__resume": st.sampled_from(["auto", "never", "must"]),
+        "metrics__terminal": st.sampled_from(["auto", "live", "lines", "off"]),
+        "model__path": st.text(st.characters(codec="utf-8"), min_size=1, max_size=9),
+    }
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(settings_of_runs)
+def test_any_run_survives_its_dump(values):
+    config = parse(**values)
+    assert parse_config(yaml.safe_load(dump_config(config))) == config

@@ -1,0 +1,87 @@
+"""Rules between the sections of a run."""
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.config.trees import parse
+from verl_hpc.errors import ConfigError
+
+EVALUATION = {"kind": "files", "paths": ["test.jsonl"]}
+
+
+def refused(words, **changes):
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "recipe, advantage", [("grpo", {"name": "gae"}), ("ppo", {"name": "grpo"})]
+)
+def test_the_estimator_goes_with_the_recipe(recipe, advantage):
+    words = [f"advantage.name = {advantage['name']}", f"recipe: {recipe}", "ppo takes gae"]
+    refused(words, recipe=recipe, algorithm__advantage=advantage)
+
+
+@pytest.mark.parametrize("recipe, name", [("grpo", "grpo"), ("ppo", "gae"), ("sft", "grpo")])
+def test_each_recipe_has_an_estimator_of_its_own(recipe, name):
+    assert parse(recipe=recipe).advantage.name == name
+
+
+def test_a_chosen_estimator_keeps_its_settings():
+    config = parse(algorithm__advantage={"name": "grpo", "normalise_by_std": False})
+    assert config.advantage.normalise_by_std is False
+    assert (
+        parse(recipe="ppo", algorithm__advantage={"name": "gae", "lam": 0.9}).advantage.lam == 0.9
+    )
+
+
+def test_evaluation_needs_problems():
+    refused(["evaluation.every > 0 needs data.evaluation"], evaluation__every=5)
+    assert parse(evaluation__every=5, data__evaluation=EVALUATION).evaluation.every == 5
+
+
+def test_stopping_at_a_score_needs_evaluation():
+    refused(["evaluation.stop_at needs evaluation.every > 0"], evaluation__stop_at=0.9)
+    parse(evaluation__stop_at=0.9, evaluation__every=1, data__evaluation=EVALUATION)
+
+
+def test_a_group_of_one_cannot_be_compared():
+    refused(["rollout.num_samples = 1", "at least 2"], rollout__num_samples=1)
+    parse(recipe="ppo", rollout__num_samples=1)
+    parse(recipe="sft", rollout__num_samples=1)
+
+
+def test_training_by_greedy_samples_is_refused():
+    refused(["rollout.temperature = 0", "above 0"], rollout__temperature=0)
+    parse(recipe="sft", rollout__temperature=0)
+
+
+@pytest.mark.parametrize(
+    "recipe, size, samples, cuts, sequences",
+    [("grpo", 5, 2, 4, 10), ("ppo", 6, 1, 4, 6), ("sft", 6, 2, 4, 6)],
+)
+def test_mini_batches_divide_the_sequences_of_a_step(recipe, size, samples, cuts, sequences):
+    sizes = dict(recipe=recipe, batch__size=size, rollout__num_samples=samples)
+    words = [f"batch.mini_batches = {cuts}", f"{sequences} sequences"]
+    refused(words, **sizes, batch__mini_batches=cuts)
+    parse(**sizes, batch__mini_batches=sequences)
+
+
+@pytest.mark.parametrize("name", ["a", "7b", "Qwen3-8B_run.2"])
+def test_names_that_can_be_directories(name):
+    assert parse(name=name, directory="out").run_directory.parts == ("out", name)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "-x", "..", "a\n"])
+def test_names_that_cannot_be_directories(name):
+    refused(["name = "], name=name)
+
+
+def test_a_run_cannot_be_changed():
+    config = parse()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.steps = 4
+    with pytest.raises(ValidationError, match="frozen"):
+        config.rollout.verify.probe = False

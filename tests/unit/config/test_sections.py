@@ -1,0 +1,111 @@
+"""Rules inside one section, and the bounds of every kind of number."""
+
+import pytest
+
+from tests.unit.config.trees import parse
+from verl_hpc.errors import ConfigError
+
+INFINITY = float("inf")
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("steps", 0),
+        ("steps", 1.5),
+        ("seed", -1),
+        ("batch__size", 0),
+        ("optimizer__lr", 0.0),
+        ("optimizer__lr", INFINITY),
+        ("optimizer__lr", "fast"),
+        ("optimizer__weight_decay", -1e-9),
+        ("optimizer__beta1", 1.1),
+        ("algorithm__clip_low", -0.1),
+        ("algorithm__clip_low", 1.1),
+        ("algorithm__clip_high", -0.1),
+        ("algorithm__dual_clip", 1.0),
+        ("algorithm__loss_scale", 0.0),
+        ("algorithm__entropy_coefficient", INFINITY),
+        ("algorithm__aggregation", "mean"),
+        ("algorithm__kl", {"estimator": "k4"}),
+        ("rollout__top_p", 0.0),
+        ("rollout__top_p", 1.1),
+        ("rollout__top_k", -2),
+        ("rollout__temperature", -0.1),
+        ("rollout__temperature", float("nan")),
+        ("rollout__gpu_memory_utilization", 1.0),
+        ("rollout__gpu_memory_utilization", 0.0),
+        ("reward__timeout_s", 0),
+        ("runtime__late_after_s", INFINITY),
+        ("checkpoint__keep", 0),
+        ("checkpoint__every", -1),
+        ("data__train", {"kind": "files", "paths": []}),
+        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 1, "template": "no slot"}),
+    ],
+)
+def test_values_out_of_bounds_are_named(name, value):
+    with pytest.raises(ConfigError) as caught:
+        parse(**{name: value})
+    assert name.replace("__", ".") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("algorithm__clip_low", 0.0),
+        ("algorithm__clip_low", 1.0),
+        ("algorithm__clip_high", 3.0),
+        ("algorithm__dual_clip", None),
+        ("algorithm__entropy_coefficient", -0.01),
+        ("rollout__top_p", 1.0),
+        ("rollout__top_k", -1),
+        ("optimizer__clip_grad", 0.0),
+        ("checkpoint__every", 0),
+    ],
+)
+def test_values_at_their_bounds_are_taken(name, value):
+    section, field = name.split("__")
+    assert getattr(getattr(parse(**{name: value}), section), field) == value
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"parallel__virtual_pipeline": 2}, "virtual_pipeline > 1 needs pipeline_parallel > 1"),
+        ({"parallel__sequence_parallel": True}, "sequence_parallel needs tensor_parallel > 1"),
+        ({"optimizer__schedule": "cosine"}, "schedule: cosine needs decay_steps"),
+        ({"optimizer__schedule": "linear"}, "schedule: linear needs decay_steps"),
+        (
+            {"optimizer__lr": 1e-6, "optimizer__min_lr": 1e-5},
+            "min_lr = 1e-05 is above lr = 1e-06",
+        ),
+        (
+            {"critic": {"optimizer": {"schedule": "cosine"}}},
+            "schedule: cosine needs decay_steps",
+        ),
+        ({"algorithm__kl": {"controller": "adaptive"}}, "adaptive needs placement: reward"),
+        (
+            {"algorithm__kl": {"controller": "adaptive", "placement": "loss"}},
+            "adaptive needs placement: reward",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other(changes, words):
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    assert words in str(caught.value)
+    assert next(iter(changes)).split("__")[0] in str(caught.value), "the section is named"
+
+
+def test_settings_that_agree():
+    parse(parallel__virtual_pipeline=2, parallel__pipeline_parallel=2)
+    parse(parallel__sequence_parallel=True, parallel__tensor_parallel=2)
+    parse(optimizer__schedule="cosine", optimizer__decay_steps=5)
+    parse(optimizer__lr=1e-6, optimizer__min_lr=1e-6)
+    parse(algorithm__kl={"controller": "adaptive", "placement": "reward"})
+
+
+def test_the_critic_learns_faster_than_the_actor():
+    config = parse(recipe="ppo")
+    assert config.critic.optimizer.lr == 1e-5
+    assert config.optimizer.lr == 1e-6

@@ -1,0 +1,132 @@
+"""Architectures small enough to enumerate, and `config.json` contents of published models."""
+
+from verl_hpc.layout.architecture import Architecture
+
+
+def architecture(**changes) -> Architecture:
+    sizes = dict(
+        family="llama",
+        num_layers=4,
+        hidden_size=6,
+        ffn_size=8,
+        num_heads=8,
+        num_kv_heads=4,
+        head_size=2,
+        vocab_size=70,
+        tied_embeddings=False,
+        dtype="float32",
+    )
+    return Architecture(**{**sizes, **changes})
+
+
+def moe(family="mixtral", **changes) -> Architecture:
+    return architecture(family=family, num_experts=4, experts_per_token=2, **changes)
+
+
+def _config(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):
+    return dict(
+        model_type=family,
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocab,
+        hidden_act="silu",
+        torch_dtype="bfloat16",
+        **more,
+    )
+
+
+LLAMA_31_ROPE = {
+    "factor": 8.0,
+    "high_freq_factor": 4.0,
+    "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+LLAMA_31_405B = _config(
+    "llama",
+    126,
+    16384,
+    53248,
+    128,
+    8,
+    128256,
+    rms_norm_eps=1e-5,
+    rope_theta=500000.0,
+    rope_scaling=LLAMA_31_ROPE,
+    max_position_embeddings=131072,
+    attention_bias=False,
+    mlp_bias=False,
+    tie_word_embeddings=False,
+)
+
+PUBLISHED = {
+    "Llama-3.1-405B": (LLAMA_31_405B, 405_853_388_800),
+    "Llama-3.1-70B": (_config("llama", 80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
+    "Llama-3.1-8B": (_config("llama", 32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
+    "Mistral-7B-v0.3": (
+        _config("mistral", 32, 4096, 14336, 32, 8, 32768, sliding_window=None),
+        7_248_023_552,
+    ),
+    "Qwen2.5-7B": (
+        _config(
+            "qwen2",
+            28,
+            3584,
+            18944,
+            28,
+            4,
+            152064,
+            sliding_window=131072,
+            use_sliding_window=False,
+            max_position_embeddings=131072,
+        ),
+        7_615_616_512,
+    ),
+    "Qwen3-8B": (
+        _config("qwen3", 36, 4096, 12288, 32, 8, 151936, head_dim=128, attention_bias=False),
+        8_190_735_360,
+    ),
+    "Qwen3-0.6B": (
+        _config("qwen3", 28, 1024, 3072, 16, 8, 151936, head_dim=128, tie_word_embeddings=True),
+        596_049_920,
+    ),
+    "Mixtral-8x7B": (
+        _config(
+            "mixtral",
+            32,
+            4096,
+            14336,
+            32,
+            8,
+            32000,
+            num_local_experts=8,
+            num_experts_per_tok=2,
+            sliding_window=None,
+        ),
+        46_702_792_704,
+    ),
+    "Qwen3-30B-A3B": (
+        _config(
+            "qwen3_moe",
+            48,
+            2048,
+            6144,
+            32,
+            4,
+            151936,
+            head_dim=128,
+            moe_intermediate_size=768,
+            num_experts=128,
+            num_experts_per_tok=8,
+            norm_topk_prob=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+        ),
+        30_532_122_624,
+    ),
+}
+"""Contents of `config.json` and number of parameters; tied embeddings count once."""

@@ -1,0 +1,232 @@
+"""Reading `config.json`: published models' sizes, transformers' own tensors, and refusals."""
+
+import json
+
+import pytest
+
+from tests.unit.layout.models import LLAMA_31_405B, LLAMA_31_ROPE, PUBLISHED
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.architecture import FAMILIES, architecture_from, read_architecture
+
+LLAMA = PUBLISHED["Llama-3.1-8B"][0]
+MOE = PUBLISHED["Qwen3-30B-A3B"][0]
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_parameters_of_published_models(model):
+    config, parameters = PUBLISHED[model]
+    arch = architecture_from(config)
+    assert arch.num_parameters == parameters
+    assert sum(spec.num_bytes for spec in arch.tensors().values()) == 2 * parameters
+    assert sum(spec.num_bytes for spec in arch.tensors("float32").values()) == 4 * parameters
+
+
+def test_every_family_is_among_the_published_models():
+    assert {config["model_type"] for config, _ in PUBLISHED.values()} == set(FAMILIES)
+
+
+def test_sizes_of_llama_405b():
+    arch = architecture_from(LLAMA_31_405B)
+    assert (arch.num_layers, arch.hidden_size, arch.ffn_size) == (126, 16384, 53248)
+    assert (arch.num_heads, arch.num_kv_heads, arch.head_size) == (128, 8, 128)
+    assert (arch.rope_theta, arch.rope_scaling["factor"]) == (500000.0, 8.0)
+    assert (arch.norm_epsilon, arch.max_positions, arch.dtype) == (1e-5, 131072, "bfloat16")
+    assert not (arch.tied_embeddings or arch.qkv_bias or arch.qk_norm or arch.is_moe)
+
+
+def test_an_experts_width_is_that_of_one_expert():
+    arch = architecture_from(MOE)
+    assert (arch.ffn_size, arch.num_experts, arch.experts_per_token) == (768, 128, 8)
+    shapes = {name: spec.shape for name, spec in arch.tensors().items()}
+    assert shapes["model.layers.47.mlp.gate.weight"] == (128, 2048)
+    assert shapes["model.layers.0.mlp.experts.127.up_proj.weight"] == (768, 2048)
+    assert shapes["model.layers.0.mlp.experts.0.down_proj.weight"] == (2048, 768)
+    assert "model.layers.0.mlp.experts.128.up_proj.weight" not in shapes
+
+
+def test_mixtral_spells_its_experts_in_its_own_way():
+    shapes = {
+        n: s.shape for n, s in architecture_from(PUBLISHED["Mixtral-8x7B"][0]).tensors().items()
+    }
+    base = "model.layers.31.block_sparse_moe"
+    assert shapes[f"{base}.gate.weight"] == (8, 4096)
+    assert shapes[f"{base}.experts.7.w1.weight"] == (14336, 4096)
+    assert shapes[f"{base}.experts.7.w3.weight"] == (14336, 4096)
+    assert shapes[f"{base}.experts.7.w2.weight"] == (4096, 14336)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_tensors_are_those_of_transformers(family, tied):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        family,
+        num_hidden_layers=2,
+        hidden_size=24,
+        intermediate_size=40,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=8,
+        vocab_size=50,
+        tie_word_embeddings=tied,
+        sliding_window=None,
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    arch = architecture_from(json.loads(config.to_json_string()))
+    theirs = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert {name: spec.shape for name, spec in arch.tensors().items()} == theirs
+    assert ("lm_head.weight" in theirs) is not tied
+
+
+def test_tensors_come_in_checkpoint_order():
+    names = list(architecture_from({**LLAMA, "num_hidden_layers": 2}).tensors())
+    assert names[0] == "model.embed_tokens.weight"
+    assert names[-2:] == ["model.norm.weight", "lm_head.weight"]
+    layers = [name.split(".")[2] for name in names[1:-2]]
+    assert layers == sorted(layers)
+
+
+def test_what_older_configs_leave_out():
+    config = {k: v for k, v in LLAMA.items() if k not in ("num_key_value_heads", "torch_dtype")}
+    arch = architecture_from(config)
+    assert arch.num_kv_heads == arch.num_heads == 32
+    assert arch.head_size == 4096 // 32
+    assert (arch.rope_theta, arch.rope_scaling, arch.dtype) == (10000.0, None, "float32")
+
+
+def test_head_dim_wins_over_the_quotient():
+    assert architecture_from(PUBLISHED["Qwen3-0.6B"][0]).head_size == 128
+
+
+def test_the_newer_dtype_field_wins():
+    assert architecture_from({**LLAMA, "dtype": "float16"}).dtype == "float16"
+    assert architecture_from(LLAMA).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 5e5, "rope_scaling": LLAMA_31_ROPE},
+        {"rope_parameters": {**LLAMA_31_ROPE, "rope_theta": 5e5}},
+        {
+            "rope_theta": 5e5,
+            "rope_scaling": {
+                "type" if k == "rope_type" else k: v for k, v in LLAMA_31_ROPE.items()
+            },
+        },
+    ],
+    ids=["pair of fields", "rope_parameters", "type instead of rope_type"],
+)
+def test_every_spelling_of_rotary_settings(fields):
+    arch = architecture_from({**LLAMA, **fields})
+    assert arch.rope_theta == 5e5
+    assert {k: arch.rope_scaling[k] for k in LLAMA_31_ROPE} == LLAMA_31_ROPE
+
+
+@pytest.mark.parametrize("scaling", [None, {}, {"rope_type": "default"}, {"type": "default"}])
+def test_plain_rotary_embeddings_have_no_scaling(scaling):
+    assert architecture_from({**LLAMA, "rope_scaling": scaling}).rope_scaling is None
+
+
+def test_router_renormalisation():
+    def renormalised(model, **changes):
+        return architecture_from({**PUBLISHED[model][0], **changes}).renormalise_router
+
+    assert renormalised("Mixtral-8x7B")
+    assert renormalised("Qwen3-30B-A3B")
+    assert not renormalised("Qwen3-30B-A3B", norm_topk_prob=False)
+
+
+REFUSED = {
+    "attention_bias": (LLAMA, {"attention_bias": True}, ["attention_bias = True"]),
+    "mlp_bias": (LLAMA, {"mlp_bias": True}, ["mlp_bias = True"]),
+    "quantised": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "fp8"}},
+        ["quantization_config", "fp8"],
+    ),
+    "activation": (LLAMA, {"hidden_act": "gelu"}, ["hidden_act = 'gelu'", "silu"]),
+    "yarn": (
+        LLAMA,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
+        ["rope_type = 'yarn'", "default, llama3"],
+    ),
+    "linear, older spelling": (
+        LLAMA,
+        {"rope_scaling": {"type": "linear", "factor": 2}},
+        ["rope_type = 'linear'"],
+    ),
+    "dense layers among experts": (MOE, {"mlp_only_layers": [0]}, ["mixture-of-experts"]),
+    "every second layer": (MOE, {"decoder_sparse_step": 2}, ["mixture-of-experts"]),
+    "mistral's window": (
+        PUBLISHED["Mistral-7B-v0.3"][0],
+        {"sliding_window": 4096, "max_position_embeddings": 32768},
+        ["sliding_window = 4096", "max_position_embeddings = 32768", "to 4096 in config.json"],
+    ),
+    "qwen's window, switched on": (
+        PUBLISHED["Qwen2.5-7B"][0],
+        {"use_sliding_window": True, "sliding_window": 4096},
+        ["sliding_window = 4096", "131072"],
+    ),
+    "no family": ({}, {}, ["model_type = None", *FAMILIES]),
+    "another family": (LLAMA, {"model_type": "gpt2"}, ["model_type = 'gpt2'", *FAMILIES]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_variants_that_would_be_computed_wrongly_are_refused(name):
+    config, changes, expected = REFUSED[name]
+    with pytest.raises(ModelError) as caught:
+        architecture_from({**config, **changes}, "dir/config.json")
+    message = str(caught.value)
+    assert message.startswith("dir/config.json: ")
+    for words in expected:
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    "config, changes",
+    [
+        (PUBLISHED["Qwen2.5-7B"][0], {"sliding_window": 4096}),
+        (PUBLISHED["Qwen2.5-7B"][0], {"use_sliding_window": True}),
+        (
+            PUBLISHED["Mistral-7B-v0.3"][0],
+            {"sliding_window": 4096, "max_position_embeddings": 4096},
+        ),
+        (PUBLISHED["Qwen2.5-7B"][0], {"attention_bias": True}),
+    ],
+    ids=["window switched off", "window of every position", "shortened positions", "qwen2's bias"],
+)
+def test_variants_that_change_nothing_are_read(config, changes):
+    architecture_from({**config, **changes})
+
+
+def test_missing_fields_are_named_together():
+    config = {k: v for k, v in LLAMA.items() if k not in ("hidden_size", "vocab_size")}
+    with pytest.raises(ModelError, match=r"^config: lacks hidden_size, vocab_size$"):
+        architecture_from(config)
+
+
+def test_a_directory_or_the_file_itself(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA))
+    assert read_architecture(tmp_path) == read_architecture(str(file)) == architecture_from(LLAMA)
+
+
+def test_an_absent_config_is_named(tmp_path):
+    for absent in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(
+            ModelError, match=r"no config.json at .*; give a Hugging Face"
+        ) as caught:
+            read_architecture(absent)
+        assert str(absent) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe{}"])
+def test_a_damaged_config_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"config.json is not JSON \(.*whole\?$"):
+        read_architecture(tmp_path)

@@ -1,0 +1,114 @@
+"""HybridFlow's regrouping (arXiv 2409.19256, section 5.3), checked on what ranks hold."""
+
+import pytest
+
+from tests.unit.layout.models import architecture
+from tests.unit.layout.simulate import elements_of
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.vllm import vllm_shard_map
+
+PAPER = TrainLayout(pp=1, tp=4, dp=2)
+"""Training 1-4-2 (p-t-d) of the paper's worked example, on G1 to G8."""
+
+LARGER = [
+    (tp, pp, dp, rollout_tp)
+    for tp, pp, dp in ((2, 1, 2), (4, 1, 2), (4, 2, 1), (8, 1, 1), (8, 2, 2), (16, 1, 1))
+    for rollout_tp in (1, 2, 4, 8, 16)
+    if tp % rollout_tp == 0
+]
+
+MODEL = architecture(num_heads=16, num_kv_heads=16, ffn_size=16, vocab_size=64, num_layers=2)
+
+
+def one_based(groups):
+    return [[rank + 1 for rank in group] for group in groups]
+
+
+def held(shard_map, ranks):
+    return {rank: elements_of(shard_map, rank) for rank in ranks}
+
+
+def test_the_papers_worked_example():
+    assert one_based(PAPER.grid.groups("tp")) == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert one_based(PAPER.grid.groups("dp")) == [[1, 5], [2, 6], [3, 7], [4, 8]]
+    groups = generation_groups(PAPER.grid, 2)
+    assert one_based(groups.tensor_parallel_groups) == [[1, 3], [2, 4], [5, 7], [6, 8]]
+    assert one_based(groups.micro_data_parallel_groups) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
+def test_the_papers_vanilla_grouping_leaves_four_gpus_without_overlap():
+    """In HybridFlow-V, G2, G3, G6 and G7 hold nothing of what they will generate with."""
+    arch = architecture(num_kv_heads=8)
+    source = held(megatron_shard_map(arch, PAPER), range(8))
+    groups = generation_groups(PAPER.grid, 2, "contiguous")
+    assert one_based(groups.tensor_parallel_groups) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    target = held(vllm_shard_map(arch, groups.tensor_parallel_groups), range(8))
+    sharded = "model.layers.0.mlp.down_proj.weight"
+    apart = [r + 1 for r in range(8) if not source[r][sharded] & target[r][sharded]]
+    assert apart == [2, 3, 6, 7]
+
+
+@pytest.mark.parametrize("tp, pp, dp, rollout_tp", LARGER)
+def test_every_training_shard_lies_inside_the_ranks_generation_shard(tp, pp, dp, rollout_tp):
+    layout = TrainLayout(tp=tp, pp=pp, dp=dp)
+    groups = generation_groups(layout.grid, rollout_tp)
+    ranks = range(layout.num_ranks)
+    source = held(megatron_shard_map(MODEL, layout), ranks)
+    target = held(vllm_shard_map(MODEL, groups.tensor_parallel_groups), ranks)
+    for rank in ranks:
+        for tensor, part in source[rank].items():
+            assert part <= target[rank][tensor], (rank, tensor)
+
+
+@pytest.mark.parametrize("tp, pp, dp, rollout_tp", LARGER)
+@pytest.mark.parametrize("grouping", ["zero_redundancy", "contiguous"])
+def test_groups_partition_the_ranks_and_share_shards(tp, pp, dp, rollout_tp, grouping):
+    """d_g = p t / t_g ranks of one training replica generate with the same shard."""
+    layout = TrainLayout(tp=tp, pp=pp, dp=dp)
+    groups = generation_groups(layout.grid, rollout_tp, grouping)
+    everyone = list(range(layout.num_ranks))
+    assert {len(g) for g in groups.tensor_parallel_groups} == {rollout_tp}
+    assert sorted(r for g in groups.tensor_parallel_groups for r in g) == everyone
+    assert sorted(r for g in groups.micro_data_parallel_groups for r in g) == everyone
+
+    target = held(vllm_shard_map(MODEL, groups.tensor_parallel_groups), everyone)
+    for group in groups.micro_data_parallel_groups:
+        assert len(group) == tp * pp // rollout_tp
+        assert all(target[rank] == target[group[0]] for rank in group)
+        replicas = {layout.grid.coordinates(rank)["dp"] for rank in group}
+        assert len(replicas) == 1
+
+
+def test_contiguous_engines_may_span_training_replicas():
+    layout = TrainLayout(tp=2, dp=4)
+    groups = generation_groups(layout.grid, 4, "contiguous")
+    assert groups.tensor_parallel_groups == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert sorted(r for g in groups.micro_data_parallel_groups for r in g) == list(range(8))
+
+
+def test_ranks_may_start_anywhere():
+    groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2)
+    assert groups.tensor_parallel_groups == ((8, 10), (9, 11))
+    groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2, "contiguous")
+    assert groups.tensor_parallel_groups == ((8, 9), (10, 11))
+
+
+@pytest.mark.parametrize(
+    "train_tp, rollout_tp, applies", [(8, 2, True), (2, 4, False), (6, 4, False)]
+)
+def test_where_zero_redundancy_applies(train_tp, rollout_tp, applies):
+    assert zero_redundancy_applies(train_tp, rollout_tp) is applies
+
+
+def test_a_rollout_size_that_does_not_divide_the_ranks_is_refused():
+    with pytest.raises(LayoutError, match=r"tensor_parallel = 3 does not divide the 8 ranks"):
+        generation_groups(PAPER.grid, 3)
+
+
+def test_zero_redundancy_is_refused_where_it_cannot_be():
+    with pytest.raises(
+        LayoutError, match=r"\(2\) .* multiple of .* \(4\); .* grouping: contiguous"
+    ):
+        generation_groups(TrainLayout(tp=2, dp=4).grid, 4)

@@ -1,0 +1,332 @@
+"""Megatron-core's memory, built tensor by tensor with numpy, against the shard map."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.layout.models import LLAMA_31_405B, architecture, moe
+from tests.unit.layout.simulate import (
+    EMPTY,
+    check_memory,
+    elements_of,
+    filled_memory,
+    logical_values,
+)
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.megatron import (
+    VALUE_HEAD,
+    TrainLayout,
+    check_megatron_layout,
+    megatron_shard_map,
+    padded_vocab,
+)
+from verl_hpc.layout.shard_map import shard_sizes
+
+FUSED_BY_TRANSFORMER_ENGINE = {
+    "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+    "pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
+}
+
+
+def split(matrix, parts, part, axis=0):
+    return np.split(matrix, parts, axis=axis)[part]
+
+
+def vocabulary(table, tp, t, multiple):
+    missing = -len(table) % np.lcm(multiple, tp)
+    return split(np.pad(table, ((0, missing), (0, 0)), constant_values=EMPTY), tp, t)
+
+
+def attention(arch, tp, t, values, ours, theirs):
+    """Per key/value group its query heads, its key, its value; all split by rows."""
+    found = {}
+    for kind in ["weight", "bias"][: 1 + arch.qkv_bias]:
+        q, k, v = (np.split(values[f"{theirs}.{p}_proj.{kind}"], arch.num_kv_heads) for p in "qkv")
+        groups = [part for group in zip(q, k, v, strict=True) for part in group]
+        found[f"{ours}.linear_qkv.{kind}"] = split(np.concatenate(groups), tp, t)
+    found[f"{ours}.linear_proj.weight"] = split(values[f"{theirs}.o_proj.weight"], tp, t, axis=1)
+    if arch.qk_norm:
+        found[f"{ours}.q_layernorm.weight"] = values[f"{theirs}.q_norm.weight"]
+        found[f"{ours}.k_layernorm.weight"] = values[f"{theirs}.k_norm.weight"]
+    return found
+
+
+def swiglu(ours, gate, up, down, parts, part):
+    """Rows of the gate over rows of the up projection; columns of the down projection."""
+    return {
+        f"{ours}.linear_fc1.weight": np.concatenate([split(m, parts, part) for m in (gate, up)]),
+        f"{ours}.linear_fc2.weight": split(down, parts, part, axis=1),
+    }
+
+
+def experts(arch, layout, place, values, ours, theirs):
+    """Within a stage, ranks count expert-tensor-parallel shards first, then expert shares."""
+    names, etp, ep = arch.expert_names, layout.etp, layout.ep
+    per_rank = arch.num_experts // ep
+    found = {f"{ours}.router.weight": values[f"{theirs}.{names.router}"]}
+    for local in range(per_rank):
+        base = f"{theirs}.{names.experts}.{place // etp % ep * per_rank + local}"
+        matrices = (values[f"{base}.{n}.weight"] for n in (names.gate, names.up, names.down))
+        found |= swiglu(f"{ours}.experts.local_experts.{local}", *matrices, etp, place % etp)
+    return found
+
+
+def decoder_layer(arch, layout, rank, values, ours, theirs):
+    t, place = rank % layout.tp, rank % (layout.tp * layout.dp)
+    found = {
+        f"{ours}.input_layernorm.weight": values[f"{theirs}.input_layernorm.weight"],
+        f"{ours}.pre_mlp_layernorm.weight": values[f"{theirs}.post_attention_layernorm.weight"],
+    }
+    names = f"{ours}.self_attention", f"{theirs}.self_attn"
+    found |= attention(arch, layout.tp, t, values, *names)
+    if arch.is_moe:
+        return found | experts(arch, layout, place, values, f"{ours}.mlp", theirs)
+    matrices = (values[f"{theirs}.mlp.{n}_proj.weight"] for n in ("gate", "up", "down"))
+    return found | swiglu(f"{ours}.mlp", *matrices, layout.tp, t)
+
+
+def output_layer(arch, layout, rank, values, multiple, value_head):
+    if value_head:
+        return {"output_layer.weight": values[VALUE_HEAD]}
+    if arch.tied_embeddings and layout.pp * layout.vpp == 1:
+        return {}
+    table = values["model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"]
+    return {"output_layer.weight": vocabulary(table, layout.tp, rank % layout.tp, multiple)}
+
+
+def local_tensors(arch, layout, rank, values, multiple, value_head=False):
+    """What one rank allocates and loads; layers must divide evenly over the virtual stages."""
+    stage = rank // (layout.tp * layout.dp)
+    found = {}
+    if stage == 0:
+        table = values["model.embed_tokens.weight"]
+        name = "chunk0.embedding.word_embeddings.weight"
+        found[name] = vocabulary(table, layout.tp, rank % layout.tp, multiple)
+    per_stage = arch.num_layers // (layout.pp * layout.vpp)
+    for chunk in range(layout.vpp):
+        for local in range(per_stage):
+            ours = f"chunk{chunk}.decoder.layers.{local}"
+            theirs = f"model.layers.{(chunk * layout.pp + stage) * per_stage + local}"
+            found |= decoder_layer(arch, layout, rank, values, ours, theirs)
+    if stage == layout.pp - 1:
+        end = f"chunk{layout.vpp - 1}"
+        found[f"{end}.decoder.final_layernorm.weight"] = values["model.norm.weight"]
+        output = output_layer(arch, layout, rank, values, multiple, value_head)
+        found |= {f"{end}.{name}": value for name, value in output.items()}
+    return found
+
+
+def check(arch, layout, multiple=8, **options):
+    """The map's memories are those of the ranks, element for element; padding stays empty."""
+    shard_map = megatron_shard_map(arch, layout, vocab_multiple=multiple, **options)
+    memory, values = filled_memory(shard_map), logical_values(shard_map)
+    assert shard_map.holders == layout.grid.ranks()
+    for rank in range(layout.num_ranks):
+        check_memory(memory[rank], local_tensors(arch, layout, rank, values, multiple, **options))
+
+
+LAYOUTS = [
+    TrainLayout(),
+    TrainLayout(tp=2),
+    TrainLayout(pp=2),
+    TrainLayout(tp=4, dp=2),
+    TrainLayout(tp=2, pp=2, dp=2),
+    TrainLayout(tp=2, pp=2, vpp=2),
+    TrainLayout(pp=4, dp=3),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied_embeddings": True},
+        {"family": "qwen2", "qkv_bias": True},
+        {"family": "qwen3", "qk_norm": True, "tied_embeddings": True},
+        {"num_kv_heads": 8},
+        {"num_kv_heads": 1},
+    ],
+    ids=["llama", "tied", "qwen2", "qwen3", "multi-head", "multi-query"],
+)
+def test_memory_of_every_rank(layout, changes):
+    check(architecture(**changes), layout)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("layout", [TrainLayout(tp=2), TrainLayout(pp=2), TrainLayout(tp=2, pp=2)])
+def test_memory_of_a_critic(layout, tied):
+    check(architecture(tied_embeddings=tied), layout, value_head=True)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("pp", [1, 2])
+def test_memory_of_experts(family, ep, etp, pp):
+    arch = moe(family, qk_norm=family == "qwen3_moe")
+    check(arch, TrainLayout(tp=2, dp=2, pp=pp, ep=ep, etp=etp))
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_more_ranks_than_key_value_heads(tp):
+    """A rank then holds part of a group: rows of q alone, or the end of q with k and v."""
+    check(architecture(num_heads=8, num_kv_heads=2, head_size=4), TrainLayout(tp=tp))
+
+
+def test_a_rank_of_padding_alone_holds_no_vocabulary():
+    arch = architecture(vocab_size=9, num_layers=1)
+    check(arch, TrainLayout(tp=4), multiple=8)
+    shard_map = megatron_shard_map(arch, TrainLayout(tp=4), vocab_multiple=64)
+    holding = {h for r in shard_map.by_tensor["lm_head.weight"] for h in r.holders}
+    assert holding == {0}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_replica_covers_every_tensor(layout):
+    arch = architecture(tied_embeddings=True, vocab_size=70)
+    shard_map = megatron_shard_map(arch, layout)
+    values = logical_values(shard_map)
+    for replica in range(layout.dp):
+        parts = [elements_of(shard_map, rank) for rank in layout.grid.ranks(dp=replica)]
+        for tensor, whole in values.items():
+            held = set().union(*(part.get(tensor, set()) for part in parts))
+            assert held == set(whole.ravel().tolist()), (replica, tensor)
+
+
+@pytest.mark.parametrize("arch", [architecture(qk_norm=True), moe()], ids=["dense", "experts"])
+def test_transformer_engine_only_spells_differently(arch):
+    def respelt(name):
+        chunk, rest = name.split(".", 1)
+        layer, separator, part = rest.partition("_layernorm.weight")
+        prefix, _, kind = layer.rpartition(".")
+        key = f"{kind}{separator}{part}"
+        if arch.is_moe and key == "pre_mlp_layernorm.weight":
+            return name
+        if key in FUSED_BY_TRANSFORMER_ENGINE:
+            return f"{chunk}.{prefix}.{FUSED_BY_TRANSFORMER_ENGINE[key]}"
+        if ".local_experts." in name:
+            stem, _, tail = name.partition(".local_experts.")
+            index, _, linear = tail.partition(".")
+            return f"{stem}.{linear}{index}"
+        return name
+
+    layout = TrainLayout(tp=2, pp=2, ep=2 if arch.is_moe else 1)
+    local = megatron_shard_map(arch, layout)
+    fused = megatron_shard_map(arch, layout, backend="transformer_engine")
+    assert [respelt(r.view.name) for r in local.regions] == [r.view.name for r in fused.regions]
+    for ours, theirs in zip(local.regions, fused.regions, strict=True):
+        assert (ours.tensor, ours.box, ours.holders) == (theirs.tensor, theirs.box, theirs.holders)
+        assert (ours.view.offset, ours.view.strides) == (theirs.view.offset, theirs.view.strides)
+
+
+def test_tied_embeddings_are_one_tensor_in_two_places():
+    shard_map = megatron_shard_map(architecture(tied_embeddings=True), TrainLayout(tp=2, pp=2))
+    assert "lm_head.weight" not in shard_map.tensors
+    places = {(r.view.name, r.holders) for r in shard_map.by_tensor["model.embed_tokens.weight"]}
+    assert places == {
+        ("chunk0.embedding.word_embeddings.weight", (0,)),
+        ("chunk0.embedding.word_embeddings.weight", (1,)),
+        ("chunk0.output_layer.weight", (2,)),
+        ("chunk0.output_layer.weight", (3,)),
+    }
+
+
+def test_a_critic_has_a_value_head_and_no_language_head():
+    shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2), value_head=True)
+    assert "lm_head.weight" not in shard_map.tensors
+    assert shard_map.tensors[VALUE_HEAD].shape == (1, 6)
+    assert [r.holders for r in shard_map.by_tensor[VALUE_HEAD]] == [(0, 1)]
+
+
+def test_the_docstrings_map():
+    """4 key/value groups on tp=2, dp=2, pp=2; 8 heads of size 2 are 16 rows of q."""
+    shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2, dp=2, pp=2))
+    rows = {}
+    for region in shard_map.by_tensor["model.layers.0.self_attn.q_proj.weight"]:
+        for rank in region.holders:
+            rows.setdefault(rank, set()).update(range(region.box.start[0], region.box.stop[0]))
+    assert rows == {
+        0: set(range(8)),
+        2: set(range(8)),
+        1: set(range(8, 16)),
+        3: set(range(8, 16)),
+    }
+
+
+def test_expert_groups_of_the_docstring():
+    grid = TrainLayout(tp=2, dp=2, pp=2, ep=2).expert_grid
+    assert grid.groups("ep") == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert grid.groups("edp") == [(0, 2), (1, 3), (4, 6), (5, 7)]
+
+
+def test_the_map_may_start_at_any_rank_and_travel_in_any_type():
+    shard_map = megatron_shard_map(
+        architecture(), TrainLayout(tp=2, first_rank=6), dtype="bfloat16"
+    )
+    assert shard_map.holders == (6, 7)
+    assert {spec.dtype for spec in shard_map.tensors.values()} == {"bfloat16"}
+
+
+def test_bytes_of_llama_405b_on_4096_ranks():
+    """Every rank of a middle stage holds 8 layers over 8 ranks, norms whole."""
+    arch = architecture_from(LLAMA_31_405B)
+    sizes = shard_sizes(megatron_shard_map(arch, TrainLayout(tp=8, pp=16, dp=32)))
+    hidden, ffn, q, kv = 16384, 53248, 16384, 1024
+    layer = ((q + 2 * kv) * hidden + hidden * q + 3 * hidden * ffn) // 8 + 2 * hidden
+    vocabulary = 128256 // 8 * hidden
+    assert len(sizes) == 4096
+    assert sizes[0] == 2 * (7 * layer + vocabulary)
+    assert sizes[8 * 32 * 7 + 3] == 2 * 8 * layer
+    assert sizes[4095] == 2 * (7 * layer + vocabulary + hidden)
+
+
+@given(st.integers(1, 300), st.integers(1, 12), st.sampled_from([1, 8, 64]))
+def test_vocabulary_is_padded_to_the_next_common_multiple(vocab, tp, multiple):
+    fitting = [n for n in range(vocab, vocab + multiple * tp) if n % tp == 0 and n % multiple == 0]
+    assert padded_vocab(vocab, tp, multiple) == fitting[0]
+
+
+def test_padding_of_real_vocabularies():
+    assert padded_vocab(128256, 8) == 128256
+    assert padded_vocab(151936, 8) == 151936
+    assert padded_vocab(32003, 4) == 32064
+
+
+@pytest.mark.parametrize(
+    "arch, layout, words",
+    [
+        (architecture(), TrainLayout(tp=3), ["tensor_parallel = 3", "8 attention heads"]),
+        (
+            architecture(ffn_size=6),
+            TrainLayout(tp=4),
+            ["tensor_parallel = 4", "6 ffn size", "divisor of 6"],
+        ),
+        (
+            architecture(num_heads=12, num_kv_heads=4, ffn_size=12),
+            TrainLayout(tp=6),
+            ["tensor_parallel = 6", "4 key/value heads"],
+        ),
+        (architecture(), TrainLayout(ep=2), ["expert_parallel = 2", "no experts"]),
+        (moe(), TrainLayout(dp=3, ep=3), ["expert_parallel = 3", "4 experts"]),
+        (moe(), TrainLayout(tp=8, etp=3), ["expert_tensor_parallel = 3", "8 ffn size"]),
+        (
+            moe(),
+            TrainLayout(tp=2, ep=4),
+            ["expert_parallel 4 x expert_tensor_parallel 1", "tensor_parallel 2 x data_parallel 1"],
+        ),
+        (architecture(), TrainLayout(pp=7), ["4 layers", "pipeline_parallel = 7"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, TrainLayout) else "",
+)
+def test_sizes_that_do_not_divide_are_named(arch, layout, words):
+    with pytest.raises(LayoutError) as caught:
+        megatron_shard_map(arch, layout)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_check_accepts_what_divides():
+    check_megatron_layout(architecture(), TrainLayout(tp=8, pp=4))
+    check_megatron_layout(moe(), TrainLayout(tp=2, dp=4, ep=4, etp=2))

@@ -1,0 +1,84 @@
+"""Dealing decoder layers to pipeline stages."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
+
+
+def test_llama_405b_on_16_stages():
+    """As trained (arXiv 2407.21783, section 3.3.2): one layer fewer on the first and the last."""
+    assert layers_per_stage(126, 16) == ((7, *[8] * 14, 7),)
+
+
+def test_the_docstrings_examples():
+    assert layers_per_stage(8, 4, 2) == ((1, 1, 1, 1), (1, 1, 1, 1))
+    assert layers_per_stage(6, 4, 2) == ((0, 1, 1, 1), (1, 1, 1, 0))
+
+
+def test_one_missing_layer_is_taken_from_the_output_layers_stage():
+    assert layers_per_stage(7, 4) == ((2, 2, 2, 1),)
+
+
+splits = st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(1, 3))
+
+
+@given(splits)
+def test_a_split_is_even_but_for_the_ends(sizes):
+    num_layers, num_stages, num_chunks = sizes
+    try:
+        counts = layers_per_stage(*sizes)
+    except LayoutError:
+        full = -(-num_layers // (num_stages * num_chunks))
+        assert full * num_stages * num_chunks - num_layers > 2, "refused though two ends suffice"
+        return
+    order = [n for row in counts for n in row]
+    assert [len(row) for row in counts] == [num_stages] * num_chunks
+    assert sum(order) == num_layers
+    assert min(order) >= 0
+    assert len(set(order[1:-1])) <= 1
+    assert all(max(order) - 1 <= n for n in order)
+
+
+@given(splits)
+def test_stages_hold_consecutive_layers_in_the_order_they_run(sizes):
+    num_layers, num_stages, num_chunks = sizes
+    try:
+        counts = layers_per_stage(*sizes)
+    except LayoutError:
+        return
+    run = [
+        layer
+        for chunk in range(num_chunks)
+        for stage in range(num_stages)
+        for layer in stage_layers(counts, stage, chunk)
+    ]
+    assert run == list(range(num_layers))
+
+
+def test_interleaved_chunks():
+    counts = layers_per_stage(4, 2, 2)
+    assert [list(stage_layers(counts, 0, c)) for c in (0, 1)] == [[0], [2]]
+    assert [list(stage_layers(counts, 1, c)) for c in (0, 1)] == [[1], [3]]
+
+
+@pytest.mark.parametrize("num_layers, num_stages, num_chunks", [(32, 5, 1), (10, 4, 2), (1, 4, 1)])
+def test_a_refusal_names_the_sizes_and_every_stage_count_that_works(
+    num_layers, num_stages, num_chunks
+):
+    with pytest.raises(LayoutError) as caught:
+        layers_per_stage(num_layers, num_stages, num_chunks)
+    message = str(caught.value)
+    assert f"{num_layers} layers" in message
+    assert f"pipeline_parallel = {num_stages} x virtual_pipeline = {num_chunks}" in message
+    offered = [int(n) for n in re.findall(r"\d+", message.rsplit("[", 1)[1])]
+    for count in range(1, num_layers + 3):
+        if count in offered:
+            layers_per_stage(num_layers, count, num_chunks)
+        else:
+            with pytest.raises(LayoutError):
+                layers_per_stage(num_layers, count, num_chunks)

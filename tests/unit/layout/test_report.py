@@ -1,0 +1,200 @@
+"""Counting what a resharding costs, against plain arithmetic and HybridFlow's Table 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture, moe
+from tests.unit.layout.simulate import carry_out, elements_of
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.generation import generation_groups
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.report import Spread, reshard_report
+from verl_hpc.layout.vllm import vllm_shard_map
+
+
+def test_a_spread():
+    assert Spread.of(iter([3, 1, 8])) == Spread(1, 4.0, 8)
+
+
+@pytest.mark.parametrize(
+    "layout, rollout_tp, per_node",
+    [
+        (TrainLayout(tp=4, dp=2), 2, 4),
+        (TrainLayout(tp=2, pp=2, dp=2), 2, 2),
+        (TrainLayout(tp=2, dp=4), 4, 8),
+        (TrainLayout(pp=2, dp=1), 1, 1),
+    ],
+    ids=str,
+)
+def test_every_figure_of_a_small_model(layout, rollout_tp, per_node):
+    arch = architecture()
+    report = reshard_report(arch, layout, rollout_tp, per_node)
+    source = megatron_shard_map(arch, layout)
+    grouping = "zero_redundancy" if layout.tp % rollout_tp == 0 else "contiguous"
+    groups = generation_groups(layout.grid, rollout_tp, grouping)
+    target = vllm_shard_map(arch, groups.tensor_parallel_groups)
+    nodes = nodes_of(layout.num_ranks, per_node)
+    plan = plan_transfer(source, target, nodes)
+
+    ranks = range(layout.num_ranks)
+    _, received = carry_out(plan, source, target)
+    assert report.received_bytes_per_rank == Spread.of(4 * received[r] for r in ranks)
+    assert report.minimum_bytes_per_rank == report.received_bytes_per_rank
+    assert report.minimum_inbound_bytes_per_node == report.inbound_bytes_per_node
+    entering = plan.inbound_bytes(nodes)
+    assert report.inbound_bytes_per_node == Spread.of(entering.get(n, 0) for n in set(nodes))
+
+    assert report.model_bytes == 4 * arch.num_parameters
+    held = [4 * sum(map(len, elements_of(source, r).values())) for r in ranks]
+    assert report.allgather_bytes_per_rank == Spread.of(report.model_bytes - h for h in held)
+    assert report.messages > 0
+    assert 0 < report.peak_bucket_bytes <= sum(received.values()) * 4
+    assert 0 < report.planning_seconds < 60
+
+
+def test_the_papers_formula_is_met_where_nothing_is_replicated():
+    """Table 2: (t p - t_g p_g) / (t_g p_g t p) M, but for norms, which all ranks hold."""
+    arch = architecture(vocab_size=128, num_kv_heads=8)
+    report = reshard_report(arch, TrainLayout(tp=8, dp=2), 2, 8)
+    assert report.paper_bytes_per_rank == (8 - 2) / (2 * 8) * report.model_bytes
+    norms = 4 * arch.hidden_size * (2 * arch.num_layers + 1)
+    received = report.received_bytes_per_rank
+    assert received.min == received.max == (8 - 2) / (2 * 8) * (report.model_bytes - norms)
+
+
+FIGURE_14 = {
+    "7B": (dict(layers=32, hidden=4096, ffn=11008, heads=32), 2, 8, 1),
+    "13B": (dict(layers=40, hidden=5120, ffn=13824, heads=40), 4, 8, 1),
+    "34B": (dict(layers=48, hidden=8192, ffn=22016, heads=64, kv=8), 8, 8, 4),
+    "70B": (dict(layers=80, hidden=8192, ffn=28672, heads=64, kv=8), 8, 8, 8),
+}
+"""The paper's Llama models with its (t_g, T, P) of figure 14."""
+
+
+@pytest.mark.parametrize("model", FIGURE_14)
+def test_the_papers_own_models(model):
+    sizes, rollout_tp, tp, pp = FIGURE_14[model]
+    arch = architecture(
+        num_layers=sizes["layers"],
+        hidden_size=sizes["hidden"],
+        ffn_size=sizes["ffn"],
+        num_heads=sizes["heads"],
+        num_kv_heads=sizes.get("kv", sizes["heads"]),
+        head_size=128,
+        vocab_size=32000,
+        dtype="bfloat16",
+    )
+    report = reshard_report(arch, TrainLayout(tp=tp, pp=pp), rollout_tp, 8)
+    received, least = report.received_bytes_per_rank, report.minimum_bytes_per_rank
+    assert received == least
+    group = tp * pp / rollout_tp
+    assert report.paper_bytes_per_rank == pytest.approx(
+        (group - 1) / (tp * pp) * 2 * arch.num_parameters
+    )
+    assert received.mean == pytest.approx(report.paper_bytes_per_rank, rel=1e-3)
+
+
+def test_equal_sizes_move_nothing():
+    report = reshard_report(architecture(vocab_size=64), TrainLayout(tp=2, dp=2), 2, 4)
+    nothing = Spread(0, 0.0, 0)
+    assert report.received_bytes_per_rank == report.inbound_bytes_per_node == nothing
+    assert (report.messages, report.peak_bucket_bytes, report.paper_bytes_per_rank) == (0, 0, 0.0)
+
+
+def test_the_paper_has_no_figure_for_another_grouping():
+    layout = TrainLayout(tp=4, dp=2)
+    contiguous = reshard_report(architecture(), layout, 2, 8, "contiguous")
+    grouped = reshard_report(architecture(), layout, 2, 8)
+    assert contiguous.paper_bytes_per_rank is None
+    assert reshard_report(architecture(), layout, 8, 8).paper_bytes_per_rank is None
+    assert contiguous.received_bytes_per_rank.mean > grouped.received_bytes_per_rank.mean
+
+
+def test_zero_redundancy_is_not_forced_where_it_cannot_be():
+    with pytest.raises(LayoutError, match="zero-redundancy"):
+        reshard_report(architecture(), TrainLayout(tp=2, dp=2), 4, 4, "zero_redundancy")
+
+
+def test_another_type_on_the_wire_scales_the_bytes():
+    layout = TrainLayout(tp=4, dp=2)
+    wide = reshard_report(architecture(), layout, 2, 8)
+    half = reshard_report(architecture(), layout, 2, 8, dtype="bfloat16")
+    assert half.model_bytes * 2 == wide.model_bytes
+    assert half.received_bytes_per_rank.max * 2 == wide.received_bytes_per_rank.max
+
+
+def test_no_message_is_larger_than_the_bucket():
+    arch = architecture(hidden_size=64, vocab_size=640)
+    report = reshard_report(arch, TrainLayout(tp=4), 1, 4, bucket_bytes=8192)
+    assert 4096 < report.peak_bucket_bytes <= 8192
+    assert report.messages >= sum([report.received_bytes_per_rank.min] * 4) / 8192
+
+
+def test_experts_may_leave_their_expert_parallel_group():
+    layout = TrainLayout(tp=2, dp=2, ep=4)
+    report = reshard_report(moe(), layout, 2, 4)
+    assert report.received_bytes_per_rank == report.minimum_bytes_per_rank
+    assert report.received_bytes_per_rank.max > 0
+
+
+def test_json_has_every_figure_and_no_other():
+    found = reshard_report(architecture(), TrainLayout(tp=4), 2, 2).as_json()
+    spreads = {
+        "received_bytes_per_rank",
+        "minimum_bytes_per_rank",
+        "allgather_bytes_per_rank",
+        "inbound_bytes_per_node",
+        "minimum_inbound_bytes_per_node",
+    }
+    numbers = {
+        "paper_bytes_per_rank",
+        "model_bytes",
+        "peak_bucket_bytes",
+        "messages",
+        "planning_seconds",
+    }
+    assert set(found) == spreads | numbers
+    assert all(set(found[name]) == {"min", "mean", "max"} for name in spreads)
+    assert json.loads(json.dumps(found)) == found
+
+
+AT_SCALE = """
+import json, resource, sys
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.report import reshard_report
+
+config = json.loads(sys.argv[1])
+layout = TrainLayout(tp=8, pp=16, dp=32)
+report = reshard_report(architecture_from(config), layout, rollout_tp=8, gpus_per_node=8)
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({**report.as_json(), "resident_bytes": used}))
+"""
+
+
+def test_llama_405b_on_4096_ranks():
+    """In a process of its own: the plan must fit a login node, which allows a gibibyte."""
+    finished = subprocess.run(
+        [sys.executable, "-c", AT_SCALE, json.dumps(LLAMA_31_405B)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(finished.stdout)
+    assert found["model_bytes"] == 2 * PUBLISHED["Llama-3.1-405B"][1] == 811_706_777_600
+    assert found["received_bytes_per_rank"] == found["minimum_bytes_per_rank"]
+    assert found["inbound_bytes_per_node"] == found["minimum_inbound_bytes_per_node"]
+    assert found["paper_bytes_per_rank"] == (8 * 16 - 8) / (8 * 8 * 16) * 811_706_777_600
+    assert found["received_bytes_per_rank"]["mean"] == pytest.approx(
+        found["paper_bytes_per_rank"], rel=1e-3
+    )
+    # Gathering full tensors would receive the model but for the rank's own 128th part.
+    assert found["allgather_bytes_per_rank"]["mean"] > 8 * found["received_bytes_per_rank"]["mean"]
+    assert 128 * 2**20 < found["peak_bucket_bytes"] <= 256 * 2**20
+    assert found["planning_seconds"] < 60
+    assert found["resident_bytes"] < 2**30

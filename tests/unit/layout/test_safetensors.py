@@ -1,0 +1,125 @@
+"""Directories written by the safetensors library itself, and damaged ones."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.safetensors import read_header, safetensors_shard_map
+from verl_hpc.layout.shard_map import ITEM_BYTES, TensorSpec, shard_sizes
+
+
+def save(directory, name="model.safetensors", **tensors):
+    file = directory / name
+    save_file(tensors or {"w": torch.zeros(4, 3)}, file, metadata={"format": "pt"})
+    return file
+
+
+def index(directory, **weight_map):
+    file = directory / "model.safetensors.index.json"
+    file.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_every_element_type(tmp_path, dtype):
+    save(tmp_path, w=torch.zeros(2, 3).to(getattr(torch, dtype)))
+    found = safetensors_shard_map(tmp_path)
+    assert found.tensors == {"w": TensorSpec((2, 3), dtype)}
+    assert found.num_bytes == 6 * ITEM_BYTES[dtype]
+
+
+def test_each_tensor_is_held_whole_by_its_file(tmp_path):
+    first = save(tmp_path, "a.safetensors", u=torch.zeros(4, 3), v=torch.zeros(2, 2, 2))
+    second = save(tmp_path, "b.safetensors", w=torch.zeros(5))
+    found = safetensors_shard_map(str(tmp_path))
+    assert found.holders == (str(first), str(second))
+    held = {r.tensor: (r.holders, r.box.shape, r.view) for r in found.regions}
+    assert {t: h[:2] for t, h in held.items()} == {
+        "u": ((str(first),), (4, 3)),
+        "v": ((str(first),), (2, 2, 2)),
+        "w": ((str(second),), (5,)),
+    }
+    view = held["v"][2]
+    assert (view.name, view.offset, view.strides) == ("v", 0, (4, 2, 1))
+    assert shard_sizes(found) == {str(first): 4 * 20, str(second): 4 * 5}
+
+
+def test_a_scalar(tmp_path):
+    save(tmp_path, s=torch.tensor(3.0))
+    assert safetensors_shard_map(tmp_path).tensors == {"s": TensorSpec((), "float32")}
+
+
+def test_the_header_is_what_was_saved(tmp_path):
+    header = read_header(save(tmp_path, w=torch.zeros(4, 3)))
+    assert header == {"w": {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}}
+
+
+def test_only_files_of_the_index_are_read(tmp_path):
+    """Some published directories hold the same weights a second time under other names."""
+    save(tmp_path, "model-1.safetensors", u=torch.zeros(2))
+    save(tmp_path, "model-2.safetensors", w=torch.zeros(2))
+    save(tmp_path, "consolidated.safetensors", other=torch.zeros(2))
+    index(tmp_path, u="model-1.safetensors", w="model-2.safetensors")
+    assert sorted(safetensors_shard_map(tmp_path).tensors) == ["u", "w"]
+
+
+def test_files_the_index_names_and_that_are_missing(tmp_path):
+    save(tmp_path, "model-2.safetensors", w=torch.zeros(2))
+    index(tmp_path, u="model-3.safetensors", v="model-1.safetensors", w="model-2.safetensors")
+    expected = r"index.json names files that are missing: model-1.safetensors, model-3.safetensors$"
+    with pytest.raises(ModelError, match=expected):
+        safetensors_shard_map(tmp_path)
+
+
+def test_a_tensor_in_two_files(tmp_path):
+    save(tmp_path, "a.safetensors", w=torch.zeros(2))
+    save(tmp_path, "b.safetensors", w=torch.zeros(2))
+    with pytest.raises(ModelError, match=r"b.safetensors: tensor w is also in another file"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_no_directory(tmp_path):
+    with pytest.raises(ModelError, match=r"no directory .*/absent; give a Hugging Face"):
+        safetensors_shard_map(tmp_path / "absent")
+
+
+def test_a_directory_without_safetensors(tmp_path):
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ModelError, match=rf"no \*.safetensors in {tmp_path}; convert other"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_a_file_cut_off_anywhere_is_refused(tmp_path):
+    file = save(tmp_path, w=torch.zeros(4, 3))
+    content = file.read_bytes()
+    read_header(file)
+    for length in range(len(content)):
+        file.write_bytes(content[:length])
+        with pytest.raises(ModelError, match=r"model.safetensors: "):
+            read_header(file)
+
+
+def test_a_truncated_file_names_both_sizes(tmp_path):
+    file = save(tmp_path, w=torch.zeros(4, 3))
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ModelError, match=rf"{size - 5} bytes, .* {size}; .* download it again"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_a_damaged_header(tmp_path):
+    file = save(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[8:12] = b"\xff\xff\xff\xff"
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"model.safetensors: damaged safetensors header"):
+        safetensors_shard_map(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 a zip file, say", b"\xff" * 64, b""])
+def test_another_format_under_the_name(tmp_path, content):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"model.safetensors: not a safetensors file"):
+        safetensors_shard_map(tmp_path)

@@ -1,0 +1,195 @@
+"""vLLM's memory, built tensor by tensor with numpy, against the shard map."""
+
+import numpy as np
+import pytest
+
+from tests.unit.layout.models import architecture, moe
+from tests.unit.layout.simulate import (
+    EMPTY,
+    check_memory,
+    elements_of,
+    filled_memory,
+    logical_values,
+)
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.vllm import vllm_shard_map
+
+NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
+
+
+def split(matrix, parts, part, axis=0):
+    return np.split(matrix, parts, axis=axis)[part]
+
+
+def vocabulary(table, tp, t):
+    missing = -len(table) % 64
+    return split(np.pad(table, ((0, missing), (0, 0)), constant_values=EMPTY), tp, t)
+
+
+def attention(arch, tp, t, values, prefix):
+    """A rank's q heads over its k heads over its v heads; k and v replicated where they run out."""
+    found = {}
+    parts, part = (
+        (tp, t)
+        if arch.num_kv_heads >= tp
+        else (
+            arch.num_kv_heads,
+            t * arch.num_kv_heads // tp,
+        )
+    )
+    for kind in ["weight", "bias"][: 1 + arch.qkv_bias]:
+        q, k, v = (values[f"{prefix}.{p}_proj.{kind}"] for p in "qkv")
+        found[f"{prefix}.qkv_proj.{kind}"] = np.concatenate(
+            [split(q, tp, t), split(k, parts, part), split(v, parts, part)]
+        )
+    name = f"{prefix}.o_proj.weight"
+    found[name] = split(values[name], tp, t, axis=1)
+    for head in "qk" * arch.qk_norm:
+        found[f"{prefix}.{head}_norm.weight"] = values[f"{prefix}.{head}_norm.weight"]
+    return found
+
+
+def mlp(tp, t, values, prefix):
+    gate, up = (split(values[f"{prefix}.{n}_proj.weight"], tp, t) for n in ("gate", "up"))
+    name = f"{prefix}.down_proj.weight"
+    return {
+        f"{prefix}.gate_up_proj.weight": np.concatenate([gate, up]),
+        name: split(values[name], tp, t, axis=1),
+    }
+
+
+def experts(arch, tp, t, values, prefix):
+    """Part of every expert: (experts, 2 width, hidden) and (experts, hidden, width)."""
+    names = arch.expert_names
+    base = f"{prefix}.{names.experts}"
+    w13, w2 = [], []
+    for e in range(arch.num_experts):
+        gate, up, down = (
+            values[f"{base}.{e}.{n}.weight"] for n in (names.gate, names.up, names.down)
+        )
+        w13.append(np.concatenate([split(gate, tp, t), split(up, tp, t)]))
+        w2.append(split(down, tp, t, axis=1))
+    router = f"{prefix}.{names.router}"
+    return {
+        router: values[router],
+        f"{base}.w13_weight": np.stack(w13),
+        f"{base}.w2_weight": np.stack(w2),
+    }
+
+
+def local_tensors(arch, tp, t, values):
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    found = {embedding: vocabulary(values[embedding], tp, t)}
+    for layer in range(arch.num_layers):
+        prefix = f"model.layers.{layer}"
+        found |= {f"{prefix}.{norm}": values[f"{prefix}.{norm}"] for norm in NORMS}
+        found |= attention(arch, tp, t, values, f"{prefix}.self_attn")
+        found |= (
+            experts(arch, tp, t, values, prefix)
+            if arch.is_moe
+            else mlp(tp, t, values, f"{prefix}.mlp")
+        )
+    found["model.norm.weight"] = values["model.norm.weight"]
+    if not arch.tied_embeddings:
+        found[head] = vocabulary(values[head], tp, t)
+    return found
+
+
+def check(arch, replicas):
+    shard_map = vllm_shard_map(arch, replicas)
+    memory, values = filled_memory(shard_map), logical_values(shard_map)
+    assert set(shard_map.holders) == {rank for group in replicas for rank in group}
+    for group in replicas:
+        for t, rank in enumerate(group):
+            check_memory(memory[rank], local_tensors(arch, len(group), t, values))
+
+
+REPLICAS = [
+    [(0,)],
+    [(0,), (1,)],
+    [(0, 2), (1, 3)],
+    [(3, 1, 0, 2)],
+    [tuple(range(8)), tuple(range(8, 16))],
+]
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied_embeddings": True},
+        {"family": "qwen2", "qkv_bias": True},
+        {"family": "qwen3", "qk_norm": True},
+        {"num_kv_heads": 1},
+        {"num_kv_heads": 8, "head_size": 3},
+        {"vocab_size": 65},
+    ],
+    ids=["llama", "tied", "qwen2", "qwen3", "multi-query", "multi-head", "padded"],
+)
+def test_memory_of_every_rank(replicas, changes):
+    check(architecture(num_layers=2, **changes), replicas)
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_memory_of_experts(replicas, family):
+    check(moe(family, num_layers=2), replicas)
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+def test_every_engine_covers_every_tensor(replicas):
+    shard_map = vllm_shard_map(architecture(num_layers=1), replicas)
+    for group in replicas:
+        parts = [elements_of(shard_map, rank) for rank in group]
+        for tensor, whole in logical_values(shard_map).items():
+            held = set().union(*(part.get(tensor, set()) for part in parts))
+            assert held == set(whole.ravel().tolist()), (group, tensor)
+
+
+def test_replicated_key_heads_of_the_docstring():
+    shard_map = vllm_shard_map(architecture(num_kv_heads=2), [(0, 1, 2, 3), (4, 5, 6, 7)])
+    keys = shard_map.by_tensor["model.layers.0.self_attn.k_proj.weight"]
+    heads = {rank: set() for rank in range(8)}
+    for region in keys:
+        for rank in region.holders:
+            heads[rank] |= {row // 2 for row in range(region.box.start[0], region.box.stop[0])}
+    assert heads == {r: {0} if r in (0, 1, 4, 5) else {1} for r in range(8)}
+
+
+def test_the_last_rank_may_hold_padding_alone():
+    shard_map = vllm_shard_map(architecture(vocab_size=65), [(0, 1, 2, 3)])
+    rows = {
+        r.holders: (r.box.start[0], r.box.stop[0]) for r in shard_map.by_tensor["lm_head.weight"]
+    }
+    assert rows == {(0,): (0, 32), (1,): (32, 64), (2,): (64, 65)}
+
+
+def test_the_type_that_travels():
+    assert vllm_shard_map(architecture(), [(0,)]).tensors["lm_head.weight"].dtype == "float32"
+    half = vllm_shard_map(architecture(), [(0,)], "float16")
+    assert {spec.dtype for spec in half.tensors.values()} == {"float16"}
+
+
+@pytest.mark.parametrize(
+    "changes, tp, words",
+    [
+        ({}, 3, ["rollout tensor_parallel = 3", "8 attention heads", "divisor of 8"]),
+        ({"ffn_size": 6}, 4, ["rollout tensor_parallel = 4", "6 ffn size"]),
+        (
+            {"num_heads": 6, "num_kv_heads": 6, "ffn_size": 6},
+            3,
+            ["rollout tensor_parallel = 3", "70 rows", "multiple of 64", "power of 2"],
+        ),
+        (
+            {"num_heads": 24, "num_kv_heads": 6},
+            4,
+            ["rollout tensor_parallel = 4", "6 key/value heads", "one must divide the other"],
+        ),
+    ],
+)
+def test_sizes_that_vllm_cannot_shard_by_are_named(changes, tp, words):
+    with pytest.raises(LayoutError) as caught:
+        vllm_shard_map(architecture(**changes), [tuple(range(tp))])
+    for word in words:
+        assert word in str(caught.value)

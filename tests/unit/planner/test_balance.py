@@ -1,0 +1,124 @@
+"""Dealing out work, against every possible deal of small cases."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_hpc.planner.balance import attention_cost, balance, micro_batches
+
+costs = st.lists(st.integers(1, 50), max_size=12)
+bins = st.integers(1, 5)
+
+
+def sums(costs, dealt):
+    return [sum(costs[i] for i in indices) for indices in dealt]
+
+
+def least_largest_sum(costs, num_bins):
+    """Of all deals, the smallest largest bin."""
+    return min(
+        max(sum(c for c, b in zip(costs, deal, strict=True) if b == k) for k in range(num_bins))
+        for deal in product(range(num_bins), repeat=len(costs))
+    )
+
+
+def test_the_docstrings_costs():
+    assert balance([8, 7, 6, 5, 4], 2) == [[1, 3, 4], [0, 2]]
+
+
+@given(st.lists(st.floats(0, 1e6) | st.integers(0, 50), max_size=30), bins)
+def test_every_index_is_dealt_once_largest_bin_first(costs, num_bins):
+    dealt = balance(costs, num_bins)
+    assert len(dealt) == num_bins
+    assert sorted(i for indices in dealt for i in indices) == list(range(len(costs)))
+    assert all(indices == sorted(indices) for indices in dealt)
+    loads = sums(costs, dealt)
+    assert loads == pytest.approx(sorted(loads, reverse=True), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
+def test_the_largest_bin_is_near_the_least_possible(costs, num_bins):
+    """4/3 - 1/(3k), the bound of the largest-differencing method for any number k of bins."""
+    bound = 4 / 3 - 1 / (3 * num_bins)
+    assert max(sums(costs, balance(costs, num_bins))) <= bound * least_largest_sum(costs, num_bins)
+
+
+def test_many_sequences_are_dealt_almost_evenly():
+    lengths = [37 + 997 * i % 2048 for i in range(512)]
+    loads = sums(lengths, balance(lengths, 8))
+    assert max(loads) - min(loads) <= 0.001 * max(loads)
+
+
+@given(costs.filter(len), bins)
+def test_the_deal_depends_on_nothing_else(costs, num_bins):
+    assert balance(costs, num_bins) == balance(tuple(map(float, costs)), num_bins)
+
+
+def test_equal_costs_are_dealt_in_equal_numbers():
+    assert sorted(map(len, balance([3] * 12, 4))) == [3] * 4
+
+
+@pytest.mark.parametrize("num_bins", [1, 3])
+def test_fewer_costs_than_bins(num_bins):
+    assert balance([], num_bins) == [[]] * num_bins
+    assert balance([5], num_bins) == [[0], *[[]] * (num_bins - 1)]
+    assert balance([4, 5], 4) == [[1], [0], [], []]
+
+
+lengths = st.lists(st.integers(1, 60), max_size=14)
+
+
+@given(lengths, st.integers(1, 100), st.integers(1, 4), st.integers(1, 6))
+def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple, at_least):
+    dealt = micro_batches(lengths, max_tokens, multiple, at_least)
+    assert sorted(i for indices in dealt for i in indices) == list(range(len(lengths)))
+    assert len(dealt) % multiple == 0
+    assert len(dealt) >= at_least
+    for indices, tokens in zip(dealt, sums(lengths, dealt), strict=True):
+        assert tokens <= max_tokens or len(indices) == 1
+
+
+@given(lengths, st.integers(1, 100), st.integers(1, 4), st.integers(1, 6))
+def test_no_more_micro_batches_than_differencing_needs(lengths, max_tokens, multiple, at_least):
+    """Every smaller allowed number breaks the budget or is below what the tokens ask for."""
+    count = len(micro_batches(lengths, max_tokens, multiple, at_least))
+    for fewer in range(multiple, count, multiple):
+        loads = balance(lengths, fewer)
+        assert (
+            fewer < at_least
+            or fewer * max_tokens < sum(lengths)
+            or any(
+                len(b) > 1 and s > max_tokens
+                for b, s in zip(loads, sums(lengths, loads), strict=True)
+            )
+        )
+
+
+def test_a_sequence_beyond_the_budget_travels_alone():
+    assert sorted(micro_batches([100, 3, 3, 3], 10)) == [[0], [1, 2, 3]] or [0] in micro_batches(
+        [100, 3, 3, 3], 10
+    )
+
+
+def test_the_number_is_a_multiple_for_interleaved_pipelines():
+    dealt = micro_batches([10, 10, 10], 10, multiple=2)
+    assert len(dealt) == 4
+    assert sorted(map(len, dealt)) == [0, 1, 1, 1]
+
+
+def test_nothing_to_do_is_still_a_micro_batch():
+    """Ranks of one group must run the same number of passes."""
+    assert micro_batches([], 10) == [[]]
+    assert micro_batches([], 10, multiple=2, at_least=3) == [[], [], [], []]
+
+
+def test_attention_makes_long_sequences_dearer_than_their_tokens():
+    """Operations a layer: 24 h^2 a token in linear layers, 4 h L a token in attention."""
+    hidden = 64
+    for length in (1, 100, 5000):
+        operations = length * (24 * hidden**2 + 4 * hidden * length)
+        ratio = attention_cost(length, hidden) / attention_cost(1, hidden)
+        assert ratio == pytest.approx(operations / (24 * hidden**2 + 4 * hidden), rel=1e-12)

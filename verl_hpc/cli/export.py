@@ -1,0 +1,33 @@
+"""Write a checkpoint's actor as a Hugging Face directory that transformers loads.
+
+Reads one tensor file's worth at a time, compares the number of parameters and every tensor's
+checksum with what was read, and never overwrites.
+
+examples:
+  python -m verl_hpc export --step runs/NAME/checkpoints/latest --out my-model
+  python -m verl_hpc export --step runs/NAME/checkpoints/step_00000100 --out my-model \\
+      --dtype bfloat16
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--step", required=True, type=Path, metavar="DIR", help="step directory")
+    add("--out", required=True, type=Path, metavar="HF_DIR", help="directory to create")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as stored")
+    add("--shard-gb", type=float, default=5.0, metavar="N", help="largest file (default 5)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.checkpoint.convert import export_step
+
+    count = export_step(
+        arguments.step, arguments.out, arguments.dtype, int(arguments.shard_gb * 1e9)
+    )
+    print(f"{arguments.out}: {count:,} parameters, checksums verified")
+    return 0

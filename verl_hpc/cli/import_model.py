@@ -1,0 +1,34 @@
+"""Write a Hugging Face directory as step 0 of a checkpoint directory.
+
+With several MPI ranks each writes its part. A run starts from it by
+model.path: CHECKPOINTS/step_00000000; starting from the Hugging Face directory itself works, too.
+
+examples:
+  python -m verl_hpc import --hf my-model --out my-checkpoints
+  mpiexec -n 8 python -m verl_hpc import --hf my-model --out my-checkpoints
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hf", required=True, type=Path, metavar="HF_DIR", help="model to read")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="checkpoint directory"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from mpi4py import MPI
+
+    from verl_hpc.checkpoint.convert import import_model
+    from verl_hpc.runtime.control import Control
+
+    control = Control(MPI.COMM_WORLD)
+    path = import_model(control, arguments.hf, arguments.out)
+    if control.rank == 0:
+        print(path)
+    return 0

@@ -1,0 +1,45 @@
+"""Run a training configuration on the MPI ranks that this was started on.
+
+Start it with the launcher of your MPI library, or with srun; one process is a world of one rank.
+
+examples:
+  mpiexec -n 4 python -m verl_hpc train --config configs/run/quickstart.yaml
+  srun --mpi=pmi2 python -m verl_hpc train --config run.yaml optimizer.lr=1e-6 seed=3
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from verl_hpc.config.load import load_config
+from verl_hpc.errors import ConfigError
+from verl_hpc.runtime import environment
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", required=True, metavar="YAML", help="the run's configuration")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.field=value", help="settings over the file's"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    environment.fix_hash_seed()
+    try:
+        config = load_config(arguments.config, arguments.overrides)
+    except ConfigError:
+        # Every rank reads the same file; one of them complaining is enough.
+        if environment.launcher_rank() == 0:
+            raise
+        return 1
+    from verl_hpc.runtime.session import session
+    from verl_hpc.trainer.train import train
+
+    settings = config.runtime
+    with session(
+        collective_timeout_s=settings.collective_timeout_s,
+        late_after_s=settings.late_after_s,
+        threads_per_rank=settings.threads_per_rank,
+    ) as here:
+        train(here, config)
+    return 0

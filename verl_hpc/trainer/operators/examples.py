@@ -1,0 +1,56 @@
+"""Rows of a data set as examples to imitate."""
+
+from __future__ import annotations
+
+import torch
+
+from verl_hpc.data.prompts import encode_example, fit_prompt
+from verl_hpc.data.sources import read_problems
+from verl_hpc.errors import DataError
+from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.operators.generate import Prompts, deal_to_replicas, share
+from verl_hpc.trainer.workers import TRAIN, Workers
+
+
+def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
+    """Encode a step's rows; every rank encodes all of them and keeps its replica's.
+
+    Answers longer than rollout.max_response_tokens lose their end; prompts follow
+    rollout.overlong_prompt.
+
+    Raises:
+        DataError: a row without an answer, an overlong prompt, or no row left.
+    """
+    encoded = workers.session.control.together(lambda: _encode(workers, prompts))
+    if not encoded:
+        raise DataError(
+            f"step {prompts.step}: every prompt was dropped for being longer than "
+            f"rollout.max_prompt_tokens = {workers.config.rollout.max_prompt_tokens}"
+        )
+    found = tuple(
+        Sample(i, i, row, len(prompt), len(answer), cut)
+        for i, (row, prompt, answer, cut) in enumerate(encoded)
+    )
+    count = workers.config.batch.mini_batches
+    batches = [list(share(len(found), i, count)) for i in range(count)]
+    lengths = [s.length for s in found]
+    dp, hidden = workers.layouts.train.dp, workers.arch.hidden_size
+    samples = Samples(found, {TRAIN: deal_to_replicas(lengths, batches, dp, hidden)}, batches)
+    mine = samples.owned_by(TRAIN, workers.group_index(TRAIN))
+    device = workers.session.device
+    tokens = [torch.tensor([*encoded[i][1], *encoded[i][2]], device=device) for i in mine]
+    return samples, Columns(mine, {TOKENS: tokens})
+
+
+def _encode(workers: Workers, prompts: Prompts) -> list[tuple[int, list[int], list[int], bool]]:
+    """(row, prompt ids, answer ids, whether the answer was cut) of each row that is kept."""
+    config = workers.config
+    limits = config.rollout
+    found = []
+    for problem in read_problems(workers.train_source, prompts.rows):
+        prompt, answer = encode_example(problem, workers.tokenizer, config.data.chat)
+        fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.index)
+        if fitted is not None:
+            cut = len(answer) > limits.max_response_tokens
+            found.append((problem.index, fitted, answer[: limits.max_response_tokens], cut))
+    return found

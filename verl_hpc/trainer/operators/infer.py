@@ -1,0 +1,136 @@
+"""Forward passes over a batch: log-probs of the policy and the reference, and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from verl_hpc.engines.megatron.engine import TokenOutputs
+from verl_hpc.errors import TrainingError
+from verl_hpc.trainer.batch import TOKENS, Columns, Samples
+from verl_hpc.trainer.operators.generate import ROLLOUT_LOG_PROBS
+from verl_hpc.trainer.workers import Workers
+
+OLD_LOG_PROBS = "old_log_probs"
+REF_LOG_PROBS = "ref_log_probs"
+VALUES = "values"
+
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """How far the rollout engine's log-probs are from the trainer's, over all sampled tokens."""
+
+    mean: float
+    """Mean absolute difference of probabilities' logarithms."""
+    max: float
+    entropy: float
+    """Mean entropy of the policy, a by-product of the same pass."""
+
+
+def response_part(sample_prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
+    """Of (L - 1,) outputs, element i of token i + 1, those of the response's tokens."""
+    return per_token[sample_prompt_length - 1 :]
+
+
+def old_log_probs(
+    workers: Workers, samples: Samples, sequences: Columns
+) -> tuple[Columns, Mismatch]:
+    """Log-probs that the policy ratio starts from, and the proof that generation used them.
+
+    They are the trainer's own (or, by algorithm.old_log_probs, the rollout engine's). Either way
+    both are compared: a rollout engine with other weights than the trainer's is not trained on.
+
+    Raises:
+        TrainingError: on every rank, if they differ by more than
+            rollout.verify.probe_tolerance on average.
+    """
+    if workers.sync is not None:
+        workers.sync.to_training()
+    outputs = workers.actor.infer(sequences[TOKENS], workers.config.rollout.temperature)
+    log_probs = [
+        response_part(p, o.log_probs)
+        for p, o in zip(_prompt_lengths(samples, sequences), outputs, strict=True)
+        if o.log_probs is not None
+    ]
+    mismatch = _compare(workers, samples, sequences, log_probs, outputs)
+    _check(workers, mismatch)
+    if workers.config.algorithm.old_log_probs == "rollout":
+        log_probs = sequences[ROLLOUT_LOG_PROBS]
+    return Columns(sequences.positions, {OLD_LOG_PROBS: log_probs}), mismatch
+
+
+def ref_log_probs(workers: Workers, samples: Samples, sequences: Columns) -> Columns:
+    """Log-probs under the weights that the run started from."""
+    assert workers.reference is not None
+    with workers.reference.in_place():
+        outputs = workers.actor.infer(sequences[TOKENS], workers.config.rollout.temperature)
+    found = [
+        response_part(p, o.log_probs)
+        for p, o in zip(_prompt_lengths(samples, sequences), outputs, strict=True)
+        if o.log_probs is not None
+    ]
+    return Columns(sequences.positions, {REF_LOG_PROBS: found})
+
+
+def values(workers: Workers, samples: Samples, sequences: Columns) -> Columns:
+    """Values of the state before each response token."""
+    assert workers.critic is not None
+    outputs = workers.critic.infer(sequences[TOKENS])
+    found = [
+        response_part(p, o.values)
+        for p, o in zip(_prompt_lengths(samples, sequences), outputs, strict=True)
+        if o.values is not None
+    ]
+    return Columns(sequences.positions, {VALUES: found})
+
+
+def _prompt_lengths(samples: Samples, columns: Columns) -> list[int]:
+    return [samples.samples[i].prompt_length for i in columns.positions]
+
+
+def _compare(
+    workers: Workers,
+    samples: Samples,
+    sequences: Columns,
+    log_probs: Sequence[torch.Tensor],
+    outputs: Sequence[TokenOutputs],
+) -> Mismatch:
+    differences = [
+        (ours - theirs).abs().double()
+        for ours, theirs in zip(log_probs, sequences[ROLLOUT_LOG_PROBS], strict=True)
+    ]
+    entropies = [
+        response_part(p, o.entropy).double().sum()
+        for p, o in zip(_prompt_lengths(samples, sequences), outputs, strict=True)
+        if o.entropy is not None
+    ]
+    zero = torch.zeros((), dtype=torch.float64, device=workers.session.device)
+    total, entropy = workers.reduce(
+        torch.stack([sum((d.sum() for d in differences), zero), sum(entropies, zero)])
+    ).tolist()
+    largest = max([float(d.max()) for d in differences if len(d)] + [0.0])
+    largest = max(workers.session.control.allgather(largest))
+    count = max(samples.num_response_tokens, 1)
+    return Mismatch(total / count, largest, entropy / count)
+
+
+def _check(workers: Workers, mismatch: Mismatch) -> None:
+    verify = workers.config.rollout.verify
+    if not verify.probe:
+        return
+    kind = workers.config.rollout.dtype or workers.config.model.dtype
+    tolerance = verify.probe_tolerance or _TOLERANCE[kind]
+    # Also true of NaN.
+    if not mismatch.mean <= tolerance:
+        error = TrainingError(
+            f"log-probs of the sampled tokens differ by {mismatch.mean:.3g} on average (largest "
+            f"{mismatch.max:.3g}) between the rollout engine and the trainer, more than "
+            f"rollout.verify.probe_tolerance = {tolerance:g}: generation did not use the trained "
+            "weights, or computes differently. Nothing was trained on them"
+        )
+        error.agreed = True
+        raise error

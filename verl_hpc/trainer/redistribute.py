@@ -1,0 +1,91 @@
+"""Moving samples between placements: the same planner and transfer that move weights.
+
+A column is a logical tensor of all samples' tokens, one behind another; a group of ranks holds the
+boxes of its samples. So a rank receives only what it lacks, inside a node where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import torch
+
+from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.runtime.world import World
+from verl_hpc.trainer.batch import TOKENS, Columns, Samples
+from verl_hpc.transfer.execute import Transfer
+
+Groups = Sequence[Sequence[int]]
+
+
+def redistribute(
+    world: World,
+    samples: Samples,
+    columns: Columns,
+    source: tuple[str, Groups],
+    target: tuple[str, Groups],
+    device: torch.device,
+) -> Columns:
+    """Columns as this rank has them under the target placement; all ranks call it.
+
+    Args:
+        samples: lengths and owners of all samples.
+        columns: what this rank has under the source placement.
+        source, target: (placement label, groups of ranks).
+        device: where the columns are.
+    """
+    dtypes = columns.dtypes
+    source_map = _column_map(samples, *source, dtypes)
+    target_map = _column_map(samples, *target, dtypes)
+    plan = plan_transfer(source_map, target_map, world.node_of)
+    label, groups = target
+    mine = [i for i, ranks in enumerate(groups) if world.rank in ranks]
+    positions = samples.owned_by(label, mine[0]) if mine else []
+    lengths = {name: [_length(samples, name, i) for i in positions] for name in dtypes}
+    memory = {
+        name: torch.empty(sum(lengths[name]), dtype=dtype, device=device)
+        for name, dtype in dtypes.items()
+    }
+    packed = {
+        name: _cat([v.to(device) for v in columns.values.get(name, ())], dtype, device)
+        for name, dtype in dtypes.items()
+    }
+    Transfer(plan, world.rank, verify=False).run(packed, memory, dtypes)
+    values = {name: list(memory[name].split(lengths[name])) for name in dtypes}
+    return Columns(positions, values, dtypes)
+
+
+def _cat(parts: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.cat(list(parts)) if parts else torch.empty(0, dtype=dtype, device=device)
+
+
+def _length(samples: Samples, column: str, position: int) -> int:
+    sample = samples.samples[position]
+    return sample.length if column == TOKENS else sample.response_length
+
+
+def _column_map(
+    samples: Samples, placement: str, groups: Groups, dtypes: Mapping[str, torch.dtype]
+) -> ShardMap:
+    """Where each column's samples are: one region a sample.
+
+    Four samples of lengths 3, 2, 4, 1, owned by groups 0, 1, 0, 1 of ranks (0, 1) and (2, 3): ranks
+    0 and 1 hold elements 0-3 and 5-9, at 0 and 3 of their memory.
+    """
+    holders = [tuple(sorted(ranks)) for ranks in groups]
+    tensors: dict[str, TensorSpec] = {}
+    regions: list[Region] = []
+    for name, dtype in dtypes.items():
+        lengths = [_length(samples, name, i) for i in range(len(samples))]
+        starts = [0, *accumulate(lengths)]
+        tensors[name] = TensorSpec((starts[-1],), str(dtype).removeprefix("torch."))
+        filled = [0] * len(groups)
+        for i, owner in enumerate(samples.owners[placement]):
+            if lengths[i]:
+                box = Box((starts[i],), (starts[i + 1],))
+                regions.append(Region(name, box, holders[owner], View(name, filled[owner], (1,))))
+                filled[owner] += lengths[i]
+    return ShardMap(tensors, regions)

@@ -1,0 +1,274 @@
+"""The loop: run a recipe's flow step by step, evaluate, save, and leave a report."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_hpc import __version__
+from verl_hpc.config.load import dump_config
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import CheckpointError
+from verl_hpc.flow import DataFlow, Move, Pipeline
+from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.report import write_report
+from verl_hpc.metrics.sinks import Sinks, open_sinks
+from verl_hpc.metrics.timers import Timers
+from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.batch import Columns
+from verl_hpc.trainer.evaluate import evaluate
+from verl_hpc.trainer.measure import memory_metrics, step_metrics
+from verl_hpc.trainer.operators.generate import Prompts
+from verl_hpc.trainer.recipes.grpo import grpo
+from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
+from verl_hpc.trainer.recipes.sft import sft
+from verl_hpc.trainer.redistribute import redistribute
+from verl_hpc.trainer.state import START, Progress, restore, save
+from verl_hpc.trainer.workers import Workers, build_workers
+
+_logger = logging.getLogger(__name__)
+
+RECIPES: Mapping[str, Callable[[Workers], DataFlow]] = {"sft": sft, "grpo": grpo, "ppo": ppo}
+
+FACTS = "facts.json"
+
+
+def train(session: Session, config: RunConfig) -> Progress:
+    """Run a configuration to its end, or on from its newest checkpoint; every rank calls it.
+
+    Returns:
+        How far the run got: `config.steps`, or earlier if evaluation.stop_at was reached.
+
+    Raises:
+        VerlHpcError: bad input, before any work is done; TrainingError, RewardError or DataError
+            in the middle of it. The last checkpoint is intact.
+    """
+    _make_run_directory(session, config)
+    session.enter("build engines")
+    workers = build_workers(session, config)
+    session.enter("restore")
+    restored = restore(workers)
+    with _open_records(session, config, restored) as records:
+        run = _Run(workers, records)
+        progress = run.to_the_end(restored or START)
+        records.finish(_facts(workers, progress))
+    return progress
+
+
+def _make_run_directory(session: Session, config: RunConfig) -> None:
+    def make() -> None:
+        directory = config.run_directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        except OSError as error:
+            raise CheckpointError(f"run.directory: cannot write {directory}: {error}") from error
+
+    session.control.together(make if session.world.rank == 0 else lambda: None)
+
+
+@dataclass
+class _Records:
+    """Metrics and views; real on rank 0, silent elsewhere."""
+
+    directory: Path
+    log: MetricsLog | None = None
+    sinks: Sinks | None = None
+    report: bool = False
+
+    def stage(self, name: str) -> None:
+        if self.sinks is not None:
+            self.sinks.stage(name)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.log is not None and self.sinks is not None:
+            self.log.write(step, metrics)
+            self.sinks.write(step, metrics)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        if self.log is not None:
+            text = json.dumps(facts, indent=1, default=str)
+            (self.directory / FACTS).write_text(text, encoding="utf-8")
+            if self.report:
+                write_report(self.directory, facts)
+
+
+@contextmanager
+def _open_records(
+    session: Session, config: RunConfig, restored: Progress | None
+) -> Iterator[_Records]:
+    directory = config.run_directory
+    if session.world.rank != 0:
+        yield _Records(directory)
+        return
+    resumed = None if restored is None else restored.step
+    settings = config.metrics
+    with (
+        MetricsLog(directory, resumed) as log,
+        open_sinks(
+            settings, directory, config.steps, recipe=config.recipe, resumed_from=resumed
+        ) as sinks,
+    ):
+        yield _Records(directory, log, sinks, settings.report)
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, workers: Workers, records: _Records) -> None:
+        self.workers = workers
+        self.config = workers.config
+        self.records = records
+        self.timers = Timers()
+        self._stages = ExitStack()
+        ranks = {label: tuple(r for g in gs for r in g) for label, gs in workers.groups.items()}
+        self.pipeline = RECIPES[self.config.recipe](workers).compile(ranks)
+        self.warmup: Pipeline | None = None
+        if self.config.recipe == "ppo" and self.config.critic.warmup_steps:
+            self.warmup = critic_warmup(workers).compile(ranks)
+        if workers.rank == 0:
+            picture = f"{self.pipeline.as_text()}\n\n{self.pipeline.as_mermaid()}\n"
+            (self.config.run_directory / "flow.txt").write_text(picture, encoding="utf-8")
+
+    def to_the_end(self, progress: Progress) -> Progress:
+        """Every step that is left, and a last save."""
+        generates = self.config.recipe != "sft"
+        metrics: dict[str, float] = {}
+        if generates or self._evaluates_at_start(progress):
+            metrics |= self._reshard()
+        if self._evaluates_at_start(progress):
+            metrics |= self._evaluate(0)
+            self._record(0, metrics)
+        saved = progress.step
+        while progress.step < self.config.steps:
+            step = progress.step + 1
+            progress, metrics = self._step(step, progress)
+            due = self._due(self.config.evaluation.every, step)
+            if generates or due:
+                metrics |= self._reshard()
+            if due:
+                metrics |= self._evaluate(step)
+            goal = self.config.evaluation.stop_at
+            reached = goal is not None and metrics.get("val/score/mean", goal - 1) >= goal
+            last = reached or step == self.config.steps
+            if last or self._due(self.config.checkpoint.every, step):
+                saved = self._save(progress, saved)
+            self._record(step, metrics)
+            if reached:
+                break
+        self._enter("end")
+        self._stages.close()
+        return progress
+
+    def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
+        rows, position = self.workers.order.take(progress.position, self.config.batch.size)
+        warming = self.warmup is not None and step <= self.config.critic.warmup_steps
+        pipeline = self.warmup if warming and self.warmup is not None else self.pipeline
+        values = pipeline.run(
+            rank=self.workers.rank,
+            mover=self._move,
+            enter=self._enter,
+            prompts=Prompts(step, rows),
+        )
+        return Progress(step, position), step_metrics(values)
+
+    def _move(self, move: Move, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Redistribute columns from one placement to another."""
+        moved: dict[str, Any] = {}
+        groups = self.workers.groups
+        for name in move.values:
+            columns = values[name]
+            assert isinstance(columns, Columns), name
+            moved[name] = redistribute(
+                self.workers.session.world,
+                values["samples"],
+                columns,
+                (move.source, groups[move.source]),
+                (move.target, groups[move.target]),
+                self.workers.session.device,
+            )
+        return moved
+
+    def _reshard(self) -> dict[str, float]:
+        self._enter("reshard")
+        assert self.workers.sync is not None
+        return self.workers.sync.to_generation()
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        self._enter("testing")
+        return evaluate(self.workers, step)
+
+    def _save(self, progress: Progress, saved: int) -> int:
+        self._enter("save_checkpoint")
+        try:
+            save(self.workers, progress)
+        except CheckpointError as error:
+            if self.config.checkpoint.on_write_failure == "stop":
+                raise
+            if self.workers.rank == 0:
+                _logger.warning(
+                    "going on without a checkpoint of step %s: %s", progress.step, error
+                )
+            return saved
+        if self.workers.sync is not None and self.config.recipe != "sft":
+            self.workers.sync.to_generation()
+        return progress.step
+
+    def _record(self, step: int, metrics: dict[str, float]) -> None:
+        self._stages.close()
+        metrics |= self.timers.drain() | memory_metrics()
+        if "perf/total_num_tokens" in metrics:
+            seconds = metrics["timing_s/step"]
+            metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
+            metrics["perf/time_per_step"] = seconds
+        self.records.write(step, metrics)
+
+    def _enter(self, name: str) -> None:
+        """One operator ends and the next begins, for the watchdog, the view and the timers."""
+        if self.workers.session.world.device != "cpu":
+            torch.cuda.synchronize()
+        self._stages.close()
+        self.workers.session.enter(name)
+        self.records.stage(name)
+        self._stages.enter_context(self.timers(name))
+
+    def _evaluates_at_start(self, progress: Progress) -> bool:
+        return progress.step == 0 and self.config.evaluation.at_start
+
+    @staticmethod
+    def _due(every: int, step: int) -> bool:
+        return every > 0 and step % every == 0
+
+
+def _facts(workers: Workers, progress: Progress) -> dict[str, Any]:
+    """What the report says besides the metrics."""
+    config, layouts = workers.config, workers.layouts
+    train = layouts.train
+    finished = progress.step == config.steps
+    return {
+        "name": config.name,
+        "recipe": config.recipe,
+        "state": "finished" if finished else "goal reached",
+        "total_steps": config.steps,
+        "config": dump_config(config),
+        "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",
+        "ranks": f"{workers.session.world.size} on {workers.session.world.num_nodes} nodes",
+        "training layout": f"tp {train.tp}, pp {train.pp}, dp {train.dp}, vpp {train.vpp}",
+        "rollout layout": (
+            f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
+            f"{layouts.num_replicas}, {layouts.grouping}"
+        ),
+        "versions": {
+            "verl_hpc": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }

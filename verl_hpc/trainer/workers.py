@@ -1,0 +1,191 @@
+"""What a rank has to work with: its engines, data, reward function and layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from verl_hpc.algorithms.kl import KlController
+from verl_hpc.checkpoint.weights import Weights, open_weights
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import load_tokenizer
+from verl_hpc.data.sources import Source, open_source
+from verl_hpc.engines.megatron.engine import MegatronEngine, Role
+from verl_hpc.engines.megatron.parallel import start_model_parallel
+from verl_hpc.errors import DataError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import VALUE_HEAD
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.planner.layouts import RunLayouts, run_layouts
+from verl_hpc.rewards.registry import RewardFunction, get_reward_function
+from verl_hpc.rollout.protocol import RolloutEngine, replica_of
+from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.reference import ReferenceWeights
+from verl_hpc.trainer.sync import WeightSync
+from verl_hpc.transfer.execute import Transfer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TRAIN = "train"
+"""Placement: samples are dealt to data-parallel replicas of the training layout."""
+ROLLOUT = "rollout"
+"""Placement: samples are dealt to rollout engines."""
+
+
+@dataclass
+class Workers:
+    """Engines and helpers of one rank; operators take what they need from it."""
+
+    session: Session
+    config: RunConfig
+    arch: Architecture
+    layouts: RunLayouts
+    hf_directory: Path
+    """Where the model's config.json and tokenizer came from."""
+    tokenizer: PreTrainedTokenizerBase
+    train_source: Source
+    order: Order
+    actor: MegatronEngine
+    critic: MegatronEngine | None = None
+    reference: ReferenceWeights | None = None
+    rollout: RolloutEngine | None = None
+    sync: WeightSync | None = None
+    evaluation_source: Source | None = None
+    reward: RewardFunction | None = None
+    kl: KlController = field(default_factory=lambda: KlController(0.0))
+
+    @property
+    def rank(self) -> int:
+        return self.session.world.rank
+
+    @property
+    def groups(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """Groups of ranks that share samples, by placement."""
+        return {TRAIN: self.layouts.model_groups, ROLLOUT: self.layouts.replicas}
+
+    def group_index(self, placement: str) -> int:
+        """Which group of a placement this rank is in."""
+        return replica_of(self.groups[placement], self.rank)
+
+    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over data-parallel replicas."""
+        if self.layouts.train.dp > 1:
+            total = tensor.clone()
+            dist.all_reduce(total, group=self.actor.data_parallel_group)
+            return total
+        return tensor
+
+
+def build_workers(session: Session, config: RunConfig) -> Workers:
+    """Build everything a recipe needs; every rank calls it.
+
+    Raises:
+        ConfigError, ModelError, DataError, RewardError: on every rank alike, before any engine is
+            built, where the configuration, the model, the data or the reward do not work.
+    """
+    together = session.control.together
+    weights = together(lambda: open_weights(config.model.path))
+    layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
+    tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
+    source = together(lambda: _open_nonempty(config.data.train, "data.train"))
+    start_model_parallel(layouts.train, config.seed)
+    workers = Workers(
+        session,
+        config,
+        weights.arch,
+        layouts,
+        weights.hf_directory,
+        tokenizer,
+        source,
+        Order(len(source), config.seed, config.data.shuffle),
+        actor=_build_engine(session, config, weights, layouts, "actor"),
+    )
+    if config.data.evaluation is not None:
+        evaluation = config.data.evaluation
+        workers.evaluation_source = together(lambda: _open_nonempty(evaluation, "data.evaluation"))
+    if config.recipe == "ppo":
+        workers.critic = _build_critic(session, config, weights, layouts)
+    if config.recipe != "sft" or config.evaluation.every:
+        workers.reward = together(lambda: get_reward_function(config.reward))
+        workers.rollout = _build_rollout(session, config, weights, layouts)
+        workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)
+    kl = config.algorithm.kl
+    if config.recipe != "sft" and kl.placement != "none":
+        workers.reference = ReferenceWeights(workers.actor)
+        target = kl.target if kl.controller == "adaptive" else None
+        workers.kl = KlController(kl.coefficient, target, kl.horizon)
+    return workers
+
+
+def _tokenizer_path(config: RunConfig, weights: Weights) -> str:
+    return config.model.tokenizer or str(weights.hf_directory)
+
+
+def _open_nonempty(config: Any, section: str) -> Source:
+    source = open_source(config)
+    if not len(source):
+        raise DataError(f"{section}: the data set has no rows")
+    return source
+
+
+def _build_engine(
+    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts, role: Role
+) -> MegatronEngine:
+    """An engine with its weights loaded: a transfer from files."""
+    settings = config.optimizer if role == "actor" else config.critic.optimizer
+    engine = session.control.together(
+        lambda: MegatronEngine(
+            weights.arch,
+            layouts.train,
+            config.model,
+            config.parallel,
+            role=role,
+            optimizer=settings,
+            max_tokens=config.batch.max_tokens_per_micro_batch,
+        )
+    )
+    # A critic's head has no source to come from; it starts at zero.
+    names = [n for n in engine.shard_map.tensors if n != VALUE_HEAD]
+    plan = plan_transfer(
+        weights.shard_map, engine.shard_map.restricted_to(names), session.world.node_of
+    )
+    Transfer(plan, session.world.rank, weights.reader).run(
+        {}, engine.weights, engine.dtype, session.control.together
+    )
+    engine.weights_changed()
+    return engine
+
+
+def _build_critic(
+    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts
+) -> MegatronEngine:
+    path = config.critic.path
+    chosen = weights
+    if path is not None:
+        chosen = session.control.together(lambda: open_weights(path))
+    return _build_engine(session, config, chosen, layouts, "critic")
+
+
+def _build_rollout(
+    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts
+) -> RolloutEngine:
+    # Imported here: an SFT run without evaluation needs neither, and vLLM takes seconds.
+    from verl_hpc.rollout.factory import build_rollout
+
+    return session.control.together(
+        lambda: build_rollout(
+            session.world,
+            weights.arch,
+            str(weights.hf_directory),
+            _tokenizer_path(config, weights),
+            layouts.replicas,
+            config.rollout,
+            config.rollout.dtype or config.model.dtype,
+        )
+    )

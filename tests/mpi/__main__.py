@@ -4,14 +4,13 @@ Tests run in step on all ranks; rank 0 reports. A failure on any rank ends the j
 that rank's traceback: its peers may be waiting for it.
 """
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from verl_hpc.runtime.session import session
-
-# Options of the terminal reporter, which only rank 0 has, mean nothing elsewhere.
-SILENT = ["-p", "no:terminal", "-o", "addopts=--import-mode=importlib -p no:cacheprovider"]
 
 
 def main() -> None:
@@ -19,11 +18,11 @@ def main() -> None:
         from tests.mpi import plugin
 
         plugin.session = here
-        words = sys.argv[1:]
-        chosen = [w for w in words if w == "--slow" or "tests/" in w]
-        if not any("tests/" in w for w in chosen):
-            words, chosen = [*words, "tests/mpi"], [*chosen, "tests/mpi"]
-        options = words if here.world.rank == 0 else [*chosen, *SILENT]
+        options = sys.argv[1:]
+        if not any(word.startswith("tests/") for word in options):
+            options.append("tests/mpi")
+        if here.world.rank != 0:
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         status = pytest.main([*options, "-p", "tests.mpi.plugin"])
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             here.control.comm.Abort(int(status))

@@ -110,9 +110,7 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica_of(replicas, rank))]
     responses = rollout.generate(prompts, Sampling(max_tokens=12), seeds=range(6))
     assert len({r.tokens for r in responses}) == 6
-    texts = [
-        torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)
-    ]
+    texts = [torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)]
     # Replicas generate different texts; the trainer's replicas must each see all of them.
     every = here.control.allgather((replica_of(replicas, rank), texts, prompts, responses))
     found = {index: rest for index, *rest in every}

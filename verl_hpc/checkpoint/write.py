@@ -6,22 +6,25 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
 import torch
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.guarded_file import GuardedFile
 from verl_hpc.checkpoint.store import point_latest
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.runtime.control import Control
 
 _CHUNK_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,10 @@ def save_step(
             _make_real(partial, final)
 
     try:
-        control.together(lambda: _reporting(prepare, partial, control.rank))
-        entries = control.together(lambda: _reporting(write, partial, control.rank))
+        control.together(lambda: _reporting(prepare, final, control.rank))
+        entries = control.together(lambda: _reporting(write, final, control.rank))
         gathered = control.gather(entries)
-        control.together(lambda: _reporting(lambda: finish(gathered), partial, control.rank))
+        control.together(lambda: _reporting(lambda: finish(gathered), final, control.rank))
     except CheckpointError:
         if control.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -104,14 +107,15 @@ def save_step(
     return final
 
 
-def _reporting(work: Any, partial: Path, rank: int) -> Any:
+def _reporting(work: Callable[[], T], final: Path, rank: int) -> T:
     try:
         return work()
     except OSError as error:
+        reason = error.strerror or str(error).split(" (")[0]  # HDF5 appends a page of details
         raise CheckpointError(
-            f"could not write {partial.name.strip('.')} to {partial.parent} (rank {rank}: "
-            f"{error}); earlier steps are intact. Free space there, or set run.directory to a "
-            "file system with room, and resume"
+            f"could not write {final.name} to {final.parent} (rank {rank}: {reason}); earlier "
+            "steps are intact. Free space there, or set run.directory to a file system with room, "
+            "and resume"
         ) from error
 
 
@@ -123,9 +127,11 @@ def _write_rank_file(
 ) -> list[_Entry]:
     name = schema.rank_file(rank)
     entries: list[_Entry] = []
-    with h5py.File(directory / name, "w", libver="latest", locking=False) as file:
+    with GuardedFile(directory / name) as guarded, h5py.File(guarded, "w", libver="latest") as file:
         for component in components:
             for region in component.regions:
+                if guarded.error is not None:
+                    return []  # the error is raised on the way out
                 memory = component.tensors[region.view.name]
                 first = memory.storage_offset() + region.view.offset
                 part = memory.as_strided(region.box.shape, region.view.strides, first)
@@ -135,7 +141,6 @@ def _write_rank_file(
                 entries.append(_Entry(tensor, name, dataset, region.box.start, region.box.stop))
         for key, array in rank_arrays.items():
             _write_dataset(file, f"rank/{key}", array)
-    _sync(directory / name)
     return entries
 
 
@@ -167,7 +172,8 @@ def _write_index(
     names = sorted({entry.tensor for entry in entries})
     place = {name: i for i, name in enumerate(names)}
     files = sorted({entry.file for entry in entries})
-    with h5py.File(directory / schema.INDEX, "w", libver="latest", locking=False) as file:
+    path = directory / schema.INDEX
+    with GuardedFile(path) as guarded, h5py.File(guarded, "w", libver="latest") as file:
         table = file.create_group("regions")
         text = h5py.string_dtype()
         table.create_dataset("tensors", data=names, dtype=text)
@@ -184,7 +190,6 @@ def _write_index(
             by_tensor.setdefault(entry.tensor, []).append(entry)
         for name, parts in by_tensor.items():
             _write_virtual(file, name, shapes[name].shape, shapes[name].dtype, parts)
-    _sync(directory / schema.INDEX)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:

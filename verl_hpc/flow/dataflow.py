@@ -72,15 +72,15 @@ class DataFlow:
     def _with_inputs(self, index: int) -> Operator:
         """The operator with its inputs named.
 
-        A function of one parameter that no earlier value is called after takes what the operator
-        before it gives (a chain); other parameters bind by name.
+        A function of one parameter that no value is called after takes what the operator before it
+        gives (a chain), unless the name looks like a misspelt value; others bind by name.
         """
         operator = self.operators[index]
         if operator.inputs is not None:
             return replace(operator, inputs=tuple(operator.inputs))
         names = operator.parameters()
         known = {n for op in self.operators for n in op.gives} | set(self.inputs)
-        if len(names) == 1 and names[0] not in known:
+        if len(names) == 1 and not difflib.get_close_matches(names[0], known, cutoff=0.8):
             before = self.operators[index - 1].gives if index else self.inputs
             if len(before) == 1:
                 names = before

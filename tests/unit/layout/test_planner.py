@@ -202,6 +202,20 @@ def test_senders_share_the_load():
     assert max(sent) <= 1.1 * sum(sent) / 4
 
 
+def test_ranks_of_a_node_share_in_bringing_bytes_in():
+    """Four ranks of the second node need everything: each brings in a quarter and passes it on."""
+    arch = architecture(num_layers=8)
+    source = megatron_shard_map(arch, TrainLayout(), vocab_multiple=8)
+    target = vllm_shard_map(arch, [(r,) for r in range(4, 8)])
+    entering, passed_on = plan_transfer(source, target, nodes_of(8, 4), 4096).hops
+    brought = [
+        sum(r.bundle.num_bytes for r in entering if r.target == rank) for rank in range(4, 8)
+    ]
+    assert sum(brought) == source.num_bytes
+    assert max(brought) <= 1.1 * sum(brought) / 4
+    assert sum(r.bundle.num_bytes for r in passed_on) == 3 * source.num_bytes
+
+
 @settings(max_examples=80, deadline=None)
 @given(pairs(), st.sampled_from([1, 2, 3, 6]))
 def test_any_partition_to_any_other(maps, ranks_per_node):

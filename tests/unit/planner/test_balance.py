@@ -81,26 +81,23 @@ def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple, at_least):
         assert tokens <= max_tokens or len(indices) == 1
 
 
-@given(lengths, st.integers(1, 100), st.integers(1, 4), st.integers(1, 6))
-def test_no_more_micro_batches_than_differencing_needs(lengths, max_tokens, multiple, at_least):
-    """Every smaller allowed number breaks the budget or is below what the tokens ask for."""
+@settings(deadline=None, max_examples=50)
+@given(lengths, st.integers(20, 100), st.integers(1, 4), st.integers(1, 6))
+def test_no_fewer_micro_batches_would_do(lengths, max_tokens, multiple, at_least):
+    """Each smaller allowed number, dealt the same way, breaks the budget."""
     count = len(micro_batches(lengths, max_tokens, multiple, at_least))
     for fewer in range(multiple, count, multiple):
-        loads = balance(lengths, fewer)
-        assert (
-            fewer < at_least
-            or fewer * max_tokens < sum(lengths)
-            or any(
-                len(b) > 1 and s > max_tokens
-                for b, s in zip(loads, sums(lengths, loads), strict=True)
+        if fewer >= max(at_least, sum(lengths) / max_tokens):
+            dealt = balance(lengths, fewer)
+            assert any(
+                len(indices) > 1 and tokens > max_tokens
+                for indices, tokens in zip(dealt, sums(lengths, dealt), strict=True)
             )
-        )
 
 
 def test_a_sequence_beyond_the_budget_travels_alone():
-    assert sorted(micro_batches([100, 3, 3, 3], 10)) == [[0], [1, 2, 3]] or [0] in micro_batches(
-        [100, 3, 3, 3], 10
-    )
+    assert [0] in micro_batches([100, 3, 3, 3], 10)
+    assert [1] in micro_batches([9, 11, 9], 10)
 
 
 def test_the_number_is_a_multiple_for_interleaved_pipelines():

@@ -1,0 +1,336 @@
+"""Steps written by one layout and opened by another; damage of every kind; a full disk."""
+
+import json
+import re
+import resource
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from verl_hpc.checkpoint.convert import export_step, import_model
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.config.load import parse_config
+from verl_hpc.data.order import Position
+from verl_hpc.errors import CheckpointError, ConfigError, ModelError
+from verl_hpc.runtime.control import Control
+from verl_hpc.trainer.operators.examples import examples
+from verl_hpc.trainer.operators.generate import Prompts
+from verl_hpc.trainer.operators.update import imitate
+from verl_hpc.trainer.state import Progress, restore, save
+from verl_hpc.trainer.workers import build_workers
+
+pytestmark = pytest.mark.world(4)
+
+LAYOUTS = [
+    dict(tensor_parallel=2, pipeline_parallel=2),
+    dict(tensor_parallel=2, sequence_parallel=True),
+    dict(pipeline_parallel=2, virtual_pipeline=2),
+    dict(),
+]
+
+
+@pytest.fixture
+def configure(tiny_model, shared_directory, request):
+    def make(parallel, **changes):
+        tree = {
+            "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
+            "recipe": "sft",
+            "steps": 10,
+            "directory": str(shared_directory / "runs"),
+            "model": {"path": str(tiny_model("qwen2", True)), "dtype": "float32"},
+            "parallel": parallel,
+            "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+            "batch": {"size": 8},
+            "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
+            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
+        }
+        return parse_config(tree | changes)
+
+    return make
+
+
+def train(workers, first, count):
+    metrics = {}
+    for step in range(first, first + count):
+        samples, columns = examples(workers, Prompts(step, range(8 * step, 8 * step + 8)))
+        metrics = imitate(workers, samples, columns)
+    return metrics
+
+
+def parameters(here, workers):
+    """All logical tensors of the actor's weights, gathered the slow way."""
+    engine = workers.actor
+    mine = {}
+    for region in engine.shard_map.held_by(here.world.rank):
+        local = engine.weights[region.view.name]
+        window = local.as_strided(
+            region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
+        )
+        mine[region.tensor, region.box] = window.clone()
+    whole = {n: torch.full(s.shape, float("nan")) for n, s in engine.shard_map.tensors.items()}
+    for part in here.control.allgather(mine):
+        for (name, box), value in part.items():
+            whole[name][box.slices] = value
+    assert not any(t.isnan().any() for t in whole.values())
+    return whole
+
+
+@pytest.mark.parametrize("before", range(len(LAYOUTS)))
+def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
+    """Parameters bit for bit; one more step gives what it would have given."""
+    saver = build_workers(here, configure(LAYOUTS[before]))
+    train(saver, 0, 3)
+    save(saver, Progress(3, Position(0, 24)))
+    saved = parameters(here, saver)
+    on = train(saver, 3, 1)
+    after_on = parameters(here, saver)
+    for layout in LAYOUTS:
+        reader = build_workers(here, configure(layout))
+        assert restore(reader) == Progress(3, Position(0, 24))
+        for name, tensor in parameters(here, reader).items():
+            assert torch.equal(tensor, saved[name]), name
+        assert reader.actor.optimizer.num_steps == 3
+        again = train(reader, 3, 1)
+        assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
+        assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=1e-4)
+        assert again["actor/lr"] == on["actor/lr"]
+        same = layout == LAYOUTS[before]
+        for name, tensor in parameters(here, reader).items():
+            if same:
+                assert torch.equal(tensor, after_on[name]), name
+            else:  # Adam divides by the second moment: the tiniest gradients differ most
+                torch.testing.assert_close(tensor, after_on[name], atol=1e-4, rtol=0)
+
+
+def test_moments_are_the_ones_that_were_saved(here, configure):
+    """exp_avg and exp_avg_sq of every element, across layouts, read as whole tensors."""
+    saver = build_workers(here, configure(LAYOUTS[0]))
+    train(saver, 0, 2)
+    path = save(saver, Progress(2, Position(0, 16)))
+    reader = build_workers(here, configure(LAYOUTS[1]))
+    restore(reader)
+    tensors = reader.actor.optimizer.state_tensors()
+    seen = 0
+    with h5py.File(path / "index.h5") as file:
+        for region in reader.actor.optimizer_map().held_by(here.world.rank):
+            local = tensors[region.view.name]
+            window = local.as_strided(
+                region.box.shape,
+                region.view.strides,
+                local.storage_offset() + region.view.offset,
+            )
+            expected = file["actor.optimizer"][region.tensor][region.box.slices]
+            np.testing.assert_array_equal(window.numpy(), expected)
+            seen += window.numel()
+            assert region.tensor.startswith("main/") or np.any(expected != 0)
+    total = sum(here.control.allgather(seen))
+    # Every element of every kind once per tensor-parallel copy, never less.
+    assert total >= 3 * reader.arch.num_parameters
+
+
+def test_every_byte_is_written_once(here, configure):
+    workers = build_workers(here, configure(LAYOUTS[1]))
+    path = save(workers, Progress(1, Position(0, 8)))
+    with h5py.File(path / "index.h5") as file:
+        table = file["regions"]
+        sizes = (table["stop"][:] - table["start"][:]).clip(min=1).prod(axis=1)
+        assert sizes.sum() == 4 * workers.arch.num_parameters
+        files = np.bincount(table["file"][:], weights=sizes)
+    assert len(files) == 4
+    assert files.max() < 1.6 * files.min(), "one rank writes much more than another"
+
+
+def test_the_index_shows_whole_tensors_to_plain_hdf5_tools(here, configure):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    path = save(workers, Progress(1, Position(0, 8)))
+    whole = parameters(here, workers)
+    with h5py.File(path / "index.h5") as file:
+        for name, tensor in whole.items():
+            np.testing.assert_array_equal(file["actor"][name][...], tensor.numpy())
+            assert file["actor"][name].attrs["dtype"] == "float32"
+
+
+def damage_flip(path):
+    with h5py.File(path, "r+") as file:
+        dataset = next(d for d in _datasets(file) if d.name.startswith("/actor/") and d.size > 64)
+        offset = dataset.id.get_chunk_info(0).byte_offset
+    data = bytearray(path.read_bytes())
+    data[offset + 40] ^= 4
+    path.write_bytes(bytes(data))
+
+
+def _datasets(group):
+    found = []
+    group.visititems(lambda _, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def damage_truncate(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def damage_same_size_garbage(path):
+    size = path.stat().st_size
+    path.write_bytes(b"\0" * size)
+
+
+DAMAGES = {
+    "flipped bit": ("rank_00002.h5", damage_flip),
+    "truncated": ("rank_00001.h5", damage_truncate),
+    "missing": ("rank_00003.h5", lambda path: path.unlink()),
+    "garbage of the right size": ("rank_00000.h5", damage_same_size_garbage),
+    "no index": ("index.h5", lambda path: path.unlink()),
+    "garbage index": ("index.h5", damage_same_size_garbage),
+    "no manifest": ("manifest.json", lambda path: path.unlink()),
+    "torn manifest": ("manifest.json", lambda path: path.write_text('{"format": 1, "files"')),
+    "torn state": ("state.json", damage_same_size_garbage),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_step_is_noticed_and_the_one_before_is_used(here, configure, damage):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    good = parameters(here, workers)
+    save(workers, Progress(1, Position(0, 8)))
+    train(workers, 1, 1)
+    newest = save(workers, Progress(2, Position(0, 16)))
+    name, spoil = DAMAGES[damage]
+    if here.world.rank == 0:
+        spoil(newest / name)
+    here.control.barrier()
+    fresh = build_workers(here, configure(LAYOUTS[2]))
+    assert restore(fresh) == Progress(1, Position(0, 8))
+    for tensor_name, tensor in parameters(here, fresh).items():
+        assert torch.equal(tensor, good[tensor_name]), tensor_name
+
+
+def test_if_no_step_can_be_read_the_run_does_not_start_over(here, configure):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    path = save(workers, Progress(1, Position(0, 8)))
+    if here.world.rank == 0:
+        damage_truncate(path / "rank_00001.h5")
+    here.control.barrier()
+    with pytest.raises(CheckpointError, match=r"none of the 1 steps below .* rank_00001.h5 has"):
+        restore(workers)
+
+
+def test_resume_modes(here, configure):
+    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"resume": "must"}))
+    with pytest.raises(CheckpointError, match="checkpoint.resume = must, and .* has no steps"):
+        restore(workers)
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    assert restore(workers) is None
+    save(workers, Progress(1, Position(0, 8)))
+    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"resume": "never"}))
+    with pytest.raises(ConfigError, match="resume = never, and .* has steps up to step_00000001"):
+        restore(workers)
+
+
+def test_another_data_set_is_refused(here, configure):
+    save(build_workers(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
+    data = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 63}}
+    workers = build_workers(here, configure(LAYOUTS[0], data=data))
+    with pytest.raises(ConfigError, match="data.train has 63 rows, the run so far used one of 64"):
+        restore(workers)
+
+
+def test_old_steps_go_and_torn_ones_with_them(here, configure):
+    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"keep": 2}))
+    root = save(workers, Progress(1, Position(0, 8))).parent
+    if here.world.rank == 0:
+        (root / ".step_00000009.partial").mkdir()
+        (root / "step_00000008").mkdir()  # no manifest: a deletion that was cut short
+    for step in (2, 3, 4):
+        save(workers, Progress(step, Position(0, 8)))
+    if here.world.rank == 0:
+        names = sorted(p.name for p in root.iterdir())
+        assert names == ["latest", "step_00000003", "step_00000004"]
+        assert (root / "latest").resolve().name == "step_00000004"
+
+
+@pytest.mark.parametrize("full_on", [0, 2])
+def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, configure, full_on):
+    """A limit on file size stands in for the disk: writes beyond it fail alike."""
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    good = save(workers, Progress(1, Position(0, 8)))
+    train(workers, 1, 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if here.world.rank == full_on:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(
+            CheckpointError, match=r"could not write step_00000002 to .*\(rank " + str(full_on)
+        ):
+            save(workers, Progress(2, Position(0, 16)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    here.control.barrier()
+    assert complete_steps(good.parent) == [good]
+    assert [p.name for p in good.parent.iterdir() if "partial" in p.name] == []
+    assert restore(workers) == Progress(1, Position(0, 8))
+    save(workers, Progress(2, Position(0, 16)))
+
+
+def test_export_is_what_transformers_loads_and_import_brings_it_back(
+    here, configure, shared_directory
+):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    train(workers, 0, 2)
+    whole = parameters(here, workers)
+    path = save(workers, Progress(2, Position(0, 16)))
+    out, back = shared_directory / "exported", shared_directory / "imported"
+    if here.world.rank == 0:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        count = export_step(path.parent / "latest", out, shard_bytes=40_000)
+        assert len(list(out.glob("*.safetensors"))) > 1
+        model = AutoModelForCausalLM.from_pretrained(out)
+        tokenizer = AutoTokenizer.from_pretrained(out)
+        assert tokenizer.decode(tokenizer.encode("7+5")) == "7+5"
+        loaded = dict(model.named_parameters())
+        assert sum(p.numel() for p in loaded.values()) == count
+        for name, tensor in whole.items():
+            assert torch.equal(loaded[name], tensor), name
+        with pytest.raises(CheckpointError, match="exists; choose a directory that does not"):
+            export_step(path, out)
+        half = export_step(path, shared_directory / "half", dtype="bfloat16")
+        assert half == count
+        assert (
+            json.loads((shared_directory / "half/config.json").read_text())["dtype"] == "bfloat16"
+        )
+    here.control.barrier()
+    step = import_model(Control(here.control.comm), out, back)
+    arch = workers.arch
+    assert Step(step).component("actor").num_bytes == 4 * arch.num_parameters
+    again = build_workers(
+        here, configure(LAYOUTS[1], model={"path": str(step), "dtype": "float32"})
+    )
+    for name, tensor in parameters(here, again).items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+def test_export_notices_a_damaged_source(here, configure, shared_directory):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    path = save(workers, Progress(1, Position(0, 8)))
+    if here.world.rank == 0:
+        damage_flip(path / "rank_00001.h5")
+        with pytest.raises(CheckpointError, match=r"rank_00001.h5: damaged"):
+            export_step(path, shared_directory / "never")
+        assert not (shared_directory / "never").exists()
+
+
+def test_a_model_that_lacks_tensors_is_refused(here, configure, shared_directory, tiny_model):
+    source, broken = tiny_model("qwen2", True), shared_directory / "broken"
+    if here.world.rank == 0:
+        shutil.copytree(source, broken)
+        config = json.loads((broken / "config.json").read_text())
+        config["num_hidden_layers"] += 1
+        (broken / "config.json").write_text(json.dumps(config))
+    here.control.barrier()
+    changed = configure(LAYOUTS[0], model={"path": str(broken), "dtype": "float32"})
+    with pytest.raises(ModelError, match=r"calls for \d+ tensors that are not there, first model"):
+        build_workers(here, changed)

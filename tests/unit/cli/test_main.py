@@ -1,0 +1,106 @@
+"""The command line as a whole: verbs, help, and what the login node must not import."""
+
+import subprocess
+import sys
+
+import pytest
+
+from verl_hpc.cli.main import VERBS, main
+
+HEAVY = {"torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers"}
+
+
+def python(*words):
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+
+
+def test_without_a_verb_the_verbs_are_listed():
+    finished = python("-m", "verl_hpc")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.startswith("usage: python -m verl_hpc VERB")
+    for verb, text in VERBS.items():
+        assert f"  {verb} " in finished.stdout
+        assert text in finished.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"], []])
+def test_every_way_to_ask_for_help(words, capsys):
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert "reshard" in shown.out
+    assert shown.err == ""
+
+
+@pytest.mark.parametrize("verb", ["trian", "os", "main", "../x"])
+def test_an_unknown_verb(verb, capsys):
+    assert main([verb]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"unknown verb {verb!r}\n")
+    assert "  reshard " in shown.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_every_verb(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: python -m verl_hpc {verb} ")
+
+
+def test_help_shows_the_examples_as_they_are_written(capsys):
+    with pytest.raises(SystemExit):
+        main(["reshard", "--help"])
+    shown = capsys.readouterr().out
+    assert "examples:\n  python -m verl_hpc reshard --model DIR --train tp=4,pp=1,dp=2" in shown
+    assert "--rollout tp=8 \\\n      --gpus-per-node 8 --json\n" in shown
+
+
+def test_an_unknown_flag_is_bad_usage(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["reshard", "--modle", "x"])
+    assert ended.value.code == 2
+    assert "usage: python -m verl_hpc reshard" in capsys.readouterr().err
+
+
+LOGIN = """
+import importlib, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+print(*sorted({heavy!r} & {{name.partition('.')[0] for name in sys.modules}}))
+"""
+
+
+def test_the_login_nodes_half_imports_nothing_heavy():
+    modules = [
+        "verl_hpc",
+        "verl_hpc.cli.main",
+        "verl_hpc.cli.reshard",
+        "verl_hpc.config.load",
+        "verl_hpc.layout.report",
+        "verl_hpc.layout.safetensors",
+        "verl_hpc.planner.balance",
+        "verl_hpc.planner.layouts",
+    ]
+    finished = python("-c", LOGIN.format(modules=modules, heavy=HEAVY))
+    assert (finished.stdout, finished.stderr) == ("\n", "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_a_verb_imports_nothing_heavy(verb):
+    program = (
+        "import sys\n"
+        "from verl_hpc.cli.main import main\n"
+        "try:\n"
+        f"    main([{verb!r}, '--help'])\n"
+        "except SystemExit:\n"
+        f"    print('heavy:', *sorted({HEAVY!r} & {{n.partition('.')[0] for n in sys.modules}}))\n"
+    )
+    finished = python("-c", program)
+    assert finished.stdout.endswith("heavy:\n"), finished.stdout[-200:] + finished.stderr
+
+
+def test_the_detector_of_heavy_imports_works():
+    finished = python("-c", LOGIN.format(modules=["numpy"], heavy=HEAVY))
+    assert finished.stdout == "numpy\n"

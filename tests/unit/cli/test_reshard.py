@@ -1,0 +1,217 @@
+"""`python -m verl_hpc reshard`: figures, JSON and one-line complaints."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.layout.models import PUBLISHED
+from verl_hpc.cli.main import main
+from verl_hpc.cli.reshard import as_text, readable
+from verl_hpc.layout.report import ReshardReport, Spread
+
+SMALL = {
+    "model_type": "llama",
+    "num_hidden_layers": 8,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 128,
+    "torch_dtype": "bfloat16",
+}
+
+SPREADS = {
+    "received_bytes_per_rank",
+    "minimum_bytes_per_rank",
+    "allgather_bytes_per_rank",
+    "inbound_bytes_per_node",
+    "minimum_inbound_bytes_per_node",
+}
+
+NUMBERS = {
+    "paper_bytes_per_rank",
+    "model_bytes",
+    "peak_bucket_bytes",
+    "messages",
+    "planning_seconds",
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    return str(tmp_path)
+
+
+@pytest.fixture
+def reshard(model, capsys):
+    """Run the verb on the small model with some flags changed: (status, stdout, stderr)."""
+
+    def run(*more, **changes):
+        flags = {
+            "model": model,
+            "train": "tp=4,dp=2",
+            "rollout": "tp=2",
+            "gpus-per-node": "4",
+            **changes,
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        try:
+            status = main(["reshard", *words, *more])
+        except SystemExit as ended:
+            status = ended.code
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return run
+
+
+def test_json_has_exactly_these_figures(reshard):
+    status, out, err = reshard("--json")
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    assert set(found) == SPREADS | NUMBERS
+    for name in SPREADS:
+        assert set(found[name]) == {"min", "mean", "max"}
+    assert found["model_bytes"] == 2 * (2 * 128 * 64 + 64 + 8 * (4 * 64**2 + 3 * 64 * 128 + 128))
+    assert found["paper_bytes_per_rank"] == (4 - 2) / (2 * 4) * found["model_bytes"]
+    assert found["received_bytes_per_rank"] == found["minimum_bytes_per_rank"]
+
+
+def test_the_paper_is_null_where_its_grouping_does_not_apply(reshard):
+    _, out, _ = reshard("--json", "--grouping", "contiguous")
+    assert json.loads(out)["paper_bytes_per_rank"] is None
+    _, out, _ = reshard("--grouping", "contiguous")
+    assert "its grouping does not apply" in out
+
+
+def test_flags_reach_the_plan(reshard):
+    def figures(*more, **changes):
+        return json.loads(reshard("--json", *more, **changes)[1])
+
+    usual = figures()
+    assert figures("--dtype", "float32")["model_bytes"] == 2 * usual["model_bytes"]
+    assert figures(**{"gpus-per-node": "8"})["inbound_bytes_per_node"]["max"] == 0
+    assert figures(train="tp=4,pp=2,dp=1")["inbound_bytes_per_node"]["max"] > 0
+    assert figures(rollout="tp=4")["messages"] == 0
+
+
+def test_the_bucket_bounds_messages(tmp_path, reshard):
+    (tmp_path / "8b.json").write_text(json.dumps(PUBLISHED["Llama-3.1-8B"][0]))
+    sizes = {"model": str(tmp_path / "8b.json"), "train": "tp=2"}
+    _, out, _ = reshard("--json", "--bucket-mib", "1", **{**sizes, "rollout": "tp=1"})
+    found = json.loads(out)
+    assert found["peak_bucket_bytes"] <= 2**20
+    assert found["messages"] >= 2 * found["received_bytes_per_rank"]["min"] / 2**20
+    assert found["model_bytes"] == 2 * 8_030_261_248
+
+
+def test_the_program_as_a_user_starts_it(tmp_path):
+    """Llama-3.1-8B; (8*2 - 2)/(2*8*2) of 14.96 GiB is 6.54, norms and later stages aside."""
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED["Llama-3.1-8B"][0]))
+    words = ["--train", "tp=8,pp=2,dp=2", "--rollout", "tp=2", "--gpus-per-node", "8"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "verl_hpc", "reshard", "--model", str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert finished.stderr == ""
+    lines = dict(line.strip().split("  ", 1) for line in finished.stdout.splitlines()[1:])
+    assert lines["received per rank"].split() == ["6.54", "GiB"] * 3
+    assert lines["received per rank, HybridFlow"].split() == ["6.54", "GiB"]
+    assert lines["model"].split() == ["14.96", "GiB"]
+
+
+def test_the_table():
+    same = Spread(0, 1536.0, 3 * 2**30)
+    report = ReshardReport(same, same, same, same, same, None, 2**41, 512, 1_234_567, 1.5)
+    assert as_text(report) == "\n".join(
+        [
+            f"{'':34} {'min':>12} {'mean':>12} {'max':>12}",
+            *(
+                f"{label:34} {'0 B':>12} {'1.50 KiB':>12} {'3.00 GiB':>12}"
+                for label in (
+                    "received per rank",
+                    "  least possible",
+                    "  all-gather of full tensors",
+                    "entering a node",
+                    "  least possible",
+                )
+            ),
+            f"{'received per rank, HybridFlow':34} its grouping does not apply",
+            f"{'model':34} {'2.00 TiB':>25}",
+            f"{'largest message':34} {'512 B':>25}",
+            f"{'messages':34} {'1,234,567':>25}",
+            f"{'planning':34} {'1.50':>23} s",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "num_bytes, text",
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1536, "1.50 KiB"),
+        (2**20, "1.00 MiB"),
+        (811_706_777_600, "755.96 GiB"),
+        (2**40, "1.00 TiB"),
+        (5000 * 2**40, "5000.00 TiB"),
+    ],
+)
+def test_readable_bytes(num_bytes, text):
+    assert readable(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"model": "/nowhere"}, ["ModelError", "no config.json at /nowhere"]),
+        ({"train": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 attention heads"]),
+        ({"train": "tp=2,pp=6"}, ["LayoutError", "8 layers", "pipeline_parallel = 6"]),
+        ({"train": "tp=0"}, ["ConfigError", "--train tp=0"]),
+        ({"train": "8x16x32"}, ["ConfigError", "--train 8x16x32", "tp, pp, dp"]),
+        ({"train": "tp=2,ep=2"}, ["LayoutError", "expert_parallel = 2", "no experts"]),
+        ({"rollout": "tp=3"}, ["LayoutError", "tensor_parallel = 3", "8 ranks"]),
+        ({"rollout": "tp=2,pp=2"}, ["ConfigError", "--rollout", "'pp=2'"]),
+        (
+            {"train": "tp=16", "rollout": "tp=16"},
+            ["LayoutError", "tensor_parallel = 16", "8 attention heads"],
+        ),
+        ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
+        ({"bucket-mib": "0"}, ["LayoutError", "bucket_bytes = 0", "at least 4096"]),
+    ],
+)
+def test_bad_input_is_one_line_and_status_one(reshard, changes, words):
+    status, out, err = reshard(**changes)
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"gpus-per-node": "eight"}, "--gpus-per-node: invalid int value: 'eight'"),
+        ({"grouping": "mine"}, "invalid choice: 'mine'"),
+        ({"bucket-mib": "1.5"}, "--bucket-mib: invalid int value: '1.5'"),
+    ],
+)
+def test_bad_usage_is_status_two(reshard, changes, words):
+    status, out, err = reshard(**changes)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_flags_that_are_needed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["reshard"])
+    assert ended.value.code == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert complaint.endswith("are required: --model, --train, --rollout, --gpus-per-node")

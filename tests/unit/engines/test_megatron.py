@@ -1,0 +1,240 @@
+"""Parts of the Megatron engine that one process can run, and Megatron-core's own rank order.
+
+One file, since importing the engine imports Megatron-core, which takes seconds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_hpc.engines.megatron import log_probs as module
+from verl_hpc.engines.megatron.log_probs import log_probs_and_entropy
+from verl_hpc.engines.megatron.packing import PaddedView, pack
+from verl_hpc.layout.grid import RankGrid
+from verl_hpc.layout.megatron import TrainLayout
+
+# Log-probabilities and entropy
+
+
+def exact(logits, targets, temperature):
+    """The same by torch in float64, differentiable."""
+    log_p = (logits.double() / temperature).log_softmax(-1)
+    chosen = log_p[torch.arange(len(targets)), targets]
+    return chosen, -(log_p.exp() * log_p).sum(-1)
+
+
+@st.composite
+def logits(draw, dtype=torch.float32):
+    tokens, vocab = draw(st.integers(1, 5)), draw(st.integers(1, 9))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    spread = draw(st.sampled_from([0.1, 1.0, 10.0]))
+    values = spread * torch.randn(tokens, vocab, generator=generator, dtype=torch.float64)
+    return values.to(dtype), torch.randint(vocab, (tokens,), generator=generator)
+
+
+temperatures = st.sampled_from([0.3, 1.0, 1.7])
+
+
+@settings(deadline=None)
+@given(logits(), temperatures, st.integers(0, 3))
+def test_values_and_gradients_with_padded_rows(case, temperature, padding):
+    values, targets = case
+    num_rows = values.shape[1]
+    padded = torch.nn.functional.pad(values, (0, padding), value=50.0).requires_grad_()
+    truth = values.double().requires_grad_()
+    weights = torch.linspace(-1, 2, 2 * len(targets)).view(2, -1)
+
+    found = log_probs_and_entropy(
+        padded, targets, first_row=0, num_rows=num_rows, temperature=temperature
+    )
+    expected = exact(truth, targets, temperature)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=5e-5)
+    sum((w * x).sum() for w, x in zip(weights, found, strict=True)).backward()
+    sum((w * x).sum() for w, x in zip(weights, expected, strict=True)).backward()
+    gradient = padded.grad[:, :num_rows].double()
+    torch.testing.assert_close(gradient, truth.grad, rtol=1e-4, atol=1e-4)
+    assert (padded.grad[:, num_rows:] == 0).all()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_either_output_may_go_unused(which):
+    values = torch.randn(3, 7, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([0, 6, 3])
+    mine, truth = values.clone().requires_grad_(), values.double().requires_grad_()
+    log_probs_and_entropy(mine, targets, first_row=0, num_rows=7)[which].sum().backward()
+    exact(truth, targets, 1.0)[which].sum().backward()
+    torch.testing.assert_close(mine.grad.double(), truth.grad, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_logits_are_computed_in_float32(dtype):
+    values = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
+    targets = torch.tensor([0, 49, 7, 7])
+    mine, truth = values.clone().requires_grad_(), values.double().requires_grad_()
+    found = log_probs_and_entropy(mine, targets, first_row=0, num_rows=50)
+    for x, theirs in zip(found, exact(truth, targets, 1.0), strict=True):
+        assert x.dtype == torch.float32
+        torch.testing.assert_close(x.double(), theirs, rtol=1e-5, atol=1e-5)
+    found[0].sum().backward()
+    assert mine.grad.dtype == dtype
+
+
+def test_large_logits_do_not_overflow():
+    values = torch.tensor([[1e4, 1e4 - 1.0, -1e4]])
+    chosen, entropy = log_probs_and_entropy(values, torch.tensor([1]), first_row=0, num_rows=3)
+    p = 1 / (1 + math.e)
+    assert chosen.item() == pytest.approx(math.log(p), rel=1e-5)
+    assert entropy.item() == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p), rel=1e-5)
+
+
+def test_the_logits_are_left_as_they_were():
+    values = torch.randn(3, 7)
+    before = values.clone()
+    log_probs_and_entropy(values, torch.tensor([0, 1, 2]), first_row=0, num_rows=5)
+    assert torch.equal(values, before)
+
+
+def beside(monkeypatch, others, targets, first_rows, temperature):
+    """Answer the reductions for the rest of the vocabulary, which other ranks would hold.
+
+    `others` are the other shards' valid logits, `first_rows` where each starts.
+    """
+    shards = [o.double() / temperature for o in others]
+    highest = []
+
+    def all_reduce(tensor, op, group):
+        if op == module.dist.ReduceOp.MAX:
+            for shard in shards:
+                torch.maximum(tensor, shard.amax(-1).float(), out=tensor)
+            highest.append(tensor.clone())
+            return
+        for shard, first in zip(shards, first_rows, strict=True):
+            x = shard - highest[-1][:, None].double()
+            local = targets - first
+            mine = (local >= 0) & (local < shard.shape[1])
+            picked = x.gather(-1, torch.where(mine, local, 0)[:, None])[:, 0] * mine
+            tensor += torch.stack([x.exp().sum(-1), (x.exp() * x).sum(-1), picked]).float()
+
+    monkeypatch.setattr(module, "_all_reduce", all_reduce)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("start, stop", [(0, 4), (4, 9), (9, 11), (11, 11)])
+def test_a_shard_of_the_vocabulary(monkeypatch, start, stop, temperature):
+    """Each shard sees the values of all, and the gradient of its own rows; one is padding only."""
+    values = 3 * torch.randn(6, 11, generator=torch.Generator().manual_seed(5))
+    targets = torch.tensor([0, 3, 4, 8, 9, 10])
+    rest = [(values[:, :start], 0), (values[:, stop:], stop)]
+    rest = [(shard, first) for shard, first in rest if shard.shape[1]]
+    beside(monkeypatch, [s for s, _ in rest], targets, [f for _, f in rest], temperature)
+    padding = 3
+    shard = torch.nn.functional.pad(values[:, start:stop], (0, padding), value=9.0)
+    shard.requires_grad_()
+    found = log_probs_and_entropy(
+        shard, targets, first_row=start, num_rows=stop - start, temperature=temperature
+    )
+    truth = values.double().requires_grad_()
+    expected = exact(truth, targets, temperature)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
+    (found[0].sum() + 0.3 * found[1].sum()).backward()
+    (expected[0].sum() + 0.3 * expected[1].sum()).backward()
+    gradient = shard.grad[:, : stop - start].double()
+    torch.testing.assert_close(gradient, truth.grad[:, start:stop], rtol=1e-4, atol=1e-5)
+    assert (shard.grad[:, stop - start :] == 0).all()
+
+
+# Packing
+
+
+sequences = st.lists(
+    st.lists(st.integers(1, 99), min_size=1, max_size=7).map(torch.tensor), min_size=1, max_size=6
+)
+
+
+@given(sequences, st.integers(1, 8))
+def test_a_packed_row_token_by_token(parts, multiple):
+    row = pack(parts, multiple)
+    tokens, positions, targets = [], [], []
+    for part in parts:
+        tokens += part.tolist()
+        positions += range(len(part))
+        targets += [*part[1:].tolist(), 0]
+    padding = -len(tokens) % multiple
+    assert row.tokens.tolist() == [tokens + [0] * padding]
+    assert row.positions.tolist() == [positions + list(range(padding))]
+    assert row.targets.tolist() == targets + [0] * padding
+    assert row.tokens.shape[1] % multiple == 0
+    lengths = [len(p) for p in parts] + [padding] * (padding > 0)
+    assert list(row.lengths) == lengths
+    assert row.num_sequences == len(parts)
+    assert row.cumulative_lengths.tolist() == [0, *np.cumsum(lengths)]
+    assert row.cumulative_lengths.dtype == torch.int32
+
+
+@given(sequences, st.integers(1, 8))
+def test_splitting_gives_the_sequences_back(parts, multiple):
+    row = pack(parts, multiple)
+    split = row.split(row.tokens[0])
+    assert len(split) == len(parts)
+    assert all(torch.equal(a, b) for a, b in zip(split, parts, strict=True))
+    wide = row.split(torch.stack([row.tokens[0], -row.tokens[0]], dim=1))
+    assert [w.shape for w in wide] == [(len(p), 2) for p in parts]
+
+
+@settings(deadline=None)
+@given(sequences, st.integers(1, 8), st.integers(1, 3), st.integers(1, 3))
+def test_padding_and_back(parts, multiple, heads, size):
+    row = pack(parts, multiple)
+    view = PaddedView(row)
+    total = row.tokens.shape[1]
+    packed = torch.arange(1.0, total * heads * size + 1).view(total, heads, size).requires_grad_()
+    padded = view.pad(packed)
+    longest = max(row.lengths)
+    assert padded.shape == (len(row.lengths), heads, longest, size)
+    start = 0
+    for index, length in enumerate(row.lengths):
+        expected = packed[start : start + length].transpose(0, 1)
+        assert torch.equal(padded[index, :, :length], expected)
+        assert (padded[index, :, length:] == 0).all()
+        start += length
+    back = view.unpad(padded)
+    assert torch.equal(back, packed)
+    back.sum().backward()
+    assert (packed.grad == 1).all(), "each token gets its own gradient, once"
+
+
+# Ranks
+
+
+GRIDS = [(1, 1, 1), (2, 1, 1), (2, 2, 2), (4, 2, 1), (2, 3, 2), (1, 2, 4)]
+
+
+@pytest.mark.parametrize("tp, dp, pp", GRIDS)
+def test_our_dense_grid_is_megatrons(tp, dp, pp):
+    from megatron.core.parallel_state import RankGenerator
+
+    theirs = RankGenerator(tp=tp, ep=1, dp=dp, pp=pp, cp=1, order="tp-cp-ep-dp-pp")
+    grid = TrainLayout(tp=tp, dp=dp, pp=pp).grid
+    for axes in (("tp",), ("dp",), ("pp",), ("tp", "pp"), ("tp", "dp")):
+        ours = sorted(map(list, grid.groups(*axes)))
+        assert ours == sorted(theirs.get_ranks("-".join(axes))), axes
+
+
+@pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
+def test_our_grid_of_experts_is_megatrons(ep, etp):
+    from megatron.core.parallel_state import RankGenerator
+
+    layout = TrainLayout(tp=2, dp=2, pp=2, ep=ep, etp=etp)
+    edp = 4 // (ep * etp)
+    theirs = RankGenerator(tp=etp, ep=ep, dp=edp, pp=2, cp=1, order="tp-cp-ep-dp-pp")
+    grid = layout.expert_grid
+    assert isinstance(grid, RankGrid)
+    for ours, name in (("etp", "tp"), ("ep", "ep"), ("edp", "dp"), ("pp", "pp")):
+        assert sorted(map(list, grid.groups(ours))) == sorted(theirs.get_ranks(name)), name

@@ -1,0 +1,113 @@
+"""What a rank sets before libraries read it, and what it leaves to the user."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.world import World
+
+WORLD = World(
+    rank=5,
+    size=8,
+    local_rank=1,
+    local_size=4,
+    node=1,
+    node_of=(0,) * 4 + (1,) * 4,
+    host="n1",
+    device="cpu",
+)
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    """An empty environment, all that the module then sees of the system."""
+    system = SimpleNamespace(environ={})
+    monkeypatch.setattr(environment, "os", system)
+    system.sched_getaffinity = lambda _: {0, 1}
+    return system.environ
+
+
+def test_settings_of_the_user_stay(environ):
+    environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
+    environment.prepare_environment(3, local_size=2)
+    assert environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert environ["HF_HUB_OFFLINE"] == "1"
+
+
+@pytest.mark.parametrize(
+    "threads, cores, local_size, expected", [(None, 8, 2, 4), (None, 2, 4, 1), (3, 8, 2, 3)]
+)
+def test_cores_are_shared_among_the_nodes_ranks(environ, threads, cores, local_size, expected):
+    environment.os.sched_getaffinity = lambda _: set(range(cores))
+    assert environment.prepare_environment(threads, local_size) == expected
+    assert environ["OMP_NUM_THREADS"] == str(expected)
+
+
+def test_the_world_is_announced_as_torchrun_would(environ):
+    environment.announce_world(WORLD, "n0", 29123)
+    assert environ == {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "n0",
+        "MASTER_PORT": "29123",
+    }
+
+
+@pytest.mark.parametrize("cores, name", [(8, "29123"), (7, "29123-rank5")])
+def test_shared_memory_is_shared_only_where_every_thread_has_a_core(environ, cores, name):
+    environ |= {"OMP_NUM_THREADS": "2", "MASTER_PORT": "29123"}
+    environment.os.cpu_count = lambda: cores
+    environment.name_shared_memory(WORLD)
+    assert environ["VLLM_DIST_IDENT"] == name
+
+
+@pytest.mark.parametrize(
+    "announced, rank",
+    [
+        ({}, 0),
+        ({"PMI_RANK": "2"}, 2),
+        ({"PMIX_RANK": "3"}, 3),
+        ({"SLURM_PROCID": "4"}, 4),
+        ({"SLURM_PROCID": "0", "PMI_RANK": "1"}, 1),
+    ],
+)
+def test_the_rank_before_mpi_starts(environ, announced, rank):
+    environ |= announced
+    assert environment.launcher_rank() == rank
+
+
+@pytest.mark.parametrize("seed, again", [(None, True), ("random", True), ("0", False)])
+def test_hashing_is_fixed_by_starting_again_once(environ, seed, again):
+    started = []
+    environment.os.execv = lambda *words: started.append(words)
+    if seed is not None:
+        environ["PYTHONHASHSEED"] = seed
+    environment.fix_hash_seed()
+    assert environ["PYTHONHASHSEED"] == "0"
+    assert started == [(sys.executable, sys.orig_argv)] * again
+
+
+@pytest.mark.parametrize(
+    "given, directory",
+    [
+        ({}, "/tmp"),
+        ({"TMPDIR": "/scratch"}, "/scratch"),
+        ({"TMPDIR": "/scratch", "SLURM_TMPDIR": "/job"}, "/job"),
+        ({"TMPDIR": "/scratch", "SLURM_TMPDIR": ""}, "/scratch"),
+    ],
+)
+def test_scratch_is_the_jobs_own_where_there_is_one(environ, given, directory):
+    environ |= given
+    assert environment.scratch_directory() == Path(directory)
+
+
+def test_one_setting(environ):
+    environ["KNOB"] = "7"
+    assert environment.setting("KNOB", "1") == "7"
+    assert environment.setting("OTHER", "1") == "1"

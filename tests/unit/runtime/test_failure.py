@@ -1,0 +1,145 @@
+"""What a failing rank says, and how it ends the job."""
+
+import itertools
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from verl_hpc.errors import ConfigError, TransferError
+from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
+
+
+def store(failed_before=0, error=None):
+    """A job's store: the number of failures counts up, or nobody answers."""
+    count = itertools.count(failed_before + 1)
+
+    def add(key, amount):
+        assert (key, amount) == ("verl_hpc/failed", 1)
+        if error is not None:
+            raise error
+        return next(count)
+
+    return SimpleNamespace(add=add)
+
+
+def reporter(**options):
+    found = FailureReporter(3, 8, "node7")
+    found.store = store(**options)
+    found.stage = "rollout"
+    return found
+
+
+class Comm:
+    """A communicator that writes down what is asked of it."""
+
+    def __init__(self, rank=0):
+        self.rank, self.calls = rank, []
+
+    def Get_rank(self):  # noqa: N802
+        return self.rank
+
+    def Barrier(self):  # noqa: N802
+        self.calls.append("barrier")
+
+    def Abort(self, code):  # noqa: N802
+        self.calls.append(("abort", code))
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_the_first_failure_is_told_in_full(capfd):
+    reporter().report(raised(TransferError("fragment 3 differs")))
+    _, text = capfd.readouterr()
+    assert text.startswith("\nverl_hpc: rank 3 of 8 on node7 failed in rollout:\nTraceback")
+    assert "raise error" in text, "with the lines of the traceback"
+    assert text.endswith("TransferError: fragment 3 differs\n")
+
+
+def test_later_failures_are_told_in_one_line(capfd):
+    failed = reporter(failed_before=1)
+    failed.report(raised(RuntimeError("Connection closed by peer\nand thirty more lines")))
+    failed.report(raised(KeyError()))
+    failed.report(raised(RuntimeError("x" * 500)))
+    _, text = capfd.readouterr()
+    first, second, third = text.splitlines()
+    start = "verl_hpc: rank 3 of 8 on node7 ended after another rank failed "
+    assert first == f"{start}(RuntimeError: Connection closed by peer)"
+    assert second == f"{start}(KeyError: )"
+    assert third.startswith(f"{start}(RuntimeError: xxx")
+    assert len(third) < 300
+
+
+def test_of_two_ranks_only_one_is_first(capfd):
+    shared = store()
+    for rank in (5, 2):
+        failed = FailureReporter(rank, 8, "node0")
+        failed.store = shared
+        failed.report(ValueError("bad"))
+    _, text = capfd.readouterr()
+    assert text.count("failed in start-up") == 1
+    assert "rank 5 of 8 on node0 failed" in text
+    assert "rank 2 of 8 on node0 ended after another rank failed (ValueError: bad)" in text
+
+
+def test_a_store_that_is_gone_means_somebody_failed_before(capfd):
+    reporter(error=RuntimeError("Connection reset")).report(ValueError("late"))
+    assert "ended after another rank failed (ValueError: late)" in capfd.readouterr().err
+
+
+def test_without_a_store_every_failure_is_told(capfd):
+    FailureReporter(0, 1, "laptop").report(ValueError("early"))
+    assert "rank 0 of 1 on laptop failed in start-up:" in capfd.readouterr().err
+
+
+def test_text_that_is_no_utf8_is_told_all_the_same(capfd):
+    FailureReporter(0, 1, "laptop").report(ValueError("file \udcff"))
+    assert "ValueError: file ?" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), ConfigError("one rank")])
+def test_an_exception_aborts_every_rank(capfd, error):
+    comm = Comm()
+    with ending_the_job(comm, reporter()):
+        raise error
+    assert comm.calls == [("abort", 1)]
+    assert type(error).__name__ in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("rank, text", [(0, "ConfigError: steps = 0\n"), (3, "")])
+def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, rank, text):
+    error, comm = ConfigError("steps = 0"), Comm(rank)
+    error.agreed = True
+    with pytest.raises(SystemExit) as ended, ending_the_job(comm, reporter()):
+        raise error
+    assert ended.value.code == 1
+    assert comm.calls == ["barrier"], "nobody leaves before rank 0 has spoken"
+    assert capfd.readouterr().err == text
+
+
+def test_leaving_on_purpose_is_no_failure(capfd):
+    comm = Comm()
+    with pytest.raises(SystemExit) as ended, ending_the_job(comm, reporter()):
+        sys.exit(85)
+    assert ended.value.code == 85
+    with ending_the_job(comm, reporter()):
+        pass
+    assert comm.calls == []
+    assert capfd.readouterr().err == ""
+
+
+def test_the_interpreters_hook_ends_the_job_too(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    comm = Comm()
+    install_excepthook(comm, reporter())
+    error = raised(ValueError("in a callback"))
+    sys.excepthook(ValueError, error, error.__traceback__)
+    assert comm.calls == [("abort", 1)]
+    text = capfd.readouterr().err
+    assert "failed in rollout" in text
+    assert "raise error" in text

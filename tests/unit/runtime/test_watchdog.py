@@ -1,0 +1,154 @@
+"""Late ranks: who they are, how they are told, and a watchdog over a real store."""
+
+import re
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_hpc.runtime.watchdog import Progress, Watchdog, describe, late_ranks
+
+
+def at(rank, count, seconds, operator="rollout"):
+    return Progress(rank, count, operator, seconds, f"n{rank // 4}")
+
+
+def test_nobody_is_late_while_all_are_equally_far():
+    assert late_ranks([at(r, 7, 1e6) for r in range(4)], 1.0) == []
+
+
+def test_the_furthest_behind_come_first():
+    progress = [at(0, 5, 300), at(1, 3, 200), at(2, 4, 200), at(3, 3, 150)]
+    assert [p.rank for p in late_ranks(progress, 120)] == [1, 3, 2]
+
+
+def test_a_rank_that_has_just_begun_its_operator_is_not_late():
+    progress = [at(0, 5, 300), at(1, 4, 120.0), at(2, 4, 120.1)]
+    assert [p.rank for p in late_ranks(progress, 120)] == [2]
+
+
+ranks = st.lists(st.tuples(st.integers(0, 4), st.floats(0, 10)), min_size=1, max_size=8)
+
+
+@given(ranks, st.floats(0, 10))
+def test_late_means_behind_and_long(places, late_after):
+    progress = [at(rank, count, seconds) for rank, (count, seconds) in enumerate(places)]
+    expected = {
+        p.rank
+        for p in progress
+        if p.seconds > late_after and any(other.count > p.count for other in progress)
+    }
+    late = late_ranks(progress, late_after)
+    assert {p.rank for p in late} == expected
+    assert late == sorted(late, key=lambda p: (p.count, p.rank))
+
+
+def test_the_report():
+    progress = [
+        at(0, 6, 130, "update"),
+        at(1, 6, 129, "update"),
+        at(5, 5, 131.4, "reward"),
+        at(6, 4, 200, "rollout"),
+    ]
+    assert describe(late_ranks(progress, 120), progress) == (
+        "verl_hpc: late ranks:\n"
+        "  rank 6 on n1: in 'rollout' for 200 s\n"
+        "  rank 5 on n1: in 'reward' for 131 s\n"
+        "  2 of 4 ranks wait in 'update'\n"
+    )
+
+
+def test_a_long_report_is_cut():
+    progress = [at(0, 2, 0, "update"), *(at(r, 1, 200) for r in range(1, 21))]
+    text = describe(late_ranks(progress, 120), progress)
+    assert text.count("in 'rollout' for") == 8
+    assert "and 12 more" in text
+    assert "1 of 21 ranks wait in 'update'" in text
+
+
+def connection(port, is_master=False):
+    return dist.TCPStore(
+        "127.0.0.1", port, 2, is_master, timedelta(seconds=20), wait_for_workers=False
+    )
+
+
+@pytest.fixture
+def connect():
+    """Opens connections to a store of this process, as a job's ranks do."""
+    master = connection(0, is_master=True)
+    return lambda: connection(master.port)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "nothing happened within ten seconds"
+        time.sleep(0.01)
+
+
+def test_a_late_rank_is_told_once_an_episode(connect):
+    told = []
+    dogs = [Watchdog(rank, 2, f"n{rank}", 0.1, told.append) for rank in (0, 1)]
+    first, second = dogs
+    for dog in dogs:
+        dog.enter("rollout")
+        dog.start(connect())
+    try:
+        first.enter("reward")
+        wait_for(lambda: told)
+        assert re.fullmatch(
+            "verl_hpc: late ranks:\n"
+            r"  rank 1 on n1: in 'rollout' for \d+ s\n"
+            "  1 of 2 ranks wait in 'reward'\n",
+            told[0],
+        )
+        time.sleep(0.3)
+        assert len(told) == 1, "the same lateness is told once"
+
+        second.enter("reward")
+        second.enter("update")
+        wait_for(lambda: len(told) == 2)
+        assert "rank 0 on n0: in 'reward'" in told[1]
+        first.enter("update")
+        time.sleep(0.3)
+        assert len(told) == 2, "nobody is late when all are equally far"
+    finally:
+        for dog in dogs:
+            dog.stop()
+    assert first.operator == second.operator == "update"
+
+
+def test_ranks_that_have_not_published_yet_are_waited_for(connect):
+    told = []
+    dog = Watchdog(0, 2, "n0", 0.1, told.append)
+    dog.enter("rollout")
+    dog.start(connect())
+    time.sleep(0.2)
+    late = Watchdog(1, 2, "n1", 0.1, told.append)
+    late.start(connect())
+    try:
+        wait_for(lambda: told)
+        assert "rank 1 on n1: in 'start-up'" in told[0]
+    finally:
+        dog.stop()
+        late.stop()
+
+
+def test_a_store_that_goes_away_does_not_end_the_thread_or_the_rank():
+    told = []
+    master = connection(0, is_master=True)
+    dog = Watchdog(0, 1, "n0", 0.04, told.append)
+    dog.start(connection(master.port))
+    del master
+    time.sleep(0.1)
+    assert dog._thread.is_alive()
+    dog.stop()
+    assert not dog._thread.is_alive()
+    assert told == []
+
+
+def test_a_watchdog_that_was_never_started_stops():
+    Watchdog(0, 1, "n0", 1.0).stop()

@@ -1,0 +1,138 @@
+"""Who a rank is, and the launches that would run and be silently wrong."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from verl_hpc.errors import ClusterError, LaunchError
+from verl_hpc.runtime import world
+from verl_hpc.runtime.world import World, check_devices, check_launch, number_nodes, read_world
+
+MPICH = "MPICH Version: 5.0"
+
+
+def pmi(rank, size):
+    return {"PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+
+
+def step(rank, size):
+    return {"SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}
+
+
+def torchrun(rank, size):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size)}
+
+
+@pytest.mark.parametrize(
+    "environ, who",
+    [(pmi(2, 4), "PMI_SIZE"), (step(2, 4), "SLURM_NTASKS"), (torchrun(2, 4), "WORLD_SIZE")],
+    ids=["mpiexec", "srun", "torchrun"],
+)
+def test_four_processes_that_are_four_worlds_of_one(environ, who):
+    """Slurm's PMI and the library's do not fit: each rank believes to be alone, none complains."""
+    with pytest.raises(LaunchError) as caught:
+        check_launch(environ, 0, 1, MPICH)
+    message = str(caught.value)
+    for words in (f"({who}) announces 4 processes", MPICH, "srun --mpi=list", "--mpi=pmi2"):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{}, pmi(2, 4), step(2, 4), torchrun(2, 4), pmi(2, 4) | torchrun(2, 4), pmi(2, 4) | step(2, 4)],
+    ids=["none", "mpiexec", "srun", "torchrun", "mpiexec, then torch", "srun with pmi2"],
+)
+def test_launchers_that_agree_with_mpi(environ):
+    check_launch(environ, 2, 4, MPICH)
+
+
+@pytest.mark.parametrize("environ", [{}, pmi(0, 1), step(0, 1), torchrun(0, 1)])
+def test_a_world_of_one_that_was_meant(environ):
+    check_launch(environ, 0, 1, MPICH)
+
+
+def test_a_batch_script_is_not_a_step():
+    """It has the job's SLURM_NTASKS, yet what runs in it directly is one process."""
+    script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
+    check_launch(script, 0, 1, MPICH)
+
+
+def test_mpiexec_counts_for_more_than_the_step_that_carries_it():
+    """Inside an allocation hydra starts one proxy a node by srun; the ranks are its children."""
+    check_launch(step(1, 2) | pmi(3, 4), 3, 4, MPICH)
+    with pytest.raises(LaunchError, match=r"PMI_SIZE\) announces 4"):
+        check_launch(step(0, 1) | pmi(3, 4), 0, 1, MPICH)
+
+
+@pytest.mark.parametrize("environ", [step(0, 1), pmi(1, 2), torchrun(5, 8), pmi(1, 4)])
+def test_a_launcher_inside_another(environ):
+    with pytest.raises(LaunchError) as caught:
+        check_launch(environ, 3, 4, MPICH)
+    message = str(caught.value)
+    rank, size = list(environ.values())[-2:]
+    assert f"says rank {rank} of {size}, MPI ({MPICH}) says rank 3 of 4" in message
+    assert "nested launcher" in message
+
+
+@pytest.mark.parametrize(
+    "present, missing",
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("WORLD_SIZE", "RANK"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("PMI_SIZE", "PMI_RANK"),
+    ],
+)
+def test_a_half_set_environment_is_named(present, missing):
+    with pytest.raises(LaunchError) as caught:
+        check_launch({present: "3"}, 0, 1, MPICH)
+    assert f"{present}=3 is set and {missing} is not" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "hosts, nodes",
+    [
+        ("bba", (0, 0, 1)),
+        ("aabb", (0, 0, 1, 1)),
+        ("abab", (0, 1, 0, 1)),
+        ("c", (0,)),
+    ],
+)
+def test_nodes_are_numbered_by_their_lowest_rank(hosts, nodes):
+    assert number_nodes(list(hosts)) == nodes
+
+
+def test_two_ranks_on_one_gpu():
+    owners = [("n0", "GPU-a"), ("n0", "GPU-b"), ("n1", "GPU-a"), ("n1", "GPU-a")]
+    with pytest.raises(ClusterError) as caught:
+        check_devices(owners)
+    for words in ("ranks 2 and 3 on n1", "GPU GPU-a", "--gpus-per-node=G"):
+        assert words in str(caught.value)
+    check_devices(owners[:3])
+
+
+def test_ranks_without_a_gpu_share_nothing():
+    check_devices([("n0", None), ("n0", None), ("n0", "GPU-a")])
+
+
+HOSTS = ["n1", "n0", "n1", "n0"]
+"""Ranks dealt to nodes in turn; the first node is that of rank 0."""
+
+
+@pytest.mark.parametrize("rank, local_rank, node", [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)])
+def test_the_place_of_each_rank(monkeypatch, rank, local_rank, node):
+    """One rank's view; what the others say is played back to it."""
+    monkeypatch.setattr(world, "socket", SimpleNamespace(gethostname=lambda: HOSTS[rank]))
+    monkeypatch.setattr(world, "os", SimpleNamespace(environ=pmi(rank, 4)))
+    monkeypatch.setattr(world, "_library", lambda comm: MPICH)
+
+    def allgather(mine):
+        said = HOSTS if isinstance(mine, str) else [(host, None) for host in HOSTS]
+        assert said[rank] == mine
+        return said
+
+    comm = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: 4, allgather=allgather)
+    found = read_world(comm, device="cpu")
+    assert found == World(rank, 4, local_rank, 2, node, (0, 1, 0, 1), HOSTS[rank], "cpu")
+    assert found.num_nodes == 2
+    assert str(found) == f"rank {rank} of 4 on {HOSTS[rank]} (cpu)"

@@ -1,0 +1,110 @@
+"""Fingerprints: equal bits agree, any small corruption does not."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_hpc.layout.shard_map import ITEM_BYTES
+from verl_hpc.transfer.checksum import checksum, position_weighted_sum
+
+DTYPES = [getattr(torch, name) for name in ITEM_BYTES]
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+BOTH = [checksum, position_weighted_sum]
+"""On CPUs, and what GPUs compute, which runs here as well."""
+
+NARROW = [dtype for dtype in DTYPES if dtype.itemsize < 8]
+
+
+def random_bits(seed, size, dtype):
+    """A one-dimensional tensor whose bits are arbitrary, NaNs and infinities included."""
+    data = np.random.default_rng(seed).integers(0, 256, size * dtype.itemsize, dtype=np.uint8)
+    if dtype == torch.bool:
+        data %= 2
+    return torch.from_numpy(data).view(dtype)
+
+
+tensors = st.builds(random_bits, st.integers(0, 2**32), st.integers(1, 40), st.sampled_from(DTYPES))
+
+
+@settings(deadline=None)
+@given(tensors)
+@pytest.mark.parametrize("algorithm", BOTH)
+def test_equal_bits_have_equal_sums(algorithm, tensor):
+    found = algorithm(tensor)
+    assert found.dtype == torch.int64
+    assert found.shape == ()
+    assert found == algorithm(tensor.clone())
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 2**32), st.integers(1, 40))
+@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (position_weighted_sum, NARROW)])
+def test_any_single_flipped_bit_is_seen(algorithm, dtypes, data, seed, size):
+    dtype = data.draw(st.sampled_from([d for d in dtypes if d != torch.bool]))
+    tensor = random_bits(seed, size, dtype)
+    place = data.draw(st.integers(0, size * dtype.itemsize - 1))
+    flipped = tensor.clone()
+    flipped.view(torch.uint8)[place] ^= 1 << data.draw(st.integers(0, 7))
+    assert algorithm(tensor) != algorithm(flipped)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 2**32), st.integers(2, 40))
+@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (position_weighted_sum, NARROW)])
+def test_two_elements_that_change_places_are_seen(algorithm, dtypes, data, seed, size):
+    tensor = random_bits(seed, size, data.draw(st.sampled_from(dtypes)))
+    a, b = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True))
+    words = tensor.view(WORDS[tensor.element_size()])
+    swapped = words.clone()
+    swapped[a], swapped[b] = words[b], words[a]
+    same = algorithm(tensor) == algorithm(swapped.view(tensor.dtype))
+    assert same == (words[a] == words[b])
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(DTYPES), st.integers(1, 5), st.integers(1, 5))
+def test_elements_count_and_not_how_they_lie(seed, dtype, rows, columns):
+    """A transposed, a strided and a broadcast view against a contiguous copy of each."""
+    matrix = random_bits(seed, 2 * rows * columns, dtype).view(2 * rows, columns)
+    for view in (matrix.t(), matrix[::2], matrix[:, -1], matrix[0].expand(3, columns)):
+        assert checksum(view) == checksum(view.clone(memory_format=torch.contiguous_format))
+
+
+def test_shape_does_not_count_but_order_does():
+    matrix = torch.arange(6.0).view(2, 3)
+    assert checksum(matrix) == checksum(matrix.view(6))
+    assert checksum(matrix) != checksum(matrix.t())
+
+
+def test_scalars_and_tensors_that_train():
+    assert checksum(torch.tensor(3.0)) == checksum(torch.tensor([3.0]))
+    parameter = torch.nn.Parameter(torch.ones(3))
+    assert checksum(parameter) == checksum(torch.ones(3))
+    assert not checksum(parameter).requires_grad
+
+
+def test_a_missing_tail_of_zeros_is_seen():
+    assert checksum(torch.zeros(4)) != checksum(torch.zeros(5))
+
+
+def test_the_two_zeros_differ():
+    for algorithm in BOTH:
+        assert algorithm(torch.tensor([0.0])) != algorithm(torch.tensor([-0.0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_empty_tensor(dtype):
+    assert checksum(torch.empty(0, dtype=dtype)) == checksum(torch.empty(0, 7, dtype=dtype))
+
+
+def test_the_weighted_sum_works_in_parts(monkeypatch):
+    """Large tensors are summed piece by piece; positions go on counting."""
+    tensor = random_bits(3, 1000, torch.bfloat16)
+    whole = position_weighted_sum(tensor)
+    monkeypatch.setattr("verl_hpc.transfer.checksum._CHUNK", 7)
+    assert position_weighted_sum(tensor) == whole
+    moved = torch.cat([tensor[7:14], tensor[:7], tensor[14:]])
+    assert position_weighted_sum(moved) != whole

@@ -105,7 +105,9 @@ def make_tiny_model(
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
     vocab_size = (

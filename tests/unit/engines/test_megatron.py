@@ -158,6 +158,7 @@ sequences = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(sequences, st.integers(1, 8))
 def test_a_packed_row_token_by_token(parts, multiple):
     row = pack(parts, multiple)
@@ -178,6 +179,7 @@ def test_a_packed_row_token_by_token(parts, multiple):
     assert row.cumulative_lengths.dtype == torch.int32
 
 
+@settings(deadline=None)
 @given(sequences, st.integers(1, 8))
 def test_splitting_gives_the_sequences_back(parts, multiple):
     row = pack(parts, multiple)

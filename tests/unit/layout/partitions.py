@@ -1,7 +1,5 @@
 """Random layouts of small tensors, with no model behind them."""
 
-from itertools import pairwise
-
 from hypothesis import strategies as st
 
 from verl_hpc.layout.box import Box, View, row_major_strides
@@ -9,20 +7,18 @@ from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
 
 @st.composite
-def cuts(draw, length):
-    """Edges of a dimension: 0, some in between, `length`."""
-    inner = draw(st.sets(st.integers(1, length - 1), max_size=3)) if length > 1 else set()
-    return [0, *sorted(inner), length]
-
-
-@st.composite
 def partitions(draw, shape):
-    """Disjoint boxes that cover a tensor: a grid, as every layout's."""
-    edges = [draw(cuts(n)) for n in shape]
-    boxes = [Box((), ())]
-    for dim in edges:
-        spans = list(pairwise(dim))
-        boxes = [Box((*b.start, lo), (*b.stop, hi)) for b in boxes for lo, hi in spans]
+    """Disjoint boxes that cover a tensor: cut in two, again and again, anywhere."""
+    boxes = [Box.whole(shape)]
+    for _ in range(draw(st.integers(0, 5))):
+        box = boxes.pop(draw(st.integers(0, len(boxes) - 1)))
+        dim = draw(st.integers(0, len(shape) - 1))
+        if box.shape[dim] == 1:
+            boxes.append(box)
+            continue
+        edge = draw(st.integers(box.start[dim] + 1, box.stop[dim] - 1))
+        boxes.append(Box(box.start, (*box.stop[:dim], edge, *box.stop[dim + 1 :])))
+        boxes.append(Box((*box.start[:dim], edge, *box.start[dim + 1 :]), box.stop))
     return boxes
 
 

@@ -46,7 +46,7 @@ def test_every_target_box_is_covered_once_by_what_lies_inside_both_sides(maps, m
     for f in fragments(source, target, max_bytes):
         assert 0 < f.num_bytes == 4 * f.box.num_elements <= max_bytes
         held = [r for r in source.regions if r.tensor == f.tensor and r.box.contains(f.box)]
-        assert f.source.holders == held[0].holders, "a grid has one source box an element"
+        assert f.source.holders == held[0].holders, "an element is in one source box"
         for region in f.target.regions:
             assert region.box.contains(f.box)
             covered[id(region)] += values[f.tensor][f.box.slices].ravel().tolist()
@@ -118,6 +118,18 @@ def test_two_places_of_one_rank_are_both_filled():
     assert only.target.holders == (0, 1)
     assert [v.name for v in only.target.views(0, box)] == ["embedding"]
     assert [v.name for v in only.target.views(1, box)] == ["embedding", "output"]
+
+
+def test_sources_of_different_heights():
+    """The tall one on the left starts first and ends last."""
+    spec = {"w": TensorSpec((4, 6), "float32")}
+    boxes = [Box((0, 0), (4, 3)), Box((0, 3), (2, 6)), Box((2, 3), (4, 6))]
+    source = ShardMap(
+        spec, [Region("w", b, (i,), View("w", 0, (3, 1))) for i, b in enumerate(boxes)]
+    )
+    target = ShardMap(spec, [Region("w", Box((3, 0), (4, 6)), (5,), View("w", 0, (6, 1)))])
+    found = {f.source.holders: f.box for f in fragments(source, target, 4096)}
+    assert found == {(0,): Box((3, 0), (4, 3)), (2,): Box((3, 3), (4, 6))}
 
 
 def test_a_hole_is_named_with_its_tensor():

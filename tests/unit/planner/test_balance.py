@@ -28,6 +28,7 @@ def test_the_docstrings_costs():
     assert balance([8, 7, 6, 5, 4], 2) == [[1, 3, 4], [0, 2]]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6) | st.integers(0, 50), max_size=30), bins)
 def test_every_index_is_dealt_once_largest_bin_first(costs, num_bins):
     dealt = balance(costs, num_bins)
@@ -52,6 +53,7 @@ def test_many_sequences_are_dealt_almost_evenly():
     assert max(loads) - min(loads) <= 0.001 * max(loads)
 
 
+@settings(deadline=None)
 @given(costs.filter(len), bins)
 def test_the_deal_depends_on_nothing_else(costs, num_bins):
     assert balance(costs, num_bins) == balance(tuple(map(float, costs)), num_bins)
@@ -71,6 +73,7 @@ def test_fewer_costs_than_bins(num_bins):
 lengths = st.lists(st.integers(1, 60), max_size=14)
 
 
+@settings(deadline=None)
 @given(lengths, st.integers(1, 100), st.integers(1, 4), st.integers(1, 6))
 def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple, at_least):
     dealt = micro_batches(lengths, max_tokens, multiple, at_least)

@@ -1,0 +1,62 @@
+"""A tiny model and task for whole jobs."""
+
+import pytest
+
+from verl_hpc.testing.tiny import make_tiny_model
+
+TASK = {
+    "kind": "reasoning_gym",
+    "task": "chain_sum",
+    "size": 200,
+    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+}
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("model")
+    return make_tiny_model(
+        directory,
+        "qwen2",
+        tied=True,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=2,
+    )
+
+
+# An untrained model answers nothing right; this gives it something to learn from.
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return (sum(map(ord, solution_str)) % 5) / 4
+"""
+
+
+@pytest.fixture
+def tree(model, tmp_path):
+    """A PPO run of four steps on two ranks; tests change what they are about."""
+    reward = tmp_path / "reward.py"
+    reward.write_text(REWARD)
+    return {
+        "name": "run",
+        "recipe": "ppo",
+        "steps": 4,
+        "directory": str(tmp_path),
+        "model": {"path": str(model), "dtype": "float32"},
+        "parallel": {"tensor_parallel": 2},
+        "optimizer": {"lr": 1e-3},
+        "critic": {"optimizer": {"lr": 1e-3}},
+        "algorithm": {"kl": {"placement": "reward", "controller": "adaptive", "horizon": 10}},
+        "batch": {"size": 4, "mini_batches": 2},
+        "rollout": {
+            "num_samples": 2,
+            "max_prompt_tokens": 80,
+            "max_response_tokens": 6,
+            "kv_cache_gib": 0.02,
+        },
+        "data": {"train": TASK},
+        "reward": {"function": f"{reward}:compute_score"},
+        "checkpoint": {"every": 1, "keep": 9},
+        "metrics": {"terminal": "off", "report": False},
+    }

@@ -1,0 +1,116 @@
+"""Starting whole jobs with mpiexec, as a user would, and killing them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import h5py
+import numpy as np
+import yaml
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+
+def start(num_ranks: int, arguments: Sequence[str | Path], **environment: str) -> subprocess.Popen:
+    """A job; its output is collected by `finish`."""
+    command = [MPIEXEC, "-n", str(num_ranks), sys.executable, *arguments]
+    return subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONHASHSEED": "0"} | environment,
+    )
+
+
+def finish(job: subprocess.Popen, timeout: float = 240) -> tuple[int, str]:
+    """Exit status and output; a job that does not end in time is a failure."""
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        output, _ = job.communicate()
+        raise AssertionError(f"the job hangs; its output so far:\n{output}") from None
+    return job.returncode, output
+
+
+def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 240) -> tuple[int, str]:
+    """`mpiexec -n N python -m verl_hpc train --config ...` to its end."""
+    words = ["-m", "verl_hpc", "train", "--config", config, *overrides]
+    return finish(start(num_ranks, words), timeout)
+
+
+def write_config(path: Path, tree: dict) -> Path:
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def ranks_of(job: subprocess.Popen) -> list[int]:
+    """Process ids of a job's ranks, those that have Python running."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        try:
+            status = (directory / "status").read_text()
+            environ = (directory / "environ").read_bytes()
+        except (OSError, ValueError):
+            continue
+        parents = _ancestors(int(directory.name)) if directory.name.isdigit() else ()
+        if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
+            found.append(int(directory.name))
+    return sorted(found)
+
+
+def _ancestors(process: int) -> list[int]:
+    chain = []
+    while process > 1:
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            break
+        process = int(stat.rsplit(")", 1)[1].split()[1])
+        chain.append(process)
+    return chain
+
+
+def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: float = 200) -> bool:
+    """True once the condition holds; False if the job ended before."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        if job.poll() is not None:
+            return False
+        time.sleep(0.05)
+    raise AssertionError("timed out")
+
+
+def kill_rank(job: subprocess.Popen, index: int) -> None:
+    """SIGKILL to one rank."""
+    ranks = ranks_of(job)
+    os.kill(ranks[index % len(ranks)], signal.SIGKILL)
+
+
+def tensors_of(step: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a step: weights, master weights, moments."""
+    found: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith("regions/"):
+            found[name] = item[...]
+
+    with h5py.File(step / "index.h5", "r") as file:
+        file.visititems(visit)
+    return found
+
+
+def differing(a: Path, b: Path) -> list[str]:
+    """Names of tensors that are not the same bits in two steps."""
+    left, right = tensors_of(a), tensors_of(b)
+    assert left.keys() == right.keys() and left
+    return [n for n in left if left[n].tobytes() != right[n].tobytes()]

@@ -1,0 +1,89 @@
+"""Killed, resumed, repeated: the same weights to the last bit."""
+
+import random
+
+import pytest
+
+from tests.jobs.launch import (
+    differing,
+    finish,
+    kill_rank,
+    start,
+    tensors_of,
+    train,
+    wait_until,
+    write_config,
+)
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.metrics.log import read_metrics
+
+
+@pytest.fixture
+def undisturbed(tree, tmp_path):
+    """The run nothing happened to."""
+    config = write_config(tmp_path / "config.yaml", tree | {"name": "undisturbed"})
+    status, output = train(2, config)
+    assert status == 0, output
+    return tmp_path / "undisturbed"
+
+
+def test_a_run_is_reproducible_from_its_seed_and_differs_with_another(tree, tmp_path, undisturbed):
+    config = write_config(tmp_path / "config.yaml", tree)
+    status, output = train(2, config, "name=again")
+    assert status == 0, output
+    last = undisturbed / "checkpoints/latest"
+    assert differing(last, tmp_path / "again/checkpoints/latest") == []
+    rows = [
+        {
+            k: v
+            for k, v in row.items()
+            if not k.startswith(("time", "timing", "perf", "reshard/sec"))
+        }
+        for row in read_metrics(undisturbed)
+    ]
+    again = [{k: row[k] for k in rows[0] if k in row} for row in read_metrics(tmp_path / "again")]
+    assert again == [{k: row[k] for k in rows[0] if k in row} for row in rows]
+    status, output = train(2, config, "name=other", "seed=1", "steps=1")
+    assert status == 0, output
+    first = complete_steps(undisturbed / "checkpoints")[-1]
+    assert differing(first, tmp_path / "other/checkpoints/latest") != []
+
+
+def test_kill_9_of_any_rank_at_any_time_then_resume(tree, tmp_path, undisturbed):
+    """Ranks are killed during the steps until three kills have hit; then the run may finish."""
+    chance = random.Random(20)
+    config = write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
+    root = tmp_path / "killed/checkpoints"
+    words = ["-m", "verl_hpc", "train", "--config", config]
+    kills = 0
+    while kills < 3:
+        job = start(2, words)
+        before = len(complete_steps(root))
+        # Into the steps, and then some time within one: also while a checkpoint is written.
+        progressed = wait_until(lambda: len(complete_steps(root)) > before, job)  # noqa: B023
+        if not progressed:
+            status, output = finish(job)
+            assert status == 0, output
+            break
+        wait_until(lambda: True, job, chance.uniform(0, 0.6))
+        kill_rank(job, chance.randrange(2))
+        status, output = finish(job, timeout=30)
+        assert status != 0, "a job that lost a rank must not look well"
+        kills += 1
+    assert kills > 0
+    status, output = train(2, config)
+    assert status == 0, output
+    assert differing(undisturbed / "checkpoints/latest", root / "latest") == []
+    assert differing(undisturbed / "checkpoints/step_00000003", root / "latest") != []
+    assert [row["step"] for row in read_metrics(tmp_path / "killed")] == [1, 2, 3, 4]
+
+
+def test_training_goes_on_from_a_checkpoint_on_another_layout(tree, tmp_path, undisturbed):
+    config = write_config(tmp_path / "config.yaml", tree | {"name": "undisturbed"})
+    status, output = train(1, config, "parallel.tensor_parallel=1", "steps=6")
+    assert status == 0, output
+    steps = [row["step"] for row in read_metrics(undisturbed)]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    newest = tensors_of(undisturbed / "checkpoints/latest")
+    assert (undisturbed / "checkpoints/latest").resolve().name == "step_00000006"
+    assert all((abs(t) < 1e6).all() for t in newest.values())

@@ -17,6 +17,7 @@ VERBS = {
     "train": "run a configuration on the MPI ranks this is started on",
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
+    "report": "write a run's report.html again and say how it went",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
 

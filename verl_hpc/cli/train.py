@@ -33,7 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         return 1
     from verl_hpc.runtime.session import session
-    from verl_hpc.trainer.train import train
 
     settings = config.runtime
     with session(
@@ -41,5 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         late_after_s=settings.late_after_s,
         threads_per_rank=settings.threads_per_rank,
     ) as here:
+        # Only now: libraries read the environment, which the session sets, when they are imported.
+        from verl_hpc.trainer.train import train
+
         train(here, config)
     return 0

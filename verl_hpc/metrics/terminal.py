@@ -31,7 +31,7 @@ class Pace:
 
     def remaining(self, step: int, values: Mapping[str, float]) -> float | None:
         """Seconds to go after `step`; None while no step has been timed."""
-        if STEP_SECONDS in values:
+        if step and STEP_SECONDS in values:  # step 0 only evaluates
             self._recent.append(values[STEP_SECONDS])
         if not self._recent:
             return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 
 from verl_hpc.runtime.world import World
@@ -14,7 +16,8 @@ _LIBRARY_DEFAULTS = {
     "GOMP_SPINCOUNT": "0",
     # vLLM's engine core must live in this process, not in a child of it.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    # Its warnings are about the choices made for it here, once per rank.
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     # Compute nodes have no way out; a library that tries to phone home only waits.
     "HF_HUB_OFFLINE": "1",
@@ -25,6 +28,10 @@ _LIBRARY_DEFAULTS = {
 }
 
 
+_QUIET_MODULES = r"(torch|vllm|megatron|transformers|importlib)(\.|$)"
+"""Libraries whose advice to their own developers would be printed by every rank."""
+
+
 def prepare_environment(threads: int | None, local_size: int) -> int:
     """Set what libraries read at import; a value the user has set stays.
 
@@ -33,10 +40,25 @@ def prepare_environment(threads: int | None, local_size: int) -> int:
     """
     for name, value in _LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if "PYTHONWARNINGS" not in os.environ:
+        for category in (DeprecationWarning, FutureWarning, UserWarning):
+            warnings.filterwarnings("ignore", category=category, module=_QUIET_MODULES)
+    _speak_for_ourselves()
     cores = len(os.sched_getaffinity(0))
     count = threads or max(cores // local_size, 1)
     os.environ["OMP_NUM_THREADS"] = str(count)
     return count
+
+
+def _speak_for_ourselves() -> None:
+    """Print this package's warnings, and only errors of the libraries below it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("verl_hpc: %(message)s"))
+    ours = logging.getLogger("verl_hpc")
+    ours.handlers = [handler]
+    ours.propagate = False
+    for library in ("torch._library", "transformers", "megatron.core", "vllm"):
+        logging.getLogger(library).setLevel(logging.ERROR)
 
 
 def announce_world(world: World, address: str, port: int) -> None:

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The first run, start to end, on four CPU ranks: warm a tiny decoder up on arithmetic, improve it
+# with reinforcement learning, stop half-way and resume, export it for transformers.
+# usage: launch/quickstart.sh [grpo|ppo] [seed]
+#   PYTHON    interpreter of the environment that has verl_hpc (default: python)
+#   RUNS      where the run directories go (default: a new directory below runs/)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+recipe=${1:-grpo} seed=${2:-0}
+python=${PYTHON:-python}
+mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
+runs=${RUNS:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}
+config=configs/run/quickstart.yaml
+[ "$recipe" = ppo ] && config=configs/run/quickstart_ppo.yaml
+
+say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
+run() { printf '$ %s\n' "$*"; "$@"; }
+train() { run "$mpiexec" -n 4 "$python" -m verl_hpc train "$@" "directory=$runs" "seed=$seed"; }
+
+say "1 of 6: a decoder of 1.0 M parameters with random weights, and a tokenizer for its task"
+run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" \
+    --texts-of configs/run/quickstart_sft.yaml --sizes '{"hidden_size": 128,
+    "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "num_hidden_layers": 4, "max_position_embeddings": 64}'
+
+say "2 of 6: supervised warm-up until one held-out problem in five is answered right"
+train --config configs/run/quickstart_sft.yaml "model.path=$runs/model"
+
+say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
+first=(--config "$config" "model.path=$runs/quickstart_sft/checkpoints/latest")
+train "${first[@]}" steps=50
+
+say "4 of 6: resume from its checkpoint and go on to the end"
+train "${first[@]}"
+
+name=$(basename "$config" .yaml)
+say "5 of 6: export to a directory that transformers loads"
+run "$python" -m verl_hpc export --step "$runs/$name/checkpoints/latest" --out "$runs/exported"
+"$python" - "$runs/exported" <<'PY'
+import sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+prompt = "State the final answer to the following arithmetic problem: 8 + 5 ="
+ids = tokenizer(prompt, return_tensors="pt")
+answer = model.generate(**ids, max_new_tokens=6, do_sample=False)[0, ids["input_ids"].shape[1]:]
+print(prompt, tokenizer.decode(answer, skip_special_tokens=True))
+PY
+
+say "6 of 6: what came of it"
+run "$python" -m verl_hpc report "$runs/$name"

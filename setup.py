@@ -22,6 +22,7 @@ COMPUTE = [
     "reasoning-gym>=0.1.25,<0.2",
     "safetensors>=0.5",
     "transformers>=5.16.1,<5.20",
+    "xxhash>=3.4",
 ]
 
 EXTRAS = {

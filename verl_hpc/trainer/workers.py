@@ -94,6 +94,9 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
     source = together(lambda: _open_nonempty(config.data.train, "data.train"))
+    generates = config.recipe != "sft" or config.evaluation.every > 0
+    reward = together(lambda: get_reward_function(config.reward)) if generates else None
+    evaluation = config.data.evaluation
     start_model_parallel(layouts.train, config.seed)
     workers = Workers(
         session,
@@ -105,14 +108,13 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         source,
         Order(len(source), config.seed, config.data.shuffle),
         actor=_build_engine(session, config, weights, layouts, "actor"),
+        reward=reward,
     )
-    if config.data.evaluation is not None:
-        evaluation = config.data.evaluation
+    if evaluation is not None:
         workers.evaluation_source = together(lambda: _open_nonempty(evaluation, "data.evaluation"))
     if config.recipe == "ppo":
         workers.critic = _build_critic(session, config, weights, layouts)
-    if config.recipe != "sft" or config.evaluation.every:
-        workers.reward = together(lambda: get_reward_function(config.reward))
+    if generates:
         workers.rollout = _build_rollout(session, config, weights, layouts)
         workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)
     kl = config.algorithm.kl

@@ -1,6 +1,8 @@
 """What a rank sets before libraries read it, and what it leaves to the user."""
 
+import logging
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,13 +23,23 @@ WORLD = World(
 )
 
 
+LIBRARIES = ("torch._library", "transformers", "megatron.core", "vllm")
+
+
 @pytest.fixture
 def environ(monkeypatch):
-    """An empty environment, all that the module then sees of the system."""
+    """An empty environment, and what the module changes in this process put back."""
     system = SimpleNamespace(environ={})
     monkeypatch.setattr(environment, "os", system)
     system.sched_getaffinity = lambda _: {0, 1}
-    return system.environ
+    ours = logging.getLogger("verl_hpc")
+    handlers, propagate = ours.handlers, ours.propagate
+    levels = {name: logging.getLogger(name).level for name in LIBRARIES}
+    with warnings.catch_warnings():
+        yield system.environ
+    ours.handlers, ours.propagate = handlers, propagate
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def test_settings_of_the_user_stay(environ):
@@ -45,6 +57,27 @@ def test_cores_are_shared_among_the_nodes_ranks(environ, threads, cores, local_s
     environment.os.sched_getaffinity = lambda _: set(range(cores))
     assert environment.prepare_environment(threads, local_size) == expected
     assert environ["OMP_NUM_THREADS"] == str(expected)
+
+
+def test_our_warnings_are_printed_and_the_libraries_are_not(environ, capsys):
+    environment.prepare_environment(1, local_size=1)
+    logging.getLogger("verl_hpc.trainer").warning("a group was dropped")
+    for name in LIBRARIES:
+        logging.getLogger(f"{name}.deep.inside").warning("advice to developers")
+    assert capsys.readouterr().err == "verl_hpc: a group was dropped\n"
+
+
+@pytest.mark.parametrize("asked, heard", [(None, []), ("default", ["look here"])])
+def test_python_warnings_of_libraries_are_heard_only_if_asked_for(environ, asked, heard):
+    """An explicit origin, as a library's own module would have."""
+    if asked is not None:
+        environ["PYTHONWARNINGS"] = asked
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        environment.prepare_environment(1, local_size=1)
+        warnings.warn_explicit("look here", UserWarning, "x.py", 1, module="torch.nn.modules")
+        warnings.warn_explicit("ours", UserWarning, "y.py", 1, module="verl_hpc.trainer")
+    assert [str(w.message) for w in caught] == [*heard, "ours"]
 
 
 def test_the_world_is_announced_as_torchrun_would(environ):

@@ -1,0 +1,74 @@
+# The commands of README.md. Each sets up what it needs: a virtual environment in .venv with pinned
+# packages, once.
+#
+#   make quickstart   the first run: SFT, then GRPO, resume, export, report, on four CPU ranks
+#   make test         everything CI runs: lint, types, import contracts, all tests
+#   make help         the rest
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(abspath $(VENV))/bin
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
+# Ranks that share two cores must not spin.
+export OMP_WAIT_POLICY := PASSIVE
+export GOMP_SPINCOUNT := 0
+
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slow clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo "make quickstart-ppo   the same with PPO and a critic"
+	@echo "make check            alias of make test"
+	@echo "make lint|types|contracts|unit|mpi|jobs|slow   one part of it"
+	@echo "make clean            remove .venv and caches; runs/ stays"
+
+$(READY): requirements/cpu.txt setup.py launch/install.sh
+	PYTHON=$(PYTHON) launch/install.sh $(VENV) cpu
+	@touch $@
+
+$(READY_DEV): $(READY) requirements/dev.txt
+	PYTHON=$(PYTHON) launch/install.sh $(VENV) dev
+	@touch $@
+
+install: $(READY)
+
+quickstart: $(READY)
+	PYTHON=$(BIN)/python launch/quickstart.sh grpo
+
+quickstart-ppo: $(READY)
+	PYTHON=$(BIN)/python launch/quickstart.sh ppo
+
+test: lint types contracts unit mpi jobs
+
+check: test
+
+lint: $(READY_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/shellcheck launch/*.sh .ci/run
+
+types: $(READY_DEV)
+	$(BIN)/mypy
+
+contracts: $(READY_DEV)
+	$(BIN)/lint-imports
+
+unit: $(READY_DEV)
+	$(BIN)/python -m pytest tests/unit tests/gpu
+
+# One pytest session per world size: starting torch and vLLM costs more than most tests.
+WORLDS ?= 1 2 4 8 16
+mpi: $(READY_DEV)
+	set -e; for n in $(WORLDS); do \
+	    echo "== $$n ranks"; $(BIN)/mpiexec -n $$n $(BIN)/python -m tests.mpi -q; \
+	done
+
+jobs: $(READY_DEV)
+	$(BIN)/python -m pytest tests/jobs
+
+slow: $(READY_DEV)
+	$(BIN)/python -m pytest tests/jobs tests/unit --slow
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

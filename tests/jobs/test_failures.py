@@ -1,0 +1,161 @@
+"""One rank in trouble ends the whole job, fast, and says what and where."""
+
+import os
+import socket
+import time
+
+import pytest
+
+from tests.jobs.launch import finish, kill_rank, ranks_of, start, train, wait_until, write_config
+
+BODY = """
+import os, sys, time
+from verl_hpc.runtime.session import session
+
+with session(late_after_s=1.0) as here:
+    import torch
+    import torch.distributed as dist
+    from verl_hpc.errors import ConfigError
+    here.enter("warm up")
+    dist.all_reduce(torch.ones(1))
+    print("READY", flush=True)
+    {}
+"""
+
+
+def job(tmp_path, body, num_ranks=3, **environment):
+    script = tmp_path / "job.py"
+    script.write_text(BODY.format(body))
+    return start(num_ranks, [script], **environment)
+
+
+def timed(process, timeout=60):
+    begin = time.monotonic()
+    status, output = finish(process, timeout)
+    return status, output, time.monotonic() - begin
+
+
+def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(tmp_path):
+    body = """
+    here.enter("reward")
+    if here.world.rank == 1:
+        raise ValueError("first line\\nsecond line")
+    dist.all_reduce(torch.ones(1))
+"""
+    status, output, _ = timed(job(tmp_path, body))
+    assert status != 0
+    told = output.split("READY\n" * 3)[-1].split("READY")[-1].strip().splitlines()
+    assert told[0] == f"verl_hpc: rank 1 of 3 on {socket.gethostname()} failed in reward:"
+    assert told[1] == "Traceback (most recent call last):"
+    assert "ValueError: first line\nsecond line\n" in output
+    assert output.count("Traceback") == 1, "only the rank that failed may print one"
+
+
+def test_it_ends_within_seconds(tmp_path):
+    body = """
+    if here.world.rank == 2:
+        raise RuntimeError("at " + str(time.time()))
+    dist.all_reduce(torch.ones(1))
+"""
+    status, output, _ = timed(job(tmp_path, body))
+    raised = float(output.split("RuntimeError: at ")[1].split()[0])
+    assert status != 0
+    assert time.time() - raised < 10
+
+
+def test_a_killed_rank_ends_the_job(tmp_path):
+    process = job(tmp_path, "dist.all_reduce(torch.ones(1)); time.sleep(600)")
+    wait_until(lambda: len(ranks_of(process)) == 3, process)
+    time.sleep(4)
+    kill_rank(process, 1)
+    status, _, seconds = timed(process, timeout=30)
+    assert status != 0
+    assert seconds < 15
+
+
+def test_a_users_error_that_all_ranks_meet_is_printed_once_without_traceback(tmp_path):
+    body = """
+    def work():
+        raise ConfigError("lr = -3: above 0")
+    here.control.together(work)
+"""
+    status, output, _ = timed(job(tmp_path, body))
+    assert status != 0
+    assert output.count("ConfigError: lr = -3: above 0") == 1
+    assert "Traceback" not in output
+
+
+def test_a_users_error_on_one_rank_is_raised_on_all_and_names_it(tmp_path):
+    body = """
+    def work():
+        if here.world.rank == 2:
+            raise ConfigError("disk is full")
+    here.control.together(work)
+"""
+    status, output, _ = timed(job(tmp_path, body))
+    assert status != 0
+    assert output.count("ConfigError: disk is full (on rank 2)") == 1
+    assert "Traceback" not in output
+
+
+def test_the_watchdog_names_the_late_rank_and_what_it_is_in(tmp_path):
+    body = """
+    here.enter("reward")
+    if here.world.rank == 1:
+        time.sleep(5)
+    here.enter("old_log_probs")
+    dist.all_reduce(torch.ones(1))
+"""
+    status, output, _ = timed(job(tmp_path, body))
+    assert status == 0, output
+    host = socket.gethostname()
+    assert f"verl_hpc: late ranks:\n  rank 1 on {host}: in 'reward' for " in output
+    assert "2 of 3 ranks wait in 'old_log_probs'" in output
+    assert output.count("late ranks") == 1, "one report an episode"
+
+
+@pytest.mark.parametrize("plugin", [{"PMI_SIZE": "4"}, {"SLURM_PROCID": "0"}])
+def test_an_environment_that_does_not_fit_is_refused(tmp_path, plugin):
+    script = tmp_path / "alone.py"
+    script.write_text(BODY.format("pass"))
+    from subprocess import run
+    from sys import executable
+
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "SLURM"))}
+    done = run([executable, script], capture_output=True, text=True, env=clean | plugin)
+    assert done.returncode != 0
+    assert "is set and" in done.stderr
+    assert "start with mpiexec or srun" in done.stderr
+
+
+def test_a_misspelt_setting_is_told_once(tree, tmp_path):
+    config = write_config(tmp_path / "config.yaml", tree | {"optimzer": {"lr": 1}})
+    status, output = train(3, config)
+    assert status != 0
+    assert output.count("optimzer: no such setting; did you mean optimizer?") == 1
+    assert "Traceback" not in output
+
+
+def test_a_reward_function_that_raises_ends_the_run_with_its_name_and_row(tree, tmp_path):
+    reward = tmp_path / "bad_reward.py"
+    reward.write_text("def compute_score(**_):\n    return 1 / 0\n")
+    config = write_config(
+        tmp_path / "config.yaml", tree | {"reward": {"function": f"{reward}:compute_score"}}
+    )
+    status, output = train(2, config)
+    assert status != 0
+    assert output.count("RewardError: reward.function = ") == 1
+    assert "ZeroDivisionError: division by zero" in output
+    assert "set reward.on_error to zero" in output
+
+
+def test_with_on_error_zero_a_nan_reward_is_counted_and_the_run_goes_on(tree, tmp_path):
+    reward = tmp_path / "nan_reward.py"
+    reward.write_text("def compute_score(**_):\n    return float('nan')\n")
+    settings = {"function": f"{reward}:compute_score", "on_error": "zero"}
+    changes = {"reward": settings, "steps": 1, "metrics": {"terminal": "lines"}}
+    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
+    assert status == 0, output
+    rows = (tmp_path / "run/metrics.jsonl").read_text()
+    assert '"reward/num_failed": 8.0' in rows
+    assert (tmp_path / "run/report.html").is_file()

@@ -1,0 +1,184 @@
+"""What a user can get wrong is refused on every rank alike, before any work is done."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.errors import (
+    ClusterError,
+    ConfigError,
+    DataError,
+    ModelError,
+    RewardError,
+    TrainingError,
+)
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.trainer.operators.examples import examples
+from verl_hpc.trainer.operators.generate import Prompts
+from verl_hpc.trainer.operators.update import imitate
+from verl_hpc.trainer.workers import build_workers
+
+pytestmark = pytest.mark.world(2)
+
+GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 16}
+
+
+@pytest.fixture
+def configure(tiny_model, shared_directory):
+    def make(**changes):
+        tree = {
+            "name": "bad",
+            "recipe": "sft",
+            "steps": 2,
+            "directory": str(shared_directory / "runs"),
+            "model": {"path": str(tiny_model()), "dtype": "float32"},
+            "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
+            "batch": {"size": 4},
+            "data": {"train": GYM},
+        }
+        return parse_config(tree | changes)
+
+    return make
+
+
+def refused(here, config, kind, message):
+    """Every rank raises the same error, so that nobody waits for anybody."""
+    with pytest.raises(kind, match=message) as error:
+        build_workers(here, config)
+    assert error.value.agreed
+    # The rank that met it first says so; apart from that the words are the same.
+    texts = [t.split(" (on rank")[0] for t in here.control.allgather(str(error.value))]
+    assert len(set(texts)) == 1
+
+
+def test_a_missing_model_directory(here, configure):
+    config = configure(model={"path": "nowhere"})
+    refused(
+        here, config, ModelError, "model.path = nowhere: no such directory; give a Hugging Face"
+    )
+
+
+def test_a_directory_without_weights(here, configure, shared_directory, tiny_model):
+    empty = shared_directory / "no-weights"
+    empty.mkdir(exist_ok=True)
+    (empty / "config.json").write_text((tiny_model() / "config.json").read_text())
+    refused(here, configure(model={"path": str(empty)}), ModelError, r"no \*\.safetensors in")
+
+
+def test_a_family_that_is_not_mapped(here, configure, shared_directory):
+    other = shared_directory / "gpt2"
+    other.mkdir(exist_ok=True)
+    (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    message = "model_type = 'gpt2' is not mapped; mapped are llama, mistral, qwen2"
+    refused(here, configure(model={"path": str(other)}), ModelError, message)
+
+
+def test_a_mixture_of_experts_is_planned_but_not_trained(
+    here, configure, shared_directory, tiny_model
+):
+    dense, directory = tiny_model(), shared_directory / "mixtral"
+    if here.world.rank == 0:
+        shutil.copytree(dense, directory)
+        config = json.loads((dense / "config.json").read_text())
+        config |= {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+        (directory / "config.json").write_text(json.dumps(config))
+        tensors = read_architecture(directory).tensors("float32")
+        zeros = {name: torch.zeros(spec.shape) for name, spec in tensors.items()}
+        save_file(zeros, directory / "model.safetensors")
+    here.control.barrier()
+    config = configure(model={"path": str(directory), "dtype": "float32"})
+    refused(here, config, ModelError, "has experts; training mixtures of experts is not supported")
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"parallel": {"tensor_parallel": 3}},
+            "tensor_parallel 3 x pipeline_parallel 1 = 3 does not divide the 2 ranks; start a",
+        ),
+        (
+            {"parallel": {"tensor_parallel": 2, "data_parallel": 4}},
+            "data_parallel = 4, but 2 ranks / 2 model-parallel ranks give 1; start 8 ranks",
+        ),
+        (
+            {"rollout": {"tensor_parallel": 4}},
+            "rollout tensor_parallel = 4 does not divide the 2 ranks; choose a divisor of 2",
+        ),
+        (
+            {"rollout": {"tensor_parallel": 2, "grouping": "zero_redundancy"}},
+            "zero-redundancy grouping needs the training tensor_parallel .1. to be a multiple",
+        ),
+        (
+            {"rollout": {"max_prompt_tokens": 500, "max_response_tokens": 100}},
+            "max_prompt_tokens 500 .* 100 = 600 is above the model's 512 positions",
+        ),
+    ],
+)
+def test_a_world_that_does_not_match_the_layout(here, configure, changes, message):
+    refused(here, configure(**changes), ConfigError, message)
+
+
+def test_sizes_that_do_not_divide_the_model(here, configure, tiny_model):
+    odd = tiny_model("llama", False, hidden_size=24, num_attention_heads=3, num_key_value_heads=3)
+    config = configure(
+        model={"path": str(odd), "dtype": "float32"}, parallel={"tensor_parallel": 2}
+    )
+    message = "tensor_parallel = 2 does not divide the model's 3 attention heads; choose a divisor"
+    refused(here, config, ConfigError, message)
+
+
+def test_layers_that_do_not_fit_the_stages(here, configure, tiny_model):
+    config = configure(parallel={"pipeline_parallel": 2, "virtual_pipeline": 4})
+    message = "4 layers cannot be split over pipeline_parallel = 2 x virtual_pipeline = 4 stages"
+    refused(here, config, ConfigError, message)
+
+
+def test_an_empty_data_set(here, configure, shared_directory):
+    file = shared_directory / "empty.jsonl"
+    file.write_text("")
+    data = {"train": {"kind": "files", "paths": [str(file)]}}
+    refused(here, configure(data=data), DataError, "empty.jsonl|no rows")
+
+
+def test_a_reward_function_that_cannot_be_found(here, configure):
+    config = configure(
+        recipe="grpo",
+        rollout={"num_samples": 2, "max_prompt_tokens": 64, "max_response_tokens": 64},
+        reward={"function": "gsm8"},
+    )
+    refused(here, config, RewardError, "no such function; did you mean gsm8k")
+
+
+def test_fp8_without_a_gpu(here, configure):
+    config = configure(model={"path": configure().model.path, "fp8": {"recipe": "delayed"}})
+    refused(here, config, ClusterError, "model.fp8: FP8 needs a GPU, and this rank has none")
+
+
+def test_a_prompt_that_is_longer_than_allowed(here, configure):
+    limits = {"max_prompt_tokens": 20, "max_response_tokens": 16}
+    workers = build_workers(here, configure(rollout=limits))
+    message = "row 0: the prompt has .* tokens, rollout.max_prompt_tokens = 20; raise it, or set"
+    with pytest.raises(DataError, match=message):
+        examples(workers, Prompts(1, range(4)))
+    dropping = build_workers(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
+    with pytest.raises(DataError, match="step 1: every prompt was dropped for being longer than"):
+        examples(dropping, Prompts(1, range(4)))
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_leaves_the_weights_alone(here, configure, poison):
+    workers = build_workers(here, configure())
+    name, tensor = next(iter(workers.actor.weights.items()))
+    samples, columns = examples(workers, Prompts(1, range(4)))
+    imitate(workers, samples, columns)
+    tensor.view(-1)[0] = poison
+    before = {n: t.clone() for n, t in workers.actor.weights.items()}
+    with pytest.raises(TrainingError, match=r"the actor's loss is (nan|inf)|gradient norm is"):
+        imitate(workers, samples, columns)
+    for n, t in workers.actor.weights.items():
+        assert t.equal(before[n]) or n == name

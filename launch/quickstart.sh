@@ -28,7 +28,7 @@ train --config configs/run/quickstart_sft.yaml "model.path=$runs/model"
 
 say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
 first=(--config "$config" "model.path=$runs/quickstart_sft/checkpoints/latest")
-train "${first[@]}" steps=50
+train "${first[@]}" steps=60
 
 say "4 of 6: resume from its checkpoint and go on to the end"
 train "${first[@]}"

@@ -43,6 +43,8 @@ class Reference:
         self.model = AutoModelForCausalLM.from_pretrained(
             directory, dtype=torch.float32, attn_implementation="eager"
         )
+        # transformers trains no embedding of the padding token; here it is a token like others.
+        self.model.get_input_embeddings().padding_idx = None
 
     def log_probs(self, sequence: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
         """(L - 1,) log-probabilities of tokens 1.. of one sequence, differentiable."""

@@ -62,6 +62,12 @@ def load_weights(here, engine: MegatronEngine, directory: Path) -> None:
     engine.weights_changed()
 
 
+def held(weights, region) -> torch.Tensor:
+    """A copy of what a region's memory holds, in the shape of its box."""
+    local = weights[region.view.name].clone()  # its own storage, so that offsets count from 0
+    return local.as_strided(region.box.shape, region.view.strides, region.view.offset)
+
+
 def some_sequences(count: int, vocab_size: int, seed: int = 0) -> list[torch.Tensor]:
     """Token sequences of different lengths."""
     generator = torch.Generator().manual_seed(seed)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, held, some_sequences
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
@@ -89,8 +89,7 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
 
     source = safetensors_of(directory)
     for region in rollout.shard_map.held_by(rank):
-        local = rollout.weights[region.view.name]
-        arrived = local.as_strided(region.box.shape, region.view.strides, region.view.offset)
+        arrived = held(rollout.weights, region)
         assert torch.equal(arrived, source[region.tensor][region.box.slices]), region
     unfilled = {n: int(p.isnan().sum()) for n, p in rollout.weights.items() if p.isnan().any()}
     assert set(unfilled) <= {"model.embed_tokens.weight"}, unfilled  # padding rows alone

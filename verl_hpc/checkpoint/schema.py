@@ -65,7 +65,8 @@ def to_stored(tensor: torch.Tensor) -> np.ndarray:
     """A contiguous CPU array of the tensor's bits, in a type that HDF5 has."""
     bits = _AS_BITS.get(tensor.dtype)
     plain = tensor.detach().to("cpu").contiguous()
-    return (plain.view(bits) if bits else plain).numpy()
+    # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
+    return np.from_dlpack(plain.view(bits) if bits else plain)
 
 
 def from_stored(array: np.ndarray, dtype: str) -> torch.Tensor:

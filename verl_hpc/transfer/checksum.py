@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import xxhash
 
@@ -19,7 +20,8 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
     """
     flat = tensor.detach().contiguous().view(-1)
     if flat.device.type == "cpu":
-        digest = xxhash.xxh3_64_intdigest(flat.view(torch.uint8).numpy())
+        # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
+        digest = xxhash.xxh3_64_intdigest(np.from_dlpack(flat.view(torch.uint8)))
         return torch.tensor(digest - (1 << 63), dtype=torch.int64)
     return position_weighted_sum(flat)
 

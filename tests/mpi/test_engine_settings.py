@@ -1,0 +1,211 @@
+"""Settings of the Megatron engine change what a step costs, not what it computes."""
+
+import pytest
+import torch
+
+from tests.mpi.conftest import Reference
+from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from verl_hpc.layout.megatron import TrainLayout
+
+pytestmark = pytest.mark.world(2, 4)
+LR = 1e-2
+
+
+def summed_loss(num_tokens):
+    return lambda _, outputs: (-sum(o.log_probs.sum() for o in outputs) / num_tokens, {})
+
+
+def step(engine, sequences):
+    """Metrics of one optimizer step and this replica's log-probs before it."""
+    mine = share_of(engine, sequences)
+    before = [o.log_probs for o in engine.infer(mine)]
+    metrics = engine.update(mine, summed_loss(sum(len(s) - 1 for s in sequences)))
+    return metrics, torch.cat(before)
+
+
+def share_of(engine, items):
+    """This rank's data-parallel share."""
+    dp_index = engine.layout.grid.coordinates(torch.distributed.get_rank())["dp"]
+    return items[dp_index :: engine.layout.dp]
+
+
+def layout_of(here, **sizes):
+    sizes = sizes or {"tp": 2}
+    used = TrainLayout(**sizes).grid.size
+    return TrainLayout(**sizes, dp=here.world.size // used)
+
+
+def reference_step(reference, sequences):
+    """Loss and gradient norm of transformers on the same tokens."""
+    num_tokens = sum(len(s) - 1 for s in sequences)
+    reference.model.zero_grad()
+    loss = -sum(reference.log_probs(s).sum() for s in sequences) / num_tokens
+    loss.backward()
+    norms = [p.grad.norm() for p in reference.model.parameters()]
+    return loss.item(), torch.stack(norms).norm().item()
+
+
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+@pytest.mark.parametrize("sizes", [dict(tp=2), dict(pp=2, vpp=2)], ids=str)
+def test_recomputed_activations_give_the_same_gradients(
+    here, tiny_model, reference, recompute, sizes
+):
+    directory, sequences = tiny_model("llama", False), some_sequences(8, 256)
+    engine = build_engine(here, directory, layout_of(here, **sizes), recompute=recompute)
+    metrics, _ = step(engine, sequences)
+    loss, norm = reference_step(reference(directory), sequences)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("max_tokens", [40, 10_000])
+def test_micro_batches_do_not_change_the_step(here, tiny_model, reference, max_tokens):
+    directory, sequences = tiny_model("qwen2", True), some_sequences(9, 256)
+    engine = build_engine(here, directory, layout_of(here), max_tokens=max_tokens)
+    metrics, _ = step(engine, sequences)
+    loss, norm = reference_step(reference(directory), sequences)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize(
+    "sizes, layers, kv_heads",
+    [(dict(pp=4), 6, 4), (dict(pp=2, vpp=2, tp=2), 3, 4), (dict(tp=4), 2, 2)],
+    ids=["six layers on four stages", "three layers on four virtual stages", "tp above kv heads"],
+)
+def test_layouts_that_do_not_divide_evenly(here, tiny_model, reference, sizes, layers, kv_heads):
+    directory = tiny_model("qwen2", True, num_hidden_layers=layers, num_key_value_heads=kv_heads)
+    sequences = some_sequences(8, 256)
+    engine = build_engine(here, directory, layout_of(here, **sizes))
+    metrics, log_probs = step(engine, sequences)
+    expected = reference(directory)
+    loss, norm = reference_step(expected, sequences)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    with torch.no_grad():
+        theirs = torch.cat([expected.log_probs(s) for s in sequences])
+    torch.testing.assert_close(log_probs, theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_temperature_divides_the_logits(here, tiny_model, reference, temperature):
+    directory, sequences = tiny_model("llama", False), some_sequences(4, 256)
+    engine = build_engine(here, directory, layout_of(here), lr=None)
+    for sequence, output in zip(
+        sequences, engine.infer(sequences, temperature=temperature), strict=True
+    ):
+        with torch.no_grad():
+            expected = reference(directory).log_probs(sequence, temperature)
+        torch.testing.assert_close(output.log_probs, expected, atol=1e-5, rtol=0)
+
+
+def test_bfloat16_is_close_and_keeps_float32_masters(here, tiny_model, reference):
+    directory, sequences = tiny_model("llama", False), some_sequences(8, 256)
+    engine = build_engine(here, directory, layout_of(here), dtype="bfloat16")
+    assert {w.dtype for w in engine.weights.values()} == {torch.bfloat16}
+    assert {t.dtype for t in engine.optimizer.state_tensors().values()} == {torch.float32}
+    metrics, log_probs = step(engine, sequences)
+    expected = reference(directory)
+    loss, norm = reference_step(expected, sequences)
+    with torch.no_grad():
+        theirs = torch.cat([expected.log_probs(s) for s in share_of(engine, sequences)])
+    assert (log_probs - theirs).abs().max() < 0.1
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-2)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=3e-2)
+
+
+def test_the_optimizer_is_adamw_with_clipping(here, tiny_model, reference):
+    """Three steps end where torch's AdamW ends, on the whole tensors."""
+    directory, sequences = tiny_model("llama", False), some_sequences(8, 256)
+    engine = build_engine(here, directory, layout_of(here), lr=1e-3, clip_grad=0.5)
+    own = Reference(directory)  # the shared one keeps its weights
+    model = own.model
+    theirs = torch.optim.AdamW(
+        model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0
+    )
+    num_tokens = sum(len(s) - 1 for s in sequences)
+    for _ in range(3):
+        step(engine, sequences)
+        loss = -sum(own.log_probs(s).sum() for s in sequences) / num_tokens
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        theirs.step()
+        theirs.zero_grad()
+    expected = dict(model.named_parameters())
+    for region in engine.shard_map.held_by(here.world.rank):
+        # A gradient next to zero decides the sign of Adam's first update: 2 lr at the worst.
+        wanted = expected[region.tensor].detach()[region.box.slices]
+        difference = (held(engine.weights, region) - wanted).abs()
+        assert difference.mean() < 1e-6, region
+        assert difference.max() < 2.5e-3, region
+
+
+@pytest.mark.parametrize(
+    "sizes, sequence_parallel",
+    [(dict(tp=2), True), (dict(pp=2), False), (dict(pp=2, vpp=2), False)],
+    ids=str,
+)
+def test_a_critic_is_the_hidden_state_times_its_head(
+    here, tiny_model, reference, sizes, sequence_parallel
+):
+    directory, sequences = tiny_model("qwen2", False), some_sequences(6, 256)
+    engine = build_engine(
+        here,
+        directory,
+        layout_of(here, **sizes),
+        role="critic",
+        sequence_parallel=sequence_parallel,
+    )
+    head = torch.linspace(-1, 1, 64)
+    for region in engine.shard_map.held_by(here.world.rank):
+        if region.tensor == "value_head.weight":
+            engine.weights[region.view.name].copy_(head[None][region.box.slices])
+    engine.weights_changed()
+    model = reference(directory).model
+    model.zero_grad()
+    head.requires_grad_()
+    values = [model.model(s[None]).last_hidden_state[0, :-1] @ head for s in sequences]
+    loss = sum((v**2).sum() for v in values) / 100
+    loss.backward()
+    grads = [p.grad.norm() for p in model.model.parameters()]
+
+    mine = share_of(engine, sequences)
+    for output, expected in zip(engine.infer(mine), share_of(engine, values), strict=True):
+        torch.testing.assert_close(output.values, expected.detach(), atol=1e-5, rtol=1e-5)
+    metrics = engine.update(
+        mine, lambda _, outputs: (sum((o.values**2).sum() for o in outputs) / 100, {})
+    )
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    norm = torch.stack([*grads, head.grad.norm()]).norm().item()
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_put_away_frees_its_bytes_and_comes_back(here, tiny_model, dtype):
+    directory, sequences = tiny_model("llama", False), some_sequences(6, 256)
+    layout = layout_of(here)
+    undisturbed = build_engine(here, directory, layout, dtype=dtype)
+    step(undisturbed, sequences)
+    expected, _ = step(undisturbed, sequences)
+
+    engine = build_engine(here, directory, layout, dtype=dtype)
+    step(engine, sequences)
+    parts = ("optimizer", "gradients", "parameters")
+    weights = {w.untyped_storage().data_ptr(): w for w in engine.weights.values()}
+    num_bytes = sum(w.untyped_storage().nbytes() for w in weights.values())
+    freed = {part: engine.host.put_away(part) for part in parts}
+    assert freed["parameters"] == num_bytes
+    assert all(w.untyped_storage().nbytes() == 0 for w in engine.weights.values())
+    elements = sum(w.numel() for w in engine.weights.values())
+    assert freed["gradients"] >= 4 * elements  # float32, and the buffer's padding
+    copies = 2 if dtype == "float32" else 3  # moments; masters where weights are narrower
+    own = elements // layout.dp
+    assert freed["optimizer"] == pytest.approx(4 * copies * own, rel=0.2)
+    assert [engine.host.put_away(part) for part in parts] == [0, 0, 0]
+    for part in parts:
+        engine.host.bring_back(part)
+    found, _ = step(engine, sequences)
+    assert found == expected
+    for name, weight in engine.weights.items():
+        assert torch.equal(weight, undisturbed.weights[name]), name

@@ -1,0 +1,75 @@
+"""Samples travel between placements and arrive whole, in order, on every rank that needs them."""
+
+import random
+
+import pytest
+import torch
+
+from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.redistribute import redistribute
+
+pytestmark = pytest.mark.world(4)
+
+LOG_PROBS = "log_probs"
+DTYPES = {TOKENS: torch.int64, LOG_PROBS: torch.float32}
+PLACEMENTS = {
+    "each alone": ((0,), (1,), (2,), (3,)),
+    "neighbours": ((0, 1), (2, 3)),
+    "interleaved": ((0, 2), (1, 3)),
+    "everybody": ((0, 1, 2, 3),),
+    "first half": ((0,), (1,)),
+    "second half": ((2, 3),),
+}
+
+
+def some_samples(seed, placements):
+    """Samples of all lengths, some of them with an empty response, some groups without any."""
+    dice = random.Random(seed)
+    samples = tuple(
+        Sample(i, i // 2, i, dice.randint(1, 9), dice.choice([0, 0, 1, 5, 17]), False)
+        for i in range(dice.choice([1, 2, 13]))
+    )
+    owners = {
+        name: [dice.randrange(len(groups)) for _ in samples] for name, groups in placements.items()
+    }
+    return Samples(samples, owners)
+
+
+def value(sample, column):
+    """What a column says of a sample, told by its number alone."""
+    if column == TOKENS:
+        return torch.arange(sample.length) + 1000 * sample.index
+    return torch.arange(sample.response_length) / 7 - sample.index
+
+
+@pytest.mark.parametrize("source", PLACEMENTS)
+@pytest.mark.parametrize("target", PLACEMENTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_pair_of_placements(here, source, target, seed):
+    samples = some_samples(seed, PLACEMENTS)
+    rank = here.world.rank
+
+    def positions(placement):
+        groups = PLACEMENTS[placement]
+        mine = [i for i, ranks in enumerate(groups) if rank in ranks]
+        return samples.owned_by(placement, mine[0]) if mine else []
+
+    held = positions(source)
+    columns = Columns(
+        held, {n: [value(samples.samples[i], n) for i in held] for n in DTYPES}, DTYPES
+    )
+    moved = redistribute(
+        here.world,
+        samples,
+        columns,
+        (source, PLACEMENTS[source]),
+        (target, PLACEMENTS[target]),
+        torch.device("cpu"),
+    )
+    assert list(moved.positions) == positions(target)
+    assert moved.dtypes == DTYPES
+    for name, dtype in DTYPES.items():
+        assert len(moved[name]) == len(moved.positions)
+        for i, arrived in zip(moved.positions, moved[name], strict=True):
+            assert arrived.dtype == dtype
+            assert torch.equal(arrived, value(samples.samples[i], name)), (i, name)

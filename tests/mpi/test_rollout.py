@@ -1,0 +1,159 @@
+"""Both rollout engines: what they sample, from which distribution, and what they leave alone."""
+
+import pytest
+import torch
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.rollout.hf import HfEngine
+from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.vllm import VllmEngine
+from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.files import SafetensorsReader
+
+pytestmark = pytest.mark.world(2)
+LIMITS = RolloutConfig(max_prompt_tokens=32, max_response_tokens=32, kv_cache_gib=0.03)
+PROMPTS = [list(range(5, 5 + n)) for n in (3, 9, 4, 12)]
+
+
+@pytest.fixture(scope="module")
+def directory(tiny_model):
+    return tiny_model("qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+
+
+def load(here, engine, directory):
+    plan = plan_transfer(safetensors_shard_map(directory), engine.shard_map, here.world.node_of)
+    engine.begin_update()
+    Transfer(plan, here.world.rank, SafetensorsReader()).run({}, engine.weights, engine.dtype)
+    engine.finish_update()
+
+
+@pytest.fixture(scope="module", params=["tp1", "tp2"])
+def vllm(request, here, directory):
+    replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
+    arch = read_architecture(directory)
+    path = str(directory)
+    engine = VllmEngine(here.world, arch, path, path, replicas, LIMITS, "float32")
+    load(here, engine, directory)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def hf(here, directory):
+    arch = read_architecture(directory)
+    path = str(directory)
+    engine = HfEngine(here.world, arch, path, path, ((0,), (1,)), LIMITS, "float32")
+    load(here, engine, directory)
+    return engine
+
+
+def test_the_same_seeds_give_the_same_and_others_something_else(vllm):
+    sampling = Sampling(max_tokens=12)
+    first = vllm.generate(PROMPTS, sampling, [1, 2, 3, 4])
+    assert vllm.generate(PROMPTS, sampling, [1, 2, 3, 4]) == first
+    other = vllm.generate(PROMPTS, sampling, [5, 6, 7, 8])
+    assert [r.tokens for r in other] != [r.tokens for r in first]
+
+
+def test_samples_of_one_prompt_differ_by_their_seeds(vllm):
+    responses = vllm.generate([PROMPTS[0]] * 6, Sampling(max_tokens=12), range(6))
+    assert len({r.tokens for r in responses}) == 6
+
+
+def test_all_ranks_of_a_replica_sample_the_same(vllm, here):
+    torch.manual_seed(here.world.rank)  # of no influence
+    found = vllm.generate(PROMPTS, Sampling(max_tokens=12), [1, 2, 3, 4])
+    everyone = here.control.allgather([r.tokens for r in found])
+    assert everyone[0] == everyone[1]
+
+
+def test_a_response_does_not_depend_on_its_neighbours(vllm):
+    sampling = Sampling(max_tokens=12)
+    together = vllm.generate(PROMPTS, sampling, [1, 2, 3, 4])
+    alone = vllm.generate(PROMPTS[2:3], sampling, [3])
+    assert alone[0].tokens == together[2].tokens
+
+
+def test_generators_of_the_process_are_left_alone(vllm):
+    before = torch.get_rng_state()
+    vllm.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_length_and_stop_strings_end_a_response(vllm):
+    (long,) = vllm.generate([PROMPTS[0]], Sampling(max_tokens=16), [1])
+    assert (len(long.tokens), long.finish_reason) == (16, "length")
+    # The byte tokenizer has one token a character: stop at what is known to come.
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(vllm._llm.llm_engine.model_config.tokenizer)
+    letters = [tokenizer.decode([t]) for t in long.tokens]
+    letter = next(x for x in letters if x.isascii() and x.strip())
+    first = letters.index(letter)
+    (short,) = vllm.generate([PROMPTS[0]], Sampling(max_tokens=16, stop=(letter,)), [1])
+    assert short.finish_reason == "stop"
+    assert short.tokens == long.tokens[: first + 1]
+
+
+def test_nothing_to_generate(vllm):
+    assert vllm.generate([], Sampling(max_tokens=4), []) == []
+
+
+@pytest.mark.parametrize("temperature, top_k", [(1.0, -1), (0.7, -1), (1.5, 20)])
+def test_log_probs_are_those_of_the_distribution_sampled_from(
+    vllm, reference, directory, temperature, top_k
+):
+    sampling = Sampling(max_tokens=10, temperature=temperature, top_k=top_k)
+    for prompt, response in zip(
+        PROMPTS, vllm.generate(PROMPTS, sampling, [1, 2, 3, 4]), strict=True
+    ):
+        check_log_probs(reference(directory).model, prompt, response, temperature, top_k)
+
+
+def check_log_probs(model, prompt, response, temperature, top_k):
+    text = torch.tensor([*prompt, *response.tokens])
+    with torch.no_grad():
+        logits = model(text[None]).logits[0, len(prompt) - 1 : -1] / temperature
+    if top_k > 0:
+        least = logits.topk(top_k).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -torch.inf)
+    chosen = torch.tensor(response.tokens)[:, None]
+    expected = logits.log_softmax(-1).gather(-1, chosen)[:, 0]
+    torch.testing.assert_close(torch.tensor(response.log_probs), expected, atol=1e-5, rtol=0)
+
+
+def test_transformers_decodes_greedily_what_vllm_decodes(vllm, hf):
+    greedy = Sampling.greedy(LIMITS)
+    theirs = vllm.generate(PROMPTS, greedy, [1, 2, 3, 4])
+    mine = hf.generate(PROMPTS, greedy, [1, 2, 3, 4])
+    assert [r.tokens for r in mine] == [r.tokens for r in theirs]
+    assert [r.finish_reason for r in mine] == [r.finish_reason for r in theirs]
+
+
+@pytest.mark.parametrize("temperature, top_k", [(1.0, -1), (0.7, 20)])
+def test_transformers_reports_log_probs_of_its_distribution_too(
+    hf, reference, directory, temperature, top_k
+):
+    sampling = Sampling(max_tokens=10, temperature=temperature, top_k=top_k)
+    responses = hf.generate(PROMPTS, sampling, [1, 2, 3, 4])
+    assert hf.generate(PROMPTS, sampling, [1, 2, 3, 4]) == responses
+    for prompt, response in zip(PROMPTS, responses, strict=True):
+        check_log_probs(reference(directory).model, prompt, response, temperature, top_k)
+
+
+@pytest.mark.parametrize(
+    "replicas, changes, message",
+    [
+        (((0, 1),), {}, "rollout.tensor_parallel = 2 with rollout.engine = hf"),
+        (((0,), (1,)), {"stop": ["x"]}, "rollout.stop = .* with rollout.engine = hf"),
+    ],
+)
+def test_what_transformers_cannot_do_is_refused(here, directory, replicas, changes, message):
+    config = LIMITS.model_copy(update=changes)
+    arch = read_architecture(directory)
+    with pytest.raises(ConfigError, match=message):
+        HfEngine(here.world, arch, str(directory), str(directory), replicas, config, "float32")

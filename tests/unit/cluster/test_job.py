@@ -1,0 +1,236 @@
+"""What a job asks Slurm for: options, mounts, variables, and the origin of each."""
+
+import pytest
+
+from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, profile, request, write
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.profile import load_profile
+from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, RUN_CONFIG, SITE
+from verl_hpc.errors import ConfigError
+
+
+def plan(directory, *overrides, overridden=None, **fields):
+    return plan_job(request(directory, *overrides, site=profile(directory, overridden, **fields)))
+
+
+def values(settings):
+    return {setting.name: setting.value for setting in settings}
+
+
+def origins(settings):
+    return {setting.name: setting.origin for setting in settings}
+
+
+def test_one_rank_per_gpu_that_sees_all_gpus(tmp_path):
+    job = plan(tmp_path)
+    for options in (values(job.directives), values(job.srun)):
+        assert options["ntasks-per-node"] == "4"
+        assert options["gpus-per-node"] == "4"
+        assert options["cpus-per-task"] == "8"
+        assert "gpus-per-task" not in options
+    assert values(job.srun)["gpu-bind"] == "none"
+    assert values(job.srun)["kill-on-bad-exit"] == "1"
+    assert values(job.environment)["SRUN_CPUS_PER_TASK"] == "8"
+    assert "CUDA_VISIBLE_DEVICES" not in values(job.environment)
+
+
+def test_nodes_without_gpus_ask_for_none(tmp_path):
+    site = load_profile(write(tmp_path / "cpu.yaml", CPU_SITE), {})
+    job = plan_job(request(tmp_path, site=site))
+    assert not [s.name for s in (*job.directives, *job.srun) if "gpu" in s.name]
+    assert values(job.srun)["ntasks-per-node"] == "2"
+
+
+def test_origins_of_options(tmp_path):
+    job = plan(tmp_path, "name=other", account="site's", overridden={"qos": "high"}, mpi="pmix")
+    found = origins(job.directives)
+    assert found["job-name"] == COMMAND_LINE
+    assert (found["account"], found["qos"]) == (SITE, COMMAND_LINE)
+    assert (found["nodes"], found["time"]) == (COMMAND_LINE, COMMAND_LINE)
+    assert (found["mem"], found["signal"], found["open-mode"]) == (DEFAULT, DEFAULT, DEFAULT)
+    assert found["gpus-per-node"] == SITE
+    assert origins(job.srun)["mpi"] == SITE
+    assert "partition" not in found
+    assert origins(plan(tmp_path).directives)["job-name"] == RUN_CONFIG
+
+
+def test_the_warning_reaches_ranks_and_not_the_shell(tmp_path):
+    assert values(plan(tmp_path).directives)["signal"] == "USR2@900"
+    assert values(plan(tmp_path, signal_lead_s=1800).directives)["signal"] == "USR2@1800"
+    short = plan_job(request(tmp_path, time="10")).directives
+    assert values(short)["signal"] == "USR2@200"
+    assert origins(short)["signal"] == "default: a third of 600 s"
+
+
+def test_both_ways_to_go_on(tmp_path):
+    assert "requeue" in values(plan(tmp_path).directives)
+    chained = values(plan(tmp_path, restarts={"by": "chain"}).directives)
+    assert "no-requeue" in chained
+    assert "requeue" not in chained
+
+
+# Escape hatches
+
+
+def test_extra_options_replace_ours_and_others_follow(tmp_path):
+    job = plan(
+        tmp_path,
+        extra_directives=["--mem=900G", "--gres=gpu:h100:4", "--contiguous"],
+        srun_args=["--cpu-bind=mask_cpu:0xff,0xff00", "--label"],
+    )
+    assert values(job.directives)["mem"] == "900G"
+    assert values(job.directives)["gres"] == "gpu:h100:4"
+    assert values(job.directives)["contiguous"] is None
+    assert values(job.srun)["cpu-bind"] == "mask_cpu:0xff,0xff00"
+    assert origins(job.directives)["mem"] == SITE
+    names = [s.name for s in job.directives]
+    assert len(names) == len(set(names))
+
+
+def test_dropped_options_are_in_neither(tmp_path):
+    job = plan(tmp_path, drop_directives=["gpus-per-node", "exclusive"])
+    assert not {"gpus-per-node", "exclusive"} & {s.name for s in (*job.directives, *job.srun)}
+
+
+def test_dropping_what_is_not_there_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigError, match=r"drop_directives: 'gres' is no option.*gpus-per-node"):
+        plan(tmp_path, drop_directives=["gres"])
+
+
+# Variables
+
+
+def test_caches_are_node_local_and_the_jobs_own(tmp_path):
+    job = plan(tmp_path, node_scratch="$LOCAL_SCRATCH")
+    assert values(job.variables)["CACHE"] == "$LOCAL_SCRATCH/verl_hpc-$SLURM_JOB_ID"
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT"):
+        assert values(job.environment)[name].startswith("$CACHE/")
+
+
+def test_offline_is_a_choice(tmp_path):
+    assert values(plan(tmp_path).environment)["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in values(plan(tmp_path, offline=False).environment)
+
+
+def test_the_sites_variables_win_and_say_so(tmp_path):
+    job = plan(
+        tmp_path,
+        overridden={"environment.NCCL_DEBUG": "INFO"},
+        environment={"NCCL_NET": "IB", "WANDB_MODE": "online"},
+    )
+    assert values(job.environment)["WANDB_MODE"] == "online"
+    found = origins(job.environment)
+    assert (found["WANDB_MODE"], found["NCCL_NET"]) == (SITE, SITE)
+    assert (found["NCCL_DEBUG"], found["PYTHONHASHSEED"]) == (COMMAND_LINE, DEFAULT)
+
+
+def test_which_code_ranks_run(tmp_path):
+    assert values(plan(tmp_path).environment)["PYTHONPATH"].startswith("$RUN/job/code")
+    assert "PYTHONPATH" not in values(plan(tmp_path, code="installed").environment)
+    standalone = plan_job(request(tmp_path, standalone=True))
+    assert values(standalone.environment)["PYTHONPATH"].startswith("$PWD")
+
+
+def test_passed_variables_have_a_name_and_no_value(tmp_path):
+    job = plan(tmp_path, pass_environment=["WANDB_API_KEY"])
+    assert values(job.passed) == {"WANDB_API_KEY": None}
+    assert "WANDB_API_KEY" not in values(job.environment)
+
+
+# Containers
+
+
+def test_pyxis_is_options_of_srun(tmp_path):
+    job = plan(tmp_path, container=CONTAINERS["pyxis"], environment={"NCCL_NET": "IB"},
+               pass_environment=["HF_TOKEN"])  # fmt: skip
+    options = values(job.srun)
+    assert options["container-image"] == "$IMAGE"
+    assert options["container-mounts"] == "$PWD:$PWD,/tmp:/tmp,/data:/data:ro"
+    assert options["container-workdir"] == "$PWD"
+    assert "no-container-mount-home" in options
+    names = options["container-env"].split(",")
+    assert {"NCCL_NET", "HF_TOKEN", "VERL_HPC_ATTEMPT", "PYTHONPATH"} <= set(names)
+    assert job.prefix == ()
+    assert values(job.variables)["IMAGE"] == "/images/a.sqsh"
+
+
+def test_apptainer_is_words_before_the_command(tmp_path):
+    words = " ".join(plan(tmp_path, container=CONTAINERS["apptainer"]).prefix)
+    assert words == (
+        'apptainer exec --nv --bind "$PWD:$PWD" --bind /tmp:/tmp --bind /data:/data --pwd "$PWD" '
+        '"$IMAGE"'
+    )
+
+
+@pytest.mark.parametrize("gpu, flag", [("amd", "--rocm"), ("none", "exec --bind")])
+def test_apptainer_without_nvidia(tmp_path, gpu, flag):
+    job = plan(tmp_path, container={**CONTAINERS["apptainer"], "gpu": gpu})
+    assert flag in " ".join(job.prefix)
+    assert "--nv" not in job.prefix
+
+
+def test_bwrap_survives_the_warning_signal(tmp_path):
+    words = " ".join(plan(tmp_path, container=CONTAINERS["bwrap"]).prefix)
+    assert words.startswith("env --ignore-signal=USR2,TERM bwrap --ro-bind")
+    assert '--bind "$PWD" "$PWD"' in words
+    assert "--ro-bind /data /in" in words
+    assert words.endswith('--chdir "$PWD" --')
+
+
+def test_no_container_mounts_nothing(tmp_path):
+    job = plan(tmp_path)
+    assert (job.mounts, job.prefix) == ((), ())
+    assert "IMAGE" not in values(job.variables)
+
+
+def test_a_run_directory_elsewhere_is_mounted(tmp_path):
+    inside = plan(tmp_path, container=CONTAINERS["bwrap"])
+    outside = plan(tmp_path, "directory=/elsewhere", container=CONTAINERS["bwrap"])
+    assert "$RUN" not in [mount.source for mount in inside.mounts]
+    assert [m.origin for m in outside.mounts if m.source == "$RUN"] == [COMMAND_LINE]
+
+
+def test_origins_of_mounts(tmp_path):
+    job = plan(tmp_path, container=CONTAINERS["apptainer"], node_scratch="/local")
+    assert {mount.source: mount.origin for mount in job.mounts} == {
+        "$PWD": DEFAULT,
+        "/local": SITE,
+        "/data": SITE,
+    }
+
+
+# Paths
+
+
+def test_a_submitted_job_names_its_directory_in_full(tmp_path):
+    job = plan(tmp_path)
+    assert values(job.variables)["RUN"] == str(tmp_path / "runs/run")
+    assert values(job.variables)["CONFIG"] == "$RUN/job/config.yaml"
+    assert values(job.directives)["output"] == str(tmp_path / "runs/run/job/slurm-%j.log")
+    assert job.command[-2:] == ("--config", '"$CONFIG"')
+
+
+def test_a_standalone_script_names_paths_as_they_were_given(tmp_path):
+    job = plan_job(request(tmp_path, "seed=3", "data.train.task=a b", standalone=True))
+    assert values(job.variables)["RUN"] == "runs/run"
+    assert values(job.variables)["CONFIG"] == "run.yaml"
+    assert values(job.directives)["output"] == "%x-%j.log"
+    assert job.command[-2:] == ("seed=3", "'data.train.task=a b'")
+    assert str(tmp_path) not in str(job)
+
+
+@pytest.mark.parametrize("directory", ["a b", "a%j", "x:y"])
+def test_a_run_directory_that_slurm_would_misread(tmp_path, directory):
+    with pytest.raises(ConfigError, match="directory = "):
+        plan(tmp_path, f"directory={directory!r}")
+
+
+def test_no_nodes(tmp_path):
+    with pytest.raises(ConfigError, match="--nodes = 0"):
+        plan_job(request(tmp_path, nodes=0))
+
+
+def test_a_chain_has_no_script_of_its_own(tmp_path):
+    site = profile(tmp_path, restarts={"by": "chain"})
+    with pytest.raises(ConfigError, match="--resume-by chain"):
+        plan_job(request(tmp_path, site=site, standalone=True))

@@ -1,0 +1,180 @@
+"""Site profiles: what is allowed, what a mistake is answered with, and where values come from."""
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
+from verl_hpc.cluster.containers import KINDS
+from verl_hpc.cluster.profile import load_profile, parse_override
+from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
+from verl_hpc.cluster.setting import SITE as FROM_SITE
+from verl_hpc.cluster.site import RestartConfig, Site
+from verl_hpc.errors import ConfigError
+
+SHIPPED = sorted((ROOT / "slurm").glob("*.yaml"))
+
+
+def refusal(directory, overrides=None, **fields):
+    with pytest.raises(ConfigError) as caught:
+        profile(directory, overrides, **fields)
+    return str(caught.value)
+
+
+def test_one_rank_per_gpu_shares_the_cores(tmp_path):
+    site = profile(tmp_path).site
+    assert (site.ranks_per_node, site.cores_per_rank) == (4, 8)
+
+
+def test_nodes_without_gpus(tmp_path):
+    site = load_profile(write(tmp_path / "site.yaml", CPU_SITE), {}).site
+    assert (site.ranks_per_node, site.cores_per_rank) == (2, 4)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_profiles_are_valid_and_named_after_their_files(path):
+    assert load_profile(path, {}).site.name == path.stem
+
+
+def test_the_five_profiles_are_there():
+    names = {"generic", "h100_infiniband_pyxis", "apptainer", "slingshot", "lab"}
+    assert names <= {path.stem for path in SHIPPED}
+
+
+def test_generic_names_every_setting_and_gives_the_defaults():
+    tree = yaml.safe_load((ROOT / "slurm/generic.yaml").read_text())
+    assert list(tree) == [name for name in tree if name in Site.model_fields]
+    assert set(tree) == set(Site.model_fields)
+    assert set(tree["restarts"]) == set(RestartConfig.model_fields)
+    needed = {"name", "gpus_per_node", "cores_per_node"}
+    shown = Site.model_validate(tree)
+    bare = Site.model_validate({name: tree[name] for name in needed})
+    assert shown == bare
+
+
+def test_every_field_says_what_it_is():
+    for model in (Site, RestartConfig, *KINDS.values()):
+        for name, field in model.model_fields.items():
+            assert field.description or name == "kind", f"{model.__name__}.{name}"
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"partitoin": "x"}, ["partitoin: no such setting; did you mean partition?"]),
+        ({"zzz": 1}, ["zzz: no such setting; known: account, "]),
+        ({"restarts": {"bye": 1}}, ["restarts.bye: no such setting; did you mean by?"]),
+        (
+            {"container": {"kind": "pyxis", "image": "x", "mount": []}},
+            ["container.mount: no such setting; did you mean mounts or mount_home?"],
+        ),
+        ({"container": {"kind": "pyxis"}}, ["container.image: is needed and not given"]),
+        ({"container": {"kind": "docker"}}, ["container", "'bare', 'pyxis', 'apptainer', 'bwrap'"]),
+        ({"mpi": "none"}, ["mpi = 'none'", "pmi2|pmix"]),
+        ({"gpus_per_node": -1}, ["gpus_per_node = -1", "greater than or equal to 0"]),
+        ({"gpus_per_node": 0}, ["gpus_per_node = 0 needs tasks_per_node"]),
+        ({"tasks_per_node": 8}, ["tasks_per_node = 8 is more than the 4 GPUs"]),
+        ({"cores_per_node": 3}, ["cores_per_node = 3 is less than the 4 ranks"]),
+        ({"signal_lead_s": 70000}, ["signal_lead_s = 70000", "65535"]),
+        ({"restarts": {"by": "hope"}}, ["restarts.by = 'hope'", "'requeue' or 'chain'"]),
+        ({"extra_directives": ["mem=1"]}, ["extra_directives.0 = 'mem=1'", "--name=value"]),
+        ({"setup": ["a\nb"]}, ["setup.0", "has a line break"]),
+        ({"environment": {"A B": "1"}}, ["environment", "A B"]),
+        ({"environment": {"HF_TOKEN": "x"}}, ["environment.HF_TOKEN looks like a secret",
+                                              "pass_environment"]),
+        ({"container": {**CONTAINERS["pyxis"], "mounts": ["a:b:c:d"]}}, ["container.mounts.0",
+                                                                        "SOURCE[:TARGET[:ro]]"]),
+        ({"memory": 900}, ["memory = 900", "string"]),
+    ],
+)  # fmt: skip
+def test_what_a_mistake_is_answered_with(tmp_path, fields, words):
+    message = refusal(tmp_path, **fields)
+    assert message.startswith(f"--cluster {tmp_path / 'site.yaml'}:\n")
+    for word in words:
+        assert word in message
+
+
+def test_the_value_of_a_secret_is_not_repeated(tmp_path):
+    assert "hunter2" not in refusal(tmp_path, environment={"DB_PASSWORD": "hunter2"})
+
+
+def test_every_mistake_is_listed_at_once(tmp_path):
+    message = refusal(tmp_path, partitoin="x", mpi="none")
+    assert "partitoin" in message
+    assert "mpi" in message
+
+
+def test_a_profile_that_is_not_there_names_those_that_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; .*slurm/lab.yaml"):
+        load_profile("nowhere.yaml", {})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="none below slurm/"):
+        load_profile("nowhere.yaml", {})
+
+
+# Overrides and origins
+
+
+def test_overrides_are_yaml_below_a_prefix():
+    assert parse_override("site.restarts.most=3") == ("restarts.most", 3)
+    assert parse_override("site.container={kind: bare}") == ("container", {"kind": "bare"})
+
+
+@pytest.mark.parametrize("word", ["site.", "site.mpi", "site.=3", "site.setup=[a"])
+def test_what_is_no_override(word):
+    with pytest.raises(ConfigError, match="override"):
+        parse_override(word)
+
+
+def test_an_override_below_a_value(tmp_path):
+    assert "mpi is a value, not a section" in refusal(tmp_path, {"mpi.x": 1}, mpi="pmi2")
+
+
+def test_a_mistyped_override_names_its_neighbours(tmp_path):
+    assert "acount: no such setting; did you mean account?" in refusal(tmp_path, {"acount": "x"})
+
+
+def test_origins(tmp_path):
+    loaded = profile(
+        tmp_path,
+        {"account": "me", "environment.A": "2", "restarts.by": "chain"},
+        mpi="pmix",
+        environment={"B": "1"},
+        restarts={"most": 3},
+    )
+    origins = {
+        "account": COMMAND_LINE,
+        "environment.A": COMMAND_LINE,
+        "environment.B": FROM_SITE,
+        "restarts.by": COMMAND_LINE,
+        "restarts.most": FROM_SITE,
+        "mpi": FROM_SITE,
+        "offline": DEFAULT,
+        "container.kind": DEFAULT,
+    }
+    assert {name: loaded.origin(name) for name in origins} == origins
+    assert loaded.site.environment == {"A": "2", "B": "1"}
+
+
+def test_an_overridden_section_covers_what_is_in_it(tmp_path):
+    loaded = profile(tmp_path, {"container": CONTAINERS["pyxis"]})
+    assert loaded.origin("container.image") == COMMAND_LINE
+
+
+def test_a_resolved_profile_reads_back_as_itself(tmp_path):
+    for name, container in CONTAINERS.items():
+        site = profile(tmp_path, container=container).site
+        again = load_profile(write(tmp_path / f"{name}.yaml", site.model_dump(mode="json")), {})
+        assert again.site == site
+        assert isinstance(again.site.container, BaseModel)
+
+
+def test_the_tests_own_site_is_the_smallest():
+    for name in SITE:
+        tree = {k: v for k, v in SITE.items() if k != name}
+        with pytest.raises(ValueError, match=name):
+            Site.model_validate(tree)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from verl_hpc.errors import VerlHpcError
 
 VERBS = {
+    "submit": "submit a configuration to Slurm, or show what would be submitted",
     "train": "run a configuration on the MPI ranks this is started on",
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",

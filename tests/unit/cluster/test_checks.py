@@ -1,0 +1,154 @@
+"""What is refused before a job waits in the queue."""
+
+import json
+
+import pytest
+
+from tests.unit.cluster.requests import CONTAINERS, profile, request
+from tests.unit.layout.models import PUBLISHED
+from verl_hpc.cluster.checks import check_passed, check_paths, check_request
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.errors import ConfigError
+
+FILES = {"kind": "files", "paths": ["train.jsonl"]}
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A directory with a model, a data file and a reward function."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "train.jsonl").write_text("")
+    (tmp_path / "reward.py").write_text("")
+    return tmp_path
+
+
+def refusal(directory, *overrides, site=None, run=None):
+    asked = request(directory, *overrides, site=site, run=run)
+    with pytest.raises(ConfigError) as caught:
+        check_paths(asked, plan_job(asked))
+    return str(caught.value)
+
+
+# Ranks
+
+
+def test_ranks_that_do_not_fit_the_layout(tmp_path):
+    asked = request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 4}")
+    with pytest.raises(ConfigError) as caught:
+        check_request(asked)
+    for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "another number of nodes"):
+        assert part in str(caught.value)
+
+
+def test_ranks_that_fit(tmp_path):
+    check_request(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
+
+
+def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(next(iter(PUBLISHED.values()))[0]))
+    check_request(request(tmp_path, "parallel.tensor_parallel=4"))
+    with pytest.raises(ConfigError, match="parallel"):
+        check_request(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
+
+
+# Files
+
+
+def test_a_run_whose_files_are_there(here):
+    asked = request(here, "reward.function=reward.py:score", run={"data": {"train": FILES}})
+    check_paths(asked, plan_job(asked))
+
+
+@pytest.mark.parametrize(
+    "override, name",
+    [
+        ("model.path=nowhere", "model.path = nowhere"),
+        ("model.tokenizer=nowhere", "model.tokenizer = nowhere"),
+        ("critic.path=nowhere", "critic.path = nowhere"),
+        ("data.train={kind: files, paths: [train.jsonl, gone.jsonl]}", "data.train.paths = gone"),
+        ("reward.function=gone.py:score", "reward.function = gone.py"),
+    ],
+)
+def test_a_file_that_is_missing_is_named(here, override, name):
+    message = refusal(here, override)
+    assert name in message
+    assert "does not exist here" in message
+    assert "check_paths: false" in message
+
+
+def test_login_nodes_that_see_nothing(tmp_path):
+    asked = request(tmp_path, site=profile(tmp_path, check_paths=False))
+    check_paths(asked, plan_job(asked))
+
+
+def test_an_image_that_is_missing(here):
+    message = refusal(here, site=profile(here, container=CONTAINERS["pyxis"]))
+    assert "container.image = /images/a.sqsh" in message
+
+
+def test_an_image_of_a_registry_is_not_looked_for(here):
+    container = {"kind": "pyxis", "image": "registry#team/verl_hpc:1"}
+    asked = request(here, site=profile(here, container=container))
+    check_paths(asked, plan_job(asked))
+
+
+def test_what_no_mount_shows(here, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("models")
+    container = {"kind": "pyxis", "image": "registry#x"}
+    message = refusal(
+        here,
+        f"model.path={elsewhere}",
+        site=profile(here, container=container, node_scratch="/local"),
+    )
+    assert "no mount shows it" in message
+    assert "mounted are $PWD, /local" in message
+    assert "container.mounts" in message
+
+
+def test_mounts_are_followed_to_the_host(here, tmp_path_factory):
+    models = tmp_path_factory.mktemp("models")
+    (models / "tiny").mkdir()
+    container = {"kind": "pyxis", "image": "registry#x", "mounts": [f"{models}:/models:ro"]}
+    site = profile(here, container=container, node_scratch="/local")
+    asked = request(here, "model.path=/models/tiny", site=site)
+    check_paths(asked, plan_job(asked))
+    assert f"{models}/big does not exist" in refusal(here, "model.path=/models/big", site=site)
+
+
+def test_what_containers_show_without_a_mount(here, monkeypatch, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    (home / "model").mkdir()
+    (here / "image.sqsh").write_text("")
+    seen = {
+        "apptainer": {"kind": "apptainer", "image": "image.sqsh"},
+        "home": {"kind": "pyxis", "image": "image.sqsh", "mount_home": True},
+        "root": {"kind": "bwrap", "image": "/"},
+        "bare": {"kind": "bare"},
+    }
+    for container in seen.values():
+        site = profile(here, container=container, node_scratch="/local")
+        asked = request(here, f"model.path={home}/model", site=site)
+        check_paths(asked, plan_job(asked))
+    site = profile(here, container={"kind": "pyxis", "image": "image.sqsh"}, node_scratch="/local")
+    assert "no mount shows it" in refusal(here, f"model.path={home}/model", site=site)
+
+
+# Secrets
+
+
+def test_a_passed_variable_must_be_set(tmp_path, monkeypatch):
+    job = plan_job(request(tmp_path, site=profile(tmp_path, pass_environment=["HF_TOKEN"])))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="HF_TOKEN is not set; export it"):
+        check_passed(job)
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    check_passed(job)
+
+
+def test_a_secret_among_options_is_refused_and_not_repeated(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        check_request(request(tmp_path, "reward.options={judge_api_key: hunter2, scale: 1}"))
+    assert "reward.options.judge_api_key looks like a secret" in str(caught.value)
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,115 @@
+"""The batch script's text: byte for byte, and as shellcheck reads it."""
+
+import dataclasses
+import shutil
+import subprocess
+
+import pytest
+
+from tests.unit.cluster.goldens import COMMAND, GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
+from tests.unit.cluster.goldens import request as golden_request
+from tests.unit.cluster.requests import CONTAINERS, profile, request
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.script import render_script, render_step
+
+AGAIN = "python -m tests.unit.cluster.goldens writes it again"
+SCRIPTS = sorted(LAUNCH.glob("*.sbatch"))
+
+
+@pytest.mark.parametrize("file", GOLDENS)
+def test_golden_texts(file):
+    assert (GOLDEN / file).read_text() == golden(file), AGAIN
+
+
+def test_no_golden_text_is_left_over():
+    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(GOLDENS)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_of_launch_are_what_their_own_command_prints(path):
+    assert path.read_text() == launch(path), AGAIN
+
+
+def test_the_scripts_of_launch():
+    names = {"ppo_70b", "grpo_8b", "grpo_32b_fp8", "sft_8b", "ppo_lab"}
+    assert names <= {path.stem for path in SCRIPTS}
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, *sorted(GOLDEN.glob("*.sbatch"))], ids=lambda p: p.name)
+def test_shellcheck_finds_nothing(path):
+    shellcheck = shutil.which("shellcheck")
+    assert shellcheck, "pip install -r requirements/dev.txt"
+    done = subprocess.run([shellcheck, path], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_of_launch_are_read_in_one_sitting(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) < 80
+    assert max(map(len, lines)) <= 100
+    assert "edit" in lines[6] or "edit" in lines[5]
+
+
+def test_directives_come_before_any_command():
+    """Slurm stops reading directives at the first line that is neither comment nor blank."""
+    for file in GOLDENS:
+        lines = golden(file).splitlines()
+        if file.endswith(".sbatch"):
+            last = max(i for i, line in enumerate(lines) if line.startswith("#SBATCH"))
+            assert all(line.startswith("#") for line in lines[: last + 1])
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_the_same_request_gives_the_same_bytes(tmp_path, name):
+    def text():
+        return render_script(
+            plan_job(request(tmp_path, site=profile(tmp_path, container=CONTAINERS[name])))
+        )
+
+    assert text() == text()
+
+
+def test_nothing_of_the_machine_is_in_a_script(monkeypatch):
+    monkeypatch.setenv("USER", "somebody")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    assert golden("pyxis.sbatch") == (GOLDEN / "pyxis.sbatch").read_text()
+
+
+def test_one_srun_runs_the_program_and_one_tidies_up(tmp_path):
+    script = render_script(plan_job(request(tmp_path)))
+    assert script.count("\nsrun ") == 1
+    assert script.count("\ntimeout 60 srun ") == 1
+    assert 'rm -rf "$CACHE"' in script
+
+
+def test_secrets_are_named_and_have_no_value(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "hunter2")
+    site = profile(tmp_path, pass_environment=["WANDB_API_KEY"])
+    script = render_script(plan_job(request(tmp_path, site=site)))
+    assert '"${WANDB_API_KEY:?' in script
+    assert "hunter2" not in script
+    assert "export WANDB_API_KEY" not in script
+
+
+def test_the_step_alone(tmp_path):
+    job = plan_job(request(tmp_path))
+    assert render_step(job).startswith("srun --ntasks-per-node=4")
+    assert render_step(job) in render_script(job)
+
+
+def test_a_blank_in_an_option_is_quoted(tmp_path):
+    site = profile(tmp_path, extra_directives=["--comment=two words"])
+    assert '#SBATCH --comment="two words"' in render_script(plan_job(request(tmp_path, site=site)))
+
+
+def test_the_command_that_makes_a_script_is_in_it(tmp_path):
+    job = plan_job(request(tmp_path))
+    script = render_script(job, [COMMAND, "--config x.yaml", "'name=a b'"])
+    assert f"# Made by:\n#   {COMMAND} --config x.yaml 'name=a b'\n" in script
+
+
+def test_a_plan_depends_on_nothing_but_the_request():
+    assert plan_job(golden_request("pyxis")) == plan_job(golden_request("pyxis"))
+    moved = dataclasses.replace(golden_request("pyxis"), directory=HERE / "x")
+    assert render_script(plan_job(moved)) == render_script(plan_job(golden_request("pyxis")))

@@ -1,0 +1,238 @@
+"""The rendered script under bash, with a fake srun, squeue and scontrol on PATH."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.unit.cluster.requests import profile, request
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.script import render_script
+
+FAKES = {
+    # The step itself asks for --kill-on-bad-exit; the other srun tidies up.
+    "srun": """
+printf 'srun %s\\n' "$*" >>"$LOG"
+case "$*" in *--kill-on-bad-exit*) ;; *) exit 0 ;; esac
+env >"$LOG.environ"
+if [ -n "${RANKS:-}" ]; then eval "$RANKS"; fi
+exit "${RC:-0}"
+""",
+    "squeue": """
+printf 'squeue %s\\n' "$*" >>"$LOG"
+printf '%s\\n' "${STATE:-RUNNING}"
+""",
+    "scontrol": """
+printf 'scontrol %s\\n' "$*" >>"$LOG"
+exit "${SCONTROL_RC:-0}"
+""",
+}
+
+
+class Batch:
+    """A script in a directory of its own, and what it did."""
+
+    def __init__(self, directory, **fields):
+        self.directory = directory
+        self.run_directory = directory / "runs/run"
+        self.script = directory / "job.sbatch"
+        asked = request(directory, site=profile(directory, **fields))
+        self.script.write_text(render_script(plan_job(asked)))
+        self.log = directory / "log"
+        fakes = directory / "bin"
+        fakes.mkdir()
+        for name, body in FAKES.items():
+            (fakes / name).write_text(f"#!/bin/bash\n{body}")
+            (fakes / name).chmod(0o755)
+        self.environ = {
+            "PATH": f"{fakes}:{os.environ['PATH']}",
+            "LOG": str(self.log),
+            "SLURM_JOB_ID": "77",
+            "SLURM_NNODES": "2",
+            "SLURM_JOB_NODELIST": "n[0-1]",
+            "PYTHONPATH": "/elsewhere",
+        }
+
+    def start(self, **environ):
+        return subprocess.Popen(
+            ["bash", self.script],
+            cwd=self.directory,
+            env=self.environ | environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, **environ):
+        job = self.start(**environ)
+        out, err = job.communicate(timeout=60)
+        return job.returncode, out, err
+
+    def calls(self, tool):
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if line.startswith(f"{tool} ")]
+
+    def seen_by_ranks(self):
+        lines = self.log.with_suffix(".environ").read_text().splitlines()
+        return dict(line.partition("=")[::2] for line in lines)
+
+
+@pytest.fixture
+def batch(tmp_path):
+    return Batch(tmp_path)
+
+
+def test_a_run_that_ends_well(batch):
+    assert batch.run()[0] == 0
+    assert not batch.calls("scontrol")
+    assert not batch.calls("squeue")
+
+
+@pytest.mark.parametrize("rc", [1, 2, 84, 86, 137, 143])
+def test_any_other_status_is_passed_on(batch, rc):
+    assert batch.run(RC=str(rc))[0] == rc
+    assert not batch.calls("scontrol")
+
+
+def test_85_puts_the_job_back_into_the_queue(batch):
+    status, _, err = batch.run(RC="85")
+    assert (status, err) == (0, "")
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
+@pytest.mark.parametrize("count, requeued", [("0", True), ("7", True), ("8", False), ("9", False)])
+def test_the_budget_of_restarts(batch, count, requeued):
+    status, _, err = batch.run(RC="85", SLURM_RESTART_COUNT=count)
+    assert bool(batch.calls("scontrol")) is requeued
+    if not requeued:
+        assert status == 85
+        assert "its 8 restarts are used up: submit again" in err
+
+
+def test_a_budget_of_none(tmp_path):
+    batch = Batch(tmp_path, restarts={"most": 0})
+    assert batch.run(RC="85")[0] == 85
+    assert not batch.calls("scontrol")
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "", "TIMEOUT"])
+def test_a_cancelled_job_stays_cancelled(batch, state):
+    status, _, err = batch.run(RC="85", STATE=state or " ")
+    assert status == 85
+    assert "cancelled" in err
+    assert not batch.calls("scontrol")
+
+
+def test_a_site_that_refuses_to_requeue(batch):
+    assert batch.run(RC="85", SCONTROL_RC="1")[0] == 85
+
+
+def test_term_waits_for_the_ranks(batch):
+    """Slurm gives the shell TERM after a preemption's grace; the ranks are still saving."""
+    marker = batch.directory / "up"
+    job = batch.start(RC="85", RANKS=f"touch {marker}; sleep 1.5")
+    while not marker.exists():
+        time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 0, (out, err)
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
+def test_ranks_do_not_inherit_a_deaf_ear(batch):
+    """A trapped signal is reset in children, an ignored one would not be."""
+    batch.run(RANKS="grep SigIgn /proc/self/status >$LOG.ignored")
+    ignored = int((batch.directory / "log.ignored").read_text().split()[1], 16)
+    assert not ignored & (1 << (signal.SIGTERM - 1))
+
+
+# Directories
+
+
+def test_every_start_has_its_own_logs(batch):
+    attempts = batch.run_directory / "job/attempts"
+    for count in range(3):
+        status, out, _ = batch.run()
+        assert status == 0
+        assert out == f"attempt {count}: job 77 on n[0-1]\n"
+        assert (attempts / "latest").readlink().name == str(count)
+        assert batch.seen_by_ranks()["VERL_HPC_ATTEMPT"] == str(attempts / str(count))
+    assert sorted(path.name for path in attempts.iterdir()) == ["0", "1", "2", "latest"]
+    last = [call for call in batch.calls("srun") if "--output" in call][-1]
+    assert f"--output={attempts}/2/%N.log" in last
+
+
+def test_what_is_made_is_the_owners_alone(batch):
+    batch.run()
+    assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o077 == 0
+
+
+def test_a_run_directory_that_cannot_be_made(batch):
+    (batch.directory / "runs").write_text("in the way")
+    status, _, err = batch.run()
+    assert status == 1
+    assert "runs" in err
+    assert not batch.calls("srun")
+
+
+# What ranks get
+
+
+def test_the_environment_of_the_ranks(tmp_path):
+    batch = Batch(tmp_path, environment={"A": "one", "B": "$A two", "C": "${B}!", "D": "a'b\"c"})
+    batch.run()
+    seen = batch.seen_by_ranks()
+    assert (seen["B"], seen["C"], seen["D"]) == ("one two", "one two!", "a'b\"c")
+    assert seen["TRITON_CACHE_DIR"] == "/tmp/verl_hpc-77/triton"
+    assert seen["PYTHONPATH"] == f"{batch.run_directory}/job/code:/elsewhere"
+
+
+def test_a_variable_that_is_to_be_passed_must_be_there(tmp_path):
+    batch = Batch(tmp_path, pass_environment=["HF_TOKEN"])
+    status, _, err = batch.run()
+    assert status != 0
+    assert "HF_TOKEN: export it before you submit" in err
+    assert not batch.calls("srun")
+    assert batch.run(HF_TOKEN="hunter2")[0] == 0
+    assert batch.seen_by_ranks()["HF_TOKEN"] == "hunter2"
+
+
+def test_setup_comes_before_the_environment(tmp_path):
+    batch = Batch(tmp_path, setup=["BASE=/opt/x"], environment={"X_HOME": "$BASE/y"})
+    batch.run()
+    assert batch.seen_by_ranks()["X_HOME"] == "/opt/x/y"
+
+
+def test_the_jobs_caches_are_removed_from_every_node(batch):
+    batch.run(RC="1")
+    (tidy,) = [call for call in batch.calls("srun") if "rm -rf" in call]
+    assert tidy == "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 rm -rf /tmp/verl_hpc-77"
+
+
+# Chains
+
+
+@pytest.fixture
+def link(tmp_path):
+    return Batch(tmp_path, restarts={"by": "chain", "most": 2})
+
+
+def test_a_link_that_saves_leaves_the_rest_to_the_next(link):
+    assert link.run(RC="85")[0] == 85
+    assert not link.calls("scontrol")
+    assert not (link.run_directory / "job/ended").exists()
+    assert link.run(RC="85")[0] == 85
+    assert len([call for call in link.calls("srun") if "--label" in call]) == 2
+
+
+@pytest.mark.parametrize("rc", [0, 1, 137])
+def test_after_the_end_later_links_do_nothing(link, rc):
+    assert link.run(RC=str(rc))[0] == rc
+    assert (link.run_directory / "job/ended").read_text() == f"{rc}\n"
+    link.log.unlink()
+    status, out, _ = link.run()
+    assert status == 0
+    assert f"ended with status {rc}" in out
+    assert not link.calls("srun")

@@ -1,0 +1,158 @@
+"""`python -m verl_hpc.submit` as a user meets it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.cluster.requests import CPU_SITE, ROOT, RUN, write
+from verl_hpc.cli.main import main
+
+HEAVY = ("torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers", "submitit")
+SUBMIT = ["--nodes", "2", "--time", "10"]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Words that name a run and a site in an empty directory, which is the working one."""
+    write(tmp_path / "run.yaml", RUN)
+    write(tmp_path / "site.yaml", CPU_SITE)
+    monkeypatch.chdir(tmp_path)
+    return ["--config", "run.yaml", "--cluster", "site.yaml", *SUBMIT]
+
+
+def submit(*words):
+    return main(["submit", *words])
+
+
+def test_a_dry_run_writes_nothing_and_needs_no_slurm(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    assert submit(*files, "--dry-run") == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "== environment of the ranks" in shown.out
+
+
+def test_a_dry_run_is_the_same_every_time(files, capsys):
+    texts = []
+    for _ in range(2):
+        submit(*files, "--dry-run", "seed=3")
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+
+
+def test_options_are_fields_of_the_profile(files, capsys):
+    words = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts", "3"]
+    assert submit(*files, *words, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    for name, value in (("account", "a1"), ("partition", "p1"), ("qos", "q1")):
+        assert f"#SBATCH --{name}={value}\n" in shown
+        assert f"{value}" in next(
+            line
+            for line in shown.splitlines()
+            if line.startswith(name) and "[command line]" in line
+        )
+    assert '"${SLURM_RESTART_COUNT:-0}" -ge 3' in shown
+
+
+def test_an_account_that_is_a_number(files, capsys):
+    assert submit(*files, "--account", "0123", "--dry-run") == 0
+    assert "#SBATCH --account=0123\n" in capsys.readouterr().out
+
+
+def test_a_chain_is_asked_for_on_the_command_line(files, capsys):
+    assert submit(*files, "--resume-by", "chain", "--max-restarts", "1", "--dry-run") == 0
+    assert "2 jobs are submitted" in capsys.readouterr().out
+
+
+def test_fields_of_run_and_site(files, capsys):
+    assert submit(*files, "--dry-run", "seed=7", "site.environment.NCCL_DEBUG=INFO") == 0
+    shown = capsys.readouterr().out
+    assert "export NCCL_DEBUG=INFO" in shown
+    assert "seed" in shown
+
+
+@pytest.mark.parametrize(
+    "word, answer",
+    [
+        ("optimizer.lrr=1", "did you mean lr"),
+        ("sed=1", "did you mean seed"),
+        ("site.partitoin=x", "did you mean partition"),
+        ("site.mpi=none", "mpi = 'none'"),
+        ("seed", "expected section.field=value"),
+        ("site.mpi", "expected site.field=value"),
+        ("parallel.tensor_parallel=3", "does not divide"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line_or_two(files, capsys, word, answer):
+    assert submit(*files, "--dry-run", word) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert answer in shown.err
+    assert "Traceback" not in shown.err
+    assert len(shown.err.splitlines()) <= 3
+
+
+@pytest.mark.parametrize("time", ["soon", "0"])
+def test_a_time_that_is_none(files, capsys, time):
+    assert submit(*files[:-2], "--time", time, "--dry-run") == 1
+    assert f"--time {time!r}" in capsys.readouterr().err
+
+
+def test_a_config_that_is_not_there(files, capsys):
+    assert submit("--config", "gone.yaml", *files[2:], "--dry-run") == 1
+    assert "gone.yaml" in capsys.readouterr().err
+
+
+def test_without_slurm_a_submission_says_so(files, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert submit(*files) == 1
+    assert "sbatch is not on PATH" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def python(*words, cwd=ROOT):
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=cwd
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_both_ways_to_call_it():
+    first = python("-m", "verl_hpc.submit", "--help").stdout
+    assert first == python("-m", "verl_hpc", "submit", "--help").stdout
+    for option in ("--config", "--cluster", "--nodes", "--time", "--dry-run", "--script-only"):
+        assert option in first
+
+
+def imported(*words):
+    """Names of the modules that a command imports."""
+    done = python("-X", "importtime", "-m", "verl_hpc.submit", *words)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--script-only"]])
+def test_a_login_node_imports_nothing_heavy(words):
+    names = imported(
+        "--config", "configs/run/ppo_70b.yaml", "--cluster", "slurm/h100_infiniband_pyxis.yaml",
+        "--nodes", "16", "--time", "24:00:00", *words,
+    )  # fmt: skip
+    assert "pydantic" in names
+    assert not {name for name in names if name.split(".")[0] in HEAVY}
+
+
+def test_help_imports_next_to_nothing():
+    names = imported("--help")
+    assert not {name for name in names if name.split(".")[0] in (*HEAVY, "pydantic", "yaml")}
+
+
+def test_submitting_imports_nothing_heavy_but_submitit():
+    program = (
+        "import sys, submitit, verl_hpc.cluster.submission\n"
+        f"print(sorted(set({HEAVY[:-1]!r}) & set(sys.modules)))"
+    )
+    assert python("-c", program).stdout == "[]\n"

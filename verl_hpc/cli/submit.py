@@ -1,0 +1,114 @@
+"""Submit a training run to Slurm, or show what would be submitted.
+
+A field of the run is set by its name, one of the site profile by site. before its name. A dry run
+needs no Slurm and writes nothing. --script-only prints a script that sbatch runs by hand from a
+checkout, as those in launch/.
+
+examples:
+  python -m verl_hpc.submit --config configs/run/ppo_70b.yaml --cluster slurm/my_site.yaml \\
+      --nodes 16 --time 24:00:00 --account A --dry-run
+  python -m verl_hpc.submit --config configs/run/ppo_lab.yaml --cluster slurm/lab.yaml \\
+      --nodes 2 --time 10 steps=2 site.container.kind=bare
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+_SHORTHANDS = {
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "resume_by": "restarts.by",
+    "max_restarts": "restarts.most",
+}
+"""Options of the command line that are fields of the site profile."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--config", required=True, metavar="YAML", help="the run's configuration")
+    add("--cluster", required=True, metavar="YAML", help="the site profile, see slurm/")
+    add("--nodes", required=True, type=int, metavar="N", help="nodes, one rank per GPU on each")
+    add("--time", required=True, metavar="T", help="time limit, such as 24:00:00")
+    add("--account", metavar="A", help="whom to charge")
+    add("--partition", metavar="P")
+    add("--qos", metavar="Q")
+    add("--resume-by", choices=("requeue", "chain"), help="how a run goes on after a time limit")
+    add("--max-restarts", type=int, metavar="N", help="times it goes on without being asked")
+    add("--dry-run", action="store_true", help="print the job with every value's origin")
+    add("--script-only", action="store_true", help="print a script for sbatch, and nothing else")
+    add("overrides", nargs="*", metavar="field=value", help="settings over the files'")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cluster.checks import check_request
+    from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.job import plan_job
+    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_override
+    from verl_hpc.cluster.request import Request
+    from verl_hpc.cluster.script import render_script
+    from verl_hpc.config.load import load_config
+
+    flags: dict[str, Any] = {
+        field: getattr(arguments, name)
+        for name, field in _SHORTHANDS.items()
+        if getattr(arguments, name) is not None
+    }
+    ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
+    words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
+    profile = load_profile(arguments.cluster, dict(map(parse_override, ours)) | flags)
+    request = Request(
+        config=load_config(arguments.config, words),
+        config_path=arguments.config,
+        overrides=words,
+        profile=profile,
+        nodes=arguments.nodes,
+        time=arguments.time,
+        directory=Path.cwd(),
+        standalone=arguments.script_only,
+    )
+    check_request(request)
+    job = plan_job(request)
+    made_by = _made_by(arguments)
+    script = render_script(job, made_by)
+    if arguments.script_only:
+        sys.stdout.write(script)
+        return 0
+    report = explain(request, job, made_by)
+    if arguments.dry_run:
+        sys.stdout.write(report)
+        return 0
+    return _submit(request, job, script, report)
+
+
+def _made_by(arguments: argparse.Namespace) -> list[str]:
+    """The command that gives the same script again, its options in one order."""
+    words = ["python -m verl_hpc.submit"]
+    words += [
+        f"--{name.replace('_', '-')} {shlex.quote(str(getattr(arguments, name)))}"
+        for name in ("config", "cluster", "nodes", "time", *_SHORTHANDS)
+        if getattr(arguments, name) is not None
+    ]
+    if arguments.script_only:
+        words.append("--script-only")
+    return [*words, *map(shlex.quote, arguments.overrides)]
+
+
+def _submit(request: Any, job: Any, script: str, report: str) -> int:
+    from verl_hpc.cluster.submission import overriding_variables, submit
+
+    for name in overriding_variables():
+        print(f"warning: {name} is set and wins over the script; unset it?", file=sys.stderr)
+    ids = submit(request, job, script, report)
+    attempts = request.run_directory / "job" / "attempts"
+    print(f"job {ids[0]}: {job.title}")
+    if len(ids) > 1:
+        print(f"chain: {' '.join(ids[1:])}; `scancel {' '.join(ids)}` ends all of it")
+    print(f"run directory: {request.run_directory}")
+    print(f"logs: {attempts}/latest/")
+    return 0

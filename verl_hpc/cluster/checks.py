@@ -1,0 +1,113 @@
+"""What can be found wrong before a job waits in the queue for hours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.secret import looks_secret
+from verl_hpc.config.data import FilesConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.planner.layouts import run_layouts
+
+
+def check_request(request: Request) -> None:
+    """Compare the ranks with the layout; with the model's sizes, too, if it can be read here.
+
+    Raises:
+        ConfigError, ModelError: the run cannot be laid out on these ranks, or holds a secret.
+    """
+    _refuse_secrets(request)
+    sizes = request.config.parallel
+    model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
+    if request.num_ranks % model_parallel:
+        raise ConfigError(
+            f"--nodes {request.nodes} x {request.profile.site.ranks_per_node} ranks = "
+            f"{request.num_ranks}, which tensor_parallel {sizes.tensor_parallel} x "
+            f"pipeline_parallel {sizes.pipeline_parallel} = {model_parallel} does not divide; "
+            "choose another number of nodes, or other sizes"
+        )
+    model = Path(request.config.model.path)
+    if (request.directory / model / "config.json").is_file():
+        architecture = read_architecture(request.directory / model)
+        run_layouts(request.config, architecture, request.num_ranks)
+
+
+def _refuse_secrets(request: Request) -> None:
+    """Options go into the run directory; what looks like a secret must not."""
+    config = request.config
+    options = {"reward": config.reward.options}
+    for name in ("train", "evaluation"):
+        options[f"data.{name}"] = getattr(getattr(config.data, name), "options", {})
+    for section, values in options.items():
+        for name in filter(looks_secret, values):
+            raise ConfigError(
+                f"{section}.options.{name} looks like a secret, and a run's settings are written "
+                "to its directory; export it as a variable, name that in the site profile's "
+                "pass_environment, and read it from the environment"
+            )
+
+
+def check_paths(request: Request, job: Job) -> None:
+    """Look for the run's files here, as the ranks will look for them there.
+
+    Raises:
+        ConfigError: one does not exist, or no mount shows it to the ranks.
+    """
+    if not request.profile.site.check_paths:
+        return
+    for name, path in _inputs(request):
+        outside = _outside(request, job, name, path)
+        if not outside.exists():
+            raise ConfigError(
+                f"{name} = {path}: {outside} does not exist here; correct it, or set check_paths: "
+                "false in the site profile if only compute nodes see it"
+            )
+    image = request.profile.site.container.image or ""
+    is_file = image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh"))
+    if is_file and not (request.directory / image).exists():
+        raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
+
+
+def check_passed(job: Job) -> None:
+    """Raises: ConfigError: a variable that is to be passed on is not set here."""
+    for setting in job.passed:
+        if setting.name not in os.environ:
+            raise ConfigError(
+                f"pass_environment: {setting.name} is not set; export it before you submit"
+            )
+
+
+def _inputs(request: Request) -> Iterator[tuple[str, str]]:
+    config = request.config
+    yield "model.path", config.model.path
+    if config.model.tokenizer is not None:
+        yield "model.tokenizer", config.model.tokenizer
+    if config.critic.path is not None:
+        yield "critic.path", config.critic.path
+    for name in ("train", "evaluation"):
+        source = getattr(config.data, name)
+        if isinstance(source, FilesConfig):
+            yield from ((f"data.{name}.paths", path) for path in source.paths)
+    if ":" in config.reward.function:
+        yield "reward.function", config.reward.function.rpartition(":")[0]
+
+
+def _outside(request: Request, job: Job, name: str, path: str) -> Path:
+    """Where a path of the ranks is on the host."""
+    inside = Path(os.path.normpath(request.directory / path))
+    for mount in job.mounts:
+        if mount.covers(str(inside)):
+            return Path(mount.source) / inside.relative_to(mount.target)
+    always = (request.directory, request.run_directory)
+    if any(map(inside.is_relative_to, always)) or request.profile.site.container.shows(inside):
+        return inside
+    shown = ", ".join(mount.target for mount in job.mounts)
+    raise ConfigError(
+        f"{name} = {path}: no mount shows it to the ranks (mounted are {shown}); add its "
+        "directory to container.mounts in the site profile"
+    )

@@ -1,0 +1,165 @@
+"""Kinds of containers. Each says how srun, or the command that srun starts, gets into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+from pydantic import AfterValidator, Field
+
+from verl_hpc.cluster.mounts import Mount, check_mount
+from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
+from verl_hpc.config.base import Section
+
+IMAGE = "$IMAGE"
+"""The script's variable that holds `Container.image`."""
+
+# Slurm's warning signal goes to every process of a step, so to wrappers, too. One that died of it
+# would take the step's exit status with it; Python installs its own handlers and is not affected.
+_DEAF = ["env", "--ignore-signal=USR2,TERM"]
+
+
+class Container(Protocol):
+    """What differs between kinds of containers; values may use variables of the script."""
+
+    @property
+    def image(self) -> str | None:
+        """Path or name of the image; None where ranks run in the node's own file system."""
+
+    @property
+    def mounts(self) -> list[str]:
+        """What the site mounts besides what every job needs."""
+
+    def shows(self, path: Path) -> bool:
+        """Whether ranks see a path of the host without any mount."""
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        """Options of srun; `names` are the variables that must reach the ranks."""
+
+    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+        """Words before the command that srun starts."""
+
+
+MountText = Annotated[str, AfterValidator(check_mount)]
+
+
+class BareConfig(Section):
+    """No container: a virtual environment or modules on a shared file system."""
+
+    kind: Literal["bare"] = "bare"
+
+    @property
+    def image(self) -> str | None:
+        return None
+
+    @property
+    def mounts(self) -> list[str]:
+        return []
+
+    def shows(self, path: Path) -> bool:
+        del path
+        return True
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        del mounts, names
+        return []
+
+    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+        del mounts
+        return []
+
+
+class PyxisConfig(Section):
+    """Enroot images through the pyxis plugin of srun."""
+
+    kind: Literal["pyxis"]
+    image: str
+    """A .sqsh file that compute nodes can read, or registry#name:tag."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+    mount_home: bool = False
+    """Show the home directory; packages in ~/.local would then shadow the image's."""
+
+    def shows(self, path: Path) -> bool:
+        return self.mount_home and path.is_relative_to(Path.home())
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        home = "container-mount-home" if self.mount_home else "no-container-mount-home"
+        return [
+            Setting("container-image", IMAGE, SITE),
+            Setting("container-mounts", ",".join(mount.text for mount in mounts), SITE),
+            Setting("container-workdir", "$PWD", DEFAULT),
+            Setting(home, None, SITE if "mount_home" in self.model_fields_set else DEFAULT),
+            # Without it, a value that the image sets wins over the job's.
+            Setting("container-env", ",".join(names), DEFAULT),
+        ]
+
+    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+        del mounts
+        return []
+
+
+class ApptainerConfig(Section):
+    """Apptainer or Singularity, started by every rank."""
+
+    kind: Literal["apptainer"]
+    image: str
+    """A .sif file, or a sandbox directory, that compute nodes can read."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+    program: str = "apptainer"
+    """apptainer, singularity, or the path of one."""
+    gpu: Literal["nvidia", "amd", "none"] = "nvidia"
+    """Whose driver libraries to bring in: --nv, --rocm, or none."""
+    options: list[str] = []
+    """More options of `exec`, such as --sharens."""
+
+    def shows(self, path: Path) -> bool:
+        return path.is_relative_to(Path.home()) or path.is_relative_to("/tmp")  # noqa: S108
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        del mounts, names
+        return []
+
+    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+        driver = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[self.gpu]
+        binds = [word for mount in mounts for word in ("--bind", mount.text)]
+        return [self.program, "exec", *driver, *binds, "--pwd", "$PWD", *self.options, IMAGE]
+
+
+class BwrapConfig(Section):
+    """Bubblewrap on an unpacked root file system: a container without an installation."""
+
+    kind: Literal["bwrap"]
+    image: str
+    """Directory that becomes /, read-only; / itself hides nothing and protects everything."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+
+    def shows(self, path: Path) -> bool:
+        del path
+        return self.image == "/"
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        del mounts, names
+        return []
+
+    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+        words = [*_DEAF, "bwrap", "--ro-bind", IMAGE, "/", "--dev-bind", "/dev", "/dev"]
+        words += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
+        for mount in mounts:
+            words += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
+        return [*words, "--chdir", "$PWD", "--"]
+
+
+ContainerConfig = Annotated[
+    BareConfig | PyxisConfig | ApptainerConfig | BwrapConfig, Field(discriminator="kind")
+]
+
+KINDS: Mapping[str | int, type[Section]] = {
+    "bare": BareConfig,
+    "pyxis": PyxisConfig,
+    "apptainer": ApptainerConfig,
+    "bwrap": BwrapConfig,
+}

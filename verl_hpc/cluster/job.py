@@ -1,0 +1,114 @@
+"""A job in full, before it is text: what the script and the dry run are rendered from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from verl_hpc.cluster.mounts import Mount, parse_mount
+from verl_hpc.cluster.options import ATTEMPT, drop, sbatch_options, srun_options
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.setting import DEFAULT, Setting
+from verl_hpc.cluster.shell import check_path, expandable, literal
+from verl_hpc.cluster.site import RestartConfig
+from verl_hpc.cluster.variables import passed_names, rank_environment
+from verl_hpc.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What Slurm is asked for, and what the batch script does on its first node."""
+
+    title: str
+    standalone: bool
+    directives: tuple[Setting, ...]
+    variables: tuple[Setting, ...]
+    """Of the script itself: RUN, CONFIG, IMAGE and CACHE."""
+    setup: tuple[str, ...]
+    environment: tuple[Setting, ...]
+    passed: tuple[Setting, ...]
+    """Variables whose values are the submitter's."""
+    mounts: tuple[Mount, ...]
+    srun: tuple[Setting, ...]
+    prefix: tuple[str, ...]
+    """Words, quoted for the shell, that enter the container."""
+    command: tuple[str, ...]
+    """Words, quoted for the shell, that every rank runs."""
+    restarts: RestartConfig
+
+
+def plan_job(request: Request) -> Job:
+    """Decide everything; reads no file, no clock and no environment.
+
+    Raises:
+        ConfigError: sizes, times or paths that cannot be.
+    """
+    if request.nodes < 1:
+        raise ConfigError(f"--nodes = {request.nodes}: at least one")
+    if request.standalone and request.profile.site.restarts.by == "chain":
+        raise ConfigError("--resume-by chain submits several jobs; it has no script of its own")
+    site = request.profile.site
+    variables = _script_variables(request)
+    environment = rank_environment(request)
+    passed = passed_names(request)
+    mounts = _mounts(request)
+    names = [ATTEMPT, *(s.name for s in environment), *(s.name for s in passed)]
+    directives, srun = drop(
+        site.drop_directives, sbatch_options(request), srun_options(request, mounts, names)
+    )
+    return Job(
+        title=_title(request),
+        standalone=request.standalone,
+        directives=tuple(directives),
+        variables=tuple(variables),
+        setup=tuple(site.setup),
+        environment=tuple(environment),
+        passed=tuple(passed),
+        mounts=tuple(mounts),
+        srun=tuple(srun),
+        prefix=tuple(map(expandable, site.container.prefix(mounts))),
+        command=_command(request),
+        restarts=site.restarts,
+    )
+
+
+def _title(request: Request) -> str:
+    config, ranks = request.config, request.profile.site.ranks_per_node
+    nodes = f"{request.nodes} node{'s' if request.nodes > 1 else ''}"
+    return f"{config.name}: {config.recipe} on {nodes} x {ranks} ranks, {request.profile.site.name}"
+
+
+def _script_variables(request: Request) -> list[Setting]:
+    site, profile = request.profile.site, request.profile
+    config = request.config_path if request.standalone else "$RUN/job/config.yaml"
+    variables = [
+        Setting("RUN", str(request.run_directory), request.origin("directory")),
+        Setting("CONFIG", config, DEFAULT),
+    ]
+    if request.standalone:
+        check_path("--config", config)
+    if site.container.image is not None:
+        image = Setting("IMAGE", site.container.image, profile.origin("container.image"))
+        variables.append(image)
+    cache = f"{site.node_scratch}/verl_hpc-$SLURM_JOB_ID"
+    return [*variables, Setting("CACHE", cache, profile.origin("node_scratch"))]
+
+
+def _mounts(request: Request) -> list[Mount]:
+    site, profile = request.profile.site, request.profile
+    if site.container.image is None:
+        return []
+    mounts = [Mount("$PWD", "$PWD", False, DEFAULT)]
+    if request.runs_elsewhere:
+        mounts.append(Mount("$RUN", "$RUN", False, request.origin("directory")))
+    scratch = site.node_scratch
+    mounts.append(Mount(scratch, scratch, False, profile.origin("node_scratch")))
+    origin = profile.origin("container.mounts")
+    return [*mounts, *(parse_mount(text, origin) for text in site.container.mounts)]
+
+
+def _command(request: Request) -> tuple[str, ...]:
+    python = expandable(request.profile.site.python)
+    words = [python, "-m", "verl_hpc", "train", "--config", expandable("$CONFIG")]
+    if request.standalone:
+        words += map(literal, request.overrides)
+    return tuple(words)

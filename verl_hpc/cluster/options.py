@@ -1,0 +1,109 @@
+"""Options of sbatch and of srun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verl_hpc.cluster.mounts import Mount
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge, parse_option
+from verl_hpc.cluster.time_limit import parse_time, signal_lead
+from verl_hpc.errors import ConfigError
+
+ATTEMPT = "VERL_HPC_ATTEMPT"
+"""Variable of script and ranks: the directory of this start's logs."""
+
+
+def sbatch_options(request: Request) -> list[Setting]:
+    """What stands in the script's #SBATCH lines.
+
+    Raises:
+        ConfigError: a time limit or a lead that cannot be.
+    """
+    profile, site = request.profile, request.profile.site
+    options = [Setting("job-name", request.config.name, request.origin("name"))]
+    options += [
+        Setting(name, getattr(site, name), profile.origin(name))
+        for name in ("account", "partition", "qos")
+        if getattr(site, name) is not None
+    ]
+    options += [Setting("nodes", str(request.nodes), COMMAND_LINE), *_placement(request)]
+    if site.memory is not None:
+        options.append(Setting("mem", site.memory, profile.origin("memory")))
+    if site.exclusive:
+        options.append(Setting("exclusive", None, profile.origin("exclusive")))
+    requeue = "requeue" if site.restarts.by == "requeue" else "no-requeue"
+    options += [
+        Setting("time", request.time, COMMAND_LINE),
+        _signal(request),
+        Setting(requeue, None, profile.origin("restarts.by")),
+        # A job that starts again would otherwise overwrite what its earlier life said.
+        Setting("open-mode", "append", DEFAULT),
+        Setting("output", _output(request), request.origin("directory")),
+    ]
+    extra = [parse_option(w, profile.origin("extra_directives")) for w in site.extra_directives]
+    return merge(options, extra)
+
+
+def srun_options(request: Request, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+    """Options of the one srun; `names` are the variables that ranks need."""
+    profile, site = request.profile, request.profile.site
+    options = _placement(request)
+    if site.gpus_per_node:
+        # NCCL finds NVLink only if every rank sees every GPU of its node.
+        options.append(Setting("gpu-bind", "none", DEFAULT))
+    options += [
+        Setting("mpi", site.mpi, profile.origin("mpi")),
+        Setting("kill-on-bad-exit", "1", DEFAULT),
+        Setting("label", None, DEFAULT),
+        Setting("output", f"${ATTEMPT}/%N.log", DEFAULT),
+        *site.container.srun_options(mounts, names),
+    ]
+    extra = [parse_option(word, profile.origin("srun_args")) for word in site.srun_args]
+    return merge(options, extra)
+
+
+def drop(
+    names: Sequence[str], sbatch: list[Setting], srun: list[Setting]
+) -> tuple[list[Setting], list[Setting]]:
+    """Both lists without the options that the site never wants.
+
+    Raises:
+        ConfigError: one of them would not be given anyway.
+    """
+    known = sorted({setting.name for setting in (*sbatch, *srun)})
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"drop_directives: {name!r} is no option of this job; there are {', '.join(known)}"
+            )
+    return [s for s in sbatch if s.name not in names], [s for s in srun if s.name not in names]
+
+
+def _placement(request: Request) -> list[Setting]:
+    """Ranks, GPUs and cores of a node; srun does not inherit the cores from sbatch."""
+    profile, site = request.profile, request.profile.site
+    tasks = "tasks_per_node" if site.tasks_per_node else "gpus_per_node"
+    options = [Setting("ntasks-per-node", str(site.ranks_per_node), profile.origin(tasks))]
+    if site.gpus_per_node:
+        gpus = str(site.gpus_per_node)
+        options.append(Setting("gpus-per-node", gpus, profile.origin("gpus_per_node")))
+    cores = Setting("cpus-per-task", str(site.cores_per_rank), profile.origin("cores_per_node"))
+    return [*options, cores]
+
+
+def _signal(request: Request) -> Setting:
+    """The warning before the time limit. Without `B:`, so that ranks get it, not this shell: a
+    shell that waits for srun does not run its trap before srun ends."""
+    profile = request.profile
+    wanted = profile.site.signal_lead_s
+    lead, reason = signal_lead(parse_time(request.time), wanted)
+    origin = DEFAULT if wanted is None else profile.origin("signal_lead_s")
+    return Setting("signal", f"USR2@{lead}", f"{origin}: {reason}" if reason else origin)
+
+
+def _output(request: Request) -> str:
+    """Where the batch script's few lines go; Slurm makes no directories."""
+    if request.standalone:
+        return "%x-%j.log"
+    return f"{request.run_directory}/job/slurm-%j.log"

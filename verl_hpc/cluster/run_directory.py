@@ -1,0 +1,111 @@
+"""What a submission leaves in the run directory, below job/: enough to know, and to do it again.
+
+job/config.yaml      the resolved configuration, which the ranks read
+job/site.yaml        the resolved site profile
+job/job.sbatch       the script
+job/dry_run.txt      every value with its origin
+job/code/verl_hpc/   a copy of this package, which the ranks run
+job/source.json      its version and commit
+job/submitted.jsonl  one line a job: id, time, size
+job/attempts/K/      logs of the K-th start, one file a node
+job/slurm-ID.log     what the batch script said
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import verl_hpc
+from verl_hpc.cluster.request import Request
+from verl_hpc.config.load import dump_config
+from verl_hpc.errors import ConfigError
+
+JOBS = "submitted.jsonl"
+ENDED = "ended"
+"""Marker of a chain: the run is over, and jobs that still wait have nothing to do."""
+
+
+def write_job(request: Request, script: str, report: str) -> Path:
+    """Make the run directory, readable by its owner alone, and fill its job/.
+
+    Returns:
+        The directory job/.
+
+    Raises:
+        ConfigError: the run directory cannot be written.
+    """
+    run = request.run_directory
+    job = run / "job"
+    site = request.profile.site
+    try:
+        if not run.exists():
+            run.mkdir(mode=0o700, parents=True)
+        # Slurm drops the output of a job whose log directory is missing, without a word.
+        (job / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
+        (job / ENDED).unlink(missing_ok=True)
+        (job / "config.yaml").write_text(dump_config(request.config), encoding="utf-8")
+        profile = yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False)
+        (job / "site.yaml").write_text(profile, encoding="utf-8")
+        (job / "job.sbatch").write_text(script, encoding="utf-8")
+        (job / "dry_run.txt").write_text(report, encoding="utf-8")
+        if site.code == "snapshot":
+            _copy_package(job / "code")
+        source = json.dumps(source_state(), indent=1) + "\n"
+        (job / "source.json").write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"directory = {request.config.directory}: cannot write {run}: {error}; choose another "
+            "with directory=..."
+        ) from None
+    return job
+
+
+def read_jobs(job: Path) -> list[dict[str, Any]]:
+    """Jobs submitted for a run so far, oldest first; `job` is its directory job/."""
+    file = job / JOBS
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def record_job(job: Path, facts: Mapping[str, Any]) -> None:
+    """Append one submission."""
+    with (job / JOBS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")
+
+
+def source_state() -> dict[str, Any]:
+    """Version of this package; commit, and whether files differ from it, if it is a checkout."""
+    package = Path(verl_hpc.__file__).parent
+    commit = _git(package, "rev-parse", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--", str(package))
+    return {"version": verl_hpc.__version__, "commit": commit, "changed": bool(changed)}
+
+
+def _git(package: Path, *words: str) -> str | None:
+    if shutil.which("git") is None:
+        return None
+    command = ["git", "-C", str(package), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _copy_package(target: Path) -> None:
+    """Copy the package; a reader sees the old copy or the new one, never half of it."""
+    fresh, old = target.with_name("code.new"), target.with_name("code.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    package = Path(verl_hpc.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    shutil.copytree(package, fresh / package.name, ignore=ignored)
+    if target.exists():
+        target.replace(old)
+    fresh.replace(target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,188 @@
+"""The batch script's text. It runs on the host, outside any container: only there is scontrol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from verl_hpc.cluster.exit_codes import RESTART
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.options import ATTEMPT
+from verl_hpc.cluster.setting import DEFAULT, Setting
+from verl_hpc.cluster.shell import expandable
+
+_WIDTH = 96
+
+
+def render_script(job: Job, made_by: Sequence[str] = ()) -> str:
+    """Lay a job out for sbatch; the same job gives the same bytes.
+
+    Args:
+        job: what to run.
+        made_by: words, quoted, of the command that makes this text again, for its header.
+    """
+    blocks = [
+        _header(job, made_by),
+        [_assign(variable) for variable in job.variables],
+        _chain_guard(job),
+        _attempt(),
+        list(job.setup),
+        _environment(job),
+        _step(job),
+        _decision(job),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def render_step(job: Job) -> str:
+    """The srun command alone."""
+    return "\n".join(_fill(_step_words(job)))
+
+
+def _header(job: Job, made_by: Sequence[str]) -> list[str]:
+    lines = ["#!/bin/bash", f"# {job.title}"]
+    if made_by:
+        lines += ["# Made by:", *(f"#   {line}" for line in _fill(made_by))]
+    if job.standalone:
+        lines += [f"# sbatch it from the checkout; edit {_to_edit(job)} first."]
+    return [*lines, *(f"#SBATCH --{_directive(s)}" for s in job.directives)]
+
+
+def _to_edit(job: Job) -> str:
+    named = {setting.name for setting in job.directives}
+    items: list[str] = [name for name in ("account", "partition", "qos") if name in named]
+    items += [variable.name for variable in job.variables if variable.name == "IMAGE"]
+    return f"{', '.join(items)} and the paths in CONFIG" if items else "the paths in CONFIG"
+
+
+def _directive(setting: Setting) -> str:
+    blank = setting.value is not None and " " in setting.value
+    return f'{setting.name}="{setting.value}"' if blank else setting.text
+
+
+def _assign(setting: Setting) -> str:
+    return f"{setting.name}={expandable(setting.value or '')}"
+
+
+def _chain_guard(job: Job) -> list[str]:
+    if job.restarts.by != "chain":
+        return []
+    return [
+        "# Jobs of a chain start one after the other, whatever became of the one before.",
+        'if [ -e "$RUN/job/ended" ]; then',
+        '    echo "the run has ended with status $(cat "$RUN/job/ended"): nothing to do"',
+        "    exit 0",
+        "fi",
+    ]
+
+
+def _attempt() -> list[str]:
+    return [
+        "# Every start has its own logs: one file a node, each line with its rank before it.",
+        "umask 077",
+        "shopt -s nullglob",
+        'attempts=("$RUN"/job/attempts/[0-9]*)',
+        f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
+        f'mkdir -p "${ATTEMPT}" || exit 1',
+        f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
+        f'echo "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
+    ]
+
+
+def _environment(job: Job) -> list[str]:
+    missing = "export it before you submit; its value is written into no file"
+    return [
+        *(f': "${{{setting.name}:?{missing}}}"' for setting in job.passed),
+        *_exports(job.environment),
+    ]
+
+
+def _exports(settings: Sequence[Setting]) -> list[str]:
+    """Defaults share lines; the site's values may refer to each other, so that each is its own."""
+    lines: list[str] = []
+    for is_default, group in groupby(settings, lambda setting: setting.origin == DEFAULT):
+        if is_default:
+            lines += _fill(["export", *map(_assign, group)])
+        else:
+            lines += [f"export {_assign(setting)}" for setting in group]
+    return lines
+
+
+def _step(job: Job) -> list[str]:
+    return [
+        "# TERM must not end this shell before srun has ended.",
+        "trap : TERM",
+        *_fill(_step_words(job)),
+        "rc=$?",
+        'timeout 60 srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \\',
+        '    rm -rf "$CACHE"',
+    ]
+
+
+def _step_words(job: Job) -> list[str]:
+    options = (f"--{_option(setting)}" for setting in job.srun)
+    return ["srun", *options, *job.prefix, *job.command]
+
+
+def _option(setting: Setting) -> str:
+    return setting.name if setting.value is None else f"{setting.name}={_folded(setting.value)}"
+
+
+def _folded(value: str) -> str:
+    """A long list of names over several lines; inside quotes bash drops `\\` and the line's end."""
+    if len(value) <= _WIDTH or "$" in value:
+        return expandable(value)
+    return '"' + ",\\\n".join(_grouped(value.split(","))) + '"'
+
+
+def _grouped(names: Sequence[str]) -> list[str]:
+    groups = [""]
+    for name in names:
+        joined = f"{groups[-1]},{name}" if groups[-1] else name
+        if len(joined) > _WIDTH - 22:
+            groups.append(name)
+        else:
+            groups[-1] = joined
+    return groups
+
+
+def _decision(job: Job) -> list[str]:
+    if job.restarts.by == "chain":
+        return [
+            f"# {RESTART}: all ranks have saved, and the next job of the chain goes on.",
+            f'[ "$rc" -eq {RESTART} ] || echo "$rc" >"$RUN/job/ended"',
+            'exit "$rc"',
+        ]
+    most = job.restarts.most
+    return [
+        f"# {RESTART}: all ranks have saved and are not done. Anything else ends the run.",
+        f'if [ "$rc" -ne {RESTART} ]; then',
+        '    exit "$rc"',
+        f'elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then',
+        f'    echo "saved; its {most} restarts are used up: submit again to go on" >&2',
+        "# Ranks save on scancel, too; to requeue would bring a cancelled job back to life.",
+        'elif [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then',
+        '    echo "saved; the job was cancelled: submit again to go on" >&2',
+        'elif scontrol requeue "$SLURM_JOB_ID"; then',
+        "    exit 0",
+        "fi",
+        f"exit {RESTART}",
+    ]
+
+
+def _fill(words: Sequence[str]) -> list[str]:
+    """Words on as few lines as fit, continued by backslashes."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if lines[-1] and _width(lines[-1]) + len(word) > _WIDTH - 6:
+            lines.append([])
+        lines[-1].append(word)
+    return [_continued(line, index, len(lines)) for index, line in enumerate(lines)]
+
+
+def _width(line: Iterable[str]) -> int:
+    return sum(len(word) + 1 for word in line)
+
+
+def _continued(line: Sequence[str], index: int, count: int) -> str:
+    return ("    " if index else "") + " ".join(line) + (" \\" if index < count - 1 else "")

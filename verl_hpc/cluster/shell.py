@@ -1,0 +1,41 @@
+"""Quoting for the one shell that matters: bash, in the batch script."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from verl_hpc.errors import ConfigError
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
+_NO_EXPANSION = re.compile(r"\$(?![A-Za-z_{])")
+_TROUBLE = re.compile(r"[^A-Za-z0-9_@+=./~^-]")
+
+
+def literal(text: str) -> str:
+    """A word that the shell takes as it is."""
+    return shlex.quote(text)
+
+
+def expandable(text: str) -> str:
+    """A word in which $NAME and ${NAME} are expanded when the script runs, and nothing else is."""
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = re.sub(r'([\\"`])', r"\\\1", text)
+    return f'"{_NO_EXPANSION.sub(lambda _: chr(92) + "$", escaped)}"'
+
+
+def check_path(name: str, path: str) -> str:
+    """Return a path that bash, Slurm's file name patterns and mount lists all read alike.
+
+    Raises:
+        ConfigError: it has a blank or another character that one of them interprets.
+    """
+    trouble = sorted(set(_TROUBLE.findall(path)))
+    if trouble:
+        shown = " ".join(map(repr, trouble))
+        raise ConfigError(
+            f"{name} = {path!r}: {shown} means something to the shell, to Slurm or in a mount "
+            "list; use a path of letters, digits and _ @ + = . / ~ ^ -"
+        )
+    return path

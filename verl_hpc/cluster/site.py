@@ -1,0 +1,132 @@
+"""Schema of a site profile: what a job must know about a cluster, and no run decides."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from verl_hpc.cluster.containers import BareConfig, ContainerConfig
+from verl_hpc.cluster.secret import looks_secret
+from verl_hpc.config.base import NonNegative, Positive, Section
+
+LONGEST_LEAD_S = 65535
+"""Slurm keeps the lead in 16 bits."""
+
+
+def _option(text: str) -> str:
+    if not text.startswith("--") or "\n" in text:
+        raise ValueError(f"{text!r} is not an option; write --name or --name=value")
+    return text
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("has a line break")
+    return text
+
+
+Option = Annotated[str, AfterValidator(_option)]
+Line = Annotated[str, AfterValidator(_one_line)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class RestartConfig(Section):
+    """How a run that stopped early, with its state saved, goes on."""
+
+    by: Literal["requeue", "chain"] = "requeue"
+    """The job puts itself back into the queue, or jobs that wait for each other are submitted."""
+    most: NonNegative = 8
+    """Times that a run is started again without being asked."""
+
+
+class Site(Section):
+    """A cluster, or one partition of it."""
+
+    name: str
+    """What the site is called in messages."""
+    account: str | None = None
+    """Whom to charge; --account on the command line wins."""
+    partition: str | None = None
+    """The cluster's default if not given; --partition wins."""
+    qos: str | None = None
+    """Quality of service; --qos wins."""
+
+    gpus_per_node: NonNegative
+    """0 on nodes that compute on their cores."""
+    tasks_per_node: Positive | None = None
+    """Ranks on a node: one per GPU if not given."""
+    cores_per_node: Positive
+    """Cores that ranks share evenly."""
+    memory: str | None = "0"
+    """Memory of a node, such as 900G; "0" is all there is, null the partition's default."""
+    exclusive: bool = True
+    """No other job on the nodes."""
+
+    mpi: Annotated[str, Field(pattern=r"^(pmi2|pmix(_v\d+)?|cray_shasta)$")] = "pmi2"
+    """What `srun --mpi=list` offers and the MPI library speaks: pmi2 for MPICH and its relatives,
+    pmix for Open MPI, cray_shasta for Cray MPICH."""
+    python: Line = "python"
+    """Interpreter of the ranks; in a container, the one inside."""
+    container: ContainerConfig = BareConfig()
+    """bare, pyxis, apptainer or bwrap."""
+    code: Literal["snapshot", "installed"] = "snapshot"
+    """Run a copy of this package made at submission, or what the environment has installed."""
+    node_scratch: str = "/tmp"  # noqa: S108
+    """Node-local directory for compile caches, which break on network file systems; $NAME is
+    expanded on the first node of the job."""
+    offline: bool = True
+    """Compute nodes reach no network: keep libraries from trying."""
+    environment: dict[VariableName, Line] = {}
+    """Variables of the ranks, such as the fabric's; $NAME is expanded in the batch script."""
+    pass_environment: list[VariableName] = []
+    """Variables whose value is taken from the environment of whoever submits, and written into no
+    file: the way for tokens and keys."""
+    setup: list[Line] = []
+    """Lines of the batch script before anything else: modules, ulimit."""
+
+    signal_lead_s: Annotated[int, Field(ge=1, le=LONGEST_LEAD_S)] | None = None
+    """Seconds before the time limit at which ranks are told to save and stop; if not given, 900,
+    or a third of a short limit. Slurm may send the signal up to a minute early."""
+    restarts: RestartConfig = RestartConfig()
+    """What happens to a run that is not done when its time is up."""
+    check_paths: bool = True
+    """Refuse to submit if a path of the run does not exist here; false where login nodes do not
+    see the file systems of the compute nodes."""
+
+    srun_args: list[Option] = []
+    """More options of srun, such as --cpu-bind=mask_cpu:..."""
+    extra_directives: list[Option] = []
+    """More options of sbatch, such as --constraint=h100 or --mail-type=END."""
+    drop_directives: list[str] = []
+    """Options never to give to sbatch or srun, by name without dashes: mem, gpus-per-node, ..."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.tasks_per_node or self.gpus_per_node
+
+    @property
+    def cores_per_rank(self) -> int:
+        return self.cores_per_node // self.ranks_per_node
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Site:
+        if self.ranks_per_node == 0:
+            raise ValueError("gpus_per_node = 0 needs tasks_per_node: the ranks on a node")
+        if self.gpus_per_node and self.ranks_per_node > self.gpus_per_node:
+            raise ValueError(
+                f"tasks_per_node = {self.tasks_per_node} is more than the {self.gpus_per_node} "
+                "GPUs; a GPU serves one rank"
+            )
+        if self.cores_per_rank == 0:
+            raise ValueError(
+                f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "
+                "ranks on a node"
+            )
+        for name in self.environment:
+            if looks_secret(name):
+                raise ValueError(
+                    f"environment.{name} looks like a secret, and profiles are files; put the "
+                    "name into pass_environment and export the value before you submit"
+                )
+        return self

@@ -1,0 +1,102 @@
+"""Handing a script to sbatch, and the handles of what became of it. submitit does both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verl_hpc.cluster.checks import check_passed, check_paths
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.run_directory import read_jobs, record_job, write_job
+from verl_hpc.cluster.slurm_tools import Runner, my_jobs, run_tool
+from verl_hpc.errors import ClusterError
+
+if TYPE_CHECKING:
+    import submitit
+
+
+def submit(
+    request: Request, job: Job, script: str, report: str, run: Runner = run_tool
+) -> list[str]:
+    """Write the run directory and submit the job, or all jobs of its chain.
+
+    Returns:
+        Job ids, the first to start first.
+
+    Raises:
+        ConfigError: a file that the run needs is missing, or the run directory cannot be written.
+        ClusterError: Slurm is not here or refuses, or an earlier job of the run is not over.
+    """
+    if shutil.which("sbatch") is None:
+        raise ClusterError(
+            "sbatch is not on PATH: submit from a login node of a Slurm cluster, or add --dry-run "
+            "to see what would be submitted"
+        )
+    check_passed(job)
+    check_paths(request, job)
+    refuse_two_jobs(request, run)
+    directory = write_job(request, script, report)
+    links = job.restarts.most + 1 if job.restarts.by == "chain" else 1
+    ids: list[str] = []
+    for _ in range(links):
+        ids.append(_sbatch(directory, script, ids[-1] if ids else None))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        facts = {"job_id": ids[-1], "submitted": now, "nodes": request.nodes}
+        record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
+    return ids
+
+
+def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:
+    """Two jobs that train into one run directory would destroy each other's checkpoints.
+
+    Raises:
+        ClusterError: an earlier job of this run is still in the queue.
+    """
+    jobs = read_jobs(request.run_directory / "job")
+    if not jobs:
+        return
+    queued = my_jobs(run)
+    for facts in jobs:
+        if (state := queued.get(facts["job_id"])) is not None:
+            raise ClusterError(
+                f"{request.run_directory}: its job {facts['job_id']} is {state}; wait for it, "
+                f"end it with `scancel {facts['job_id']}`, or choose another name=..."
+            )
+
+
+def job_handle(directory: Path, job_id: str) -> submitit.SlurmJob[Any]:
+    """submitit's handle (state, cancel) of a job whose files are in `directory`, a run's job/."""
+    from submitit import SlurmJob
+
+    return SlurmJob(directory, job_id)
+
+
+def _sbatch(directory: Path, script: str, after: str | None) -> str:
+    # Only here: a dry run, and --help, need none of it.
+    from submitit import SlurmExecutor
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    class ScriptExecutor(SlurmExecutor):
+        """Submits our script where submitit would write its own."""
+
+        def _make_submission_file_text(self, command: str, uid: str) -> str:
+            del command, uid
+            return script
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            words = [] if after is None else [f"--dependency=afterany:{after}"]
+            return ["sbatch", *words, str(submission_file_path)]
+
+    try:
+        return str(ScriptExecutor(directory)._submit_command("").job_id)
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise ClusterError(f"sbatch refuses: {error}") from None
+
+
+def overriding_variables() -> list[str]:
+    """SBATCH_ variables that are set here: sbatch puts them over what the script says."""
+    return sorted(name for name in os.environ if name.startswith("SBATCH_"))

@@ -1,0 +1,67 @@
+"""Environment variables of the ranks."""
+
+from __future__ import annotations
+
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.setting import DEFAULT, Setting, merge
+
+CACHE = "$CACHE"
+"""The script's variable that holds the job's directory on each node."""
+
+_ALWAYS = {
+    "PYTHONUNBUFFERED": "1",
+    # `python -m` would look into the working directory first, and find a checkout in the place of
+    # the copy, or of the installation, that the job is to run.
+    "PYTHONSAFEPATH": "1",
+    # The program starts itself again without it: sets of strings must iterate alike on all ranks.
+    "PYTHONHASHSEED": "0",
+    # HDF5 locks fail on Lustre and NFS; one rank writes a file, and renames it when it is whole.
+    "HDF5_USE_FILE_LOCKING": "FALSE",
+}
+# Compilers that many ranks run at once; on a network file system their caches get stale handles.
+_CACHES = {
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
+    "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
+    "FLASHINFER_WORKSPACE_BASE": f"{CACHE}/flashinfer",
+    "CUDA_CACHE_PATH": f"{CACHE}/cuda",
+    "MPLCONFIGDIR": f"{CACHE}/matplotlib",
+}
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+}
+
+
+def rank_environment(request: Request) -> list[Setting]:
+    """Everything that the script exports, in order; the site's own values win."""
+    profile, site = request.profile, request.profile.site
+    settings = _defaults(_ALWAYS)
+    if site.code == "snapshot":
+        code = "$PWD" if request.standalone else "$RUN/job/code"
+        path = f"{code}${{PYTHONPATH:+:$PYTHONPATH}}"
+        settings.append(Setting("PYTHONPATH", path, profile.origin("code")))
+    # srun reads this one, where a site's wrapper drops its --cpus-per-task.
+    cores = profile.origin("cores_per_node")
+    settings.append(Setting("SRUN_CPUS_PER_TASK", str(site.cores_per_rank), cores))
+    settings += _defaults(_CACHES)
+    if site.offline:
+        origin = profile.origin("offline")
+        settings += [Setting(name, value, origin) for name, value in _OFFLINE.items()]
+    own = [
+        Setting(name, value, profile.origin(f"environment.{name}"))
+        for name, value in site.environment.items()
+    ]
+    return merge(settings, own)
+
+
+def passed_names(request: Request) -> list[Setting]:
+    """Variables that come from whoever submits; only their names are known here."""
+    origin = request.profile.origin("pass_environment")
+    return [Setting(name, None, origin) for name in request.profile.site.pass_environment]
+
+
+def _defaults(values: dict[str, str]) -> list[Setting]:
+    return [Setting(name, value, DEFAULT) for name, value in values.items()]

@@ -10,7 +10,9 @@ examples:
 from __future__ import annotations
 
 import argparse
+import signal
 
+from verl_hpc.cluster.exit_codes import RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
@@ -43,5 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
         # Only now: libraries read the environment, which the session sets, when they are imported.
         from verl_hpc.trainer.train import train
 
-        train(here, config)
-    return 0
+        result = train(here, config)
+        if result.outcome == "restart":
+            # The first rank to go makes srun end the others, whose status would be another then.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if here.world.rank == 0 and result.reason:
+            step = result.progress.step
+            print(f"verl_hpc: left after step {step}, which is saved: {result.reason}", flush=True)
+    return RESTART if result.outcome == "restart" else 0

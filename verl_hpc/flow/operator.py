@@ -25,6 +25,8 @@ class Operator:
         placement: label of the ranks it runs on and of how samples are dealt to them.
         shared: which of its outputs are the same on all its ranks, whatever samples they have.
         after: operators that must have run before, though no value says so.
+        changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
+            be finished.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Operator:
     placement: str = EVERYWHERE
     shared: Sequence[str] = ()
     after: Sequence[str] = ()
+    changes_state: bool = False
 
     @property
     def gives(self) -> tuple[str, ...]:

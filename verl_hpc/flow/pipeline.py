@@ -91,6 +91,11 @@ class Pipeline:
                 values |= _call(item.operator, values)
         return values
 
+    def changes_state(self, name: str) -> bool:
+        """Whether the operator of that name does."""
+        operators = (item.operator for item in self.schedule if isinstance(item, Run))
+        return any(op.changes_state for op in operators if op.name == name)
+
     def _has(self, place: str, rank: int) -> bool:
         if place == EVERYWHERE or self.placements is None:
             return True

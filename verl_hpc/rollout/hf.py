@@ -5,7 +5,7 @@ Every rank has the whole model, so a replica is one rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -14,7 +14,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.shard_map import ShardMap, whole
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.runtime.world import World
 
 
@@ -78,10 +78,16 @@ class HfEngine:
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Response]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        interrupted: Callable[[], bool] = never,
+    ) -> list[Response] | None:
         responses: list[Response] = []
         for start in range(0, len(prompts), self._batch):
+            if interrupted():
+                return None
             part = slice(start, start + self._batch)
             responses += self._generate(prompts[part], sampling, seeds[part])
         return responses
@@ -109,10 +115,17 @@ class HfEngine:
                 return_dict_in_generate=True,
                 output_scores=True,
             )
-        new = output.sequences[:, width:].cpu()
-        scores = torch.stack(output.scores, dim=1).float().log_softmax(-1).cpu()
-        log_probs = scores.gather(-1, new[..., None])[..., 0]
-        return [self._cut(row, lp) for row, lp in zip(new, log_probs, strict=True)]
+        new = output.sequences[:, width:]
+        # Token by token: all of them at once would be the vocabulary's size larger.
+        log_probs = torch.stack(
+            [
+                scores.float().log_softmax(-1).gather(-1, token[:, None])[:, 0]
+                for scores, token in zip(output.scores, new.T, strict=True)
+            ],
+            dim=1,
+        )
+        rows = zip(new.cpu(), log_probs.cpu(), strict=True)
+        return [self._cut(row, lp) for row, lp in rows]
 
     def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
         """A row of the batch up to its own end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -48,6 +48,11 @@ class Response:
     finish_reason: Literal["stop", "length"]
 
 
+def never() -> bool:
+    """Goes on to the end."""
+    return False
+
+
 class RolloutEngine(Protocol):
     """A replica of the model that generates; its ranks call every method together.
 
@@ -66,11 +71,17 @@ class RolloutEngine(Protocol):
         """This rank's parameters by the local names of the shard map."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Response]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        interrupted: Callable[[], bool] = never,
+    ) -> list[Response] | None:
         """One response per prompt; the same prompts and seeds on all ranks of a replica.
 
-        The same weights, prompts and seeds give the same responses.
+        The same weights, prompts and seeds give the same responses. `interrupted` is asked now and
+        then, equally often on all ranks of a replica, which must be told the same; once it says
+        yes the responses are thrown away and there is no result.
         """
 
     def begin_update(self) -> None:

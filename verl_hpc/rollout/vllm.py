@@ -7,21 +7,25 @@ its own parameters. Written against vLLM 0.32.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import vllm._custom_ops
+import vllm.model_executor.layers.utils
 from vllm import LLM, SamplingParams
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.rollout.vllm_groups import start_groups, stop_groups
 from verl_hpc.runtime.world import World
 
 _GIB = 2**30
+_STEPS_BETWEEN_QUESTIONS = 32
+"""Tokens a sequence gets before `interrupted` is asked again: often enough for a signal's lead."""
 
 
 class VllmEngine:
@@ -55,9 +59,11 @@ class VllmEngine:
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         if world.device == "cpu":
-            # Otherwise linear weights are packed into oneDNN handles that nothing can be written
-            # into, and a tied output layer silently keeps its old values.
+            # Otherwise linear weights are packed into handles that nothing can be written into
+            # (small ones in bfloat16 by the second), and a tied output layer silently keeps its
+            # old values.
             vllm._custom_ops._supports_onednn = False
+            vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
         start_groups(world, replicas)
         with _generators_untouched():
             self._llm = LLM(
@@ -81,35 +87,53 @@ class VllmEngine:
         client._finalizer.detach()
         self._core = client.engine_core
         worker = self._core.model_executor.driver_worker.worker
-        self._model: torch.nn.Module = worker.model_runner.model
+        # Not the attribute: CUDA graphs may have wrapped it.
+        self._model: torch.nn.Module = worker.model_runner.get_model()
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
         return {name: p.detach() for name, p in self._model.named_parameters()}
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Response]:
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        interrupted: Callable[[], bool] = never,
+    ) -> list[Response] | None:
         assert not self._asleep, "the engine's weights were given up and not filled since"
-        if not prompts:
-            return []
+        engine = self._llm.llm_engine
+        names = [str(index) for index in range(len(prompts))]
+        finished: dict[str, Response] = {}
         with _generators_untouched():
-            outputs = self._llm.generate(
-                [{"prompt_token_ids": list(ids)} for ids in prompts],
-                [_parameters(sampling, seed) for seed in seeds],
-                use_tqdm=False,
-            )
-        return [_response(output.outputs[0]) for output in outputs]
+            for name, ids, seed in zip(names, prompts, seeds, strict=True):
+                prompt = {"prompt_token_ids": list(ids)}
+                engine.add_request(name, prompt, _parameters(sampling, seed))
+            for count in itertools.count(1):
+                if not engine.has_unfinished_requests():
+                    return [finished[name] for name in names]
+                for output in engine.step():
+                    if output.finished:
+                        finished[output.request_id] = _response(output.outputs[0])
+                if count % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted():
+                    engine.abort_request([name for name in names if name not in finished])
+                    return None
+        raise AssertionError("unreachable")
 
     def begin_update(self) -> None:
         if self._asleep:
-            self._llm.wake_up(tags=["weights"])
+            self._wake_up("weights")
 
     def finish_update(self) -> None:
         if self._asleep:
-            self._llm.wake_up(tags=["kv_cache"])
+            self._wake_up("kv_cache")
             self._asleep = False
         assert self._llm.reset_prefix_cache(), "requests were running during a weight update"
+
+    def _wake_up(self, memory: str) -> None:
+        # vLLM maps memory of its own; what torch keeps of freed blocks would be missing.
+        torch.cuda.empty_cache()
+        self._llm.wake_up(tags=[memory])
 
     def sleep(self) -> None:
         # Level 2 keeps no copy of the weights: the next transfer brings new ones anyway.
@@ -129,11 +153,13 @@ class VllmEngine:
 
 def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     """Sizes of weights and cache, in the words of each platform."""
-    if config.kv_cache_gib is not None:
-        return {"kv_cache_memory_bytes": int(config.kv_cache_gib * _GIB)}
     if device == "cpu":
-        return {"kv_cache_memory_bytes": _GIB}
-    return {"gpu_memory_utilization": config.gpu_memory_utilization}
+        return {"kv_cache_memory_bytes": int((config.kv_cache_gib or 1) * _GIB)}
+    # Also with a cache of known size: vLLM insists that this share is free when it starts.
+    sizes: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_utilization}
+    if config.kv_cache_gib is not None:
+        sizes["kv_cache_memory_bytes"] = int(config.kv_cache_gib * _GIB)
+    return sizes
 
 
 def _parameters(sampling: Sampling, seed: int) -> SamplingParams:

@@ -26,10 +26,14 @@ _LONGEST_SLEEP_S = 0.002
 class Control:
     """Collectives on small Python values; every rank of the communicator must take part."""
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         self.comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+
+    def split(self, group: int) -> Control:
+        """The control plane of the ranks that give the same number; all ranks call it."""
+        return Control(self.comm.Split(group, self.rank))
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,10 @@ from verl_hpc.errors import VerlHpcError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+_GRACE_S = 2.0
+"""What a rank that did not fail first leaves the first for its report."""
 
 
 class Counter(Protocol):
@@ -44,6 +49,8 @@ class FailureReporter:
             self._write(
                 f"verl_hpc: {self._who} ended after another rank failed ({summary[:200]})\n"
             )
+            # Aborting ends the first rank, too, which may be in the middle of its report.
+            time.sleep(_GRACE_S)
 
     def _is_first(self) -> bool:
         if self.store is None:

@@ -9,7 +9,8 @@ from verl_hpc.trainer.workers import Workers
 
 
 def evaluate(workers: Workers, step: int) -> dict[str, float]:
-    """Mean score on the evaluation problems with the weights that the rollout engine has.
+    """Mean score on the evaluation problems, and the share that scored 1 or more, with the weights
+    that the rollout engine has.
 
     Every rank calls it.
     """
@@ -21,5 +22,7 @@ def evaluate(workers: Workers, step: int) -> dict[str, float]:
     scores = score(workers, respond(workers, source, prompts, 1, sampling, "evaluation"))
     return {
         "val/score/mean": sum(scores.values) / len(scores.values),
+        # Some rewards give part of a point for an answer that is nearly right.
+        "val/accuracy": sum(v >= 1.0 for v in scores.values) / len(scores.values),
         "val/num_prompts": float(len(scores.values)),
     }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -23,6 +25,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stop import StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.evaluate import evaluate
 from verl_hpc.trainer.measure import memory_metrics, step_metrics
@@ -39,13 +42,31 @@ _logger = logging.getLogger(__name__)
 RECIPES: Mapping[str, Callable[[Workers], DataFlow]] = {"sft": sft, "grpo": grpo, "ppo": ppo}
 
 FACTS = "facts.json"
+_ENDS = ("finished", "goal reached")
+_STATES = {name: name for name in (*_ENDS, "stopped")} | {"restart": "interrupted"}
+
+Outcome = Literal["finished", "goal reached", "stopped", "restart"]
+"""All steps done; evaluation.stop_at reached; left for good on request; left to be started again
+where it is."""
 
 
-def train(session: Session, config: RunConfig) -> Progress:
+@dataclass(frozen=True)
+class Result:
+    """What became of a run."""
+
+    progress: Progress
+    outcome: Outcome
+    reason: str = ""
+
+
+def train(session: Session, config: RunConfig) -> Result:
     """Run a configuration to its end, or on from its newest checkpoint; every rank calls it.
 
+    Signals, the allocation's end and requests (see `runtime.stop`) end it before: all ranks save
+    and return.
+
     Returns:
-        How far the run got: `config.steps`, or earlier if evaluation.stop_at was reached.
+        How far the run got, and why it went no further; the same on every rank.
 
     Raises:
         VerlHpcError: bad input, before any work is done; TrainingError, RewardError or DataError
@@ -58,9 +79,9 @@ def train(session: Session, config: RunConfig) -> Progress:
     restored = restore(workers)
     with _open_records(session, config, restored) as records:
         run = _Run(workers, records)
-        progress = run.to_the_end(restored or START)
-        records.finish(_facts(workers, progress))
-    return progress
+        result = run.to_the_end(restored or START)
+        records.finish(_facts(workers, result))
+    return result
 
 
 def _make_run_directory(session: Session, config: RunConfig) -> None:
@@ -128,6 +149,10 @@ class _Run:
         self.config = workers.config
         self.records = records
         self.timers = Timers()
+        self.stop = StopFlag(workers.session.control, self.config.run_directory)
+        self.stop.listen()
+        workers.stop = self.stop
+        self._droppable = False
         self._stages = ExitStack()
         ranks = {label: tuple(r for g in gs for r in g) for label, gs in workers.groups.items()}
         self.pipeline = RECIPES[self.config.recipe](workers).compile(ranks)
@@ -138,7 +163,7 @@ class _Run:
             picture = f"{self.pipeline.as_text()}\n\n{self.pipeline.as_mermaid()}\n"
             (self.config.run_directory / "flow.txt").write_text(picture, encoding="utf-8")
 
-    def to_the_end(self, progress: Progress) -> Progress:
+    def to_the_end(self, progress: Progress) -> Result:
         """Every step that is left, and a last save."""
         generates = self.config.recipe != "sft"
         metrics: dict[str, float] = {}
@@ -147,37 +172,61 @@ class _Run:
         if self._evaluates_at_start(progress):
             metrics |= self._evaluate(0)
             self._record(0, metrics)
-        saved = progress.step
-        while progress.step < self.config.steps:
+        saved, outcome = progress.step, self._outcome(progress, {}, Wish.GO_ON)
+        while not outcome:
             step = progress.step + 1
-            progress, metrics = self._step(step, progress)
-            due = self._due(self.config.evaluation.every, step)
+            try:
+                progress, metrics = self._step(step, progress)
+            except StepDropped:
+                self._droppable = False
+                if progress.step > saved:
+                    self._save(progress, saved)
+                outcome = self._outcome(progress, {}, self.stop.agree())
+                break
+            wish = self.stop.agree(step)
+            due = self._due(self.config.evaluation.every, step) and not wish.at_once
             if generates or due:
                 metrics |= self._reshard()
             if due:
                 metrics |= self._evaluate(step)
-            goal = self.config.evaluation.stop_at
-            reached = goal is not None and metrics.get("val/score/mean", goal - 1) >= goal
-            last = reached or step == self.config.steps
-            if last or self._due(self.config.checkpoint.every, step):
+            outcome = self._outcome(progress, metrics, wish)
+            if outcome or wish is Wish.SAVE or self._due(self.config.checkpoint.every, step):
                 saved = self._save(progress, saved)
+            if wish is Wish.SAVE:
+                self.stop.honoured()
             self._record(step, metrics)
-            if reached:
-                break
+        assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
+        if outcome == "stopped":
+            self.stop.honoured()
         self._stages.close()
-        return progress
+        return Result(progress, outcome, "" if outcome in _ENDS else self.stop.reason)
+
+    def _outcome(
+        self, progress: Progress, metrics: Mapping[str, float], wish: Wish
+    ) -> Outcome | None:
+        """Why to go no further after this step, or None."""
+        goal = self.config.evaluation.stop_at
+        if progress.step >= self.config.steps:
+            return "finished"
+        if goal is not None and metrics.get("val/score/mean", goal - 1) >= goal:
+            return "goal reached"
+        if wish.leaves:
+            return "stopped" if wish.for_good else "restart"
+        return None
 
     def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
+        begin, self._droppable = time.monotonic(), True
         rows, position = self.workers.order.take(progress.position, self.config.batch.size)
         warming = self.warmup is not None and step <= self.config.critic.warmup_steps
         pipeline = self.warmup if warming and self.warmup is not None else self.pipeline
         values = pipeline.run(
             rank=self.workers.rank,
             mover=self._move,
-            enter=self._enter,
+            enter=partial(self._enter_operator, pipeline),
             prompts=Prompts(step, rows),
         )
+        self.stop.took(step=time.monotonic() - begin)
         return Progress(step, position), step_metrics(values)
 
     def _move(self, move: Move, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +257,7 @@ class _Run:
 
     def _save(self, progress: Progress, saved: int) -> int:
         self._enter("save_checkpoint")
+        begin = time.monotonic()
         try:
             save(self.workers, progress)
         except CheckpointError as error:
@@ -218,6 +268,7 @@ class _Run:
                     "going on without a checkpoint of step %s: %s", progress.step, error
                 )
             return saved
+        self.stop.took(save=time.monotonic() - begin)
         if self.workers.sync is not None and self.config.recipe != "sft":
             self.workers.sync.to_generation()
         return progress.step
@@ -230,6 +281,18 @@ class _Run:
             metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
             metrics["perf/time_per_step"] = seconds
         self.records.write(step, metrics)
+
+    def _enter_operator(self, pipeline: Pipeline, name: str) -> None:
+        """The boundary between two operators: all ranks may leave here together, until one of
+        them is to change what a checkpoint holds.
+
+        Raises:
+            StepDropped: on every rank.
+        """
+        if self._droppable and self.stop.agree().at_once:
+            raise StepDropped
+        self._droppable = self._droppable and not pipeline.changes_state(name)
+        self._enter(name)
 
     def _enter(self, name: str) -> None:
         """One operator ends and the next begins, for the watchdog, the view and the timers."""
@@ -248,15 +311,15 @@ class _Run:
         return every > 0 and step % every == 0
 
 
-def _facts(workers: Workers, progress: Progress) -> dict[str, Any]:
+def _facts(workers: Workers, result: Result) -> dict[str, Any]:
     """What the report says besides the metrics."""
     config, layouts = workers.config, workers.layouts
     train = layouts.train
-    finished = progress.step == config.steps
+    left = "" if result.outcome in _ENDS else f" at step {result.progress.step}: {result.reason}"
     return {
         "name": config.name,
         "recipe": config.recipe,
-        "state": "finished" if finished else "goal reached",
+        "state": f"{_STATES[result.outcome]}{left}",
         "total_steps": config.steps,
         "config": dump_config(config),
         "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",

@@ -24,7 +24,9 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
 from verl_hpc.rewards.registry import RewardFunction, get_reward_function
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
+from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.reference import ReferenceWeights
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.transfer.execute import Transfer
@@ -58,6 +60,9 @@ class Workers:
     sync: WeightSync | None = None
     evaluation_source: Source | None = None
     reward: RewardFunction | None = None
+    stop: StopFlag | None = None
+    replica_control: Control | None = None
+    """Of the ranks that share a rollout engine."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
 
     @property
@@ -72,6 +77,13 @@ class Workers:
     def group_index(self, placement: str) -> int:
         """Which group of a placement this rank is in."""
         return replica_of(self.groups[placement], self.rank)
+
+    def told_to_leave(self) -> bool:
+        """Whether a rank of this rollout engine was told to leave at once; its ranks ask
+        together."""
+        assert self.replica_control is not None
+        mine = self.stop is not None and self.stop.wish().at_once
+        return self.replica_control.any(mine) if self.replica_control.size > 1 else mine
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over data-parallel replicas."""
@@ -116,6 +128,7 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
         workers.rollout = _build_rollout(session, config, weights, layouts)
+        workers.replica_control = session.control.split(workers.group_index(ROLLOUT))
         workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)
     kl = config.algorithm.kl
     if config.recipe != "sft" and kl.placement != "none":

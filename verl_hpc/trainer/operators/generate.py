@@ -13,7 +13,8 @@ from verl_hpc.data.prompts import encode_prompt, fit_prompt
 from verl_hpc.data.sources import Source, read_problems
 from verl_hpc.errors import DataError
 from verl_hpc.planner.balance import attention_cost, balance
-from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.protocol import Response, Sampling, never
+from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.workers import ROLLOUT, TRAIN, Workers
 
@@ -58,6 +59,8 @@ def respond(
     num_samples: int,
     sampling: Sampling,
     purpose: str,
+    *,
+    interruptible: bool = False,
 ) -> Generated:
     """Answer every prompt `num_samples` times; every rank calls it.
 
@@ -67,6 +70,7 @@ def respond(
 
     Raises:
         DataError: on every rank, if one met a malformed or overlong row, or if no prompt is left.
+        StepDropped: on every rank, if it is interruptible and one was told to leave at once.
     """
     num_slots = len(prompts.rows) * num_samples
     slots = share(num_slots, workers.group_index(ROLLOUT), workers.layouts.num_replicas)
@@ -79,8 +83,11 @@ def respond(
         [encoded[s // num_samples][1] or [] for s in kept],
         sampling,
         [seed_of(workers.config.seed, purpose, prompts.step, s) for s in kept],
+        workers.told_to_leave if interruptible else never,
     )
-    by_slot = dict(zip(kept, responses, strict=True))
+    if workers.session.control.any(responses is None):
+        raise StepDropped
+    by_slot = dict(zip(kept, responses or (), strict=True))
     samples = _agree(workers, prompts, num_samples, encoded, by_slot)
     mine = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
     index = {i: samples.samples[i].index for i in mine}
@@ -102,6 +109,7 @@ def generate(workers: Workers, prompts: Prompts) -> tuple[Samples, Generated, Co
         config.num_samples,
         Sampling.from_config(config),
         "rollout",
+        interruptible=True,
     )
     device = workers.session.device
     positions = sorted(generated.responses)

@@ -55,6 +55,7 @@ def grpo(workers: Workers) -> DataFlow:
             inputs=("samples", "old", "reference"),
             outputs=("penalty",),
             placement=TRAIN,
+            changes_state=True,
         )
     flow.add(
         "advantages",
@@ -71,5 +72,6 @@ def grpo(workers: Workers) -> DataFlow:
         ),
         outputs=("actor_metrics",),
         placement=TRAIN,
+        changes_state=True,
     )
     return flow

@@ -35,6 +35,7 @@ def ppo(workers: Workers) -> DataFlow:
         inputs=("samples", "sequences", "values", "advantages"),
         outputs=("critic_metrics",),
         placement=TRAIN,
+        changes_state=True,
     )
     return flow
 

@@ -27,5 +27,6 @@ def sft(workers: Workers) -> DataFlow:
         inputs=("samples", "sequences"),
         outputs=("actor_metrics",),
         placement=TRAIN,
+        changes_state=True,
     )
     return flow

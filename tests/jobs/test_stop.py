@@ -1,0 +1,103 @@
+"""Being told to stop: all ranks save and leave together, and nothing is lost or half-used."""
+
+import os
+import signal
+
+import pytest
+
+from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
+from verl_hpc.config.requests import Request, leave_request, read_request
+
+RESTART = 85
+STEPS = 4
+
+
+def launch(config):
+    words = ["-m", "verl_hpc", "train", "--config", config]
+    return start(2, words, PYTHONUNBUFFERED="1")
+
+
+def steps_done(run):
+    file = run / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
+    """The last step of a run that nobody disturbed."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    config = write_config(directory / "config.yaml", grpo(model, directory))
+    status, output = train(2, config)
+    assert status == 0, output
+    return directory / "run/checkpoints" / f"step_{STEPS:08d}"
+
+
+def grpo(model, directory):
+    return {
+        "name": "run",
+        "recipe": "grpo",
+        "steps": STEPS,
+        "directory": str(directory),
+        "model": {"path": str(model), "dtype": "float32"},
+        "parallel": {"tensor_parallel": 2},
+        "optimizer": {"lr": 1e-3},
+        "batch": {"size": 4, "mini_batches": 2},
+        # Long enough responses to be interrupted in.
+        "rollout": {
+            "tensor_parallel": 2,
+            "num_samples": 2,
+            "max_prompt_tokens": 120,
+            "max_response_tokens": 300,
+            "kv_cache_gib": 0.05,
+        },
+        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 50}},
+        "metrics": {"terminal": "off", "report": False},
+        "runtime": {"late_after_s": 600},
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
+    model, tmp_path, undisturbed, number
+):
+    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
+    run = tmp_path / "run"
+    job = launch(config)
+    assert wait_until(lambda: steps_done(run) >= 1, job)
+    for rank in ranks_of(job):
+        os.kill(rank, number)
+    status, output = finish(job)
+    done = steps_done(run)
+    assert status == RESTART, output
+    assert 1 <= done < STEPS
+    assert f"left after step {done}, which is saved: signal {number.name}" in output
+    assert (run / f"checkpoints/step_{done:08d}").is_dir()
+    status, output = finish(launch(config))
+    assert status == 0, output
+    assert differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
+
+
+def test_one_ranks_signal_is_enough(model, tmp_path):
+    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
+    job = launch(config)
+    assert wait_until(lambda: steps_done(tmp_path / "run") >= 1, job)
+    os.kill(ranks_of(job)[1], signal.SIGTERM)
+    status, output = finish(job)
+    assert status == RESTART, output
+    assert "another rank was told to" in output
+
+
+def test_requests_save_and_stop_for_good(model, tmp_path):
+    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
+    run = tmp_path / "run"
+    job = launch(config)
+    assert wait_until(lambda: (run / "config.yaml").exists(), job)
+    leave_request(run, Request(kind="save", by="ann"))
+    assert wait_until(lambda: (run / "checkpoints/latest").is_symlink(), job)
+    assert wait_until(lambda: read_request(run) is None, job)
+    leave_request(run, Request(kind="stop", after_step=STEPS - 1, by="ann"))
+    status, output = finish(job)
+    assert status == 0, output
+    assert steps_done(run) == STEPS - 1
+    assert f"left after step {STEPS - 1}, which is saved: asked to stop by ann" in output
+    assert read_request(run) is None

@@ -1,0 +1,133 @@
+"""What makes a rank wish to leave, and that all ranks agree on the strongest wish."""
+
+import os
+import signal
+
+import pytest
+
+from verl_hpc.config.requests import Request, leave_request, read_request
+from verl_hpc.errors import ConfigError
+from verl_hpc.runtime.stop import MARGIN_S, StopFlag, Wish
+
+
+class Others:
+    """A control plane in which the other ranks have wishes of their own."""
+
+    def __init__(self, rank=0, wishes=()):
+        self.rank, self.wishes = rank, wishes
+
+    def allgather(self, mine):
+        return [mine, *map(int, self.wishes)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    return tmp_path
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def handlers():
+    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    "signals, wish",
+    [
+        ([], Wish.GO_ON),
+        ([signal.SIGUSR2], Wish.RESTART),
+        ([signal.SIGTERM], Wish.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGUSR2], Wish.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGTERM], Wish.RESTART_NOW),
+        ([signal.SIGTERM, signal.SIGUSR2], Wish.RESTART_NOW),
+    ],
+)
+def test_signals(run, handlers, signals, wish):
+    flag = StopFlag(Others(), run)
+    flag.listen()
+    for number in signals:
+        os.kill(os.getpid(), number)
+    assert flag.wish(1) is wish
+    if signals:
+        assert signals[-1].name in flag.reason
+
+
+@pytest.mark.parametrize("others", [[Wish.GO_ON, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])
+def test_the_strongest_wish_of_all_ranks_counts(run, others):
+    flag = StopFlag(Others(wishes=others), run)
+    assert flag.agree(1) is max(others)
+
+
+def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "2000")
+    flag = StopFlag(Others(), run, clock)
+    flag.took(step=100.0, save=50.0)
+    flag.took(step=80.0)
+    clock.now = 2000 - 150 - MARGIN_S - 1
+    assert flag.wish(1) is Wish.GO_ON
+    clock.now += 2
+    assert flag.wish() is Wish.GO_ON, "in the middle of a step it is too late to ask"
+    assert flag.wish(2) is Wish.RESTART
+    assert "the allocation ends" in flag.reason
+
+
+@pytest.mark.parametrize(
+    "request_, wish",
+    [
+        (Request(kind="save", by="ann"), Wish.SAVE),
+        (Request(kind="stop", by="ann"), Wish.STOP),
+        (Request(kind="stop", now=True, by="ann"), Wish.STOP_NOW),
+    ],
+)
+def test_requests(run, request_, wish):
+    flag = StopFlag(Others(), run)
+    assert flag.wish(1) is Wish.GO_ON
+    leave_request(run, request_)
+    assert flag.wish(2) is wish
+    assert flag.reason == f"asked to {request_.kind} by ann"
+    flag.honoured()
+    assert read_request(run) is None
+    assert flag.wish(3) is Wish.GO_ON
+
+
+def test_a_request_can_wait_for_a_step(run):
+    flag = StopFlag(Others(), run)
+    leave_request(run, Request(kind="stop", after_step=3))
+    assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.GO_ON, Wish.GO_ON, Wish.STOP]
+
+
+def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
+    flag, other = StopFlag(Others(), run, clock), StopFlag(Others(rank=1), run, clock)
+    assert flag.wish() is Wish.GO_ON
+    leave_request(run, Request(kind="stop", now=True))
+    clock.now += 1
+    assert flag.wish() is Wish.GO_ON
+    clock.now += 5
+    assert flag.wish() is Wish.STOP_NOW
+    assert other.wish() is Wish.GO_ON
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])
+def test_what_is_no_request_is_none(run, text):
+    (run / "request.json").write_text(text)
+    assert StopFlag(Others(), run).wish(1) is Wish.GO_ON
+
+
+def test_a_request_needs_a_run(tmp_path):
+    with pytest.raises(ConfigError, match="is no run directory: it has no config.yaml"):
+        leave_request(tmp_path, Request(kind="save"))

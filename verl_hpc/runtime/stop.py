@@ -1,0 +1,162 @@
+"""When to stop: signals, the end of the allocation and request files become one flag that all
+ranks agree on.
+
+Ranks never act on a signal of their own, since one that leaves a collective early leaves the
+others waiting: each notes its wish, and at the next boundary all take the strongest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+
+from verl_hpc.config.requests import read_request, withdraw
+from verl_hpc.runtime.control import Control
+
+_FILE_EVERY_S = 5.0
+MARGIN_S = 30.0
+"""Left over for leaving, after a step and a save as long as the longest so far."""
+
+
+class Wish(IntEnum):
+    """What a rank would do next; of all ranks' wishes the largest counts."""
+
+    GO_ON = 0
+    SAVE = 1
+    """Save after this step and go on."""
+    RESTART = 2
+    """Finish this step, save, and leave to be started again."""
+    STOP = 3
+    """Finish this step, save, and leave for good."""
+    RESTART_NOW = 4
+    """Drop this step if it has changed no weights yet, save, and leave to be started again."""
+    STOP_NOW = 5
+    """The same, for good."""
+
+    @property
+    def leaves(self) -> bool:
+        return self >= Wish.RESTART
+
+    @property
+    def at_once(self) -> bool:
+        return self >= Wish.RESTART_NOW
+
+    @property
+    def for_good(self) -> bool:
+        return self in (Wish.STOP, Wish.STOP_NOW)
+
+
+class StepDropped(Exception):  # noqa: N818 (not an error)
+    """All ranks leave the step under way, which has changed nothing yet."""
+
+
+@dataclass
+class _Pace:
+    """Longest durations so far, seconds."""
+
+    step: float = 0.0
+    save: float = 0.0
+
+
+class StopFlag:
+    """This rank's wish, and the agreement of all.
+
+    USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
+    any second signal, leaves at the next boundary. The allocation's end is read from
+    SLURM_JOB_END_TIME: a step that would not be over in time is not begun.
+
+    Args:
+        control: of the whole world.
+        run_directory: where requests are left by `stop` and `save`.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, control: Control, run_directory: Path, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._control = control
+        self._directory = run_directory
+        self._clock = clock
+        self._signalled = Wish.GO_ON
+        self._end = float(os.environ.get("SLURM_JOB_END_TIME", "inf"))
+        self._pace = _Pace()
+        self._file_due = 0.0
+        self._asked = Wish.GO_ON
+        self._done = 0
+        self.reason = ""
+        """Why this rank wishes to leave, for people."""
+
+    def listen(self) -> None:
+        """Take the signals; only the main thread may."""
+        signal.signal(signal.SIGUSR2, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        again = self._signalled is not Wish.GO_ON
+        at_once = again or number == signal.SIGTERM
+        self._signalled = Wish.RESTART_NOW if at_once else Wish.RESTART
+        self.reason = f"signal {signal.Signals(number).name}"
+
+    def took(self, *, step: float = 0.0, save: float = 0.0) -> None:
+        """Tell how long a step or a save was, in seconds."""
+        self._pace = _Pace(max(self._pace.step, step), max(self._pace.save, save))
+
+    def wish(self, num_steps_done: int | None = None) -> Wish:
+        """This rank's own wish; cheap, without communication.
+
+        Args:
+            num_steps_done: at a step's end; requests that wait for a step are due by it.
+        """
+        if num_steps_done is not None:
+            self._done = num_steps_done
+            self._file_due = 0.0
+        wishes = [self._signalled, self._file_wish()]
+        if num_steps_done is not None:
+            wishes.append(self._time_wish())
+        return max(wishes)
+
+    def agree(self, num_steps_done: int | None = None) -> Wish:
+        """The strongest wish of all ranks; every rank calls it at the same boundary."""
+        mine = self.wish(num_steps_done)
+        agreed = Wish(max(self._control.allgather(int(mine))))
+        if agreed.leaves and not self.reason:
+            self.reason = "another rank was told to"
+        return agreed
+
+    def honoured(self) -> None:
+        """The request has been acted on: forget it, so that the next start does not meet it."""
+        self._asked = Wish.GO_ON
+        if self._control.rank == 0:
+            withdraw(self._directory)
+
+    def _time_wish(self) -> Wish:
+        needed = self._pace.step + self._pace.save + MARGIN_S
+        if self._end - self._clock() > needed:
+            return Wish.GO_ON
+        self.reason = f"the allocation ends before another step of {self._pace.step:.0f} s would"
+        return Wish.RESTART
+
+    def _file_wish(self) -> Wish:
+        """What the request file asks; one rank looks, and not more often than a file system of
+        many users likes."""
+        now = self._clock()
+        if self._control.rank != 0 or now < self._file_due:
+            return self._asked
+        self._file_due = now + _FILE_EVERY_S
+        request = read_request(self._directory)
+        self._asked = Wish.GO_ON
+        if request is not None and self._done >= request.after_step:
+            self._asked = {
+                ("save", False): Wish.SAVE,
+                ("stop", False): Wish.STOP,
+                ("stop", True): Wish.STOP_NOW,
+            }[request.kind, request.now]
+            self.reason = f"asked to {request.kind} by {request.by}"
+        return self._asked

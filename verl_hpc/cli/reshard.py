@@ -16,6 +16,7 @@ import json
 from verl_hpc.cli.sizes import parse_sizes
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES
 from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
 
 
@@ -30,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("zero_redundancy", "contiguous"),
         help="which ranks form an engine (default: zero_redundancy where the sizes allow it)",
     )
-    add("--bucket-mib", type=int, default=256, metavar="N", help="largest message (default 256)")
+    mib = DEFAULT_BUCKET_BYTES // 2**20
+    add("--bucket-mib", type=int, default=mib, metavar="N", help=f"largest message (default {mib})")
     add("--dtype", help="element type that travels (default: the model's own)")
     add("--json", action="store_true", help="print one JSON object")
 

@@ -22,7 +22,7 @@ from verl_hpc.errors import LayoutError
 from verl_hpc.layout.fragments import Fragment, fragments
 from verl_hpc.layout.shard_map import Holder, ShardMap
 
-DEFAULT_BUCKET_BYTES = 256 * 2**20
+DEFAULT_BUCKET_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,14 +26,14 @@ def start_groups(world: World, replicas: Sequence[tuple[int, ...]]) -> None:
     backend = "gloo" if world.device == "cpu" else "nccl"
     environment.name_shared_memory(world)
     parallel_state.init_distributed_environment(
-        world.size, world.rank, "env://", world.local_rank, backend
+        world.size, world.rank, "env://", world.device_index, backend
     )
     alone = [[rank] for rank in range(world.size)]
 
     def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
         return parallel_state.init_model_parallel_group(
             [list(r) for r in ranks],
-            world.local_rank,
+            world.device_index,
             backend,
             use_message_queue_broadcaster=broadcaster,
             group_name=name,

@@ -25,6 +25,9 @@ _LIBRARY_DEFAULTS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # With one queue to the GPU, Megatron-core's collectives start before the products that they
+    # are meant to hide behind. Read when CUDA starts.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
 
 
@@ -62,11 +65,14 @@ def _speak_for_ourselves() -> None:
 
 
 def announce_world(world: World, address: str, port: int) -> None:
-    """Set the torchrun-style variables that vLLM reads, from the world that MPI gave."""
+    """Set the torchrun-style variables that vLLM reads, from the world that MPI gave.
+
+    It takes LOCAL_RANK for the index of its GPU, which it is not if every rank sees only its own.
+    """
     os.environ.update(
         RANK=str(world.rank),
         WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(world.local_rank),
+        LOCAL_RANK=str(world.device_index),
         LOCAL_WORLD_SIZE=str(world.local_size),
         MASTER_ADDR=address,
         MASTER_PORT=str(port),

@@ -119,6 +119,11 @@ def start_torch(
     dist.init_process_group(
         backend, store=master or connect(), rank=world.rank, world_size=world.size, timeout=timeout
     )
+    if world.device != "cpu":
+        # NCCL connects a group in its first operation, which therefore must have every rank in
+        # it; the sends and receives of a transfer may not.
+        dist.all_reduce(torch.zeros(1, device=world.device))
+        torch.cuda.synchronize()
     return connect
 
 

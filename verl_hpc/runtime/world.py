@@ -42,6 +42,11 @@ class World:
     def num_nodes(self) -> int:
         return len(set(self.node_of))
 
+    @property
+    def device_index(self) -> int:
+        """Index of the GPU among those this process sees; the local rank on CPUs."""
+        return self.local_rank if self.device == "cpu" else int(self.device.split(":")[1])
+
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size} on {self.host} ({self.device})"
 

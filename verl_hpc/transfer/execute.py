@@ -101,6 +101,8 @@ class Transfer:
             together(lambda: self._read(run))
             for hop in self.moves.hops:
                 run.exchange(hop)
+        if run.device.type == "cuda":
+            torch.cuda.synchronize(run.device)
         run.stats.seconds = time.perf_counter() - start
         return run.stats
 

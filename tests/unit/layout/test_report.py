@@ -195,6 +195,6 @@ def test_llama_405b_on_4096_ranks():
     )
     # Gathering full tensors would receive the model but for the rank's own 128th part.
     assert found["allgather_bytes_per_rank"]["mean"] > 8 * found["received_bytes_per_rank"]["mean"]
-    assert 128 * 2**20 < found["peak_bucket_bytes"] <= 256 * 2**20
+    assert 16 * 2**20 < found["peak_bucket_bytes"] <= 32 * 2**20
     assert found["planning_seconds"] < 60
     assert found["resident_bytes"] < 2**30

@@ -130,7 +130,8 @@ def transformer_config(
         bias_activation_fusion=on_gpu,
         bias_dropout_fusion=on_gpu,
         apply_rope_fusion=fused,
-        gradient_accumulation_fusion=on_gpu and (fused or has_apex_gradient_fusion()),
+        # Transformer Engine's layers could do without Apex, the output layer could not.
+        gradient_accumulation_fusion=on_gpu and has_apex_gradient_fusion(),
         cross_entropy_loss_fusion=False,
         **settings,
     )

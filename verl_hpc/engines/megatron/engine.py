@@ -30,6 +30,8 @@ from verl_hpc.planner.balance import micro_batches
 Role = Literal["actor", "critic"]
 
 VOCAB_MULTIPLE = 64
+# Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
+_FP8_ROW_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class MegatronEngine:
         self.arch, self.layout, self.role = arch, layout, role
         self.max_tokens = max_tokens
         self.dtype: torch.dtype = getattr(torch, model.dtype)
-        backend = choose_backend(model.fp8)
+        backend = choose_backend(model)
         self.shard_map = megatron_shard_map(
             arch,
             layout,
@@ -97,6 +99,11 @@ class MegatronEngine:
             backend=backend,
         )
         self._config.finalize_model_grads_func = _sum_gradients
+        self._row_multiple = (layout.tp if parallel.sequence_parallel else 1) * (
+            _FP8_ROW_MULTIPLE if model.fp8 else 1
+        )
+        # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
+        self._output_options = {"fp32_output": False} if self._config.bf16 else {}
         chunks = build_chunks(
             self._config,
             arch,
@@ -108,6 +115,10 @@ class MegatronEngine:
         self._mark_sharded(chunks)
         # Without an optimizer (a reference model) there is nothing to reduce or to shard.
         self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
+        if optimizer:
+            # Gradients are sent when the last micro-batch is through, not while they still grow.
+            no_sync = [chunk.no_sync for chunk in self._chunks]
+            self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
         named = list(_named_parameters(self._chunks))
         self.weights = {name: parameter.detach() for name, parameter in named}
         self.optimizer = (
@@ -228,8 +239,7 @@ class MegatronEngine:
         )
         chosen = [sequences[i].to(device) for i in indices]
         empty = torch.zeros(1, dtype=torch.int64, device=device)
-        multiple = self.layout.tp if self._config.sequence_parallel else 1
-        return pack(chosen or [empty], multiple)
+        return pack(chosen or [empty], self._row_multiple)
 
     def _run(
         self,
@@ -284,7 +294,7 @@ class MegatronEngine:
             inner = _unwrap(model)
             rotary: PackedRotaryEmbedding = inner.rotary_pos_emb
             rotary.positions = row.positions
-            return model(row.tokens, row.positions, ticket)
+            return model(row.tokens, row.positions, ticket, **self._output_options)
         from megatron.core.packed_seq_params import PackedSeqParams
 
         starts = row.cumulative_lengths
@@ -295,7 +305,9 @@ class MegatronEngine:
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
         )
-        return model(row.tokens, row.positions, None, packed_seq_params=packed)
+        return model(
+            row.tokens, row.positions, None, packed_seq_params=packed, **self._output_options
+        )
 
     def _outputs(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float

@@ -16,14 +16,21 @@ if TYPE_CHECKING:
 
 Part = Literal["parameters", "gradients", "optimizer"]
 
+# Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
+_PIECE_BYTES = 1 << 28
+
 
 class HostStore:
-    """Moves the parts of one engine to host memory and back."""
+    """Moves the parts of one engine to host memory and back.
+
+    GPUs copy to page-locked memory, which is slow to get and therefore kept from trip to trip.
+    """
 
     def __init__(self, chunks: list[Any], optimizer: Optimizer | None) -> None:
         self._chunks = chunks
         self._optimizer = optimizer
-        self._away: dict[Part, list[tuple[torch.Tensor, torch.Tensor | None, int]]] = {}
+        self._away: dict[Part, list[tuple[torch.Tensor, list[torch.Tensor], int]]] = {}
+        self._page_locked: dict[tuple[Part, int], list[torch.Tensor]] = {}
 
     def put_away(self, part: Part) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
@@ -35,21 +42,44 @@ class HostStore:
             return 0
         self._away[part] = []
         freed = 0
-        for tensor in self._tensors(part):
+        on_gpu = False
+        for index, tensor in enumerate(self._tensors(part)):
             storage = tensor.untyped_storage()
             size = storage.nbytes()
-            kept = None if part == "gradients" else _whole(tensor).to("cpu", copy=True)
+            on_gpu = tensor.is_cuda
+            kept = [] if part == "gradients" else self._host_memory(part, index, size, on_gpu)
+            for piece, there in zip(_pieces(tensor), kept, strict=False):
+                there.copy_(piece, non_blocking=on_gpu)
             self._away[part].append((tensor, kept, size))
             storage.resize_(0)
             freed += size
+        if on_gpu:
+            # The caching allocator would keep what was freed from the other engine.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         return freed
 
     def bring_back(self, part: Part) -> None:
         """Undo `put_away`; gradients come back as zeros."""
         for tensor, kept, size in self._away.pop(part, []):
             tensor.untyped_storage().resize_(size)
-            whole = _whole(tensor)
-            whole.zero_() if kept is None else whole.copy_(kept)
+            for piece, there in zip(_pieces(tensor), kept, strict=False):
+                piece.copy_(there, non_blocking=tensor.is_cuda)
+            if not kept:
+                for piece in _pieces(tensor):
+                    piece.zero_()
+
+    def _host_memory(
+        self, part: Part, index: int, num_bytes: int, page_locked: bool
+    ) -> list[torch.Tensor]:
+        if not page_locked:
+            return [torch.empty(n, dtype=torch.uint8) for n in _piece_sizes(num_bytes)]
+        key = part, index
+        if key not in self._page_locked:
+            self._page_locked[key] = [
+                torch.empty(n, dtype=torch.uint8, pin_memory=True) for n in _piece_sizes(num_bytes)
+            ]
+        return self._page_locked[key]
 
     @property
     def away(self) -> frozenset[Part]:
@@ -82,7 +112,12 @@ class HostStore:
                     yield tensor
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor's storage, as one flat tensor of its type."""
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.as_strided((count,), (1,), 0)
+def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """All bytes of a tensor's storage, in pieces."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    return whole.split(_PIECE_BYTES)
+
+
+def _piece_sizes(num_bytes: int) -> list[int]:
+    return [min(_PIECE_BYTES, num_bytes - at) for at in range(0, num_bytes, _PIECE_BYTES)]

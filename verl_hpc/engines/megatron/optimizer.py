@@ -93,6 +93,8 @@ class Optimizer:
             chunks,
         )
         (self._shard,) = self._optimizer.chained_optimizers
+        if isinstance(self._shard.optimizer, torch.optim.AdamW) and torch.cuda.is_available():
+            _fuse(self._shard.optimizer)
         self._scheduler = _scheduler(self._optimizer, settings)
         self._names = names
 
@@ -216,6 +218,18 @@ class Optimizer:
                 state[key].zero_()
             if "step" in state:
                 state["step"].zero_()
+        for group in self._shard.optimizer.param_groups:
+            if "step" in group:  # Transformer Engine's and Apex's Adam counted the dummy step
+                group["step"] = 0
+
+
+def _fuse(optimizer: torch.optim.AdamW) -> None:
+    """Update in one kernel; PyTorch's default on GPUs takes temporaries as large as the weights.
+
+    Megatron-core does not pass the choice on, but PyTorch reads it at every step.
+    """
+    for group in optimizer.param_groups:
+        group["fused"], group["foreach"] = True, False
 
 
 def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) -> Iterator[Region]:

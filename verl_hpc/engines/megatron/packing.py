@@ -56,22 +56,33 @@ def pack(sequences: Sequence[torch.Tensor], multiple: int = 1) -> PackedRow:
 
 
 class PaddedView:
-    """Where the tokens of a packed row lie in a right-padded (sequences, longest) rectangle.
+    """Where tokens of a packed row lie in a right-padded (sequences, longest) rectangle.
 
     With right padding a causal mask alone keeps padding away from real tokens, so attention can
     use the fused causal kernels.
+
+    Args:
+        row: the packed row.
+        members: ascending indices of the sequences in the rectangle; all if None.
     """
 
-    def __init__(self, row: PackedRow) -> None:
-        self.num_rows, self.row_length = len(row.lengths), max(row.lengths)
+    def __init__(self, row: PackedRow, members: Sequence[int] | None = None) -> None:
+        chosen = range(len(row.lengths)) if members is None else members
+        lengths = [row.lengths[i] for i in chosen]
+        self.num_rows, self.row_length = len(lengths), max(lengths)
         device = row.tokens.device
         starts = torch.arange(self.num_rows, device=device) * self.row_length
-        repeats = torch.tensor(row.lengths, device=device)
-        self.slots = torch.repeat_interleave(starts, repeats) + row.positions[0]
+        repeats = torch.tensor(lengths, device=device)
+        self.tokens = None if len(lengths) == len(row.lengths) else _tokens_of(row, chosen)
+        """Places of the members' tokens in the row; None if it is all of them."""
+        positions = row.positions[0] if self.tokens is None else row.positions[0][self.tokens]
+        self.slots = torch.repeat_interleave(starts, repeats) + positions
         self.is_dense = self.num_rows * self.row_length == self.slots.numel()
 
     def pad(self, packed: torch.Tensor) -> torch.Tensor:
-        """(T, heads, size) to (sequences, heads, longest, size)."""
+        """(T, heads, size) of the whole row to (sequences, heads, longest, size)."""
+        if self.tokens is not None:
+            packed = packed.index_select(0, self.tokens)
         shape = packed.shape[1:]
         if not self.is_dense:
             padded = packed.new_zeros(self.num_rows * self.row_length, *shape)
@@ -79,6 +90,51 @@ class PaddedView:
         return packed.view(self.num_rows, self.row_length, *shape).transpose(1, 2)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """(sequences, heads, longest, size) to (T, heads, size)."""
+        """(sequences, heads, longest, size) to (tokens of the members, heads, size)."""
         rows = padded.transpose(1, 2).reshape(-1, padded.shape[1], padded.shape[3])
         return rows if self.is_dense else rows.index_select(0, self.slots)
+
+
+class PaddedViews:
+    """A packed row as rectangles that are at most half padding.
+
+    One rectangle for all would grow with the square of the row where one sequence is long and
+    many are short.
+    """
+
+    def __init__(self, row: PackedRow) -> None:
+        groups = similar_lengths(row.lengths)
+        if len(groups) == 1:
+            self.views = [PaddedView(row)]
+            return
+        self.views = [PaddedView(row, members) for members in groups]
+        joined = torch.cat([v.tokens for v in self.views if v.tokens is not None])
+        self._order = torch.argsort(joined)
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What each view's `unpad` gave, in the order of the row."""
+        return parts[0] if len(parts) == 1 else torch.cat(list(parts)).index_select(0, self._order)
+
+
+def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices in groups whose rectangles are at most half padding; as one group where that is.
+
+    Lengths 9, 2, 8, 1 and 1 give [0, 2] and [1, 3, 4].
+    """
+    if len(lengths) * max(lengths) <= 2 * sum(lengths):
+        return [list(range(len(lengths)))]
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups and 2 * lengths[index] >= lengths[groups[-1][0]]:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return [sorted(group) for group in groups]
+
+
+def _tokens_of(row: PackedRow, members: Sequence[int]) -> torch.Tensor:
+    """Places in the row of the members' tokens, ascending."""
+    chosen = set(members)
+    flags = torch.tensor([i in chosen for i in range(len(row.lengths))])
+    kept = torch.repeat_interleave(flags, torch.tensor(row.lengths))
+    return kept.nonzero()[:, 0].to(row.tokens.device)

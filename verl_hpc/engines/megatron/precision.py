@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from verl_hpc.config.model import Fp8Config
+from verl_hpc.config.model import Fp8Config, ModelConfig
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import Backend
 
@@ -17,7 +17,7 @@ _HOW_TO_GET_TE = (
 
 
 def has_transformer_engine() -> bool:
-    """Whether Transformer Engine's PyTorch part imports here; needs a GPU to be of use."""
+    """Whether Transformer Engine's PyTorch part imports here, and Megatron-core can use it."""
     if not torch.cuda.is_available() or importlib.util.find_spec("transformer_engine") is None:
         return False
     try:
@@ -25,7 +25,10 @@ def has_transformer_engine() -> bool:
     except (ImportError, RuntimeError, OSError):
         # The bare meta package raises RuntimeError; a build for another CUDA, OSError.
         return False
-    return True
+    from megatron.core.extensions.transformer_engine import HAVE_TE
+
+    # It is written against names of Transformer Engine that come and go between versions.
+    return bool(HAVE_TE)
 
 
 def has_apex_gradient_fusion() -> bool:
@@ -33,26 +36,32 @@ def has_apex_gradient_fusion() -> bool:
     return importlib.util.find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 
-def choose_backend(fp8: Fp8Config | None) -> Backend:
+def choose_backend(model: ModelConfig) -> Backend:
     """Transformer Engine's layers where they can run, PyTorch's elsewhere.
 
     Raises:
         ClusterError: FP8 is asked for and this device or installation cannot do it.
     """
     available = has_transformer_engine()
-    if fp8 is not None:
-        _check_fp8(fp8, available)
-    return "transformer_engine" if available else "local"
+    if model.fp8 is not None:
+        _check_fp8(model.fp8, model.dtype, available)
+    # Its attention over packed sequences has no float32 kernel.
+    return "transformer_engine" if available and model.dtype != "float32" else "local"
 
 
-def _check_fp8(fp8: Fp8Config, available: bool) -> None:
+def _check_fp8(fp8: Fp8Config, dtype: str, available: bool) -> None:
     if not torch.cuda.is_available():
         raise ClusterError(
             "model.fp8: FP8 needs a GPU, and this rank has none; remove model.fp8 to train in "
             "model.dtype"
         )
     if not available:
-        raise ClusterError(f"model.fp8: Transformer Engine is not installed; {_HOW_TO_GET_TE}")
+        raise ClusterError(
+            "model.fp8: Transformer Engine is not installed, or in a version that this "
+            f"Megatron-core cannot use; {_HOW_TO_GET_TE}"
+        )
+    if dtype == "float32":
+        raise ClusterError("model.fp8 with model.dtype = float32; choose model.dtype: bfloat16")
     major, minor = torch.cuda.get_device_capability()
     needed = (10, 0) if fp8.recipe == "mxfp8" else (9, 0) if fp8.recipe == "blockwise" else (8, 9)
     if (major, minor) < needed:

@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import scaled_dot_product_attention
 
-from verl_hpc.engines.megatron.packing import PackedRow, PaddedView
+from verl_hpc.engines.megatron.packing import PackedRow, PaddedViews
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -46,17 +46,17 @@ class MicroBatches:
     """
 
     _tickets = itertools.count()
-    _padded: dict[int, PaddedView] = {}
+    _padded: dict[int, PaddedViews] = {}
 
     @classmethod
     def register(cls, row: PackedRow) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
-        cls._padded[ticket] = PaddedView(row)
+        cls._padded[ticket] = PaddedViews(row)
         return torch.tensor(ticket)
 
     @classmethod
-    def padded(cls, ticket: torch.Tensor) -> PaddedView:
+    def padded(cls, ticket: torch.Tensor) -> PaddedViews:
         return cls._padded[int(ticket)]
 
     @classmethod
@@ -94,11 +94,27 @@ class PackedAttention(MegatronModule):
         **_: Any,
     ) -> torch.Tensor:
         padded = MicroBatches.padded(attention_mask)
-        q, k, v = (padded.pad(t.squeeze(1)) for t in (query, key, value))
-        out = scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
-        )
-        return padded.unpad(out).reshape(query.shape[0], 1, -1)
+        packed = [t.squeeze(1) for t in (query, key, value)]
+        parts = []
+        for view in padded.views:
+            q, k, v = (view.pad(t) for t in packed)
+            parts.append(view.unpad(_attend(q, k, v, self.scale)))
+        return padded.join(parts).reshape(query.shape[0], 1, -1)
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be."""
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and query.is_cuda and query.dtype == torch.float32:
+        # The only fused float32 kernel knows no groups, and without it the scores are kept whole.
+        times = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
+        grouped = False
+    return scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+    )
 
 
 class PackedRotaryEmbedding(RotaryEmbedding):

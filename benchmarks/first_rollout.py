@@ -1,0 +1,82 @@
+"""Our side of `first_rollout_vs_ray`: what `verl_hpc train` does until its first rollout is done.
+
+usage: mpiexec -n 4 python -m benchmarks.first_rollout CONFIG.yaml RESULT.json
+       mpiexec -n 4 python -m benchmarks.first_rollout bare RESULT.json
+
+Rank 0 writes the Unix time at the end of every stage.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.runtime import environment
+
+_ends: dict[str, float] = {}
+
+
+def main() -> None:
+    """Command line of this module."""
+    what, out = sys.argv[1:]
+    if what == "bare":
+        _mark("interpreter")
+        _meet()
+    else:
+        environment.fix_hash_seed()
+        _mark("interpreter")
+        _first_rollout(what)
+    if environment.launcher_rank() == 0:
+        Path(out).write_text(json.dumps(_ends))
+
+
+def _mark(stage: str) -> None:
+    _ends[stage] = time.time()
+
+
+def _meet() -> None:
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    _mark("world")
+
+
+def _first_rollout(path: str) -> None:
+    from verl_hpc.config.load import load_config
+    from verl_hpc.runtime.session import session
+
+    config = load_config(path)
+    with session(late_after_s=600.0) as here:
+        _mark("torch and world")
+        from verl_hpc.trainer import workers as room
+        from verl_hpc.trainer.operators.generate import Prompts, generate
+
+        _mark("Megatron and transformers imported")
+        room._build_rollout = _between("training engine", room._build_rollout)
+        workers = room.build_workers(here, config)
+        _mark("vLLM imported, its engine")
+        assert workers.sync is not None
+        workers.sync.to_generation()
+        _mark("weights to vLLM")
+        samples, _, _ = generate(workers, Prompts(1, range(config.batch.size)))
+        here.control.barrier()
+        _mark("first generation")
+        assert {s.response_length for s in samples} == {config.rollout.max_response_tokens}
+
+
+def _between(stage: str, build: Callable[..., Any]) -> Callable[..., Any]:
+    """`build`, which marks the end of what came before it."""
+
+    def marked(*arguments: Any) -> Any:
+        _mark(stage)
+        return build(*arguments)
+
+    return marked
+
+
+if __name__ == "__main__":
+    main()

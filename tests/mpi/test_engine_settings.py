@@ -5,6 +5,7 @@ import torch
 
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from verl_hpc.engines.megatron import optimizer
 from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(2, 4)
@@ -66,6 +67,36 @@ def test_micro_batches_do_not_change_the_step(here, tiny_model, reference, max_t
     loss, norm = reference_step(reference(directory), sequences)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [dict(), dict(pp=2, vpp=2)], ids=str)
+def test_gradients_that_are_reduced_in_the_background(here, tiny_model, monkeypatch, sizes):
+    """As on GPUs, in several buckets; steps of different numbers of micro-batches."""
+    directory = tiny_model("llama", False)
+    batches = [some_sequences(n, 256, seed=n) for n in (4, 12, 6)]
+    layout = layout_of(here, **sizes) if sizes else TrainLayout(dp=here.world.size)
+    plain = build_engine(here, directory, layout, max_tokens=64)
+    expected = [step(plain, batch)[0] for batch in batches]
+
+    class Overlapping(optimizer.DistributedDataParallelConfig):
+        def __init__(self, **settings):
+            super().__init__(**settings | {"overlap_grad_reduce": True, "bucket_size": 5_000})
+
+    monkeypatch.setattr(optimizer, "DistributedDataParallelConfig", Overlapping)
+    whole = optimizer.DistributedDataParallel
+
+    def in_buckets(*arguments, **settings):
+        return whole(*arguments, **settings | {"disable_bucketing": False})
+
+    monkeypatch.setattr(optimizer, "DistributedDataParallel", in_buckets)
+    engine = build_engine(here, directory, layout, max_tokens=64)
+    if layout.dp > 1:  # with one replica there is nothing to send
+        assert len(engine._chunks[0].buffers[0].buckets) > 1
+    assert [step(engine, batch)[0] for batch in batches] == [
+        pytest.approx(metrics, rel=1e-6) for metrics in expected
+    ]
+    for name, weight in engine.weights.items():
+        torch.testing.assert_close(weight, plain.weights[name], rtol=0, atol=1e-6)
 
 
 @pytest.mark.world(4)

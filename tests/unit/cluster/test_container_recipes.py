@@ -2,12 +2,11 @@
 
 import re
 import runpy
-import shutil
-import subprocess
 
 import pytest
 
 from tests.unit.cluster.requests import ROOT
+from tests.unit.cluster.shellcheck import shellcheck
 
 RECIPES = ROOT / "containers"
 DEFINITION = RECIPES / "verl_hpc.def"
@@ -82,12 +81,6 @@ def test_shellcheck_of_sections(section, tmp_path):
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.name)
 def test_shellcheck_of_scripts(path):
     assert shellcheck(path) == ""
-
-
-def shellcheck(path):
-    tool = shutil.which("shellcheck")
-    assert tool, "pip install -r requirements/dev.txt"
-    return subprocess.run([tool, path], capture_output=True, text=True, check=False).stdout
 
 
 # Versions

@@ -1,14 +1,13 @@
 """The batch script's text: byte for byte, and as shellcheck reads it."""
 
 import dataclasses
-import shutil
-import subprocess
 
 import pytest
 
 from tests.unit.cluster.goldens import COMMAND, GOLDEN, GOLDENS, HERE, LAUNCH, golden, launch
 from tests.unit.cluster.goldens import request as golden_request
 from tests.unit.cluster.requests import CONTAINERS, profile, request
+from tests.unit.cluster.shellcheck import shellcheck
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script, render_step
 
@@ -37,10 +36,7 @@ def test_the_scripts_of_launch():
 
 @pytest.mark.parametrize("path", [*SCRIPTS, *sorted(GOLDEN.glob("*.sbatch"))], ids=lambda p: p.name)
 def test_shellcheck_finds_nothing(path):
-    shellcheck = shutil.which("shellcheck")
-    assert shellcheck, "pip install -r requirements/dev.txt"
-    done = subprocess.run([shellcheck, path], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+    assert shellcheck(path) == ""
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from verl_hpc.engines.megatron import log_probs as module
 from verl_hpc.engines.megatron.log_probs import log_probs_and_entropy
-from verl_hpc.engines.megatron.packing import PaddedView, pack
+from verl_hpc.engines.megatron.packing import PaddedView, PaddedViews, pack, similar_lengths
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -210,6 +210,36 @@ def test_padding_and_back(parts, multiple, heads, size):
     assert torch.equal(back, packed)
     back.sum().backward()
     assert (packed.grad == 1).all(), "each token gets its own gradient, once"
+
+
+many_lengths = st.lists(st.one_of(st.integers(1, 4), st.integers(1, 60)), min_size=1, max_size=12)
+
+
+@given(many_lengths)
+def test_rectangles_are_at_most_half_padding(lengths):
+    groups = similar_lengths(lengths)
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        assert group == sorted(group)
+        chosen = [lengths[i] for i in group]
+        assert len(chosen) * max(chosen) <= 2 * sum(chosen)
+
+
+def test_the_example_of_similar_lengths():
+    assert similar_lengths([9, 2, 8, 1, 1]) == [[0, 2], [1, 3, 4]]
+
+
+@settings(deadline=None)
+@given(many_lengths)
+def test_a_row_through_its_rectangles_and_back(lengths):
+    row = pack([torch.arange(n) for n in lengths])
+    total = sum(lengths)
+    packed = torch.arange(2.0 * total).view(total, 1, 2).requires_grad_()
+    views = PaddedViews(row)
+    back = views.join([view.unpad(view.pad(packed)) for view in views.views])
+    assert torch.equal(back, packed)
+    (back * torch.arange(1.0, total + 1)[:, None, None]).sum().backward()
+    assert torch.equal(packed.grad, torch.arange(1.0, total + 1)[:, None, None].expand(-1, 1, 2))
 
 
 # Ranks

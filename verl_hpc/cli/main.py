@@ -16,9 +16,14 @@ from verl_hpc.errors import VerlHpcError
 VERBS = {
     "submit": "submit a configuration to Slurm, or show what would be submitted",
     "train": "run a configuration on the MPI ranks this is started on",
+    "status": "what a run does now: state, step, pace, rewards, time to go",
+    "list": "one line for each run, newest first",
+    "logs": "what the ranks said, or the first failure among them",
+    "stop": "ask a run to save and leave for good",
+    "save": "ask a run to save a checkpoint and go on",
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
-    "report": "write a run's report.html again and say how it went",
+    "report": "write a run's report.html again; or compare runs of several sizes",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
 

@@ -1,7 +1,12 @@
-"""Write a run's report.html again from its metrics, and say how it went.
+"""Write a run's report.html again from its metrics, and say how it went; or compare run sizes.
+
+`report scaling RUN RUN ...` writes the page that computing centres ask for, as Markdown: strong
+and weak scaling of runs that differ in ranks, layout and batch.size alone. A RUN is a run
+directory, or for scaling also the name of one below runs/.
 
 examples:
   python -m verl_hpc report runs/quickstart
+  python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md
 """
 
 from __future__ import annotations
@@ -10,25 +15,64 @@ import argparse
 import json
 from pathlib import Path
 
-from verl_hpc.errors import DataError
+from verl_hpc.errors import ConfigError, DataError
+
+SCALING = "scaling"
+_SKIP = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="run directory; or the word scaling, then runs")
+    scaling = parser.add_argument_group("of report scaling")
+    scaling.add_argument("--out", type=Path, metavar="FILE", help="write the page there")
+    scaling.add_argument(
+        "--skip", type=int, metavar="N", help=f"first steps that are not counted (default {_SKIP})"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    first, *more = arguments.runs
+    if first == SCALING:
+        return _scaling(more, arguments)
+    if more or arguments.out is not None or arguments.skip is not None:
+        raise ConfigError(f"report takes one run and no options; did you mean `report {SCALING}`?")
+    return _one(Path(first))
+
+
+def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+    from verl_hpc.cli.report_scaling import scaling_page
+    from verl_hpc.cluster.status_runs import find_run
+
+    skip = _SKIP if arguments.skip is None else arguments.skip
+    if skip < 0:
+        raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
+    page = scaling_page([find_run(word) for word in words], skip)
+    if arguments.out is None:
+        with reader_may_leave():
+            print(page, end="")
+        return 0
+    try:
+        arguments.out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
+    print(arguments.out)
+    return 0
+
+
+def _one(directory: Path) -> int:
     from verl_hpc.metrics.log import read_metrics
     from verl_hpc.metrics.names import SCORE, VALIDATION
     from verl_hpc.metrics.report import write_report
 
-    facts = arguments.run / "facts.json"
+    facts = directory / "facts.json"
     try:
         known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
     except ValueError as error:
         raise DataError(f"{facts}: not JSON ({error}); delete it and try again") from None
-    path = write_report(arguments.run, known)
-    rows = read_metrics(arguments.run)
+    path = write_report(directory, known)
+    rows = read_metrics(directory)
     for name, label in ((VALIDATION, "held-out score"), (SCORE, "reward")):
         found = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
         if found:

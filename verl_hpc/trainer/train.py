@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from verl_hpc import __version__
+from verl_hpc.cluster.heartbeat import Heartbeat
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
@@ -73,15 +74,33 @@ def train(session: Session, config: RunConfig) -> Result:
             in the middle of it. The last checkpoint is intact.
     """
     _make_run_directory(session, config)
-    session.enter("build engines")
+    with _heartbeat(session, config) as heartbeat:
+        return _train(session, config, heartbeat)
+
+
+def _train(session: Session, config: RunConfig, heartbeat: Heartbeat | None) -> Result:
+    def enter(stage: str) -> None:
+        session.enter(stage)
+        if heartbeat is not None:
+            heartbeat.beat(stage, 0)
+
+    enter("build engines")
     workers = build_workers(session, config)
-    session.enter("restore")
+    enter("restore")
     restored = restore(workers)
     with _open_records(session, config, restored) as records:
-        run = _Run(workers, records)
-        result = run.to_the_end(restored or START)
+        result = _Run(workers, records, heartbeat).to_the_end(restored or START)
         records.finish(_facts(workers, result))
+    if heartbeat is not None:
+        heartbeat.end(result.outcome)
     return result
+
+
+def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractContextManager[None]:
+    """What `status` reads first; rank 0 alone writes it."""
+    if session.world.rank != 0:
+        return nullcontext()
+    return Heartbeat(config.run_directory, total_steps=config.steps)
 
 
 def _make_run_directory(session: Session, config: RunConfig) -> None:
@@ -144,15 +163,17 @@ def _open_records(
 class _Run:
     """A run under way."""
 
-    def __init__(self, workers: Workers, records: _Records) -> None:
+    def __init__(self, workers: Workers, records: _Records, heartbeat: Heartbeat | None) -> None:
         self.workers = workers
         self.config = workers.config
         self.records = records
+        self.heartbeat = heartbeat
         self.timers = Timers()
         self.stop = StopFlag(workers.session.control, self.config.run_directory)
         self.stop.listen()
         workers.stop = self.stop
         self._droppable = False
+        self._step_now = 0
         self._stages = ExitStack()
         ranks = {label: tuple(r for g in gs for r in g) for label, gs in workers.groups.items()}
         self.pipeline = RECIPES[self.config.recipe](workers).compile(ranks)
@@ -174,7 +195,7 @@ class _Run:
             self._record(0, metrics)
         saved, outcome = progress.step, self._outcome(progress, {}, Wish.GO_ON)
         while not outcome:
-            step = progress.step + 1
+            self._step_now = step = progress.step + 1
             try:
                 progress, metrics = self._step(step, progress)
             except StepDropped:
@@ -197,7 +218,7 @@ class _Run:
             self._record(step, metrics)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
-        if outcome == "stopped":
+        if outcome != "restart":
             self.stop.honoured()
         self._stages.close()
         return Result(progress, outcome, "" if outcome in _ENDS else self.stop.reason)
@@ -301,6 +322,8 @@ class _Run:
         self._stages.close()
         self.workers.session.enter(name)
         self.records.stage(name)
+        if self.heartbeat is not None:
+            self.heartbeat.beat(name, self._step_now)
         self._stages.enter_context(self.timers(name))
 
     def _evaluates_at_start(self, progress: Progress) -> bool:
@@ -324,6 +347,8 @@ def _facts(workers: Workers, result: Result) -> dict[str, Any]:
         "config": dump_config(config),
         "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",
         "ranks": f"{workers.session.world.size} on {workers.session.world.num_nodes} nodes",
+        "num_ranks": workers.session.world.size,
+        "num_nodes": workers.session.world.num_nodes,
         "training layout": f"tp {train.tp}, pp {train.pp}, dp {train.dp}, vpp {train.vpp}",
         "rollout layout": (
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "

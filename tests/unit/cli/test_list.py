@@ -1,0 +1,73 @@
+"""`list`: one line a run."""
+
+import os
+import time
+
+import pytest
+
+from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
+from verl_hpc.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path
+
+
+def lines(capsys, *words):
+    assert main(["list", *map(str, words)]) == 0
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def at(run, seconds):
+    """Let a run have been at work so many seconds ago."""
+    when = time.time() - seconds
+    for path in run.iterdir():
+        os.utime(path, (when, when))
+
+
+def test_runs_newest_first(here, capsys, monkeypatch):
+    without_slurm(here, monkeypatch)
+    old, new = make_run(here / "runs", "old"), make_run(here / "runs/group", "new", steps=40)
+    work(old, 3, **{"critic/score/mean": None, "sft/loss": 1.5})
+    beat(old, outcome="finished")
+    at(old, 7205)
+    work(new, 2)
+    beat(new, total_steps=40)
+    header, first, second = lines(capsys)
+    assert header[:3] == ["run", "state", "step"]
+    assert first == ["group/new", "running", "2/40", "0.25", "10.0s", "just", "now"]
+    assert second == ["old", "finished", "3/3", "loss", "1.5", "10.0s", "2h", "00m", "ago"]
+
+
+def test_a_run_without_metrics(here, capsys, monkeypatch):
+    without_slurm(here, monkeypatch)
+    run = make_run(here / "runs")
+    (run / "config.yaml").write_text("")
+    at(run, 30)
+    assert lines(capsys)[1][:6] == ["run", "not", "started", "0/?", "-", "-"]
+
+
+def test_slurm_is_asked_once_for_all(here, capsys, monkeypatch):
+    for number in range(3):
+        submit_run(here / f"{number}", f"{number}")
+    log = fake_slurm(here, monkeypatch, squeue='echo "1|PENDING|Priority|N/A"', sacct="true")
+    states = {words[0]: words[1] for words in lines(capsys, here)[1:]}
+    assert states == {"0/runs/run": "unknown", "1/runs/run": "queued", "2/runs/run": "unknown"}
+    assert lines(capsys, here)[0][0] == "run"
+    asked = log.read_text().splitlines()
+    assert [line.split()[0] for line in asked] == ["squeue", "sacct"]
+    assert sorted(asked[0].split("--jobs=")[1].split()[0].split(",")) == ["0", "1", "2"]
+
+
+def test_a_directory_without_runs(here, capsys):
+    assert main(["list", str(here)]) == 0
+    assert capsys.readouterr().out.endswith(": no runs\n")
+
+
+def test_no_such_directory(capsys):
+    assert main(["list"]) == 1
+    assert "runs: no such directory" in capsys.readouterr().err

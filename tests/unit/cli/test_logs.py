@@ -1,0 +1,116 @@
+"""`logs` as a user meets it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.cli.status_runs import make_run
+from verl_hpc.cli import logs as verb
+from verl_hpc.cli.main import main
+from verl_hpc.runtime.failure import FailureReporter
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run of two starts on two nodes."""
+    monkeypatch.chdir(tmp_path)
+    run = make_run(tmp_path / "runs", "ppo_lab")
+    for attempt in ("0", "1"):
+        directory = run / "job/attempts" / attempt
+        directory.mkdir(parents=True)
+        (directory / "n0.log").write_text(f"0: zero of {attempt}\n1: one of {attempt}\n")
+        (directory / "n1.log").write_text(f"2: two of {attempt}\n")
+    return run
+
+
+def logs(*words):
+    return main(["logs", *words])
+
+
+def test_the_last_start_node_by_node(run, capsys):
+    assert logs("ppo_lab") == 0
+    assert capsys.readouterr().out == "n0 0: zero of 1\nn0 1: one of 1\nn1 2: two of 1\n"
+
+
+def test_one_rank_of_one_start(run, capsys):
+    assert logs("ppo_lab", "--rank", "2", "--attempt", "0") == 0
+    assert capsys.readouterr().out == "n1 2: two of 0\n"
+
+
+def test_what_is_not_there(run, capsys):
+    assert logs("ppo_lab", "--rank", "9") == 1
+    assert "--rank 9: said nothing" in capsys.readouterr().err
+    assert logs("ppo_lab", "--attempt", "7") == 1
+    assert "has logs of the attempts 0, 1" in capsys.readouterr().err
+    assert logs("ppo_lb") == 1
+    assert "did you mean ppo_lab?" in capsys.readouterr().err
+
+
+def test_a_start_that_has_said_nothing_yet(run, capsys):
+    (run / "job/attempts/2").mkdir()
+    assert logs("ppo_lab") == 0
+    assert "nothing yet" in capsys.readouterr().err
+
+
+def test_the_first_error(run, capfd):
+    FailureReporter(2, 3, "n1").report(ValueError("bad"))
+    report = capfd.readouterr().err
+    with (run / "job/attempts/1/n1.log").open("a") as log:
+        log.writelines(f"2: {line}\n" for line in report.splitlines())
+    assert logs("ppo_lab", "--first-error") == 0
+    assert capfd.readouterr().out == f"== attempt 1, n1, rank 2\n{report.lstrip()}"
+
+
+def test_no_error_is_told_by_the_status(run, capsys):
+    assert logs("ppo_lab", "--first-error") == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "runs/ppo_lab/job/attempts/1: no error found\n")
+
+
+def test_slurms_word_and_other_ranks_errors(run, capsys):
+    log = run / "job/attempts/1/n0.log"
+    log.write_text("slurmstepd: error: Detected 1 oom_kill event\n")
+    assert logs("ppo_lab", "--first-error") == 0
+    assert capsys.readouterr().out.startswith("== attempt 1, n0, Slurm\nslurmstepd: error")
+    log.write_text(
+        "".join(f"{rank}: verl_hpc: rank {rank} of 3 on n0 failed in x:\n" for rank in range(3))
+    )
+    assert logs("ppo_lab", "--first-error") == 0
+    assert "2 other ranks failed, too; --rank R shows one" in capsys.readouterr().out
+
+
+def test_following_goes_on_until_ctrl_c(run, capsys, monkeypatch):
+    rounds = []
+
+    def sleep(seconds):
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        with (run / "job/attempts/1/n1.log").open("a") as log:
+            log.write("2: news\n")
+
+    monkeypatch.setattr(verb.time, "sleep", sleep)
+    assert logs("ppo_lab", "-f", "--rank", "2") == 0
+    assert capsys.readouterr().out == "== attempt 1\nn1 2: two of 1\nn1 2: news\n"
+
+
+def test_a_reader_that_has_seen_enough(run):
+    with (run / "job/attempts/1/n0.log").open("a") as log:
+        log.writelines("0: a line that is repeated\n" for _ in range(20_000))
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "verl_hpc", "logs", "ppo_lab"],
+        cwd=run.parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout.readline() == b"n0 0: zero of 1\n"
+    writer.stdout.close()
+    assert writer.stderr.read() == b""
+    assert writer.wait(timeout=60) == 0
+
+
+def test_errors_and_following_exclude_each_other(run):
+    with pytest.raises(SystemExit) as ended:
+        logs("ppo_lab", "-f", "--first-error")
+    assert ended.value.code == 2

@@ -1,0 +1,37 @@
+"""`save`: asks for a checkpoint of a run that goes on."""
+
+import pytest
+
+from tests.unit.cli.status_runs import beat, make_run, without_slurm, work
+from verl_hpc.cli.main import main
+from verl_hpc.config.requests import read_request
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    without_slurm(tmp_path, monkeypatch)
+    run = make_run(tmp_path / "runs", "ppo_lab", steps=40)
+    work(run, 2)
+    beat(run, "update_actor", 3, total_steps=40)
+    return run
+
+
+def test_a_save_after_the_step_under_way(run, capsys):
+    assert main(["save", "ppo_lab"]) == 0
+    assert read_request(run).kind == "save"
+    assert capsys.readouterr().out == (
+        "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and goes on.\n"
+    )
+
+
+def test_a_run_that_is_over_cannot_save(run, capsys):
+    beat(run, outcome="finished")
+    assert main(["save", "ppo_lab"]) == 1
+    assert "is not under way (finished): there is nothing to save" in capsys.readouterr().err
+
+
+def test_no_such_run(run, capsys):
+    assert main(["save", "nothing"]) == 1
+    assert "ConfigError: nothing: no such run" in capsys.readouterr().err

@@ -1,0 +1,257 @@
+"""`status` as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.unit.cli.status_runs import (
+    beat,
+    fake_slurm,
+    make_run,
+    submit_run,
+    without_slurm,
+    work,
+)
+from verl_hpc.cli import status as verb
+from verl_hpc.cli.main import main
+from verl_hpc.config.requests import Request, leave_request
+
+HEAVY = ("torch", "numpy", "mpi4py", "h5py", "matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here, monkeypatch):
+    """A run in the middle of its third step, without Slurm."""
+    without_slurm(here, monkeypatch)
+    run = make_run(here / "runs", "ppo_lab", steps=40)
+    work(run, 2)
+    beat(run, "update_actor", 3, total_steps=40)
+    return run
+
+
+def shown(capsys, *words, rc=0):
+    assert main(["status", *words]) == rc
+    return capsys.readouterr().out
+
+
+def as_json(capsys, *words):
+    return json.loads(shown(capsys, *words, "--json"))
+
+
+def test_a_run_under_way(run, capsys):
+    text = shown(capsys, "ppo_lab")
+    lines = text.splitlines()
+    assert lines[0] == "runs/ppo_lab: running: update_actor"
+    assert "2 of 40 done, step 3 under way; heartbeat just now" in lines[1]
+    assert "10.0s a step (mean of the last 2), 200 tokens/s, 6m 20s to go: " in text
+    assert "reward 0.25, kl 0.01" in text
+    assert "last save  none yet" in text
+    rows = [line.split() for line in lines[lines.index("") + 1 :]]
+    assert [row[:3] for row in rows] == [
+        ["rollout", "6.0s", "60%"],
+        ["update_actor", "3.0s", "30%"],
+        ["other", "1.0s", "10%"],
+    ]
+
+
+def test_without_a_name_it_is_the_run_last_at_work(run, capsys):
+    old = make_run(run.parent, "old")
+    os.utime(old / "config.yaml", (1, 1))
+    assert shown(capsys).startswith("runs/ppo_lab: running")
+
+
+def test_as_json(run, capsys):
+    found = as_json(capsys, "ppo_lab")
+    assert found["run"] == "runs/ppo_lab"
+    assert (found["state"], found["operator"]) == ("running", "update_actor")
+    assert (found["step"], found["total_steps"]) == (2, 40)
+    assert found["seconds_by_operator"] == {"rollout": 6.0, "update_actor": 3.0, "other": 1.0}
+    assert (found["tokens_per_s"], found["remaining_s"]) == (200.0, 380.0)
+    assert found["metrics"] == {"critic/score/mean": 0.25, "actor/kl_loss": 0.01}
+    assert found["heartbeat_age_s"] < 60
+    assert (found["queue"], found["last_save"], found["problem"]) == (None, None, "")
+
+
+def test_a_checkpoint_and_a_request(run, capsys):
+    step = run / "checkpoints/step_00000002"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    (run / "checkpoints/latest").symlink_to(step.name)
+    leave_request(run, Request(kind="stop", after_step=9, by="ann"))
+    text = shown(capsys, "ppo_lab")
+    assert "last save  step 2, just now" in text
+    assert "request    stop after step 9, asked by ann" in text
+    found = as_json(capsys, "ppo_lab")
+    assert found["last_save"]["step"] == 2
+    assert found["request"]["by"] == "ann"
+
+
+def test_a_job_its_attempt_and_its_restarts(here, capsys, monkeypatch):
+    without_slurm(here, monkeypatch)
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    monkeypatch.setenv("VERL_HPC_ATTEMPT", "x/3")
+    run = submit_run(here, "4711", by="requeue", most=5)
+    beat(run)
+    text = shown(capsys, "run")
+    assert "job        4711 on " in text
+    assert "attempt 3, restarts 1 of 5" in text
+
+
+def test_a_run_that_waits_says_why_and_until_when(here, capsys, monkeypatch):
+    submit_run(here, "4711")
+    answer = 'echo "4711|PENDING|Priority|2027-01-15T09:00:00"'
+    log = fake_slurm(here, monkeypatch, squeue=answer)
+    text = shown(capsys, "run")
+    assert text.splitlines()[0] == (
+        "runs/run: queued: job 4711; Priority; expected to start 2027-01-15 09:00:00"
+    )
+    assert as_json(capsys, "run")["queue"] == {
+        "state": "PENDING",
+        "reason": "Priority",
+        "start": "2027-01-15T09:00:00",
+    }
+    assert len(log.read_text().splitlines()) == 1, "the second look uses the first one's answer"
+
+
+def test_a_queue_without_an_estimate(here, capsys, monkeypatch):
+    submit_run(here, "4711")
+    fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|None|N/A"')
+    assert shown(capsys, "run").startswith("runs/run: queued: job 4711; no estimate of its start")
+
+
+def test_silence_is_told_and_slurms_silence_too(run, capsys):
+    beat(run, "rollout", 3, at=time.time() - 7300, total_steps=40)
+    # Its process is this one, which is there: what is late is the heartbeat.
+    text = shown(capsys, "ppo_lab")
+    assert text.startswith("runs/ppo_lab: no heartbeat for 2h 01m: in rollout\n")
+
+
+def test_slurm_that_does_not_answer_is_a_note(here, capsys, monkeypatch):
+    submit_run(here, "4711")
+    fake_slurm(here, monkeypatch, squeue="echo 'Unable to contact slurm controller' >&2; exit 1")
+    text = shown(capsys, "run")
+    assert text.startswith("runs/run: unknown: submitted as job 4711; no heartbeat yet\n")
+    assert "note       Slurm did not answer: squeue" in text
+    assert "Unable to contact slurm controller" in text
+
+
+def test_a_failed_run_says_where_to_look(run, capsys):
+    (run / "job/attempts/0").mkdir(parents=True)
+    beat(run, "reward", 3, outcome="failed")
+    text = shown(capsys, "ppo_lab")
+    assert text.startswith("runs/ppo_lab: failed: in reward\n")
+    assert "`python -m verl_hpc logs runs/ppo_lab --first-error` says why" in text
+    assert "to go" not in text
+
+
+def test_a_clock_that_is_ahead_is_told(run, capsys):
+    beat(run, at=time.time() + 90)
+    assert "is 1m 30s ahead of this machine's" in shown(capsys, "ppo_lab")
+
+
+def test_values_that_are_not_finite(run, capsys):
+    work(run, 1, first=3, **{"actor/kl_loss": float("nan")})
+    assert "kl not finite" in shown(capsys, "ppo_lab")
+    assert as_json(capsys, "ppo_lab")["metrics"]["actor/kl_loss"] is None
+
+
+@pytest.mark.parametrize("text", ["", '{"step": 1, "ti', "null\n3\n[]\n{}\n", "\x00\x00"])
+def test_metrics_that_say_nothing(run, capsys, text):
+    (run / "metrics.jsonl").write_text(text)
+    found = as_json(capsys, "ppo_lab")
+    assert (found["step"], found["seconds_per_step"], found["metrics"]) == (0, None, {})
+    assert shown(capsys, "ppo_lab").startswith("runs/ppo_lab: running")
+
+
+def test_a_torn_heartbeat(run, capsys):
+    (run / "heartbeat.json").write_text('{"time": 17')
+    assert shown(capsys, "ppo_lab").startswith("runs/ppo_lab: unknown: it keeps no heartbeat\n")
+
+
+def test_no_such_run(run, capsys):
+    assert main(["status", "ppo_lb"]) == 1
+    assert "ConfigError: ppo_lb: no such run; did you mean ppo_lab?" in capsys.readouterr().err
+
+
+def test_no_runs_at_all(capsys):
+    assert main(["status"]) == 1
+    assert "runs: no runs here" in capsys.readouterr().err
+
+
+def test_an_evaluation_is_of_its_own_step(run, capsys):
+    work(run, 6, **{"val/score/mean": lambda step: 0.5 if step == 5 else None})
+    assert "val 0.5 at step 5" in shown(capsys, "ppo_lab")
+
+
+# Watching
+
+
+def test_watching_ends_with_the_run(run, capsys, monkeypatch):
+    rounds = []
+
+    def sleep(seconds):
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            beat(run, "end", 40, outcome="finished", total_steps=40)
+
+    monkeypatch.setattr(verb.time, "sleep", sleep)
+    text = shown(capsys, "ppo_lab", "--watch")
+    assert text.count("running: update_actor") == 2
+    assert "runs/ppo_lab: finished" in text
+    assert rounds == [2.0, 2.0]
+
+
+def test_watching_as_json_is_one_object_a_line(run, capsys, monkeypatch):
+    monkeypatch.setattr(verb.time, "sleep", lambda seconds: beat(run, outcome="stopped"))
+    lines = shown(capsys, "ppo_lab", "--watch", "--json").splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["running", "stopped"]
+
+
+def test_ctrl_c_is_no_error(run, capsys, monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verb.time, "sleep", interrupt)
+    assert "running" in shown(capsys, "ppo_lab", "--watch")
+
+
+# What a login node imports
+
+
+@pytest.mark.parametrize("verb_name", ["status", "list", "logs", "stop", "save", "report"])
+def test_help_imports_next_to_nothing(verb_name):
+    words = ["-X", "importtime", "-m", "verl_hpc", verb_name, "--help"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "verl_hpc.errors" in names
+    assert not {n for n in names if n.split(".")[0] in (*HEAVY, "pydantic", "yaml", "rich")}
+
+
+@pytest.mark.parametrize("words", [["status", "run"], ["list"], ["logs", "run"], ["save", "run"]])
+def test_the_verbs_import_nothing_heavy(here, words):
+    run = make_run(here / "runs")
+    work(run, 2)
+    beat(run)
+    program = (
+        "import sys\n"
+        "from verl_hpc.cli.main import main\n"
+        f"main({words!r})\n"
+        f"print('heavy:', *sorted(set({HEAVY!r}) & {{n.partition('.')[0] for n in sys.modules}}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=here
+    )
+    assert done.stdout.endswith("heavy:\n"), done.stdout + done.stderr

@@ -1,0 +1,158 @@
+"""`stop`: what is left for the run, and what the user is told."""
+
+import time
+
+import pytest
+
+from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
+from verl_hpc.cli.main import main
+from verl_hpc.config.requests import Request, leave_request, read_request
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run(here, monkeypatch):
+    """A run of 40 steps in the middle of its third."""
+    without_slurm(here, monkeypatch)
+    run = make_run(here / "runs", "ppo_lab", steps=40)
+    work(run, 2)
+    beat(run, "update_actor", 3, total_steps=40)
+    return run
+
+
+def stop(*words):
+    return main(["stop", *words])
+
+
+def asked(run):
+    request = read_request(run)
+    return request.kind, request.now, request.after_step
+
+
+def test_after_the_step_under_way(run, capsys):
+    assert stop("ppo_lab") == 0
+    assert asked(run) == ("stop", False, 0)
+    assert capsys.readouterr().out == (
+        "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and leaves for "
+        "good.\n"
+    )
+
+
+def test_now(run, capsys):
+    assert stop(str(run), "--now") == 0
+    assert asked(run) == ("stop", True, 0)
+    assert "drops the step under way if that has changed no weights yet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "after, words",
+    [
+        (20, "when step 20 is done, in about 3m 00s, it saves and leaves for good"),
+        (3, "ppo_lab: it finishes the step under way, which takes 10.0s"),
+        (2, "step 2 is done already; it finishes the step under way"),
+    ],
+)
+def test_after_a_step(run, capsys, after, words):
+    assert stop("ppo_lab", "--after-step", str(after)) == 0
+    assert asked(run) == ("stop", False, after)
+    assert words in capsys.readouterr().out
+
+
+def test_before_the_first_step_nothing_is_promised_about_time(run, capsys):
+    (run / "metrics.jsonl").unlink()
+    assert stop("ppo_lab") == 0
+    assert ": it finishes the step under way, saves and leaves" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "after, words",
+    [
+        ("40", "--after-step 40: the run has 40 steps and ends by itself"),
+        ("0", "--after-step 0: a number of steps from 1 up"),
+        ("-3", "--after-step -3"),
+    ],
+)
+def test_a_step_that_cannot_be(run, capsys, after, words):
+    assert stop("ppo_lab", f"--after-step={after}") == 1
+    assert words in capsys.readouterr().err
+    assert read_request(run) is None
+
+
+def test_a_later_request_replaces_an_earlier_one(run, capsys):
+    leave_request(run, Request(kind="stop", after_step=9, by="ann"))
+    assert stop("ppo_lab", "--now") == 0
+    assert capsys.readouterr().out.startswith("replaces: stop after step 9, asked by ann\n")
+    assert asked(run) == ("stop", True, 0)
+
+
+def test_a_request_is_withdrawn(run, capsys):
+    leave_request(run, Request(kind="stop", now=True, by="ann"))
+    assert stop("ppo_lab", "--cancel") == 0
+    assert capsys.readouterr().out == "runs/ppo_lab: withdrawn: stop now, asked by ann\n"
+    assert read_request(run) is None
+    assert stop("ppo_lab", "--cancel") == 0
+    assert capsys.readouterr().out == "runs/ppo_lab: no request waits\n"
+
+
+@pytest.mark.parametrize("outcome", ["finished", "goal reached", "stopped", "failed", "restart"])
+def test_of_a_run_that_is_over_nothing_is_asked(run, capsys, outcome):
+    beat(run, outcome=outcome)
+    assert stop("ppo_lab") == 1
+    assert "ClusterError: runs/ppo_lab is not under way (" in capsys.readouterr().err
+    assert read_request(run) is None
+
+
+def test_a_run_in_the_queue_is_taken_out_of_it(here, capsys, monkeypatch):
+    run = submit_run(here, "4711")
+    fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|Priority|N/A"')
+    assert stop("run") == 1
+    assert "`scancel 4711` takes it out of the queue" in capsys.readouterr().err
+    assert read_request(run) is None
+
+
+def test_a_run_that_is_silent_may_be_gone(run, capsys):
+    beat(run, at=time.time() - 9000)
+    assert stop("ppo_lab") == 0
+    told = capsys.readouterr().out
+    assert "It may be gone, though (no heartbeat for 2h 30m: in rollout)" in told
+    assert "stop runs/ppo_lab --cancel` withdraws it" in told
+    assert asked(run) == ("stop", False, 0)
+
+
+def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, capsys):
+    (run / "heartbeat.json").unlink()
+    assert stop("ppo_lab") == 0
+    assert "It may be gone" in capsys.readouterr().out
+    assert asked(run) == ("stop", False, 0)
+
+
+def test_a_run_directory_that_cannot_be_written(run, capsys):
+    (run / "request.new").mkdir()
+    assert stop("ppo_lab") == 1
+    assert "cannot leave a request in runs/ppo_lab" in capsys.readouterr().err
+
+
+def test_no_such_run(run, capsys):
+    assert stop("ppo_lb") == 1
+    assert "did you mean ppo_lab?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--now", "--cancel"], ["--now", "--after-step", "3"]])
+def test_one_way_at_a_time(run, capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        stop("ppo_lab", *words)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("verb", ["stop", "save", "status", "list", "logs", "report"])
+def test_help_has_examples(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    assert f"examples:\n  python -m verl_hpc {verb}" in capsys.readouterr().out

@@ -1,0 +1,94 @@
+"""One line for each run: state, step, reward or loss, pace, last activity; newest first.
+
+Looks for run directories in DIR, up to three levels down. Slurm is asked once for all of them, at
+most every 30 s, and only about runs whose files leave a question.
+
+examples:
+  python -m verl_hpc list
+  python -m verl_hpc list /scratch/project/runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.cli.status_progress import Progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", nargs="?", type=Path, metavar="DIR", help="where runs are (default: runs)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+    from verl_hpc.cluster.status_runs import RUNS
+
+    directory = arguments.directory or RUNS
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
+    rows = table(directory, time.time())
+    if not rows:
+        print(f"{directory}: no runs")
+        return 0
+    header = ("run", "state", "step", "reward", "a step", "last sign of life")
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    with reader_may_leave():
+        for row in (header, *rows):
+            line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print(line.rstrip())
+    return 0
+
+
+def table(directory: Path, now: float) -> list[tuple[str, ...]]:
+    """Cells of each run below a directory, newest first.
+
+    Args:
+        directory: where to look.
+        now: seconds since the epoch.
+    """
+    from verl_hpc.cli.status_progress import read_progress
+    from verl_hpc.cli.status_text import ago
+    from verl_hpc.cluster.status import conclude, look
+    from verl_hpc.cluster.status_queue import ask_slurm
+    from verl_hpc.cluster.status_runs import last_activity, runs_below, total_steps
+    from verl_hpc.metrics.text import duration
+
+    runs = sorted(runs_below(directory), key=last_activity, reverse=True)
+    progresses = [read_progress(path) for path in runs]
+    sights = [look(path, now, p.longest_s) for path, p in zip(runs, progresses, strict=True)]
+    questions = dict.fromkeys(job for sight in sights for job in sight.asks())
+    answer = ask_slurm(directory, list(questions))
+    rows: list[tuple[str, ...]] = []
+    for path, progress, sight in zip(runs, progresses, sights, strict=True):
+        total = sight.beat.total_steps if sight.beat is not None else None
+        total = total_steps(path) if total is None else total
+        rows.append(
+            (
+                str(path.relative_to(directory)),
+                conclude(sight, answer).name,
+                f"{progress.step}/{total or '?'}",
+                _reward(progress),
+                duration(progress.seconds),
+                ago(now - last_activity(path)),
+            )
+        )
+    return rows
+
+
+def _reward(progress: Progress) -> str:
+    """Of the last step that has one; the loss of an SFT run."""
+    from verl_hpc.metrics.names import SCORE, SFT_LOSS
+    from verl_hpc.metrics.text import number
+
+    for name, label in ((SCORE, ""), (SFT_LOSS, "loss ")):
+        if name in progress.figures:
+            return label + number(progress.figures[name].value)
+    return "-"

@@ -1,0 +1,146 @@
+"""From run directories to the scaling page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.cluster.run_directory import read_jobs
+from verl_hpc.cluster.scaling import Measured, check_comparable, check_tables
+from verl_hpc.cluster.scaling_page import Window, render_page
+from verl_hpc.config.load import read_tree
+from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.metrics.log import Row, read_metrics
+from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
+from verl_hpc.metrics.series import mean_seconds
+
+APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
+"""What comes every so many steps, and is no part of a step's time."""
+FEWEST_STEPS = 3
+FEWEST_SIZES = 3
+_GPU = "perf/max_memory_allocated_gb"
+
+
+def scaling_page(directories: Sequence[Path], skip: int) -> str:
+    """The page about these runs, as Markdown.
+
+    Args:
+        directories: of the runs.
+        skip: first steps of each run that are left out.
+
+    Raises:
+        ConfigError: there are too few runs or steps, or they do not compare.
+        DataError: a run has no metrics.
+    """
+    if len(directories) < 2:
+        raise ConfigError("report scaling needs runs of at least two sizes")
+    if repeated := {str(d) for d in directories if directories.count(d) > 1}:
+        raise ConfigError(f"report scaling: {', '.join(repeated)} is given twice")
+    settings = [dict(_flat(read_tree(path / "config.yaml"))) for path in directories]
+    rows = [_timed(path) for path in directories]
+    window = _window(directories, rows, settings, skip)
+    names = _names(directories)
+    runs = [
+        _measure(path, name, found, chosen, window)
+        for path, name, found, chosen in zip(directories, names, rows, settings, strict=True)
+    ]
+    check_comparable(runs)
+    check_tables(runs)
+    return render_page(runs, window, list(_missing(directories, runs)))
+
+
+def _measure(
+    path: Path, name: str, rows: Sequence[Row], settings: Mapping[str, Any], window: Window
+) -> Measured:
+    ranks, nodes = _sizes(path)
+    compared = [_without_apart(row) for row in rows if window.first <= row["step"] <= window.last]
+    seconds = [row[STEP_SECONDS] for row in compared]
+    tokens = sum(row.get(TOKENS) or 0.0 for row in compared)
+    return Measured(
+        name=name,
+        nodes=nodes,
+        ranks=ranks,
+        batch=settings["batch.size"],
+        on_gpus=any(_GPU in row for row in rows),
+        seconds=tuple(seconds),
+        tokens_per_s=tokens / sum(seconds) if tokens else None,
+        operators=mean_seconds(compared),
+        rank_hours=ranks * sum(row[STEP_SECONDS] for row in rows) / 3600,
+        settings=settings,
+    )
+
+
+def _timed(path: Path) -> list[Row]:
+    return [row for row in read_metrics(path) if row.get(STEP_SECONDS) is not None]
+
+
+def _without_apart(row: Row) -> Row:
+    spent = sum(row.get(name) or 0.0 for name in APART)
+    kept = {name: value for name, value in row.items() if name not in APART}
+    return {**kept, STEP_SECONDS: row[STEP_SECONDS] - spent}
+
+
+def _window(
+    directories: Sequence[Path],
+    rows: Sequence[Sequence[Row]],
+    settings: Sequence[Mapping[str, Any]],
+    skip: int,
+) -> Window:
+    """The steps that all runs have: responses grow as training goes on, so that other steps are
+    other work."""
+    warmup = max(int(chosen.get("critic.warmup_steps") or 0) for chosen in settings)
+    lasts = [max((row["step"] for row in found), default=0) for found in rows]
+    window = Window(max(skip, warmup) + 1, min(lasts))
+    if window.num_steps < FEWEST_STEPS:
+        shortest = directories[lasts.index(window.last)]
+        raise ConfigError(
+            f"{shortest}: {window.last} steps done; at least {FEWEST_STEPS} after the first "
+            f"{window.first - 1}, which are not counted, are needed"
+        )
+    return window
+
+
+def _sizes(path: Path) -> tuple[int, int]:
+    """Ranks and nodes of a run."""
+    facts = path / "facts.json"
+    try:
+        text = str(json.loads(facts.read_bytes()).get("ranks", "")) if facts.exists() else ""
+    except (ValueError, AttributeError):
+        raise DataError(f"{facts}: not JSON; delete it and try again") from None
+    if match := re.match(r"(\d+) on (\d+) node", text):
+        return int(match.group(1)), int(match.group(2))
+    if jobs := read_jobs(path / "job"):
+        return int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])
+    raise ConfigError(
+        f"{path}: how many ranks it has is written to facts.json when it ends, or to "
+        "job/submitted.jsonl when it is submitted; it has neither: let it end first"
+    )
+
+
+def _missing(directories: Sequence[Path], runs: Sequence[Measured]) -> Iterator[str]:
+    sizes = len({run.ranks for run in runs})
+    if sizes < FEWEST_SIZES:
+        yield f"Centres ask for at least {FEWEST_SIZES} sizes; these runs have {sizes}."
+    if not runs[0].on_gpus:
+        yield "These runs were on CPU ranks; a machine's own scaling needs runs on its GPUs."
+    yield "GPU utilisation is not recorded by the runs; take it from the centre's job report."
+    for path in directories:
+        if not (path / "job" / "job.sbatch").exists():
+            yield f"{path}: no job/job.sbatch to attach; it was not started by `submit`."
+
+
+def _names(directories: Sequence[Path]) -> list[str]:
+    """The last parts of the paths, or the paths where those are alike."""
+    short = [path.name for path in directories]
+    return short if len(set(short)) == len(short) else list(map(str, directories))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,39 @@
+"""Ask a run that is under way to save a checkpoint and go on.
+
+The request is a file in the run directory, which the run looks for every few seconds; it saves
+after the step under way. RUN is a run directory or the name of one below runs/. `stop RUN
+--cancel` withdraws a request that waits.
+
+examples:
+  python -m verl_hpc save ppo_lab
+  python -m verl_hpc save runs/ppo_lab
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_hpc.cli.status_text import Status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="run directory or name")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.stop_request import ask
+    from verl_hpc.cluster.status_runs import find_run
+    from verl_hpc.config.requests import Request
+
+    ask(find_run(arguments.run), Request(kind="save"), _promise)
+    return 0
+
+
+def _promise(status: Status) -> str:
+    from verl_hpc.metrics.text import duration
+
+    pace = status.progress.seconds
+    about = "" if pace is None else f", which takes {duration(pace)}"
+    return f"it finishes the step under way{about}, saves and goes on"

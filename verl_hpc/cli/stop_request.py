@@ -1,0 +1,74 @@
+"""Leaving a request for a run, and saying what becomes of it; `stop` and `save` share it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from verl_hpc.cli.status import read_status
+from verl_hpc.cli.status_text import Status, headline
+from verl_hpc.config.requests import Request, leave_request, read_request, withdraw
+from verl_hpc.errors import ClusterError, ConfigError
+
+
+def ask(directory: Path, request: Request, promise: Callable[[Status], str]) -> None:
+    """Leave the request and print what will happen.
+
+    Args:
+        directory: of the run.
+        request: what is asked.
+        promise: says in one sentence what a run in this state will do.
+
+    Raises:
+        ClusterError: the run is over or waits in the queue.
+        ConfigError: what is asked cannot be, or the directory cannot be written.
+    """
+    status = read_status(directory, time.time())
+    _refuse_absent(status, request)
+    text = promise(status)
+    before = read_request(directory)
+    leave_request(directory, request)
+    if before is not None:
+        print(f"replaces: {described(before)}")
+    print(f"{directory}: {text}.")
+    if status.state.name in ("no heartbeat", "unknown", "not started"):
+        print(
+            f"It may be gone, though ({headline(status)}): a request waits for the next start; "
+            f"`python -m verl_hpc stop {directory} --cancel` withdraws it."
+        )
+
+
+def cancel(directory: Path) -> None:
+    """Withdraw the request that waits, and say which it was."""
+    waiting = read_request(directory)
+    try:
+        withdraw(directory)
+    except OSError as error:
+        raise ConfigError(f"cannot withdraw a request in {directory}: {error}") from None
+    if waiting is None:
+        print(f"{directory}: no request waits")
+    else:
+        print(f"{directory}: withdrawn: {described(waiting)}")
+
+
+def described(request: Request) -> str:
+    """'stop after step 50, asked by ann'."""
+    after = f" after step {request.after_step}" if request.after_step else ""
+    return f"{request.kind}{' now' if request.now else ''}{after}, asked by {request.by}"
+
+
+def _refuse_absent(status: Status, request: Request) -> None:
+    """Requests outlive jobs: one that nobody is there to read would surprise the next start."""
+    state = status.state
+    if state.is_over:
+        raise ClusterError(
+            f"{status.run} is not under way ({headline(status)}): there is nothing to "
+            f"{request.kind}"
+        )
+    if state.name == "queued":
+        job = state.detail.removeprefix("job ")
+        raise ClusterError(
+            f"{status.run} is not under way ({headline(status)}): `scancel {job}` takes it out of "
+            "the queue"
+        )

@@ -1,0 +1,86 @@
+"""Logs of a run's starts: job/attempts/K/NODE.log, in which srun puts a rank before each line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_hpc.errors import ClusterError
+
+_LABEL = re.compile(r"^ *(\d+): ")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a log, without its label."""
+
+    node: str
+    rank: int | None
+    """None for what srun itself says."""
+    text: str
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f" {self.rank}"
+        return f"{self.node}{rank}: {self.text}"
+
+
+def attempts_of(run: Path) -> list[int]:
+    """Numbers of the starts that have logs, oldest first."""
+    directory = run / "job" / "attempts"
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def attempt_directory(run: Path, attempt: int | None = None) -> Path:
+    """Logs of one start; of the last one if no number is given.
+
+    Raises:
+        ClusterError: there are no logs, or none of this start.
+    """
+    known = attempts_of(run)
+    if not known:
+        raise ClusterError(
+            f"{run} has no logs: no batch script has started it yet, or mpiexec did, whose output "
+            "goes where it was started from"
+        )
+    chosen = known[-1] if attempt is None else attempt
+    if chosen not in known:
+        raise ClusterError(
+            f"--attempt {attempt}: {run} has logs of the attempts {', '.join(map(str, known))}"
+        )
+    return run / "job" / "attempts" / str(chosen)
+
+
+def node_logs(attempt: Path) -> list[Path]:
+    """The log of each node, in the order of their names: n2 before n10."""
+    return sorted(attempt.glob("*.log"), key=_natural)
+
+
+def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
+    """The lines of one node's log.
+
+    Args:
+        log: the file; its name is the node's.
+        rank: only this rank's lines.
+    """
+    with log.open("rb") as file:
+        for line in file:
+            parsed = parse_line(log.stem, line)
+            if rank is None or parsed.rank == rank:
+                yield parsed
+
+
+def parse_line(node: str, line: bytes) -> Line:
+    """Take srun's label off a line; bytes that are no UTF-8 are replaced."""
+    text = line.decode("utf-8", errors="replace").rstrip("\r\n")
+    match = _LABEL.match(text)
+    if match is None:
+        return Line(node, None, text)
+    return Line(node, int(match.group(1)), text[match.end() :])
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    parts = re.split(r"(\d+)", path.stem)
+    return [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in parts if p]

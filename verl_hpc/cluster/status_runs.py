@@ -1,0 +1,103 @@
+"""Run directories: which there are, and which one a word on the command line means."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+
+RUNS = Path("runs")
+"""Where a run's directory is unless its configuration says otherwise."""
+_DEPTH = 3
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory is a run's: it has started, or has been submitted."""
+    if (path / "manifest.json").is_file():  # a checkpoint keeps its run's configuration, too
+        return False
+    return (path / "config.yaml").is_file() or (path / "job" / "config.yaml").is_file()
+
+
+def runs_below(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Run directories in `directory`, at most `depth` levels down; a run has none inside."""
+    try:
+        found = sorted(path for path in directory.iterdir() if path.is_dir())
+    except OSError:
+        return
+    for path in found:
+        if path.is_symlink():
+            continue
+        if is_run(path):
+            yield path
+        elif depth > 1:
+            yield from runs_below(path, depth - 1)
+
+
+def find_run(word: str, below: Path = RUNS) -> Path:
+    """The run that a word means: a run directory, or the name of one in `below`.
+
+    Raises:
+        ConfigError: there is none; the nearest names are given.
+    """
+    for path in (Path(word), below / word):
+        if is_run(path):
+            return path
+    raise ConfigError(f"{word}: {_reason(word, below)}")
+
+
+def newest_run(below: Path = RUNS) -> Path:
+    """The run that was last at work.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    runs = list(runs_below(below))
+    if not runs:
+        raise ConfigError(f"{below}: no runs here; name a run directory")
+    return max(runs, key=last_activity)
+
+
+def last_activity(run: Path) -> float:
+    """When a run last wrote something, in seconds since the epoch."""
+    names = ("heartbeat.json", "metrics.jsonl", "config.yaml", "job/submitted.jsonl")
+    times = [(run / name).stat().st_mtime for name in names if (run / name).exists()]
+    return max(times, default=0.0)
+
+
+def total_steps(run: Path) -> int | None:
+    """Steps that a run's configuration asks for; None if that cannot be read."""
+    for name in ("config.yaml", "job/config.yaml"):
+        try:
+            text = (run / name).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # What dump_config writes; to parse all of it takes longer than everything else here.
+        if match := re.search(r"^steps: (\d+)$", text, re.MULTILINE):
+            return int(match.group(1))
+    return None
+
+
+def restart_budget(run: Path) -> int | None:
+    """Times that Slurm starts a job again unasked; None for a chain, and if none was submitted."""
+    try:
+        text = (run / "job" / "site.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"^restarts:\n +by: requeue\n +most: (\d+)$", text, re.MULTILINE)
+    return int(match.group(1)) if match else None
+
+
+def _reason(word: str, below: Path) -> str:
+    names = [str(path.relative_to(below)) for path in runs_below(below)]
+    # Somebody may leave out the directories between.
+    near = [name for name in names if name.endswith(f"/{word}")]
+    near += difflib.get_close_matches(word.removeprefix(f"{below}/"), names, n=3, cutoff=0.5)
+    what = "is no run directory: it has no config.yaml" if Path(word).exists() else "no such run"
+    if near:
+        return f"{what}; did you mean {' or '.join(dict.fromkeys(near))}?"
+    if names:
+        return f"{what}; `python -m verl_hpc list` shows the {len(names)} runs in {below}/"
+    return f"{what}, and {below}/ has none; give the path of a run directory"

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 MIB = 2**20
+FROM = "<!-- what the script wrote -->"
+TO = "<!-- end of what the script wrote -->"
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
@@ -54,17 +56,30 @@ def machine_markdown(facts: Mapping[str, Any]) -> str:
         f"{facts['python']}; {packages}. OpenMP settings in the environment: {openmp or 'none'}. "
         "Load average when it started (1, 5, 15 minutes): "
         f"{', '.join(map(str, facts['load_average']))}; anything above a few tenths is other "
-        "people's work on the same cores."
+        "programs on the same cores."
     )
 
 
 def report(markdown: str, record: Any, markdown_file: Path | None, json_file: Path | None) -> None:
-    """Print the tables; write them and the raw record where asked."""
+    """Print the tables; write them and the raw record where asked.
+
+    A Markdown file that has a line FROM and a line TO keeps what is outside them.
+    """
     print(markdown)
     if markdown_file is not None:
-        markdown_file.write_text(markdown + "\n", encoding="utf-8")
+        before, after = _around(markdown_file)
+        text = f"{before}{FROM}\n\n{markdown}\n\n{TO}\n{after}"
+        markdown_file.write_text(text, encoding="utf-8")
     if json_file is not None:
         json_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _around(file: Path) -> tuple[str, str]:
+    if not file.exists():
+        return "", ""
+    before, _, rest = file.read_text(encoding="utf-8").partition(f"{FROM}\n")
+    _, found, after = rest.partition(f"{TO}\n")
+    return (before, after) if found else ("", "")
 
 
 def _version(package: str) -> str | None:

@@ -71,5 +71,15 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 
 
 def shown(words: Sequence[str]) -> list[str]:
-    """A command line without the directories of this machine."""
-    return [Path(word).name if word.startswith("/") else word for word in words]
+    """A command line that others can repeat: no directories of this machine, no output files."""
+    found: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        if word in ("--keep", "--json", "--markdown"):
+            next(remaining, None)
+        elif word.endswith("-python"):
+            next(remaining, None)
+            found += [word, "VENV/bin/python"]
+        else:
+            found.append(Path(word).name if word.startswith("/") else word)
+    return found

@@ -90,7 +90,7 @@ def test_gradients_that_are_reduced_in_the_background(here, tiny_model, monkeypa
 
     monkeypatch.setattr(optimizer, "DistributedDataParallel", in_buckets)
     engine = build_engine(here, directory, layout, max_tokens=64)
-    if layout.dp > 1:  # with one replica there is nothing to send
+    if layout.dp > 1 and layout.pp == 1:  # a stage of this model may be one bucket
         assert len(engine._chunks[0].buffers[0].buckets) > 1
     assert [step(engine, batch)[0] for batch in batches] == [
         pytest.approx(metrics, rel=1e-6) for metrics in expected

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from verl_hpc.runtime import environment
+from verl_hpc.runtime import environment, gloo
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
 from verl_hpc.runtime.watchdog import Watchdog
@@ -112,6 +112,7 @@ def start_torch(
             address, port, world.size, is_master=False, wait_for_workers=False, timeout=timeout
         )
 
+    gloo.share_device()
     backend = "gloo"
     if world.device != "cpu":
         torch.cuda.set_device(world.device)

@@ -11,6 +11,9 @@ from megatron.core import parallel_state, tensor_parallel
 
 from verl_hpc.layout.megatron import TrainLayout
 
+_ours: list[dist.ProcessGroup] = []
+"""Groups of the current layout."""
+
 
 def start_model_parallel(layout: TrainLayout, seed: int) -> None:
     """Create the groups of `layout` over all ranks, replacing those of an earlier layout.
@@ -22,18 +25,33 @@ def start_model_parallel(layout: TrainLayout, seed: int) -> None:
     stop_model_parallel()
     # The pipeline layout that Megatron-core logs for every stage is in the run's own log.
     logging.getLogger("megatron.core").setLevel(logging.WARNING)
+    before = set(_groups())
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
     )
+    _ours.extend(group for group in _groups() if group not in before)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
 
 
+def _groups() -> list[dist.ProcessGroup]:
+    """Every group of this process."""
+    return list(dist.distributed_c10d._world.pg_map)
+
+
 def stop_model_parallel() -> None:
-    """Forget the groups of the current layout, if there is one."""
+    """Free the groups of the current layout, if there is one.
+
+    Megatron-core only forgets most of them; their threads and connections would stay.
+    """
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
+    living = set(_groups())
+    for group in _ours:
+        if group in living:
+            dist.destroy_process_group(group)
+    _ours.clear()
 
 
 def generator_states() -> dict[str, torch.Tensor]:

@@ -1,0 +1,61 @@
+"""The lab, and one run in it to which nothing happens."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.runs import Run, write_run
+from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
+from verl_hpc.testing.tiny import make_tiny_model
+
+REQUIRED = "VERL_HPC_REQUIRE_SLURM"
+"""Set it to 1 where the tier must not be skipped."""
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    """Skips what needs Slurm where there is none."""
+    if (reason := missing()) is not None:
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(f"{REQUIRED}=1, and {reason}")
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def lab(slurm):
+    """Four nodes for the whole session."""
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory,
+        Lab(LabSettings(directory=Path(directory))) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return make_tiny_model(
+        tmp_path_factory.mktemp("model"),
+        "qwen2",
+        tied=True,
+        hidden_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=2,
+    )
+
+
+@pytest.fixture
+def run(lab, model, tmp_path):
+    """A run that is not submitted yet."""
+    return Run(lab, write_run(tmp_path, model))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(lab, model, tmp_path_factory):
+    """The run to which nothing happened, over and well."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    run = Run(lab, write_run(directory, model)).submit("checkpoint.every=1")
+    run.finish()
+    return run

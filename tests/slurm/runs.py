@@ -1,0 +1,214 @@
+"""Runs of the real trainer as jobs of the lab, and what became of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from tests.jobs.launch import differing
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.cluster.slurm_tools import job_details
+from verl_hpc.testing.slurm_lab import Lab
+from verl_hpc.testing.slurm_lab.processes import wait_for
+
+ROOT = Path(__file__).parents[2]
+STEPS = 6
+RESTART = 85
+PATIENCE_S = 240.0
+"""How long anything may take on a machine that does other things, too."""
+_OVER = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"}
+
+# An untrained model answers nothing right; this gives it something to learn from. The pause makes
+# a step long for as long as a test likes, at no cost: the machine has few cores.
+REWARD = """
+import time
+from pathlib import Path
+
+PAUSE_S = Path(__file__).with_name("pause_s")
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    time.sleep(float(PAUSE_S.read_text()))
+    return (sum(map(ord, solution_str)) % 5) / 4
+"""
+
+
+def write_run(directory: Path, model: Path, **changes: object) -> Path:
+    """A GRPO run of about a second a step, two ranks; returns its configuration file."""
+    reward = directory / "reward.py"
+    reward.write_text(REWARD)
+    set_pause(directory, 0.2)
+    tree = {
+        "name": "run",
+        "recipe": "grpo",
+        "steps": STEPS,
+        "directory": str(directory),
+        "model": {"path": str(model), "dtype": "float32"},
+        "optimizer": {"lr": 1e-3},
+        "batch": {"size": 4, "mini_batches": 2},
+        "rollout": {
+            "engine": "hf",
+            "num_samples": 2,
+            "max_prompt_tokens": 120,
+            "max_response_tokens": 6,
+        },
+        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 50}},
+        "reward": {"function": f"{reward}:compute_score"},
+        # Other saves than those under test only where a test wants them.
+        "checkpoint": {"every": 0, "keep": 99},
+        "metrics": {"terminal": "lines", "report": False},
+    }
+    path = directory / "run.yaml"
+    path.write_text(yaml.safe_dump(tree | changes))
+    return path
+
+
+def set_pause(directory: Path, seconds: float) -> None:
+    """How long scoring one of a rank's four responses takes, from now on."""
+    fresh = directory / "pause_s.new"
+    fresh.write_text(str(seconds))
+    fresh.replace(directory / "pause_s")
+
+
+class Run:
+    """A run directory, and the job that trains into it."""
+
+    def __init__(self, lab: Lab, config: Path) -> None:
+        tree = yaml.safe_load(config.read_text())
+        self.lab = lab
+        self.config = config
+        self.directory = Path(tree["directory"]) / tree["name"]
+        self.job = ""
+
+    def try_to_submit(
+        self, *words: str, nodes: int = 2, minutes: int = 30
+    ) -> subprocess.CompletedProcess[str]:
+        """`python -m verl_hpc.submit`, one rank a node."""
+        command = [sys.executable, "-m", "verl_hpc.submit", "--config", str(self.config)]
+        command += ["--cluster", str(ROOT / "slurm/lab.yaml"), "--nodes", str(nodes)]
+        command += ["--time", str(minutes), "site.tasks_per_node=1"]
+        return subprocess.run(
+            [*command, f"site.python={sys.executable}", *words],
+            cwd=self.config.parent,
+            env=os.environ | self.lab.environment,
+            capture_output=True,
+            text=True,
+        )
+
+    def submit(self, *words: str, **options: int) -> Run:
+        """Submit it, once earlier jobs of it are gone from the queue."""
+        in_queue = lambda: self.job in self.lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
+        assert wait_for(lambda: not in_queue(), PATIENCE_S), f"still in the queue: {self}"
+        done = self.try_to_submit(*words, **options)
+        assert done.returncode == 0, done.stderr
+        self.job = done.stdout.split()[1].rstrip(":")
+        return self
+
+    @property
+    def details(self) -> dict[str, str]:
+        return job_details(self.job, lambda words: self.lab.run(*words))
+
+    @property
+    def state(self) -> str:
+        return self.details["JobState"]
+
+    @property
+    def restarts(self) -> int:
+        return int(self.details["Restarts"])
+
+    @property
+    def nodes(self) -> str:
+        return self.details["NodeList"]
+
+    @property
+    def exit_status(self) -> int:
+        """Of the batch script."""
+        return int(self.details["ExitCode"].partition(":")[0])
+
+    @property
+    def log(self) -> str:
+        """What the batch script said, in all its lives."""
+        return (self.directory / f"job/slurm-{self.job}.log").read_text()
+
+    @property
+    def rank_logs(self) -> str:
+        """What ranks said, in all lives of all jobs."""
+        files = sorted((self.directory / "job/attempts").glob("[0-9]*/*.log"))
+        return "".join(f"== {file.parent.name}/{file.name}\n{file.read_text()}" for file in files)
+
+    @property
+    def attempts(self) -> int:
+        return len(list((self.directory / "job/attempts").glob("[0-9]*")))
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps that were saved, oldest first."""
+        steps = complete_steps(self.directory / "checkpoints")
+        return sorted(int(step.name.rpartition("_")[2]) for step in steps)
+
+    @property
+    def steps_done(self) -> int:
+        file = self.directory / "metrics.jsonl"
+        return file.read_text().count("\n") if file.exists() else 0
+
+    def signal(self, name: str) -> None:
+        """To all ranks, by Slurm."""
+        self.lab.run("scancel", f"--signal={name}", self.job)
+
+    def ranks(self) -> dict[int, int]:
+        """Process ids of the ranks by their number, those that run Python."""
+        found = {}
+        for node in self.lab.settings.node_names:
+            for process in self.lab.processes_of(node):
+                number = self._rank_of(process)
+                if number is not None:
+                    found[number] = process
+        return found
+
+    def _rank_of(self, process: int) -> int | None:
+        try:
+            command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return None
+        ours = f"SLURM_JOB_ID={self.job}".encode() in variables
+        if not ours or b"train" not in command or b"python" not in command[0]:
+            return None
+        numbers = [v for v in variables if v.startswith(b"SLURM_PROCID=")]
+        return int(numbers[0].partition(b"=")[2]) if numbers else None
+
+    def wait(self, condition, what: str) -> None:
+        """Until the condition holds; a job that ends, or does not get there, is a failure."""
+        gone = lambda: condition() or self.state in _OVER  # noqa: E731
+        in_time = wait_for(gone, PATIENCE_S, 0.1)
+        assert in_time and condition(), f"never {what}: {self}"
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait(lambda: self.steps_done >= step, f"{step} steps done")
+
+    def wait_for_life(self, number: int) -> None:
+        """Until the job, or the run's next one, has started this often; the first is 0."""
+        self.wait(lambda: self.attempts > number, f"started again, in life {number}")
+
+    def wait_for_end(self) -> str:
+        """The job's last state."""
+        over = wait_for(lambda: self.state in _OVER, PATIENCE_S, 0.2)
+        assert over, f"never over: {self}"
+        return self.state
+
+    def finish(self) -> None:
+        """Wait until all steps are done."""
+        assert self.wait_for_end() == "COMPLETED", str(self)
+
+    def assert_equals(self, undisturbed: Run) -> None:
+        """The last step is that of a run to which nothing happened, to the last bit."""
+        mine, theirs = (run.directory / "checkpoints/latest" for run in (self, undisturbed))
+        assert mine.resolve().name == theirs.resolve().name
+        assert differing(theirs, mine) == []
+
+    def __str__(self) -> str:
+        return f"job {self.job}: {self.details}\n{self.log}\n{self.rank_logs}"

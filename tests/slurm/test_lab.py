@@ -1,0 +1,77 @@
+"""The lab itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
+from verl_hpc.testing.slurm_lab.processes import is_alive
+from verl_hpc.testing.slurm_lab.settings import free_ports
+
+
+def command(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "verl_hpc.testing.slurm_lab", *map(str, words)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_several_labs_side_by_side(lab, tmp_path):
+    """Jobs of one do not show in the other, and its end does not touch the other."""
+    directory = tmp_path / "lab"
+    up = command("up", "--nodes", 2, "--dir", directory)
+    assert up.returncode == 0, up.stderr
+    assert up.stdout == f"export SLURM_CONF={directory}/slurm.conf\n"
+    assert command("env", "--dir", directory).stdout == up.stdout
+    assert command("up", "--dir", directory).returncode == 1
+    other = Lab(LabSettings(directory=directory, nodes=2))
+    assert sorted(other.run("srun", "-N2", "hostname").split()) == ["n0", "n1"]
+    lab.run("sbatch", "--output=/dev/null", "--wrap=sleep 60", "--job-name=mine")
+    assert "mine" in lab.run("squeue") and "mine" not in other.run("squeue")
+    left = [p for name in ("n0", "n1") for p in other.processes_of(name)]
+    assert left
+    assert command("down", "--dir", directory).returncode == 0
+    assert not any(map(is_alive, left))
+    assert command("env", "--dir", directory).returncode == 1
+    assert "mine" in lab.run("squeue")
+    lab.run("scancel", "--name=mine")
+
+
+def test_nodes_look_like_machines_of_their_own(lab):
+    look = "hostname; ls /dev/shm; getent hosts n3 >/dev/null && echo knows n3; touch /dev/shm/a"
+    for name in ("n1", "n2"):
+        words = lab.run("srun", f"--nodelist={name}", "sh", "-c", look)
+        assert words.splitlines() == [name, "knows n3"]
+
+
+def test_gpus_are_handed_out(slurm, tmp_path):
+    with Lab(LabSettings(directory=tmp_path, nodes=1, gpus=4)) as gpus:
+        words = ["srun", "--gpus-per-node=4", "--ntasks-per-node=4"]
+        seen = gpus.run(*words, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert seen.split() == ["0,1,2,3"] * 4
+        with pytest.raises(ClusterError, match="Requested node configuration is not available"):
+            gpus.run("srun", "--gpus-per-node=5", "true")
+
+
+def test_without_slurm_the_packages_are_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("verl_hpc.testing.slurm_lab.lab.SYSTEM_PATH", "/nowhere")
+    assert "apt-get install -y --no-install-recommends slurm-wlm munge" in (missing() or "")
+    with pytest.raises(ClusterError, match="slurmctld"):
+        Lab(LabSettings(directory=tmp_path)).up()
+
+
+def test_a_size_or_place_that_cannot_be(tmp_path):
+    with pytest.raises(ClusterError, match="at least one node"):
+        LabSettings(directory=tmp_path, nodes=0)
+    with pytest.raises(ClusterError, match="too long for the path of a socket"):
+        LabSettings(directory=tmp_path / ("x" * 100))
+
+
+def test_labs_that_start_together_choose_other_ports():
+    places = [Path(f"/lab/{number}") for number in range(20)]
+    assert len({free_ports(place, 5) for place in places}) > 15

@@ -1,0 +1,92 @@
+"""Submitting: with the command, with a script of launch/, several runs at once."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.runs import ROOT, STEPS, Run, write_run
+from verl_hpc.cluster.slurm_tools import job_details
+from verl_hpc.testing.slurm_lab import Lab, LabSettings
+from verl_hpc.testing.slurm_lab.processes import wait_for
+
+
+def test_a_run_over_two_nodes(undisturbed):
+    assert undisturbed.state == "COMPLETED"
+    assert undisturbed.nodes == "n[0-1]"
+    assert undisturbed.checkpoints == list(range(1, STEPS + 1))
+    attempt = undisturbed.directory / "job/attempts/latest"
+    assert {log.name for log in attempt.glob("*.log")} == {"n0.log", "n1.log"}
+    assert f"0: step {STEPS}/{STEPS}" in (attempt / "n0.log").read_text()
+    assert f"attempt 0: job {undisturbed.job} on n[0-1]" in undisturbed.log
+    assert not Path(f"/tmp/verl_hpc-{undisturbed.job}").exists()
+
+
+def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbed):
+    """Ports, scratch directories, shared memory: nothing has a fixed name."""
+    words = ["site.exclusive=false", "site.cores_per_node=4"]
+    words.append("site.extra_directives=[--nodelist=n0,n1]")
+    runs = [Run(lab, write_run(tmp_path, model, name=name)) for name in ("one", "two")]
+    for run in runs:
+        run.submit(*words)
+    for run in runs:
+        run.wait_for_step(1)
+    assert [run.state for run in runs] == ["RUNNING"] * 2
+    refused = runs[0].try_to_submit()
+    assert refused.returncode == 1
+    assert f"its job {runs[0].job} is RUNNING; wait for it" in refused.stderr
+    for run in runs:
+        run.finish()
+        assert run.nodes == "n[0-1]"
+        run.assert_equals(undisturbed)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """The repository, as far as the script needs it; what a run leaves is not left in it."""
+    for name in ("verl_hpc", "configs", "launch"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def test_a_script_of_launch(lab, checkout):
+    """sbatch, as its header says: PPO with vLLM, two nodes of two ranks."""
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    sizes = '{"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}'
+    model = ["-m", "verl_hpc.testing.tiny", "--out", "runs/lab_model", "--sizes", sizes]
+    model += ["--texts-of", "configs/run/ppo_lab.yaml"]
+    subprocess.run([sys.executable, *model], cwd=checkout, env=environ, check=True)
+    done = subprocess.run(
+        ["sbatch", "--parsable", "launch/ppo_lab.sbatch"],
+        cwd=checkout,
+        env=environ | lab.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    job = done.stdout.strip()
+    state = lambda: job_details(job, lambda words: lab.run(*words))["JobState"]  # noqa: E731
+    assert wait_for(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING"), 240, 0.5)
+    log = checkout / f"ppo_lab-{job}.log"
+    ranks = (checkout / "runs/ppo_lab/job/attempts/latest/n0.log").read_text()
+    assert state() == "COMPLETED", log.read_text() + ranks
+    assert "0: step 4/4" in ranks
+    assert (checkout / "runs/ppo_lab/checkpoints/latest").is_symlink()
+
+
+@pytest.fixture(scope="module")
+def big_lab(slurm, tmp_path_factory):
+    """One node like those of the site profiles."""
+    directory = tmp_path_factory.mktemp("lab")
+    with Lab(LabSettings(directory=directory, nodes=1, cpus=256, gpus=8)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "launch").glob("*.sbatch")), ids=lambda p: p.stem)
+def test_slurm_accepts_the_scripts_of_launch(big_lab, script, tmp_path):
+    shutil.copy(script, tmp_path)
+    words = ["--test-only", "--nodes=1", "--partition=debug"]
+    big_lab.run("sbatch", *words, tmp_path / script.name)

@@ -1,0 +1,217 @@
+"""Starting, stopping and breaking a lab."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+from pathlib import Path
+from typing import Self
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.testing.slurm_lab import processes
+from verl_hpc.testing.slurm_lab.settings import DEFAULT_PARTITION, LabSettings, free_ports
+
+INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
+SYSTEM_PATH = "/usr/sbin:/sbin"
+"""Where daemons are that are not on PATH."""
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "unshare")
+_DIRECTORIES = ("run", "log", "state", "spool", "munge", "dev", "tmp")
+_TIMEOUT_S = 60.0
+_NODE = """\
+hostname "$1"
+mount --bind "$2" /etc/hosts
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+exec slurmd -N "$1"
+"""
+"""What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own."""
+
+
+def missing() -> str | None:
+    """Why no lab can run here, and what to do about it; None if one can."""
+    absent = [name for name in _PROGRAMS if _which(name) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)}; as root: {INSTALL}"
+    if os.geteuid() != 0:
+        return "a lab needs root (that of a container will do): Slurm's daemons run jobs for users"
+    own_namespaces = [_which("unshare") or "unshare", "--uts", "--mount", "true"]
+    if subprocess.run(own_namespaces, capture_output=True).returncode:
+        return "this machine allows no namespaces; in a container, add the capability SYS_ADMIN"
+    return None
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=_path())
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
+
+
+class Lab:
+    """A cluster on this machine; a context manager that starts and stops it.
+
+    Raises:
+        ClusterError: by any method, if a program of Slurm fails; the message is the program's.
+    """
+
+    def __init__(self, settings: LabSettings) -> None:
+        self.settings = settings
+        self.directory = settings.directory
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that turn Slurm's commands to this lab."""
+        return {"SLURM_CONF": str(self.settings.slurm_conf)}
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.down()
+
+    def is_up(self) -> bool:
+        return self._daemon("slurmctld") is not None
+
+    def up(self) -> None:
+        """Start every daemon, without the jobs of an earlier time, and wait for all nodes.
+
+        Raises:
+            ClusterError: something is missing here, or the lab is up already.
+        """
+        if (reason := missing()) is not None:
+            raise ClusterError(reason)
+        if self.is_up():
+            raise ClusterError(f"the lab in {self.directory} is up; take it down first")
+        self._write_files()
+        try:
+            self._start_munge()
+            self.start_controller("-c")
+            for name in self.settings.node_names:
+                self.start_node(name)
+            self.wait_for_nodes()
+        except ClusterError as error:
+            self.down()
+            raise ClusterError(
+                f"{error}; what its daemons said is in {self.directory}/log"
+            ) from None
+
+    def down(self) -> None:
+        """End every daemon and every job, at once; logs stay."""
+        for file in sorted((self.directory / "run").glob("*.namespace")):
+            self.kill_node(file.stem)
+        for daemon in ("slurmctld", "munged"):
+            if (process := self._daemon(daemon)) is not None:
+                processes.end([process])
+
+    def run(self, *words: str | Path) -> str:
+        """What a command of Slurm prints."""
+        done = subprocess.run(
+            [str(word) for word in words],
+            env=os.environ | self.environment | {"PATH": _path()},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+        if done.returncode:
+            reason = done.stderr.strip() or f"exit status {done.returncode}"
+            raise ClusterError(f"{' '.join(map(str, words))}: {reason}")
+        return done.stdout
+
+    def start_controller(self, *options: str) -> None:
+        """Start slurmctld; without options it goes on with the jobs that it had."""
+        self.run("slurmctld", *options)
+        # A command that comes before it listens waits for seconds before it tries again.
+        if not processes.wait_for(self._controller_listens, _TIMEOUT_S):
+            raise ClusterError("slurmctld does not listen")
+
+    def stop_controller(self) -> None:
+        """End slurmctld, as for an upgrade; jobs go on."""
+        if (process := self._daemon("slurmctld")) is not None:
+            processes.end([process], _TIMEOUT_S)
+
+    def start_node(self, name: str) -> None:
+        """Boot a node."""
+        for room in ("spool", "tmp"):
+            (self.directory / room / name).mkdir(exist_ok=True)
+        command = ["unshare", "--uts", "--mount", "sh", "-ec", _NODE, "node", name]
+        self.run(*command, self.directory / "hosts")
+        if not processes.wait_for(lambda: self._daemon(name) is not None, _TIMEOUT_S):
+            raise ClusterError(f"slurmd of {name} did not start")
+        namespace = processes.namespace_of(self._daemon(name) or 0)
+        self._namespace_file(name).write_text(str(namespace))
+
+    def kill_node(self, name: str) -> None:
+        """Cut a node's power: all that runs there is gone, and the controller is not told."""
+        while left := self.processes_of(name):
+            processes.send(signal.SIGKILL, left)
+            processes.wait_for(lambda: not any(map(processes.is_alive, left)), 1.0)
+        self._namespace_file(name).unlink(missing_ok=True)
+
+    def processes_of(self, name: str) -> list[int]:
+        """Everything that runs on a node: slurmd, steps, ranks."""
+        file = self._namespace_file(name)
+        if not file.exists():
+            return []
+        # Numbers of namespaces are used again; the variable tells ours from a stranger's.
+        return [p for p in processes.in_namespace(file.read_text()) if self._is_ours(p)]
+
+    def wait_for_nodes(self) -> None:
+        """Wait until every node can take jobs."""
+        wanted = set(self.settings.node_names)
+        if not processes.wait_for(lambda: self._nodes("idle,mix,alloc") == wanted, _TIMEOUT_S, 0.2):
+            raise ClusterError(f"not ready: {' '.join(sorted(wanted - self._nodes('idle')))}")
+
+    def _nodes(self, states: str) -> set[str]:
+        words = ("--noheader", "--Node", "--responding", "--format=%N", f"--states={states}")
+        return set(self.run("sinfo", *words, f"--partition={DEFAULT_PARTITION}").split())
+
+    def _controller_listens(self) -> bool:
+        text = self.settings.slurm_conf.read_text()
+        port = int(text.partition("SlurmctldPort=")[2].split()[0])
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    def _namespace_file(self, name: str) -> Path:
+        return self.directory / "run" / f"{name}.namespace"
+
+    def _daemon(self, name: str) -> int | None:
+        process = processes.read_pid(self.directory / "run" / f"{name}.pid")
+        return process if process is not None and self._is_ours(process) else None
+
+    def _is_ours(self, process: int) -> bool:
+        (variable,) = self.environment.items()
+        return processes.has_variable(process, *variable)
+
+    def _write_files(self) -> None:
+        for room in _DIRECTORIES:
+            (self.directory / room).mkdir(parents=True, exist_ok=True)
+        (self.directory / "munge").chmod(0o700)
+        key = self.directory / "munge/key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(1024))
+        for index in range(self.settings.gpus):
+            device = self.directory / f"dev/gpu{index}"
+            if not device.exists():
+                os.mknod(device, stat.S_IFCHR | 0o666, Path("/dev/null").stat().st_rdev)
+        ports = free_ports(self.directory, self.settings.num_ports())
+        for file, text in self.settings.files(ports).items():
+            (self.directory / file).write_text(text)
+
+    def _start_munge(self) -> None:
+        # --force: the directory need not be below one that everybody may enter.
+        munge = self.directory / "munge"
+        self.run(
+            "munged",
+            "--force",
+            f"--key-file={munge}/key",
+            f"--seed-file={munge}/seed",
+            f"--log-file={self.directory}/log/munged.log",
+            f"--pid-file={self.directory}/run/munged.pid",
+            f"--socket={self.settings.munge_socket}",
+        )

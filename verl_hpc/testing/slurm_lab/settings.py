@@ -1,0 +1,184 @@
+"""What a lab looks like, and the configuration files that say so to Slurm."""
+
+from __future__ import annotations
+
+import os
+import socket
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_hpc.errors import ClusterError
+
+DEFAULT_PARTITION = "debug"
+URGENT_PARTITION = "urgent"
+"""Its jobs preempt those of the default partition, which go back into the queue."""
+
+_FIRST_PORT, _LAST_PORT = 12000, 32000
+"""Below those that the kernel hands out by itself."""
+_LONGEST_SOCKET_PATH = 107
+_HOSTS = Path("/etc/hosts")
+_CONTROLLER = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+# A job that is requeued waits until its credentials have expired: two minutes by default.
+AuthInfo=socket={munge_socket},cred_expire=5
+StateSaveLocation={directory}/state
+SlurmctldPidFile={directory}/run/slurmctld.pid
+SlurmctldLogFile={directory}/log/slurmctld.log
+SlurmctldDebug=info
+SlurmctldTimeout=10
+ReturnToService=2
+MinJobAge=3600
+MessageTimeout=30
+AccountingStorageType=accounting_storage/none
+"""
+_NODES = """\
+SlurmdSpoolDir={directory}/spool/%n
+SlurmdPidFile={directory}/run/%n.pid
+SlurmdLogFile={directory}/log/%n.log
+SlurmdDebug=info
+# More cores and memory than there are, on nodes that are one machine.
+SlurmdParameters=config_overrides
+# The PMIx plugins of two nodes would share a directory in /tmp.
+TmpFS={directory}/tmp/%n
+# Neither cgroups nor affinity: the lab runs in containers and without systemd.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+# A dead node is noticed after this many seconds.
+SlurmdTimeout=10
+KillWait={kill_wait_s}
+GresTypes=gpu
+PlugStackConfig={directory}/plugstack.conf
+include {directory}/nodes.conf
+"""
+_SCHEDULING = """\
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=2,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU={memory_per_cpu}
+PriorityType=priority/basic
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+PartitionName={default} Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
+PartitionName={urgent} Nodes=ALL PriorityTier=2 PreemptMode=OFF
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabSettings:
+    """Size and place of a lab."""
+
+    directory: Path
+    """Everything a lab keeps; absolute, and short enough for the path of a socket."""
+    nodes: int = 4
+    """They are called n0, n1, ..."""
+    cpus: int = 8
+    """Of each node, as Slurm counts them."""
+    gpus: int = 0
+    """Of each node; they are copies of /dev/null, enough for Slurm to hand out."""
+    grace_s: int = 30
+    """What preemption leaves a job between TERM and the end."""
+    kill_wait_s: int = 30
+    """What everything else leaves it between TERM and KILL; 30 is Slurm's own default."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise ClusterError(f"--nodes {self.nodes}: a lab has at least one node")
+        if len(str(self.munge_socket)) > _LONGEST_SOCKET_PATH:
+            raise ClusterError(
+                f"--dir {self.directory}: too long for the path of a socket; choose one of at "
+                f"most {_LONGEST_SOCKET_PATH - len('/run/munge.socket')} characters"
+            )
+
+    @property
+    def node_names(self) -> list[str]:
+        return [f"n{index}" for index in range(self.nodes)]
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.directory / "run/munge.socket"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.directory / "slurm.conf"
+
+    def files(self, first_port: int) -> dict[str, str]:
+        """Configuration files by name; ports from `first_port` on are the lab's."""
+        values = {
+            "directory": self.directory,
+            "host": socket.gethostname(),
+            "user": "root",
+            "controller_port": first_port,
+            "munge_socket": self.munge_socket,
+            "memory_per_cpu": max(_memory_mib() // self.cpus, 1),
+            "default": DEFAULT_PARTITION,
+            "urgent": URGENT_PARTITION,
+            "grace_s": self.grace_s,
+            "kill_wait_s": self.kill_wait_s,
+        }
+        return {
+            "slurm.conf": (_CONTROLLER + _NODES + _SCHEDULING).format(**values),
+            "nodes.conf": self._nodes_conf(first_port + 1),
+            "gres.conf": self._gres_conf(),
+            "plugstack.conf": "",
+            "hosts": f"{_HOSTS.read_text()}\n127.0.0.1 {' '.join(self.node_names)}\n",
+        }
+
+    def num_ports(self) -> int:
+        return self.nodes + 1
+
+    def _nodes_conf(self, first_port: int) -> str:
+        gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""
+        size = f"CPUs={self.cpus} RealMemory={_memory_mib()}{gres} State=UNKNOWN"
+        return "".join(
+            f"NodeName={name} NodeHostname={name} NodeAddr=127.0.0.1 Port={first_port + i} {size}\n"
+            for i, name in enumerate(self.node_names)
+        )
+
+    def _gres_conf(self) -> str:
+        if not self.gpus:
+            return ""
+        nodes, gpus = f"n[0-{self.nodes - 1}]", f"[0-{self.gpus - 1}]"
+        return f"NodeName={nodes} Name=gpu File={self.directory}/dev/gpu{gpus}\n"
+
+
+def free_ports(directory: Path, count: int) -> int:
+    """First of `count` ports in a row that nobody listens on.
+
+    The search starts at a place that depends on the directory, so that labs that come up at the
+    same moment do not choose alike.
+
+    Raises:
+        ClusterError: there are none.
+    """
+    span = _LAST_PORT - _FIRST_PORT - count
+    start = zlib.crc32(str(directory).encode()) % span
+    for offset in range(0, span, count):
+        first = _FIRST_PORT + (start + offset) % span
+        if all(map(_is_free, range(first, first + count))):
+            return first
+    raise ClusterError(f"no {count} free ports from {_FIRST_PORT} to {_LAST_PORT}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _memory_mib() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -37,6 +37,7 @@ def pytest_generate_tests(metafunc):
         )
 
 
+@pytest.mark.world(*LAYOUTS)
 @pytest.mark.parametrize("family, tied", MODELS)
 def test_everything_equals_transformers(here, tiny_model, reference, sizes, family, tied):
     sizes = dict(sizes)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from verl_hpc.checkpoint.store import read_manifest
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.errors import CheckpointError
@@ -45,10 +46,17 @@ def export_step(
         Number of parameters.
 
     Raises:
-        CheckpointError: `out` exists, the step is damaged, or what was written differs.
+        CheckpointError: `out` exists, the step is not there or damaged, or what was written
+            differs.
     """
     if out.exists():
         raise CheckpointError(f"--out {out} exists; choose a directory that does not")
+    if not step.is_dir():
+        raise CheckpointError(
+            f"--step {step}: no such directory; give a step directory, such as "
+            "runs/NAME/checkpoints/latest"
+        )
+    read_manifest(step)
     weights = open_weights(step)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

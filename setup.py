@@ -33,6 +33,8 @@ EXTRAS = {
     # Engine's PyTorch part builds against the site's CUDA (see docs/gpu.md).
     "gpu": [*COMPUTE, "torch==2.13.0", "vllm==0.32.0"],
     "track": ["tensorboard>=2.18,<3"],
+    # `hang` looks into processes with py-spy where it can; `attach` needs debugpy.
+    "debug": ["debugpy>=1.8.22,<2", "py-spy>=0.4.3,<0.5"],
     "dev": [
         "hypothesis>=6.100",
         "import-linter>=2.3",

@@ -15,9 +15,11 @@ from verl_hpc.errors import VerlHpcError
 
 VERBS = {
     "submit": "submit a configuration to Slurm, or show what would be submitted",
+    "doctor": "check a cluster before a run waits for it: login node, nodes, network, disks",
     "train": "run a configuration on the MPI ranks this is started on",
     "status": "what a run does now: state, step, pace, rewards, time to go",
     "list": "one line for each run, newest first",
+    "hang": "where every rank is: stacks of all of them, the late ones first",
     "logs": "what the ranks said, or the first failure among them",
     "stop": "ask a run to save and leave for good",
     "save": "ask a run to save a checkpoint and go on",

@@ -30,6 +30,10 @@ class Control:
         self.comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.num_waits = 0
+        """Waits begun; every rank begins the same ones in the same order."""
+        self.waiting_since: float | None = None
+        """Seconds since the epoch; None while this rank waits for nobody."""
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
@@ -37,40 +41,49 @@ class Control:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        _wait(self.comm.Ibarrier())
+        self._wait(self.comm.Ibarrier())
 
     def allgather(self, value: T) -> list[T]:
         """The values of all ranks, in rank order."""
         data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
         sizes: Any = np.empty(self.size, dtype=np.int64)
-        _wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
+        self._wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
-        _wait(self.comm.Iallgatherv(data, [gathered, (sizes, starts)]))
+        self._wait(self.comm.Iallgatherv(data, [gathered, (sizes, starts)]))
         return _unpickle(gathered, starts, sizes)
 
     def gather(self, value: T, root: int = 0) -> list[T]:
         """The values of all ranks on the root, in rank order; nothing elsewhere."""
         data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
         sizes: Any = np.empty(self.size, dtype=np.int64)
-        _wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
+        self._wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         if self.rank != root:
-            _wait(self.comm.Igatherv(data, None, root))
+            self._wait(self.comm.Igatherv(data, None, root))
             return []
         gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
-        _wait(self.comm.Igatherv(data, [gathered, (sizes, starts)], root))
+        self._wait(self.comm.Igatherv(data, [gathered, (sizes, starts)], root))
         return _unpickle(gathered, starts, sizes)
 
     def broadcast(self, value: T | None, root: int = 0) -> T:
         """The root's value on every rank."""
         data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
         size = np.array([data.size], dtype=np.int64)
-        _wait(self.comm.Ibcast(size, root))
+        self._wait(self.comm.Ibcast(size, root))
         if self.rank != root:
             data = np.empty(int(size[0]), dtype=np.uint8)
-        _wait(self.comm.Ibcast(data, root))
+        self._wait(self.comm.Ibcast(data, root))
         return pickle.loads(data.tobytes())  # noqa: S301 (as above)
+
+    def _wait(self, request: MPI.Request) -> None:
+        self.num_waits += 1
+        self.waiting_since = time.time()
+        pause = 0.0
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(pause + 0.0001, _LONGEST_SLEEP_S)
+        self.waiting_since = None
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one."""
@@ -105,10 +118,3 @@ def _unpickle(data: Any, starts: Any, sizes: Any) -> list[Any]:
         pickle.loads(data[a : a + n].tobytes())  # noqa: S301
         for a, n in zip(starts, sizes, strict=True)
     ]
-
-
-def _wait(request: MPI.Request) -> None:
-    pause = 0.0
-    while not request.Test():
-        time.sleep(pause)
-        pause = min(pause + 0.0001, _LONGEST_SLEEP_S)

@@ -75,7 +75,7 @@ def session(
         control = Control(comm)
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()
-        watchdog = Watchdog(world.rank, world.size, world.host, late_after_s)
+        watchdog = Watchdog(world.rank, world.size, world.host, late_after_s, waits=control)
         watchdog.start(stores())
         try:
             yield Session(world, control, watchdog, reporter)

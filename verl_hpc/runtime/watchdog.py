@@ -1,20 +1,32 @@
 """Reports the ranks that are late, and what they are in.
 
-Each rank counts the operators it has entered; all ranks of a placement enter the same ones in the
-same order. A thread publishes the count in the job's store; rank 0's thread compares them. It
-only reports: what ends a hung job is the collective timeout.
+Each rank counts the operators it has entered, and its waits for other ranks; all ranks of a
+placement enter the same ones in the same order. A thread publishes the counts in the job's store;
+rank 0's thread compares them and leaves ranks.json for `hang` and the dashboard. It only reports:
+what ends a hung job is the collective timeout.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from verl_hpc.cluster.ranks import (
+    HISTORY,
+    MOST_HISTORIES,
+    Progress,
+    Ranks,
+    late_ranks,
+    write_ranks,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -22,32 +34,18 @@ if TYPE_CHECKING:
 _KEY = "verl_hpc/progress/{}"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where one rank is: the `count`-th operator it entered, `seconds` ago."""
+class Waits(Protocol):
+    """The part of the control plane that tells where a rank is inside an operator."""
 
-    rank: int
-    count: int
-    operator: str
-    seconds: float
-    host: str = ""
-
-
-def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progress]:
-    """Ranks that hold up the others, the furthest behind first.
-
-    A rank is late when others have entered a later operator and it has been in its own for longer
-    than `late_after_s`. When all are equally far, nobody is.
-    """
-    ahead = max(p.count for p in progress)
-    late = [p for p in progress if p.count < ahead and p.seconds > late_after_s]
-    return sorted(late, key=lambda p: (p.count, p.rank))
+    num_waits: int
+    waiting_since: float | None
 
 
 def describe(late: Sequence[Progress], progress: Sequence[Progress], most: int = 8) -> str:
     """One line a late rank, and where the ranks are that wait for them."""
-    ahead = max(progress, key=lambda p: p.count)
-    waiting = sum(p.count == ahead.count for p in progress)
+    ahead = max(progress, key=lambda p: p.position)
+    behind = {p.rank for p in late}
+    waiting = sum(p.count == ahead.count and p.rank not in behind for p in progress)
     lines = [
         f"  rank {p.rank} on {p.host}: in {p.operator!r} for {p.seconds:.0f} s" for p in late[:most]
     ]
@@ -61,6 +59,9 @@ class Watchdog:
     """Publishes this rank's progress; on rank 0, reports late ranks.
 
     `enter` is what the main thread calls at each operator; it takes no lock and no message.
+
+    Args:
+        waits: tells whether this rank waits for others; without it only operators are compared.
     """
 
     def __init__(
@@ -70,18 +71,26 @@ class Watchdog:
         host: str,
         late_after_s: float,
         write: Callable[[str], object] = sys.stderr.write,
+        waits: Waits | None = None,
     ) -> None:
         self.rank, self.size, self.host = rank, size, host
         self.late_after_s = late_after_s
+        self.interval_s = min(late_after_s / 4, 10.0)
+        self.run_directory: Path | None = None
+        """Where rank 0 leaves ranks.json; None for nowhere."""
         self._write = write
-        self._now = (0, "start-up", time.monotonic())
+        self._waits = waits
+        # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
+        self._now = (0, "start-up", time.time())
+        self._history: deque[tuple[str, float]] = deque([self._now[1:]], HISTORY)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._reported: frozenset[tuple[int, int]] = frozenset()
 
     def enter(self, operator: str) -> None:
         """Say that this rank starts `operator`."""
-        self._now = (self._now[0] + 1, operator, time.monotonic())
+        self._now = (self._now[0] + 1, operator, time.time())
+        self._history.append(self._now[1:])
 
     @property
     def operator(self) -> str:
@@ -89,9 +98,8 @@ class Watchdog:
 
     def start(self, store: TCPStore) -> None:
         """Publish and watch through `store`, a connection that no other thread uses."""
-        interval = min(self.late_after_s / 4, 10.0)
         self._thread = threading.Thread(
-            target=self._run, args=(store, interval), name="verl_hpc-watchdog", daemon=True
+            target=self._run, args=(store,), name="verl_hpc-watchdog", daemon=True
         )
         self._thread.start()
 
@@ -100,27 +108,60 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join(timeout=5)
 
-    def _run(self, store: TCPStore, interval: float) -> None:
-        store.set_timeout(timedelta(seconds=max(interval, 1.0)))
-        while not self._stop.wait(interval):
+    def _run(self, store: TCPStore) -> None:
+        store.set_timeout(timedelta(seconds=max(self.interval_s, 1.0)))
+        wait = 0.0
+        while not self._stop.wait(wait):
+            wait = self.interval_s
             try:
                 self._publish(store)
                 if self.rank == 0:
                     self._watch(store)
-            except RuntimeError:
+            except (RuntimeError, OSError):
                 # The store is gone or slow: the job is ending, or ranks have not published yet.
+                # Or the run directory cannot be written, of which the heartbeat tells.
                 continue
 
     def _publish(self, store: TCPStore) -> None:
-        count, operator, since = self._now
-        state = [count, operator, time.monotonic() - since, self.host]
+        waits = self._waits
+        state = {
+            "now": self._now,
+            "host": self.host,
+            "pid": os.getpid(),
+            "num_waits": waits.num_waits if waits else 0,
+            "waiting_since": waits.waiting_since if waits else None,
+            "time": time.time(),
+            "history": list(self._history) if self.rank < MOST_HISTORIES else [],
+        }
         store.set(_KEY.format(self.rank), json.dumps(state))
 
     def _watch(self, store: TCPStore) -> None:
         found = store.multi_get([_KEY.format(rank) for rank in range(self.size)])
-        progress = [Progress(rank, *json.loads(text)) for rank, text in enumerate(found)]
+        now = time.time()
+        progress = [_progress(rank, json.loads(text), now) for rank, text in enumerate(found)]
         late = late_ranks(progress, self.late_after_s)
         episode = frozenset((p.rank, p.count) for p in late)
         if episode - self._reported:
             self._write(describe(late, progress))
         self._reported = episode
+        if self.run_directory is not None:
+            job = os.environ.get("SLURM_JOB_ID")
+            ranks = Ranks(now, self.interval_s, self.late_after_s, job, tuple(progress))
+            write_ranks(self.run_directory, ranks)
+
+
+def _progress(rank: int, state: dict[str, Any], now: float) -> Progress:
+    count, operator, since = state["now"]
+    waiting_since = state["waiting_since"]
+    return Progress(
+        rank=rank,
+        count=count,
+        operator=operator,
+        seconds=max(now - since, 0.0),
+        host=state["host"],
+        pid=state["pid"],
+        num_waits=state["num_waits"],
+        waited_s=0.0 if waiting_since is None else max(now - waiting_since, 0.0),
+        silent_s=max(now - state["time"], 0.0),
+        history=tuple((name, began) for name, began in state["history"]),
+    )

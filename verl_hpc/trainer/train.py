@@ -17,6 +17,7 @@ import torch
 
 from verl_hpc import __version__
 from verl_hpc.cluster.heartbeat import Heartbeat
+from verl_hpc.cluster.ranks import FILE as RANKS
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
@@ -26,6 +27,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.stop import StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.evaluate import evaluate
@@ -74,6 +76,7 @@ def train(session: Session, config: RunConfig) -> Result:
             in the middle of it. The last checkpoint is intact.
     """
     _make_run_directory(session, config)
+    _be_watched(session, config)
     with _heartbeat(session, config) as heartbeat:
         return _train(session, config, heartbeat)
 
@@ -109,10 +112,24 @@ def _make_run_directory(session: Session, config: RunConfig) -> None:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+            (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
         except OSError as error:
             raise CheckpointError(f"run.directory: cannot write {directory}: {error}") from error
 
     session.control.together(make if session.world.rank == 0 else lambda: None)
+
+
+def _be_watched(session: Session, config: RunConfig) -> None:
+    """Leave in the run directory what `hang` and the dashboard read."""
+
+    def listen() -> None:
+        try:
+            write_stacks_on_signal(config.run_directory, session.world.rank)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {config.run_directory}: {error}") from error
+
+    session.control.together(listen)
+    session.watchdog.run_directory = config.run_directory
 
 
 @dataclass

@@ -1,0 +1,138 @@
+"""A rank that hangs is named, with what it is in, by `hang`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.jobs.launch import ranks_of, start, wait_until, write_config
+from verl_hpc.cluster.ranks import read_ranks
+from verl_hpc.cluster.stacks_take import py_spy
+
+LATE = 1
+# Sleeps in short pieces, so that only the stack tells that it will never end.
+REWARD = f"""
+import os
+import time
+
+
+def wait_for_godot():
+    while True:
+        time.sleep(0.1)  # here
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if os.environ["RANK"] == "{LATE}":
+        wait_for_godot()
+    return 1.0
+"""
+LINE = 1 + REWARD.splitlines().index("        time.sleep(0.1)  # here")
+
+
+@pytest.fixture(scope="module")
+def hung(model, tmp_path_factory):
+    """A run of two ranks, of which one never comes out of the reward function."""
+    directory = tmp_path_factory.mktemp("hung")
+    reward = directory / "reward.py"
+    reward.write_text(REWARD)
+    tree = {
+        "name": "run",
+        "recipe": "grpo",
+        "steps": 3,
+        "directory": str(directory),
+        "model": {"path": str(model), "dtype": "float32"},
+        "batch": {"size": 4},
+        "rollout": {
+            "engine": "hf",
+            "num_samples": 2,
+            "max_prompt_tokens": 120,
+            "max_response_tokens": 6,
+        },
+        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 50}},
+        "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
+        "metrics": {"terminal": "off", "report": False},
+        "runtime": {"late_after_s": 2},
+    }
+    config = write_config(directory / "config.yaml", tree)
+    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    run = directory / "run"
+    try:
+        assert wait_until(lambda: is_late(run), job)
+        yield run
+    finally:
+        for rank in ranks_of(job):
+            os.kill(rank, signal.SIGKILL)
+        output, _ = job.communicate(timeout=60)
+    assert f"rank {LATE} on" in output.partition("late ranks:")[2], output
+
+
+def is_late(run):
+    ranks = read_ranks(run)
+    return ranks is not None and bool(ranks.late)
+
+
+def hang(run, *words, **environment):
+    command = [sys.executable, "-m", "verl_hpc", "hang", str(run), *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize("how", ["py-spy", "signal"])
+def test_the_late_rank_its_operator_and_its_line_are_named(hung, how):
+    if how == "py-spy" and py_spy() is None:
+        pytest.skip("py-spy is not installed")
+    done = hang(hung, "--by", how)
+    assert done.returncode == 0, done.stderr
+    before, first, others = done.stdout.split("\n\n")
+    assert f"late: rank {LATE} on" in before and ", in 'reward' for" in before
+    heading, *calls = first.splitlines()
+    assert heading.startswith(f"rank {LATE} on ") and heading.endswith(": in reward")
+    assert calls[0].split()[0] == "wait_for_godot"
+    assert calls[0].endswith(f"reward.py:{LINE}")
+    assert any("compute_score" in call for call in calls)
+    assert others.startswith("rank 0 on ") and "in reward, waiting for other ranks" in others
+
+
+def test_without_py_spy_ranks_write_their_stacks_themselves(hung, tmp_path):
+    # A PATH without py-spy, and a Python that has none beside it.
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
+    program = "import sys; from verl_hpc.cluster import stacks_take; sys.executable = sys.argv[1]; "
+    program += "assert stacks_take.py_spy() is None; from verl_hpc.cli.main import main; "
+    program += "sys.exit(main(['hang', sys.argv[2], '--json']))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(python), str(hung)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": "/nowhere"},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    ranks = json.loads(done.stdout)["ranks"]
+    assert [rank["how"] for rank in ranks] == ["signal", "signal"]
+    assert "py-spy: not installed here" in ranks[LATE]["problem"]
+    assert [rank["late"] for rank in ranks] == [False, True]
+    assert [rank["waits"] for rank in ranks] == [True, False]
+    assert ranks[LATE]["threads"][0]["calls"][0][0] == "wait_for_godot"
+
+
+def test_a_stopped_process_is_told(hung):
+    rank = read_ranks(hung).ranks[LATE]
+    os.kill(rank.pid, signal.SIGSTOP)
+    try:
+        done = hang(hung, "--by", "signal")
+        assert "the process is stopped (state T); signal: no answer to SIGURG" in done.stdout
+        time.sleep(7)
+        assert f"silent, no Python code runs in them: rank {LATE}" in hang(hung).stdout
+    finally:
+        os.kill(rank.pid, signal.SIGCONT)
+
+
+def test_it_goes_on_hanging(hung):
+    """None of the looks above has ended it: the last test of the file."""
+    assert hang(hung).returncode == 0

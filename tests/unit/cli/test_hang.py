@@ -1,0 +1,106 @@
+"""The verb hang, as text, and where it refuses."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.status_runs import beat, make_run
+from verl_hpc.cli.hang_text import as_json, as_text
+from verl_hpc.cli.main import main
+from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
+from verl_hpc.cluster.stacks import Frame, Stack, Thread
+
+CALLS = tuple(Frame(f"call_{i}", "/x/reward.py", i) for i in range(15))
+WAIT = Frame("_wait", "/x/verl_hpc/runtime/control.py", 84)
+
+
+def progress(rank, **fields):
+    place = {"count": 7, "operator": "reward", "seconds": 300.0, "num_waits": 20, "waited_s": 290.0}
+    return Progress(rank=rank, host=f"n{rank // 2}", pid=100 + rank, **(place | fields))
+
+
+LATE = progress(2, num_waits=19, waited_s=0.0)
+RANKS = Ranks(
+    1000.0, 10.0, 120.0, "4711", (progress(0), progress(1), LATE, progress(3, silent_s=50.0))
+)
+DOG = Thread("verl_hpc-watchdog", (Frame("_run", "/x/watchdog.py", 3),))
+STACKS = [
+    Stack(0, "n0", 100, "py-spy", (Thread("MainThread", (WAIT,)),)),
+    Stack(1, "n0", 101, "py-spy", (Thread("MainThread", (WAIT,)),)),
+    Stack(2, "n1", 102, "signal", (Thread("MainThread", CALLS), DOG), "py-spy: not installed"),
+    Stack(3, "n1", 103, problem="no process 103 on n1: the rank is gone"),
+]
+
+
+def test_the_text(tmp_path):
+    lines = as_text(tmp_path, RANKS, STACKS, 1004.0).splitlines()
+    assert lines[:6] == [
+        f"{tmp_path}: 4 ranks on 2 nodes, as of 4.0s ago",
+        "silent, no Python code runs in them: rank 3",
+        "late: rank 2 on n1, in 'reward' for 5m 00s",
+        "",
+        "rank 2 on n1: in reward",
+        "  (py-spy: not installed)",
+    ]
+    assert lines[6] == "    call_0   /x/reward.py:0"
+    assert lines[18:] == [
+        "    ... and 3 outer calls; --full shows them",
+        "",
+        "ranks 0-1: in reward, waiting for other ranks",
+        "    _wait  /x/verl_hpc/runtime/control.py:84",
+        "",
+        "rank 3 on n1: in reward",
+        "  (no process 103 on n1: the rank is gone)",
+    ]
+
+
+def test_all_of_it(tmp_path):
+    text = as_text(tmp_path, RANKS, STACKS, 1100.0, full=True)
+    assert "call_14" in text and "outer calls" not in text
+    assert "  verl_hpc-watchdog of rank 2\n    _run  /x/watchdog.py:3" in text
+    assert "rank 0 has not gathered for 1m 40s" in text
+
+
+def test_nobody_late(tmp_path):
+    ranks = Ranks(1000.0, 10.0, 120.0, None, (progress(0), progress(1)))
+    assert "no rank is late" in as_text(tmp_path, ranks, STACKS[:2], 1000.0)
+
+
+def test_json(tmp_path):
+    found = json.loads(as_json(tmp_path, RANKS, STACKS, 1004.0))
+    assert found["age_s"] == 4.0
+    assert [rank["late"] for rank in found["ranks"]] == [False, False, True, False]
+    assert found["ranks"][2]["threads"][0]["calls"][1] == ["call_1", "/x/reward.py", 1]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return make_run(tmp_path / "runs", "ppo")
+
+
+def test_a_run_that_is_over(run, capsys):
+    beat(run, "end", 3, outcome="finished")
+    write_ranks(run, RANKS)
+    assert main(["hang", "ppo"]) == 1
+    assert "is not under way (finished): no rank to look at" in capsys.readouterr().err
+
+
+def test_a_run_whose_ranks_are_not_known(run, capsys):
+    assert main(["hang"]) == 1
+    assert "runs/ppo has no ranks.json" in capsys.readouterr().err
+
+
+def test_ranks_out_of_reach(run, capsys):
+    away = progress(0)
+    write_ranks(run, Ranks(1000.0, 10.0, 120.0, None, (away,)))
+    assert main(["hang", "ppo"]) == 1
+    assert "not reached: on another machine than" in capsys.readouterr().out
+
+
+def test_bad_words(run, capsys):
+    assert main(["hang", "pppo"]) == 1
+    assert "did you mean ppo?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["hang", "ppo", "--by", "gdb"])
+    assert ended.value.code == 2

@@ -1,0 +1,129 @@
+"""Stacks of all ranks as lines for people and as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from verl_hpc.cluster.ranks import Progress, Ranks, shown
+from verl_hpc.cluster.stacks import Frame, Stack, group
+from verl_hpc.metrics.text import duration
+
+_MOST_CALLS = 12
+_MOST_LATE = 8
+
+
+def as_text(
+    run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float, *, full: bool = False
+) -> str:
+    """Who is late, and each group of ranks with its calls.
+
+    Args:
+        run: run directory.
+        ranks: what ranks.json said before the stacks were taken.
+        stacks: one a rank.
+        now: seconds since the epoch.
+        full: show all calls of all threads.
+    """
+    lines = [f"{run}: {_size(ranks)}, as of {duration(max(now - ranks.time, 0.0))} ago"]
+    lines += _silence(ranks, now)
+    lines += _late(ranks)
+    by_rank = {progress.rank: progress for progress in ranks.ranks}
+    for stacks_of_group in group(stacks, [late.rank for late in ranks.late]):
+        lines += ["", *_group(stacks_of_group, by_rank, full)]
+    return "\n".join(lines)
+
+
+def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str:
+    """Plain values; seconds."""
+    late = {progress.rank for progress in ranks.late}
+    by_rank = {progress.rank: progress for progress in ranks.ranks}
+    found = {
+        "run": str(run),
+        "age_s": round(now - ranks.time, 1),
+        "ranks": [
+            {
+                "rank": s.rank,
+                "host": s.host,
+                "pid": s.pid,
+                "late": s.rank in late,
+                "operator": by_rank[s.rank].operator,
+                "seconds": by_rank[s.rank].seconds,
+                "waits": s.waits,
+                "how": s.how,
+                "problem": s.problem,
+                "threads": [
+                    {"name": t.name, "calls": [[f.function, f.file, f.line] for f in t.frames]}
+                    for t in s.threads
+                ],
+            }
+            for s in stacks
+        ],
+    }
+    return json.dumps(found, indent=1)
+
+
+def _size(ranks: Ranks) -> str:
+    nodes = len({progress.host for progress in ranks.ranks})
+    return f"{_count(len(ranks.ranks), 'rank')} on {_count(nodes, 'node')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _silence(ranks: Ranks, now: float) -> Iterator[str]:
+    """Ranks whose watchdog thread does not run: something holds Python's lock, or they are gone."""
+    patience = 3 * ranks.interval_s
+    if now - ranks.time > patience:
+        yield (
+            f"rank 0 has not gathered for {duration(now - ranks.time)}: what follows about "
+            "operators is of that time"
+        )
+    silent = [progress.rank for progress in ranks.ranks if progress.silent_s > patience]
+    if silent:
+        yield f"silent, no Python code runs in them: {_named(silent)}"
+
+
+def _late(ranks: Ranks) -> Iterator[str]:
+    late = ranks.late
+    if not late:
+        yield "no rank is late: all are equally far, or none for long enough"
+        return
+    for progress in late[:_MOST_LATE]:
+        yield (
+            f"late: rank {progress.rank} on {progress.host}, in {progress.operator!r} for "
+            f"{duration(progress.seconds)}"
+        )
+    if len(late) > _MOST_LATE:
+        yield f"late: {len(late) - _MOST_LATE} more"
+
+
+def _group(stacks: Sequence[Stack], by_rank: dict[int, Progress], full: bool) -> Iterator[str]:
+    first = stacks[0]
+    operators = sorted({by_rank[stack.rank].operator for stack in stacks})
+    waits = ", waiting for other ranks" if first.waits else ""
+    where = f" on {first.host}" if len(stacks) == 1 else ""
+    yield f"{_named([s.rank for s in stacks])}{where}: in {', '.join(operators)}{waits}"
+    for problem in dict.fromkeys(stack.problem for stack in stacks if stack.problem):
+        yield f"  ({problem})"
+    for index, thread in enumerate(first.threads):
+        if index and not full:
+            break
+        if index or full:
+            yield f"  {thread.name} of rank {first.rank}"
+        yield from _calls(thread.frames, full)
+
+
+def _calls(frames: Sequence[Frame], full: bool) -> Iterator[str]:
+    most = len(frames) if full else _MOST_CALLS
+    width = max((len(frame.function) for frame in frames[:most]), default=0)
+    for frame in frames[:most]:
+        yield f"    {frame.function:<{width}}  {frame.file}:{frame.line}"
+    if len(frames) > most:
+        yield f"    ... and {len(frames) - most} outer calls; --full shows them"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown(ranks)}"

@@ -1,0 +1,180 @@
+"""Stacks of ranks: read from py-spy or from faulthandler, and grouped by where ranks are."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SIGNAL = signal.SIGURG
+"""Makes a rank write its stacks. A process that does not know it ignores it: a rank that has not
+come so far lives on, as does a stranger that was given the process id of a dead rank. USR2, TERM
+and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
+
+DIRECTORY = "stacks"
+
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_WAITS = (
+    ("verl_hpc/runtime/control.py", "_wait"),
+    ("torch/distributed/distributed_c10d.py", ""),
+)
+"""Files, and functions if not all of them, in which a rank waits for others."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call."""
+
+    function: str
+    file: str
+    line: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether a rank in it waits for other ranks."""
+        name = self.function.rpartition(".")[2]  # py-spy puts the class before it
+        return any(self.file.endswith(f) and n in ("", name) for f, n in _WAITS)
+
+
+@dataclass(frozen=True)
+class Thread:
+    """Calls of one thread, the innermost first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What one rank was in."""
+
+    rank: int
+    host: str
+    pid: int
+    how: str = ""
+    """py-spy or signal."""
+    threads: tuple[Thread, ...] = ()
+    """The main one first; empty if no stack could be taken."""
+    problem: str = ""
+    """Why there is no stack, or not the better one."""
+
+    @property
+    def main(self) -> tuple[Frame, ...]:
+        return self.threads[0].frames if self.threads else ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether its main thread visibly waits for other ranks."""
+        return any(frame.waits for frame in self.main)
+
+
+def stack_file(run_directory: Path, rank: int) -> Path:
+    """Where a rank writes its stacks at the signal."""
+    return run_directory / DIRECTORY / f"rank_{rank:05d}.txt"
+
+
+def group(stacks: Iterable[Stack], late: Iterable[int] = ()) -> list[list[Stack]]:
+    """Ranks whose main threads are in the same calls, the odd ones out first.
+
+    First come groups with a late rank, then those that do not visibly wait for others, then small
+    ones; ranks without a stack come last.
+
+    Args:
+        stacks: one a rank.
+        late: ranks that the watchdog calls late.
+    """
+    behind = set(late)
+    by_place: dict[tuple[Any, ...], list[Stack]] = {}
+    for stack in sorted(stacks, key=lambda s: s.rank):
+        by_place.setdefault(_place(stack), []).append(stack)
+
+    def oddity(ranks: list[Stack]) -> tuple[bool, bool, bool, int, int]:
+        first = ranks[0]
+        has_late = any(stack.rank in behind for stack in ranks)
+        return not first.threads, not has_late, first.waits, len(ranks), first.rank
+
+    return sorted(by_place.values(), key=oddity)
+
+
+def _place(stack: Stack) -> tuple[Any, ...]:
+    """What ranks in the same place share. One that waits turns round in a loop: there the line
+    says nothing."""
+    if not stack.threads:
+        return (stack.problem,)
+    return tuple((f.file, f.function, 0 if f.waits else f.line) for f in stack.main)
+
+
+def from_py_spy(text: str) -> tuple[Thread, ...]:
+    """Threads of `py-spy dump --json`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    try:
+        found: list[Mapping[str, Any]] = json.loads(text)
+        threads = [_thread(thread) for thread in found]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not what py-spy writes: {error}") from None
+    return tuple(sorted(threads, key=lambda thread: thread.name != "MainThread"))
+
+
+def _thread(found: Mapping[str, Any]) -> Thread:
+    frames = (
+        Frame(str(f["name"]), str(f["filename"]), int(f["line"] or 0)) for f in found["frames"]
+    )
+    return Thread(str(found.get("thread_name") or f"thread {found['thread_id']}"), tuple(frames))
+
+
+def from_faulthandler(text: str) -> tuple[Thread, ...]:
+    """Threads of one dump of the faulthandler module, which starts with the newest of them."""
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            threads.append((line.split("0x", 1)[1].split()[0], []))
+        elif threads and (match := _FRAME.match(line)):
+            file, number, function = match.groups()
+            frame = Frame(function, file, int(number) if number.isdecimal() else 0)
+            threads[-1][1].append(frame)
+    named = [Thread(f"thread 0x{name}", tuple(frames)) for name, frames in reversed(threads)]
+    return (Thread("MainThread", named[0].frames), *named[1:]) if named else ()
+
+
+def dump_stacks(stacks: Sequence[Stack]) -> str:
+    """For `load_stacks`."""
+    rows = [
+        {
+            "rank": s.rank,
+            "host": s.host,
+            "pid": s.pid,
+            "how": s.how,
+            "problem": s.problem,
+            "threads": [
+                {"name": t.name, "frames": [[f.function, f.file, f.line] for f in t.frames]}
+                for t in s.threads
+            ],
+        }
+        for s in stacks
+    ]
+    return json.dumps(rows) + "\n"
+
+
+def load_stacks(text: str | bytes) -> list[Stack]:
+    """What `dump_stacks` wrote."""
+    return [
+        Stack(
+            row["rank"],
+            row["host"],
+            row["pid"],
+            row["how"],
+            tuple(
+                Thread(t["name"], tuple(Frame(*frame) for frame in t["frames"]))
+                for t in row["threads"]
+            ),
+            row["problem"],
+        )
+        for row in json.loads(text)
+    ]

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.checks import check_request
+    from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.job import plan_job
     from verl_hpc.cluster.profile import PREFIX, load_profile, parse_override
@@ -71,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         time=arguments.time,
         directory=Path.cwd(),
         standalone=arguments.script_only,
+        # A script for everybody does not depend on what one user's list says today.
+        excluded=() if arguments.script_only else excluded_nodes(profile.site),
+        exclude_list=str(exclude_list(profile.site)),
     )
     check_request(request)
     job = plan_job(request)

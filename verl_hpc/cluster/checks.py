@@ -60,17 +60,21 @@ def check_paths(request: Request, job: Job) -> None:
     """
     if not request.profile.site.check_paths:
         return
-    for name, path in _inputs(request):
-        outside = _outside(request, job, name, path)
-        if not outside.exists():
+    for name, path in inputs(request) if request.program == "train" else ():
+        found = outside(request, job, name, path)
+        if not found.exists():
             raise ConfigError(
-                f"{name} = {path}: {outside} does not exist here; correct it, or set check_paths: "
+                f"{name} = {path}: {found} does not exist here; correct it, or set check_paths: "
                 "false in the site profile if only compute nodes see it"
             )
     image = request.profile.site.container.image or ""
-    is_file = image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh"))
-    if is_file and not (request.directory / image).exists():
+    if is_file(image) and not (request.directory / image).exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
+
+
+def is_file(image: str) -> bool:
+    """Whether a container's image is a path, and not a name in a registry."""
+    return image.startswith(("/", ".")) or image.endswith((".sif", ".sqsh"))
 
 
 def check_passed(job: Job) -> None:
@@ -82,7 +86,8 @@ def check_passed(job: Job) -> None:
             )
 
 
-def _inputs(request: Request) -> Iterator[tuple[str, str]]:
+def inputs(request: Request) -> Iterator[tuple[str, str]]:
+    """The setting and the path of everything that a run reads."""
     config = request.config
     yield "model.path", config.model.path
     if config.model.tokenizer is not None:
@@ -97,8 +102,12 @@ def _inputs(request: Request) -> Iterator[tuple[str, str]]:
         yield "reward.function", config.reward.function.rpartition(":")[0]
 
 
-def _outside(request: Request, job: Job, name: str, path: str) -> Path:
-    """Where a path of the ranks is on the host."""
+def outside(request: Request, job: Job, name: str, path: str) -> Path:
+    """Where a path of the ranks is on the host.
+
+    Raises:
+        ConfigError: no mount shows it to the ranks.
+    """
     inside = Path(os.path.normpath(request.directory / path))
     for mount in job.mounts:
         if mount.covers(str(inside)):

@@ -42,6 +42,8 @@ def _target(mount: Mount) -> str:
 
 
 def _after(job: Job) -> str:
+    if job.restarts is None:
+        return "nothing: it is not started again"
     most = job.restarts.most
     if job.restarts.by == "chain":
         return f"{most + 1} jobs are submitted; each starts when the one before has ended"

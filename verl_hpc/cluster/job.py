@@ -10,7 +10,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import check_path, expandable, literal
 from verl_hpc.cluster.site import RestartConfig
-from verl_hpc.cluster.variables import passed_names, rank_environment
+from verl_hpc.cluster.variables import CACHE, passed_names, rank_environment
 from verl_hpc.errors import ConfigError
 
 
@@ -33,7 +33,8 @@ class Job:
     """Words, quoted for the shell, that enter the container."""
     command: tuple[str, ...]
     """Words, quoted for the shell, that every rank runs."""
-    restarts: RestartConfig
+    restarts: RestartConfig | None
+    """None for a job that is not started again."""
 
 
 def plan_job(request: Request) -> Job:
@@ -67,23 +68,23 @@ def plan_job(request: Request) -> Job:
         srun=tuple(srun),
         prefix=tuple(map(expandable, site.container.prefix(mounts))),
         command=_command(request),
-        restarts=site.restarts,
+        restarts=site.restarts if request.program == "train" else None,
     )
 
 
 def _title(request: Request) -> str:
     config, ranks = request.config, request.profile.site.ranks_per_node
     nodes = f"{request.nodes} node{'s' if request.nodes > 1 else ''}"
-    return f"{config.name}: {config.recipe} on {nodes} x {ranks} ranks, {request.profile.site.name}"
+    what = config.recipe if request.program == "train" else "checks"
+    return f"{config.name}: {what} on {nodes} x {ranks} ranks, {request.profile.site.name}"
 
 
 def _script_variables(request: Request) -> list[Setting]:
     site, profile = request.profile.site, request.profile
     config = request.config_path if request.standalone else "$RUN/job/config.yaml"
-    variables = [
-        Setting("RUN", str(request.run_directory), request.origin("directory")),
-        Setting("CONFIG", config, DEFAULT),
-    ]
+    variables = [Setting("RUN", str(request.run_directory), request.origin("directory"))]
+    if request.program == "train":
+        variables.append(Setting("CONFIG", config, DEFAULT))
     if request.standalone:
         check_path("--config", config)
     if site.container.image is not None:
@@ -108,7 +109,11 @@ def _mounts(request: Request) -> list[Mount]:
 
 def _command(request: Request) -> tuple[str, ...]:
     python = expandable(request.profile.site.python)
-    words = [python, "-m", "verl_hpc", "train", "--config", expandable("$CONFIG")]
+    words = [python, "-m", "verl_hpc", request.program]
+    if request.program == "doctor":
+        words += ["--inside", "--cluster", expandable("$RUN/job/site.yaml")]
+        return (*words, "--out", expandable("$RUN/job"), "--scratch", expandable(CACHE))
+    words += ["--config", expandable("$CONFIG")]
     if request.standalone:
         words += map(literal, request.overrides)
     return tuple(words)

@@ -32,17 +32,16 @@ def sbatch_options(request: Request) -> list[Setting]:
         options.append(Setting("mem", site.memory, profile.origin("memory")))
     if site.exclusive:
         options.append(Setting("exclusive", None, profile.origin("exclusive")))
-    requeue = "requeue" if site.restarts.by == "requeue" else "no-requeue"
+    extra = [parse_option(w, profile.origin("extra_directives")) for w in site.extra_directives]
+    options += _exclude(request, extra)
     options += [
         Setting("time", request.time, COMMAND_LINE),
-        _signal(request),
-        Setting(requeue, None, profile.origin("restarts.by")),
+        *_restarts(request),
         # A job that starts again would otherwise overwrite what its earlier life said.
         Setting("open-mode", "append", DEFAULT),
         Setting("output", _output(request), request.origin("directory")),
     ]
-    extra = [parse_option(w, profile.origin("extra_directives")) for w in site.extra_directives]
-    return merge(options, extra)
+    return merge(options, [setting for setting in extra if setting.name != "exclude"])
 
 
 def srun_options(request: Request, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
@@ -90,6 +89,25 @@ def _placement(request: Request) -> list[Setting]:
         options.append(Setting("gpus-per-node", gpus, profile.origin("gpus_per_node")))
     cores = Setting("cpus-per-task", str(site.cores_per_rank), profile.origin("cores_per_node"))
     return [*options, cores]
+
+
+def _exclude(request: Request, extra: Sequence[Setting]) -> list[Setting]:
+    """Nodes to keep out: the site's own, and those that the doctor has found."""
+    found = [setting for setting in extra if setting.name == "exclude"]
+    if request.excluded:
+        found.append(Setting("exclude", ",".join(request.excluded), request.exclude_list))
+    if not found:
+        return []
+    names = ",".join(setting.value for setting in found if setting.value)
+    return [Setting("exclude", names, " and ".join(setting.origin for setting in found))]
+
+
+def _restarts(request: Request) -> list[Setting]:
+    if request.program == "doctor":
+        return [Setting("no-requeue", None, DEFAULT)]
+    requeue = "requeue" if request.profile.site.restarts.by == "requeue" else "no-requeue"
+    origin = request.profile.origin("restarts.by")
+    return [_signal(request), Setting(requeue, None, origin)]
 
 
 def _signal(request: Request) -> Setting:

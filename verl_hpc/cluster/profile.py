@@ -13,12 +13,16 @@ from pydantic import BaseModel, ValidationError
 
 from verl_hpc.cluster.containers import KINDS
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, SITE
-from verl_hpc.cluster.site import RestartConfig, Site
+from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.config.load import read_tree
 from verl_hpc.errors import ConfigError
 
 PREFIX = "site."
 """Starts the overrides of a command line that are meant for the profile."""
+_SECTIONS: Mapping[str | int, type[BaseModel]] = {
+    "preflight": PreflightConfig,
+    "restarts": RestartConfig,
+}
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ def _explain(detail: Mapping[str, Any]) -> str:
 
 def _fields_beside(location: Sequence[str | int]) -> list[str]:
     model: type[BaseModel] = Site
-    if location[0] == "restarts":
-        model = RestartConfig
+    if location[0] in _SECTIONS:
+        model = _SECTIONS[str(location[0])]
     elif location[0] == "container" and len(location) > 1:
         model = KINDS[str(location[1])]
     return sorted(model.model_fields)

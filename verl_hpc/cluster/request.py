@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -30,6 +31,12 @@ class Request:
     standalone: bool = False
     """The script is for sbatch, by hand, from a checkout of this repository: it names paths as
     they were given and runs the code and the configuration that it finds there."""
+    program: Literal["train", "doctor"] = "train"
+    """What ranks run; the doctor's checks are not requeued, and have no signal to save on."""
+    excluded: tuple[str, ...] = ()
+    """Nodes that must not be used, because the doctor found something wrong with them."""
+    exclude_list: str = ""
+    """The file that says so."""
 
     @property
     def num_ranks(self) -> int:

@@ -65,7 +65,7 @@ def _assign(setting: Setting) -> str:
 
 
 def _chain_guard(job: Job) -> list[str]:
-    if job.restarts.by != "chain":
+    if job.restarts is None or job.restarts.by != "chain":
         return []
     return [
         "# Jobs of a chain start one after the other, whatever became of the one before.",
@@ -147,6 +147,8 @@ def _grouped(names: Sequence[str]) -> list[str]:
 
 
 def _decision(job: Job) -> list[str]:
+    if job.restarts is None:
+        return ['exit "$rc"']
     if job.restarts.by == "chain":
         return [
             f"# {RESTART}: all ranks have saved, and the next job of the chain goes on.",

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.secret import looks_secret
-from verl_hpc.config.base import NonNegative, Positive, Section
+from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -38,6 +38,24 @@ class RestartConfig(Section):
     """The job puts itself back into the queue, or jobs that wait for each other are submitted."""
     most: NonNegative = 8
     """Times that a run is started again without being asked."""
+
+
+class PreflightConfig(Section):
+    """What `doctor --nodes N` expects of nodes, and what becomes of those that fall short."""
+
+    min_bandwidth_gb_s: PositiveFinite | None = None
+    """Least bus bandwidth of an all-reduce between two nodes, and over all of them, in GB/s; null
+    only reports what was measured."""
+    min_write_gb_s: PositiveFinite | None = None
+    """Least speed at which a node writes to the run directory, with all nodes writing, in GB/s;
+    null only reports."""
+    max_clock_skew_s: PositiveFinite = 1.0
+    """How far apart the clocks of two nodes may be, in seconds."""
+    exclude_days: PositiveFinite = 7.0
+    """Days for which a node that failed is kept out of submissions."""
+    exclude_list: Line | None = None
+    """File of the nodes that are kept out; null is ~/.config/verl_hpc/excluded_nodes.json. A group
+    that shares nodes may share a file."""
 
 
 class Site(Section):
@@ -90,6 +108,8 @@ class Site(Section):
     or a third of a short limit. Slurm may send the signal up to a minute early."""
     restarts: RestartConfig = RestartConfig()
     """What happens to a run that is not done when its time is up."""
+    preflight: PreflightConfig = PreflightConfig()
+    """What the doctor expects of nodes."""
     check_paths: bool = True
     """Refuse to submit if a path of the run does not exist here; false where login nodes do not
     see the file systems of the compute nodes."""

@@ -40,7 +40,8 @@ def submit(
     check_paths(request, job)
     refuse_two_jobs(request, run)
     directory = write_job(request, script, report)
-    links = job.restarts.most + 1 if job.restarts.by == "chain" else 1
+    restarts = job.restarts
+    links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
     for _ in range(links):
         ids.append(_sbatch(directory, script, ids[-1] if ids else None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import warnings
 from pathlib import Path
@@ -113,6 +114,21 @@ def fix_hash_seed() -> None:
 def setting(name: str, default: str) -> str:
     """One variable of the environment, for the few settings that a test or a site may inject."""
     return os.environ.get(name, default)
+
+
+def node_name() -> str:
+    """This node, as Slurm calls it: the host's name may be another, and --exclude takes Slurm's."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def job_id() -> str:
+    """Slurm's number of the job; "local" without Slurm."""
+    return os.environ.get("SLURM_JOB_ID", "local")
+
+
+def expanded(path: str) -> Path:
+    """A path of a site profile, its variables taken from the environment."""
+    return Path(os.path.expandvars(path))
 
 
 def scratch_directory() -> Path:

@@ -9,7 +9,7 @@ from verl_hpc.cluster.containers import KINDS
 from verl_hpc.cluster.profile import load_profile, parse_override
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
-from verl_hpc.cluster.site import RestartConfig, Site
+from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
 
 SHIPPED = sorted((ROOT / "slurm").glob("*.yaml"))
@@ -46,6 +46,7 @@ def test_generic_names_every_setting_and_gives_the_defaults():
     assert list(tree) == [name for name in tree if name in Site.model_fields]
     assert set(tree) == set(Site.model_fields)
     assert set(tree["restarts"]) == set(RestartConfig.model_fields)
+    assert set(tree["preflight"]) == set(PreflightConfig.model_fields)
     needed = {"name", "gpus_per_node", "cores_per_node"}
     shown = Site.model_validate(tree)
     bare = Site.model_validate({name: tree[name] for name in needed})
@@ -53,7 +54,7 @@ def test_generic_names_every_setting_and_gives_the_defaults():
 
 
 def test_every_field_says_what_it_is():
-    for model in (Site, RestartConfig, *KINDS.values()):
+    for model in (Site, PreflightConfig, RestartConfig, *KINDS.values()):
         for name, field in model.model_fields.items():
             assert field.description or name == "kind", f"{model.__name__}.{name}"
 

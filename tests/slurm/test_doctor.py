@@ -1,0 +1,107 @@
+"""The doctor on real nodes: verdicts, a node that is sick, and what submissions make of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.slurm.runs import ROOT, write_run
+
+SIZES = ["site.tasks_per_node=1", "site.cores_per_node=1", f"site.python={sys.executable}"]
+
+
+@pytest.fixture
+def verl_hpc(lab, tmp_path):
+    """The command line, with this lab's Slurm and a list of excluded nodes of its own."""
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "verl_hpc", *map(str, words)],
+            cwd=tmp_path,
+            env=os.environ | lab.environment | {"XDG_CONFIG_HOME": str(tmp_path / "settings")},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    return call
+
+
+SITE = ["--cluster", ROOT / "slurm/lab.yaml"]
+
+
+def test_a_login_node(verl_hpc):
+    done = verl_hpc("doctor", *SITE, *SIZES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {line.split()[1]: line.split()[0] for line in done.stdout.splitlines()}
+    # The lab has no accounting.
+    assert found.pop("account") == "unknown"
+    assert set(found.values()) == {"ok"}
+    assert {"slurm", "mpi", "partition", "nodes", "sbatch", "python"} <= set(found)
+
+
+def test_a_request_that_the_cluster_cannot_take(verl_hpc):
+    done = verl_hpc("doctor", *SITE, "--nodes", "9", *SIZES)
+    assert done.returncode == 1
+    assert "fails    sbatch         allocation failure: Requested node config" in done.stdout
+
+
+def spoil(lab, node, directory):
+    """Make a directory read-only on one node, as a disk that has failed."""
+    slurmd = lab.processes_of(node)[0]
+    enter = ["nsenter", f"--target={slurmd}", "--mount"]
+    subprocess.run([*enter, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", directory], check=True)
+    return [*enter, "umount", directory]
+
+
+def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = [*SIZES, f"site.node_scratch={scratch}"]
+    words += ["site.extra_directives=[--exclude=n3]"]
+    heal = spoil(lab, "n1", scratch)
+    try:
+        done = verl_hpc("doctor", *SITE, "--nodes", "3", "--json", *words)
+    finally:
+        subprocess.run(heal, check=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    tree = json.loads(done.stdout)
+    by_check = {verdict["check"]: verdict for verdict in tree["verdicts"]}
+    assert [node["node"] for node in tree["failing_nodes"]] == ["n1"]
+    assert by_check["scratch"]["nodes"] == ["n1"]
+    assert "n1: Read-only file system" in by_check["scratch"]["found"]
+    for check in ("ranks", "cores", "clocks", "pairs", "all-reduce"):
+        assert by_check[check]["state"] == "ok", by_check[check]
+    assert "3 ranks on 3 nodes: n0, n1, n2" in by_check["ranks"]["found"]
+    assert "in 3 pairs of nodes" in by_check["pairs"]["found"]
+    assert "n1 is left out of submissions" in done.stderr
+
+    config = write_run(tmp_path, model)
+    dry = verl_hpc("submit", "--config", config, *SITE, "--nodes", "2", "--time", "5", "--dry-run")
+    assert "\n#SBATCH --exclude=n1\n" in dry.stdout
+
+    again = verl_hpc("doctor", *SITE, "--nodes", "2", *words)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "2 ranks on 2 nodes: n0, n2" in again.stdout
+    assert verl_hpc("doctor", "--forget", "n1").returncode == 0
+
+
+def test_inside_a_step_and_a_floor_that_no_pair_reaches(lab, verl_hpc, tmp_path):
+    """By hand, below srun; everything is too slow, so that no node is to blame."""
+    command = [sys.executable, "-m", "verl_hpc", "doctor", "--nodes", "2", *SITE]
+    floor = "site.preflight.min_bandwidth_gb_s=1000000"
+    done = subprocess.run(
+        ["srun", "--nodes=2", "--mpi=pmi2", *map(str, command), *SIZES, floor],
+        cwd=tmp_path,
+        env=os.environ | lab.environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode != 0
+    assert "ok       ranks" in done.stdout
+    assert "fails    pairs" in done.stdout
+    assert "all are slow" in done.stdout
+    assert "fails    all-reduce" in done.stdout

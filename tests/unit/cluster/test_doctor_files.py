@@ -1,0 +1,184 @@
+"""What the doctor finds on disk."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import verl_hpc.cluster.doctor_files as doctor_files
+from tests.unit.cluster.requests import profile, request
+from verl_hpc.cluster.doctor_files import check_image, check_inputs, check_python, check_room
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.testing.tiny import make_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model", "qwen2")
+
+
+@pytest.fixture
+def here(tmp_path, tiny):
+    shutil.copytree(tiny, tmp_path / "model")
+    return tmp_path
+
+
+def inputs(directory, *overrides, **fields):
+    asked = request(directory, *overrides, site=profile(directory, **fields))
+    return {v.check: v for v in check_inputs(asked, plan_job(asked))}
+
+
+def test_a_model_that_is_whole(here):
+    verdict = inputs(here)["model.path"]
+    assert verdict.state == "ok"
+    assert "B parameters" in verdict.found
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    verdict = inputs(tmp_path)["model.path"]
+    assert (verdict.state, verdict.found) == ("fails", f"{tmp_path}/model does not exist")
+
+
+def test_a_file_that_only_compute_nodes_see(tmp_path):
+    assert inputs(tmp_path, check_paths=False)["model.path"].state == "unknown"
+
+
+def damage_weights(model):
+    file = next(model.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def without_tokenizer(model):
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (damage_weights, "truncated"),
+        (without_tokenizer, "has no tokenizer"),
+        (lambda model: (model / "config.json").unlink(), "no config.json"),
+        (lambda model: next(model.glob("*.safetensors")).unlink(), "no *.safetensors"),
+    ],
+)
+def test_a_model_that_is_not_whole(here, harm, words):
+    harm(here / "model")
+    verdict = inputs(here)["model.path"]
+    assert verdict.state == "fails"
+    assert words in verdict.found
+
+
+def test_a_step_of_a_checkpoint(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/manifest.json").write_text("{}")
+    assert inputs(tmp_path)["model.path"].state == "ok"
+
+
+def test_a_path_that_no_mount_shows(here):
+    container = {"kind": "bwrap", "image": "/rootfs", "mounts": ["/data"]}
+    verdict = inputs(here, "model.path=/elsewhere/model", container=container)["model.path"]
+    assert verdict.state == "fails"
+    assert "no mount shows it" in verdict.found
+    assert "container.mounts" in verdict.todo
+
+
+def test_data_and_reward(here):
+    data = "data.train={kind: files, paths: [a.jsonl, b.jsonl]}"
+    (here / "a.jsonl").write_text("")
+    asked = request(here, data, "reward.function=r.py:f")
+    found = [(v.check, v.state) for v in check_inputs(asked, plan_job(asked))]
+    assert found == [
+        ("model.path", "ok"),
+        ("data.train.paths", "ok"),
+        ("data.train.paths", "fails"),
+        ("reward.function", "fails"),
+    ]
+
+
+def test_room(here, monkeypatch):
+    asked = request(here)
+    verdict = check_room(asked, has_config=True)
+    assert verdict.state == "ok"
+    assert "checkpoints need about" in verdict.found
+    assert "checkpoints" not in check_room(asked, has_config=False).found
+    # The only way to a full disk of known size.
+    monkeypatch.setattr(doctor_files.shutil, "disk_usage", lambda path: type("", (), {"free": 1e3}))
+    verdict = check_room(asked, has_config=True)
+    assert verdict.state == "fails"
+    assert "checkpoint.keep" in verdict.todo
+
+
+def test_room_where_nobody_may_write(tmp_path, monkeypatch):
+    # Root may write everywhere, and tests run as root in containers.
+    monkeypatch.setattr(doctor_files.os, "access", lambda path, mode: False)
+    verdict = check_room(request(tmp_path), has_config=False)
+    assert (verdict.state, verdict.todo) == ("fails", "set directory=...")
+
+
+@pytest.mark.parametrize(
+    "image, state",
+    [("a.sif", "ok"), ("b.sif", "fails"), ("registry#image:1", "unknown")],
+)
+def test_images(tmp_path, image, state):
+    (tmp_path / "a.sif").write_text("")
+    site = profile(tmp_path, container={"kind": "pyxis", "image": image})
+    assert check_image(request(tmp_path, site=site)).state == state
+    assert check_image(request(tmp_path)).state == "ok"
+
+
+def fake_python(directory: Path, text: str) -> str:
+    path = directory / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_this_python(tmp_path):
+    """It has everything, as it runs these tests."""
+    verdict = check_python(profile(tmp_path, python=sys.executable))
+    assert verdict.state == "ok", verdict
+    assert "torch" in verdict.found
+
+
+@pytest.mark.parametrize(
+    "text, state, words",
+    [
+        (
+            "echo 'ModuleNotFoundError: no yaml' >&2; exit 1",
+            "fails",
+            "ModuleNotFoundError: no yaml",
+        ),
+        ("exit 3", "fails", "exit status 3"),
+    ],
+)
+def test_a_python_that_cannot(tmp_path, text, state, words):
+    python = fake_python(tmp_path, text)
+    verdict = check_python(profile(tmp_path, python=python))
+    assert verdict.state == state
+    assert words in verdict.found
+    assert (
+        check_python(profile(tmp_path, python=python, setup=["module load x"])).state == "unknown"
+    )
+
+
+def test_a_python_that_is_not_there(tmp_path):
+    verdict = check_python(profile(tmp_path, python=str(tmp_path / "none")))
+    assert verdict.state == "fails"
+    assert "No such file" in verdict.found
+
+
+def test_a_python_without_our_packages(tmp_path):
+    answer = {"version": "3.12.1", "found": dict.fromkeys(("torch", "mpi4py", "h5py", "vllm"))}
+    answer["found"] |= {"torch": "2.0", "megatron-core": "0.1", "h5py": "3"}
+    site = profile(tmp_path, python=fake_python(tmp_path, f"echo '{json.dumps(answer)}'"))
+    verdict = check_python(site)
+    assert verdict.state == "fails"
+    assert "without mpi4py" in verdict.found
+
+
+def test_a_python_inside_a_container(tmp_path):
+    site = profile(tmp_path, container={"kind": "apptainer", "image": "a.sif"})
+    assert check_python(site).state == "unknown"

@@ -1,0 +1,61 @@
+"""The doctor as a rank of a job."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from verl_hpc.cluster.profile import Profile
+from verl_hpc.cluster.verdict import any_fails
+from verl_hpc.errors import ConfigError
+
+_TIMEOUT_S = 120.0
+"""Of a collective: nodes that do not answer are what this is for."""
+_LATE_AFTER_S = 20.0
+
+
+def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
+    """Check nodes; every rank of the job calls it.
+
+    Returns:
+        Exit status: 1 if a check fails.
+    """
+    # A fork, so before MPI is started.
+    from verl_hpc.runtime.preflight_gpu import read_gpus
+
+    gpus = read_gpus()
+    from verl_hpc.runtime import environment
+    from verl_hpc.runtime.session import session
+
+    directory = arguments.out or Path.cwd()
+    with session(collective_timeout_s=_TIMEOUT_S, late_after_s=_LATE_AFTER_S) as here:
+        from verl_hpc.runtime.preflight import examine, result_path, write_result
+
+        here.control.together(lambda: _check(directory))
+        site = None if profile is None else profile.site
+        verdicts = examine(
+            here, site, directory, _scratch(arguments, profile), gpus, arguments.nodes
+        )
+        path = result_path(directory, environment.job_id())
+        if here.world.rank == 0:
+            print("\n".join(map(str, verdicts)), flush=True)
+        here.control.together(
+            lambda: write_result(path, verdicts) if here.world.rank == 0 else None
+        )
+    return 1 if any_fails(verdicts) else 0
+
+
+def _scratch(arguments: argparse.Namespace, profile: Profile | None) -> Path:
+    """The job's directory on each node, as the batch script calls it, or what it would be in."""
+    from verl_hpc.runtime import environment
+
+    if arguments.scratch is not None:
+        return arguments.scratch
+    if profile is not None:
+        return environment.expanded(profile.site.node_scratch)
+    return environment.scratch_directory()
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise ConfigError(f"--out {directory}: no such directory here; name one all nodes see")

@@ -1,0 +1,156 @@
+"""What a run needs on disk, looked for on the login node: room, image, model, data, Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import verl_hpc
+from verl_hpc.cluster.checks import inputs, is_file, outside
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.profile import Profile
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.verdict import Verdict, fails, ok, unknown
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.safetensors import safetensors_shard_map
+
+_GB = 1e9
+_CHECKPOINT_BYTES = 14
+"""Of a parameter in a checkpoint: bfloat16 weights, and master weights and two moments of Adam in
+float32."""
+_PYTHON_TIMEOUT_S = 30.0
+# Versions are read from what is installed; nothing heavy is imported.
+_PYTHON = """
+import json, sys
+import verl_hpc
+from importlib import metadata
+found = {}
+for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps({"version": sys.version.split()[0], "found": found}))
+"""
+
+
+def check_room(request: Request, *, has_config: bool) -> Verdict:
+    """The run directory can be written, and has room for the checkpoints that are kept."""
+    run = request.run_directory
+    there = next(path for path in (run, *run.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return fails("run directory", f"{there} cannot be written", "set directory=...")
+    free = shutil.disk_usage(there).free
+    found = f"{there}: {free / _GB:,.0f} GB free in the file system (a quota is not seen)"
+    needed = _checkpoints(request) if has_config else None
+    if needed is None:
+        return ok("run directory", found)
+    found += f"; checkpoints need about {needed / _GB:,.1f} GB"
+    if free < needed:
+        todo = "make room, lower checkpoint.keep, or set directory=..."
+        return fails("run directory", found, todo)
+    return ok("run directory", found)
+
+
+def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
+    """Model, tokenizer, data and reward function are where the ranks will look for them."""
+    for name, path in inputs(request):
+        try:
+            found = outside(request, job, name, path)
+        except ConfigError as error:
+            yield fails(name, *str(error).split("; ", 1))
+            continue
+        if not request.profile.site.check_paths and not found.exists():
+            yield unknown(name, f"{found} is not seen from here, and check_paths is false")
+        elif not found.exists():
+            yield fails(name, f"{found} does not exist", "bring it here, or correct the path")
+        elif not os.access(found, os.R_OK):
+            yield fails(name, f"{found} cannot be read", "ask its owner for permission")
+        else:
+            yield _model(name, found) if name.endswith(".path") else ok(name, str(found))
+
+
+def check_image(request: Request) -> Verdict:
+    """The container's image is a file that can be read, where it is a file."""
+    container = request.profile.site.container
+    if container.image is None:
+        return ok("container", f"{container.kind}: ranks run in the node's own file system")
+    image = request.directory / container.image
+    if not is_file(container.image):
+        return unknown("container", f"{container.image} is in a registry; nodes must reach it")
+    if not image.exists():
+        return fails("container", f"{image} does not exist", "build it with containers/")
+    if not os.access(image, os.R_OK):
+        return fails("container", f"{image} cannot be read", "ask its owner for permission")
+    return ok("container", f"{container.kind}: {image}")
+
+
+def check_python(profile: Profile) -> Verdict:
+    """The interpreter of the ranks can import this package, and has the others installed."""
+    site = profile.site
+    if site.container.image is not None:
+        return unknown("python", f"{site.python} is inside the container; --nodes tries it")
+    environ = dict(os.environ)
+    if site.code == "snapshot":
+        environ["PYTHONPATH"] = str(Path(verl_hpc.__file__).parents[1])
+    python = os.path.expandvars(site.python)
+    command = [*python.split(), "-c", _PYTHON]
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PYTHON_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fails("python", f"{python}: {error}", "set python in the site profile")
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if site.setup:
+            return unknown("python", f"{python}: {reason}; the job's setup may change that")
+        todo = "set python in the site profile, or what setup: must load first"
+        return fails("python", f"{python} cannot import verl_hpc: {reason}", todo)
+    return _python_verdict(profile, python, json.loads(done.stdout))
+
+
+def _python_verdict(profile: Profile, python: str, answer: dict) -> Verdict:
+    found = answer["found"]
+    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    text = f"{python} {answer['version']} with {shown or 'none of our packages'}"
+    needed = ["torch", "megatron-core", "h5py", *([] if profile.site.mpi == "none" else ["mpi4py"])]
+    missing = [name for name in needed if found[name] is None]
+    if missing:
+        todo = "install them, or set python in the site profile to an interpreter that has them"
+        return fails("python", f"{text}; without {', '.join(missing)}", todo)
+    return ok("python", text)
+
+
+def _checkpoints(request: Request) -> float | None:
+    """Bytes of the checkpoints that a run keeps, one more being written; None if unknown."""
+    config = request.config
+    try:
+        parameters = read_architecture(request.directory / config.model.path).num_parameters
+    except ModelError:
+        return None
+    models = 2 if config.recipe == "ppo" else 1
+    return parameters * _CHECKPOINT_BYTES * models * (config.checkpoint.keep + 1)
+
+
+def _model(name: str, path: Path) -> Verdict:
+    if (path / "manifest.json").is_file():
+        return ok(name, f"{path}: a step of a checkpoint")
+    try:
+        architecture = read_architecture(path)
+        safetensors_shard_map(path)
+    except ModelError as error:
+        return fails(name, str(error), "every file of the model must be here: nodes download none")
+    if not any(path.glob("tokenizer*")):
+        return fails(name, f"{path} has no tokenizer", "set model.tokenizer, or copy it there")
+    return ok(name, f"{path}: {architecture.num_parameters / 1e9:,.2f} B parameters")

@@ -1,0 +1,162 @@
+"""The cores and the GPU of each rank, and whether its launcher gave it what was asked for.
+
+A rank that shares one core with seven others runs, and is many times slower; nothing says so but
+the numbers here. srun, for one, does not inherit --cpus-per-task from sbatch: a step that does not
+repeat it gets one core a rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.runtime.world import World
+
+_NUMA = Path("/sys/devices/system/node")
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What one rank may use of its node."""
+
+    rank: int
+    host: str
+    device: str
+    cores: frozenset[int]
+    """Logical cores that the kernel lets it run on."""
+    asked: int | None
+    """Cores that Slurm was asked for; None without Slurm, or if it was not asked."""
+    node_cores: int
+    """Logical cores of the node."""
+    numa: tuple[int, ...] = ()
+    """Memory domains of its cores."""
+
+
+def read_binding(world: World, environ: Mapping[str, str] = os.environ) -> Binding:
+    """This rank's."""
+    cores = frozenset(os.sched_getaffinity(0))
+    asked = environ.get("SLURM_CPUS_PER_TASK") if "SLURM_STEP_ID" in environ else None
+    return Binding(
+        rank=world.rank,
+        host=world.host,
+        device=world.device,
+        cores=cores,
+        asked=int(asked) if asked else None,
+        node_cores=os.cpu_count() or 1,
+        numa=numa_domains(cores),
+    )
+
+
+def describe(binding: Binding, size: int) -> str:
+    """`rank 5/128 node n012 gpu 5 cpu 60-71`."""
+    _, _, gpu = binding.device.partition(":")
+    words = [f"rank {binding.rank}/{size} node {binding.host}"]
+    words += [f"gpu {gpu}"] if gpu else []
+    words += [f"cpu {ranges(binding.cores)}"]
+    words += [f"numa {ranges(binding.numa)}"] if len(numa_domains()) > 1 else []
+    return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A node whose ranks have fewer cores than they should."""
+
+    host: str
+    text: str
+    avoidable: bool
+    """The node has the cores: another launch would give them to the ranks."""
+
+
+def find_trouble(bindings: Iterable[Binding]) -> list[Trouble]:
+    """Nodes, by name, whose ranks have too few cores or share them though there are enough."""
+    by_host: dict[str, list[Binding]] = {}
+    for binding in bindings:
+        by_host.setdefault(binding.host, []).append(binding)
+    found = (_trouble(host, group) for host, group in sorted(by_host.items()))
+    return [trouble for trouble in found if trouble is not None]
+
+
+def check_bindings(bindings: Sequence[Binding]) -> list[str]:
+    """Warnings about nodes that do not have the cores that were asked for.
+
+    Raises:
+        ClusterError: ranks lack cores that their node has.
+    """
+    troubles = find_trouble(bindings)
+    avoidable = [trouble for trouble in troubles if trouble.avoidable]
+    if avoidable:
+        raise ClusterError(
+            "; ".join(f"{trouble.host}: {trouble.text}" for trouble in avoidable[:4])
+            + (f"; and {len(avoidable) - 4} more nodes" if len(avoidable) > 4 else "")
+            + ". Repeat --cpus-per-task on srun (it does not inherit sbatch's), or correct "
+            "--cpu-bind in srun_args of the site profile"
+        )
+    return [f"{trouble.host}: {trouble.text}" for trouble in troubles]
+
+
+def _trouble(host: str, group: Sequence[Binding]) -> Trouble | None:
+    asked = max((b.asked or 1 for b in group), default=1)
+    needed = asked * len(group)
+    there = group[0].node_cores
+    together = frozenset[int]().union(*(b.cores for b in group))
+    fewest = min(group, key=lambda b: len(b.cores))
+    launched_by_slurm = group[0].asked is not None
+    if len(fewest.cores) < asked:
+        text = f"rank {fewest.rank} has {_count(len(fewest.cores))} ({ranges(fewest.cores)}) of "
+        text += f"the {asked} asked for; the node has {there}"
+    elif len(together) < needed and (there >= needed or launched_by_slurm):
+        text = f"{len(group)} ranks share {_count(len(together))} ({ranges(together)}) and need "
+        text += f"{needed}; the node has {there}"
+    else:
+        return None
+    return Trouble(host, text, avoidable=there >= needed)
+
+
+def _count(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
+
+
+def overlaps(bindings: Sequence[Binding]) -> bool:
+    """Whether two ranks of a node may run on the same core."""
+    taken: set[tuple[str, int]] = set()
+    for binding in bindings:
+        mine = {(binding.host, core) for core in binding.cores}
+        if taken & mine:
+            return True
+        taken |= mine
+    return False
+
+
+def numa_domains(cores: Iterable[int] | None = None) -> tuple[int, ...]:
+    """Memory domains of these cores, or all of the node; none where the kernel does not say."""
+    wanted = None if cores is None else set(cores)
+    found = []
+    for directory in _NUMA.glob("node[0-9]*"):
+        theirs = parse_ranges((directory / "cpulist").read_text())
+        if wanted is None or wanted & theirs:
+            found.append(int(directory.name.removeprefix("node")))
+    return tuple(sorted(found))
+
+
+def parse_ranges(text: str) -> set[int]:
+    """`0-3,8` gives 0, 1, 2, 3 and 8."""
+    numbers: set[int] = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers |= set(range(int(first), int(last or first) + 1))
+    return numbers
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """The inverse of `parse_ranges`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", required=True, type=Path, metavar="DIR", help="step directory")
     add("--out", required=True, type=Path, metavar="HF_DIR", help="directory to create")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as stored")
-    add("--shard-gb", type=_size, default=5.0, metavar="N", help="largest file (default 5)")
+    add("--shard-gb", type=_gigabytes, default=5.0, metavar="N", help="largest file (default 5)")
 
 
-def _size(text: str) -> float:
+def _gigabytes(text: str) -> float:
     size = float(text)
     if not 0.001 <= size < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: gigabytes, from 0.001 up")

@@ -14,13 +14,13 @@ READY_DEV := $(VENV)/.ready-dev
 export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT := 0
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slow clean
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slow web clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 	@echo "make quickstart-ppo   the same with PPO and a critic"
 	@echo "make check            alias of make test"
-	@echo "make lint|types|contracts|unit|mpi|jobs|slow   one part of it"
+	@echo "make lint|types|contracts|unit|mpi|jobs|slow|web   one part of it"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 $(READY): requirements/cpu.txt setup.py launch/install.sh
@@ -69,6 +69,12 @@ jobs: $(READY_DEV)
 
 slow: $(READY_DEV)
 	$(BIN)/python -m pytest tests/jobs tests/unit --slow
+
+# The dashboard in a real browser; skips where there is none and none can be installed.
+web: $(READY_DEV)
+	command -v chromium >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/web
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -46,6 +46,8 @@ EXTRAS = {
     ],
 }
 
+WEB = ("html", "css", "js")
+
 setup(
     name="verl_hpc",
     version=VERSION,
@@ -55,7 +57,12 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["verl_hpc", "verl_hpc.*"]),
-    package_data={"verl_hpc": ["py.typed", "metrics/*.html"]},
+    package_data={
+        "verl_hpc": [
+            "py.typed",
+            *(f"{room}/*.{kind}" for room in ("cli", "metrics") for kind in WEB),
+        ]
+    },
     install_requires=BASE,
     extras_require=EXTRAS,
 )

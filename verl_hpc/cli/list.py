@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.status_runs import RUNS
+    from verl_hpc.cluster.status_runs import RUNS, named_runs
 
     directory = arguments.directory or RUNS
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
-    rows = table(directory, time.time())
+    rows = table(directory, named_runs(directory), time.time())
     if not rows:
         print(f"{directory}: no runs")
         return 0
@@ -47,37 +48,39 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def table(directory: Path, now: float) -> list[tuple[str, ...]]:
-    """Cells of each run below a directory, newest first.
+def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[str, ...]]:
+    """Cells of each run, the one last at work first.
 
     Args:
-        directory: where to look.
+        directory: for which Slurm's answer is kept.
+        runs: run directories by name.
         now: seconds since the epoch.
     """
     from verl_hpc.cli.status_progress import read_progress
     from verl_hpc.cli.status_text import ago
     from verl_hpc.cluster.status import conclude, look
     from verl_hpc.cluster.status_queue import ask_slurm
-    from verl_hpc.cluster.status_runs import last_activity, runs_below, total_steps
+    from verl_hpc.cluster.status_runs import last_activity, total_steps
     from verl_hpc.metrics.text import duration
 
-    runs = sorted(runs_below(directory), key=last_activity, reverse=True)
-    progresses = [read_progress(path) for path in runs]
-    sights = [look(path, now, p.longest_s) for path, p in zip(runs, progresses, strict=True)]
-    questions = dict.fromkeys(job for sight in sights for job in sight.asks())
+    newest_first = sorted(runs, key=lambda name: last_activity(runs[name]), reverse=True)
+    progresses = {name: read_progress(runs[name]) for name in newest_first}
+    sights = {name: look(runs[name], now, p.longest_s) for name, p in progresses.items()}
+    questions = dict.fromkeys(job for sight in sights.values() for job in sight.asks())
     answer = ask_slurm(directory, list(questions))
     rows: list[tuple[str, ...]] = []
-    for path, progress, sight in zip(runs, progresses, sights, strict=True):
-        total = sight.beat.total_steps if sight.beat is not None else None
-        total = total_steps(path) if total is None else total
+    for name, progress in progresses.items():
+        beat = sights[name].beat
+        total = beat.total_steps if beat is not None else None
+        total = total_steps(runs[name]) if total is None else total
         rows.append(
             (
-                str(path.relative_to(directory)),
-                conclude(sight, answer).name,
+                name,
+                conclude(sights[name], answer).name,
                 f"{progress.step}/{total or '?'}",
                 _reward(progress),
                 duration(progress.seconds),
-                ago(now - last_activity(path)),
+                ago(now - last_activity(runs[name])),
             )
         )
     return rows

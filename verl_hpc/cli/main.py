@@ -21,6 +21,7 @@ VERBS = {
     "list": "one line for each run, newest first",
     "hang": "where every rank is: stacks of all of them, the late ones first",
     "logs": "what the ranks said, or the first failure among them",
+    "dashboard": "a web page on this machine that shows runs while they run",
     "stop": "ask a run to save and leave for good",
     "save": "ask a run to save a checkpoint and go on",
     "export": "write a checkpoint as a Hugging Face directory",

@@ -98,13 +98,14 @@ def read_tail(path: Path, most_bytes: int = _TAIL_BYTES) -> list[Row]:
     except OSError:
         return []
     whole = lines[1:] if size > most_bytes else lines
-    return [row for row in map(_row, whole) if row is not None]
+    return [row for row in map(parse_row, whole) if row is not None]
 
 
-def _row(line: bytes) -> Row | None:
+def parse_row(line: bytes) -> Row | None:
+    """One line of a metrics.jsonl; None if it is cut short."""
     try:
         row = json.loads(line)
-    except ValueError:  # cut short
+    except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 

@@ -72,6 +72,12 @@ def as_json(status: Status) -> dict[str, Any]:
 def as_text(status: Status) -> str:
     """Aligned lines; those about which nothing is known are left out."""
     lines = [f"{status.run}: {headline(status)}"]
+    lines += [f"  {label:<10} {text}" for label, text in as_rows(status)]
+    return "\n".join([*lines, *_operators(status.progress)])
+
+
+def as_rows(status: Status) -> list[tuple[str, str]]:
+    """What is known, each with its label."""
     rows = [
         ("step", _step(status)),
         ("pace", _pace(status)),
@@ -81,8 +87,7 @@ def as_text(status: Status) -> str:
         ("request", _request(status.request)),
         ("note", _note(status)),
     ]
-    lines += [f"  {label:<10} {text}" for label, text in rows if text]
-    return "\n".join([*lines, *_operators(status.progress)])
+    return [(label, text) for label, text in rows if text]
 
 
 def ago(seconds: float) -> str:

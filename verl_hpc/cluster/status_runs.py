@@ -36,6 +36,13 @@ def runs_below(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
             yield from runs_below(path, depth - 1)
 
 
+def named_runs(directory: Path) -> dict[str, Path]:
+    """Run directories below a directory by their paths from there; a run has itself alone."""
+    if is_run(directory):
+        return {directory.resolve().name: directory}
+    return {str(path.relative_to(directory)): path for path in runs_below(directory)}
+
+
 def find_run(word: str, below: Path = RUNS) -> Path:
     """The run that a word means: a run directory, or the name of one in `below`.
 

@@ -17,6 +17,11 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 22
 MAX_POINTS = 200
 """Of one curve; a chart is about 300 pixels wide."""
 
+LANE = 14
+"""Pixels of a lane, with what is between two of them."""
+
+Span = tuple[str, float, float]
+"""What was done from when to when."""
 Bar = tuple[str, Mapping[str, float]]
 """Which step or steps a bar stands for, and seconds by operator."""
 
@@ -90,6 +95,41 @@ def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], s
             _text(118 + width, y + 17, label(value), "start"),
         ]
     return _svg(title, 824, 26 * len(bars), parts)
+
+
+def lanes(
+    title: str, rows: Mapping[str, Sequence[Span]], colours: Mapping[str, str], other: str
+) -> str:
+    """One lane a name, with what it did when.
+
+    Args:
+        rows: spans by the lane's name; times of all lanes are from one zero, in seconds.
+        colours: classes of the style sheet by a span's name.
+        other: class of the names that have none there.
+    """
+    spans = [span for row in rows.values() for span in row]
+    low, high = min(span[1] for span in spans), max(span[2] for span in spans)
+    height = TOP + BOTTOM + LANE * len(rows)
+    frame = Frame(824, height, (low, high if high > low else low + 1.0), (0.0, 1.0))
+    parts = [
+        _text(frame.x(tick), height - 6, f"{number(tick)}s", "middle")
+        for tick in ticks(frame.x_range, 8)
+    ]
+    for i, (name, row) in enumerate(rows.items()):
+        y = TOP + LANE * i
+        parts.append(_text(LEFT - 6, y + LANE - 4, name, "end"))
+        parts += [_span(frame, y, span, colours.get(span[0], other)) for span in row]
+    return _svg(title, frame.width, height, parts)
+
+
+def _span(frame: Frame, y: float, span: Span, colour: str) -> str:
+    name, begin, end = span
+    width = max(frame.x(end) - frame.x(begin) - 0.5, 0.5)
+    told = html.escape(f"{name}, {duration(end - begin)}")
+    return (
+        f'<rect class="{colour}" x="{frame.x(begin):.1f}" y="{y + 1}" width="{width:.1f}" '
+        f'height="{LANE - 2}"><title>{told}</title></rect>'
+    )
 
 
 def ticks(span: tuple[float, float], count: int) -> list[float]:

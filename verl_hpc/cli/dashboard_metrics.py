@@ -1,0 +1,48 @@
+"""The rows of a metrics.jsonl that grows, without reading it again and again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from verl_hpc.cli.status_progress import parse_row
+from verl_hpc.metrics.log import FILE_NAME, Row
+
+
+class MetricsTail:
+    """Reads what a run's metrics.jsonl has gained; threads may share it.
+
+    Args:
+        run: run directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._path = run / FILE_NAME
+        self._lock = threading.Lock()
+        self._file_id = -1
+        self._position = 0
+        self._rows: list[Row] = []
+
+    def rows(self) -> list[Row]:
+        """All whole rows so far; none if there is no file."""
+        with self._lock:
+            try:
+                self._read()
+            except OSError:
+                self._forget(-1)
+            return list(self._rows)
+
+    def _read(self) -> None:
+        with self._path.open("rb") as file:
+            file_id = self._path.stat().st_ino
+            # A run that resumes replaces the file, without the steps that are done again.
+            if file_id != self._file_id or file.seek(0, 2) < self._position:
+                self._forget(file_id)
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        self._rows += [row for row in map(parse_row, whole.splitlines()) if row is not None]
+
+    def _forget(self, file_id: int) -> None:
+        self._file_id, self._position, self._rows = file_id, 0, []

@@ -1,0 +1,190 @@
+"""Parts of a page about a run: HTML of headline figures, curves and times, from its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from statistics import mean
+
+from verl_hpc.metrics.log import Row
+from verl_hpc.metrics.names import (
+    CHARTS,
+    RESHARD_MINIMUM,
+    RESHARD_RECEIVED,
+    RESHARD_SECONDS,
+    SCORE,
+    SFT_LOSS,
+    STEP_SECONDS,
+    SUMMARY,
+    THROUGHPUT,
+    TOKENS,
+    VALIDATION,
+)
+from verl_hpc.metrics.series import OTHER, bins, curves, fold, mean_seconds, points
+from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars
+from verl_hpc.metrics.text import duration, number, size
+
+COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
+"""Classes of the style sheet for the longest operators; c7 is grey and takes the rest."""
+NUM_BARS = 60
+
+
+def alert(rows: Sequence[Row]) -> str:
+    """Which metrics were NaN or infinite, and when first."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for name, value in row.get("not_finite", {}).items():
+            found.setdefault(name, []).append(f"{value} at step {row['step']}")
+    if not found:
+        return ""
+    lines = (
+        f"{escape(name)}: {escape(first)}{f' and {len(more)} more' if more else ''}"
+        for name, (first, *more) in found.items()
+    )
+    return f'<p class="alert"><b>Not finite</b><br>{"<br>".join(lines)}</p>'
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The figures that one looks for first, as a list of terms."""
+    tiles = [
+        *_change("Reward", points(rows, SCORE)),
+        *_change("Evaluation accuracy", points(rows, VALIDATION)),
+        *_change("SFT loss", points(rows, SFT_LOSS)),
+    ]
+    if throughput := _values(rows, THROUGHPUT):
+        tokens = sum(_values(rows, TOKENS))
+        note = f"{number(tokens)} tokens in all" if tokens else ""
+        tiles.append(_tile("Tokens a second", number(mean(throughput)), note))
+    if seconds := _values(rows, STEP_SECONDS):
+        tiles.append(
+            _tile("Training time", duration(sum(seconds)), f"{duration(mean(seconds))} a step")
+        )
+    if received := _values(rows, RESHARD_RECEIVED):
+        tiles.append(_tile("Weights resharded", size(sum(received)), _ratio(rows)))
+    return "".join(tiles)
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [value for _, value in points(rows, name)]
+
+
+def _change(label: str, curve: Sequence[tuple[int, float]]) -> list[str]:
+    if not curve:
+        return []
+    (first_step, first), (_, last) = curve[0], curve[-1]
+    note = f"from {number(first)} at step {first_step}" if len(curve) > 1 else ""
+    return [_tile(label, number(last), note)]
+
+
+def _tile(label: str, value: str, note: str) -> str:
+    return f"<div><dt>{label}</dt><dd>{value}</dd><dd>{note}</dd></div>"
+
+
+def _ratio(rows: Sequence[Row]) -> str:
+    minimum = sum(_values(rows, RESHARD_MINIMUM))
+    if not minimum:
+        return ""
+    return f"{sum(_values(rows, RESHARD_RECEIVED)) / minimum:.2f} times the least possible"
+
+
+def charts(rows: Sequence[Row]) -> str:
+    """A figure for each chart that has points."""
+    return "".join(
+        _figure(chart.title, list(drawn), line_chart(chart.title, drawn))
+        for chart in CHARTS
+        if (drawn := curves(chart, rows))
+    )
+
+
+def _figure(title: str, labels: Sequence[str], svg: str) -> str:
+    keys = "".join(f'<i class="c{i}"></i>{label} ' for i, label in enumerate(labels))
+    legend = f"<small>{keys}</small>" if len(labels) > 1 else ""
+    return f"<figure><figcaption>{title}{legend}</figcaption>{svg}</figure>"
+
+
+def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
+    """Classes of the style sheet by operator, the longest first; `other` stands for the rest."""
+    named = [name for name in seconds if name != OTHER][: len(COLOURS)]
+    return {**dict(zip(named, COLOURS, strict=False)), OTHER: "c7"}
+
+
+def times(rows: Sequence[Row]) -> str:
+    """Step time by operator: bars over the steps, and a table of means."""
+    seconds = mean_seconds(rows)
+    step = sum(seconds.values())
+    if not step:
+        return ""
+    colours = operator_colours(seconds)
+    named = [name for name in colours if name != OTHER]
+    bars = [(_label(part), fold(mean_seconds(part), named)) for part in bins(rows, NUM_BARS)]
+    title = "Step time by operator"
+    table = _table(
+        ("operator", "mean a step", "share", "total"),
+        (
+            [name, duration(spent), f"{spent / step:.1%}", duration(spent * len(rows))]
+            for name, spent in seconds.items()
+        ),
+        [colours.get(name, colours[OTHER]) for name in seconds],
+    )
+    return section(title, f'<div class="card">{stacked_bars(title, bars, colours)}</div>{table}')
+
+
+def key(colours: Mapping[str, str]) -> str:
+    """Which colour is which operator."""
+    squares = (
+        f'<span><i class="{colour}"></i>{escape(name)}</span>' for name, colour in colours.items()
+    )
+    return f'<p class="key">{"".join(squares)}</p>'
+
+
+def _label(rows: Sequence[Row]) -> str:
+    first, last = rows[0]["step"], rows[-1]["step"]
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def resharding(rows: Sequence[Row]) -> str:
+    """Bytes that weights took to the generation layout, beside the least possible."""
+    names = {"received": RESHARD_RECEIVED, "least possible": RESHARD_MINIMUM}
+    bars = {label: mean(found) for label, name in names.items() if (found := _values(rows, name))}
+    if not bars:
+        return ""
+    words = ["Bytes of a mean step, all ranks together"]
+    if seconds := _values(rows, RESHARD_SECONDS):
+        words.append(f"{duration(mean(seconds))} a step")
+    title = "Resharding"
+    chart = level_bars(title, bars, size)
+    return section(title, f'<div class="card">{chart}<p>{"; ".join(words)}.</p></div>')
+
+
+def last_steps(rows: Sequence[Row]) -> str:
+    """A table of these steps, with the metrics that tell how they went."""
+    columns = {name: label for name, label in SUMMARY.items() if any(name in r for r in rows)}
+    if not columns:
+        return ""
+    lines = (
+        [
+            str(row["step"]),
+            *(number(row.get(name)) for name in columns),
+            duration(row.get(STEP_SECONDS)),
+        ]
+        for row in rows
+    )
+    return section("Last steps", _table(("step", *columns.values(), "time"), lines))
+
+
+def section(title: str, body: str) -> str:
+    """A part of a page below its heading; the title is HTML."""
+    return f"<section><h2>{title}</h2>{body}</section>"
+
+
+def _table(
+    header: Sequence[str], lines: Iterable[Sequence[str]], colours: Sequence[str] = ()
+) -> str:
+    """Escapes its cells. `colours` are classes of a square before each line's first cell."""
+    body = []
+    for i, (first, *rest) in enumerate(lines):
+        square = f'<i class="{colours[i]}"></i>' if colours else ""
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in rest)
+        body.append(f"<tr><th>{square}{escape(first)}</th>{cells}</tr>")
+    head = "".join(f"<th>{title}</th>" for title in header)
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(body)}</table></div>'

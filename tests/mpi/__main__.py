@@ -25,7 +25,7 @@ def main() -> None:
             sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
         status = pytest.main([*options, "-p", "tests.mpi.plugin"])
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            here.control.comm.Abort(int(status))
+            here.job.abort(int(status))
 
 
 if __name__ == "__main__":

@@ -44,5 +44,5 @@ def pytest_runtest_makereport(item, call):
         text = f"\n{session.world}: {item.nodeid} failed in {call.when}\n{report.longreprtext}\n"
         sys.stdout.flush()
         os.write(sys.stderr.fileno(), text.encode())
-        session.control.comm.Abort(1)
+        session.job.abort(1)
     return report

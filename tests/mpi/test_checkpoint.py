@@ -16,7 +16,6 @@ from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
-from verl_hpc.runtime.control import Control
 from verl_hpc.trainer.operators.examples import examples
 from verl_hpc.trainer.operators.generate import Prompts
 from verl_hpc.trainer.operators.update import imitate
@@ -303,7 +302,7 @@ def test_export_is_what_transformers_loads_and_import_brings_it_back(
             json.loads((shared_directory / "half/config.json").read_text())["dtype"] == "bfloat16"
         )
     here.control.barrier()
-    step = import_model(Control(here.control.comm), out, back)
+    step = import_model(here.control, out, back)
     arch = workers.arch
     assert Step(step).component("actor").num_bytes == 4 * arch.num_parameters
     again = build_workers(

@@ -28,7 +28,12 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
     from verl_hpc.runtime.session import session
 
     directory = arguments.out or Path.cwd()
-    with session(collective_timeout_s=_TIMEOUT_S, late_after_s=_LATE_AFTER_S) as here:
+    without_mpi = profile is not None and profile.site.mpi == "none"
+    with session(
+        collective_timeout_s=_TIMEOUT_S,
+        late_after_s=_LATE_AFTER_S,
+        bootstrap="slurm" if without_mpi else "mpi",
+    ) as here:
         from verl_hpc.runtime.preflight import examine, result_path, write_result
 
         here.control.together(lambda: _check(directory))

@@ -25,9 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     from mpi4py import MPI
 
     from verl_hpc.checkpoint.convert import import_model
+    from verl_hpc.runtime.channel import MpiChannel
     from verl_hpc.runtime.control import Control
 
-    control = Control(MPI.COMM_WORLD)
+    control = Control(MpiChannel(MPI.COMM_WORLD))
     path = import_model(control, arguments.hf, arguments.out)
     if control.rank == 0:
         print(path)

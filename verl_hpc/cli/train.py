@@ -5,6 +5,7 @@ Start it with the launcher of your MPI library, or with srun; one process is a w
 examples:
   mpiexec -n 4 python -m verl_hpc train --config configs/run/quickstart.yaml
   srun --mpi=pmi2 python -m verl_hpc train --config run.yaml optimizer.lr=1e-6 seed=3
+  srun --mpi=none --kill-on-bad-exit=1 python -m verl_hpc train --bootstrap slurm --config run.yaml
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from verl_hpc.runtime import environment
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, metavar="YAML", help="the run's configuration")
     parser.add_argument(
+        "--bootstrap",
+        choices=("mpi", "slurm"),
+        default="mpi",
+        help="how ranks find each other: slurm needs srun --mpi=none and no MPI library",
+    )
+    parser.add_argument(
         "overrides", nargs="*", metavar="section.field=value", help="settings over the file's"
     )
 
@@ -34,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if environment.launcher_rank() == 0:
             raise
         return 1
+    from verl_hpc.runtime.binding import report_binding
     from verl_hpc.runtime.session import session
 
     settings = config.runtime
@@ -41,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         collective_timeout_s=settings.collective_timeout_s,
         late_after_s=settings.late_after_s,
         threads_per_rank=settings.threads_per_rank,
+        bootstrap=arguments.bootstrap,
     ) as here:
+        report_binding(here)
         # Only now: libraries read the environment, which the session sets, when they are imported.
         from verl_hpc.trainer.train import train
 

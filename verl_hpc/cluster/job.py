@@ -113,6 +113,8 @@ def _command(request: Request) -> tuple[str, ...]:
     if request.program == "doctor":
         words += ["--inside", "--cluster", expandable("$RUN/job/site.yaml")]
         return (*words, "--out", expandable("$RUN/job"), "--scratch", expandable(CACHE))
+    if request.profile.site.mpi == "none":
+        words += ["--bootstrap", "slurm"]
     words += ["--config", expandable("$CONFIG")]
     if request.standalone:
         words += map(literal, request.overrides)

@@ -81,9 +81,10 @@ class Site(Section):
     exclusive: bool = True
     """No other job on the nodes."""
 
-    mpi: Annotated[str, Field(pattern=r"^(pmi2|pmix(_v\d+)?|cray_shasta)$")] = "pmi2"
+    mpi: Annotated[str, Field(pattern=r"^(pmi2|pmix(_v\d+)?|cray_shasta|none)$")] = "pmi2"
     """What `srun --mpi=list` offers and the MPI library speaks: pmi2 for MPICH and its relatives,
-    pmix for Open MPI, cray_shasta for Cray MPICH."""
+    pmix for Open MPI, cray_shasta for Cray MPICH. none does without MPI: ranks find each other by
+    Slurm's variables, for sites whose MPI and container disagree."""
     python: Line = "python"
     """Interpreter of the ranks; in a container, the one inside."""
     container: ContainerConfig = BareConfig()

@@ -7,14 +7,18 @@ repeat it gets one core a rank.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.errors import ClusterError
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.world import World
 
+_log = logging.getLogger(__name__)
 _NUMA = Path("/sys/devices/system/node")
 
 
@@ -68,6 +72,24 @@ class Trouble:
     text: str
     avoidable: bool
     """The node has the cores: another launch would give them to the ranks."""
+
+
+def report_binding(here: Session) -> None:
+    """Say where each rank is, and warn of nodes without the cores that were asked for.
+
+    Each rank says it where ranks have a log of their own, below the run directory, and not on a
+    terminal that all of them share.
+
+    Raises:
+        ClusterError: on every rank, if ranks lack cores that their node has.
+    """
+    mine = read_binding(here.world)
+    if environment.has_rank_logs():
+        print(describe(mine, here.world.size), flush=True)
+    bindings = here.control.allgather(mine)
+    for warning in here.control.together(lambda: check_bindings(bindings)):
+        if here.world.rank == 0:
+            _log.warning(warning)
 
 
 def find_trouble(bindings: Iterable[Binding]) -> list[Trouble]:

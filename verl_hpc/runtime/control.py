@@ -1,35 +1,27 @@
-"""The control plane: small metadata and agreement over MPI.
-
-Waiting polls with short sleeps instead of spinning inside MPI: other ranks may share the core,
-and signal handlers and exceptions must get through while a rank waits.
-"""
+"""The control plane: small metadata and agreement, over MPI or whatever else carries it."""
 
 from __future__ import annotations
 
 import pickle
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from verl_hpc.errors import VerlHpcError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from verl_hpc.runtime.channel import Channel, Pending, wait
 
 T = TypeVar("T")
 
-_LONGEST_SLEEP_S = 0.002
-
 
 class Control:
-    """Collectives on small Python values; every rank of the communicator must take part."""
+    """Collectives on small Python values; every rank of the channel must take part."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
-        self.comm = comm
-        self.rank: int = comm.Get_rank()
-        self.size: int = comm.Get_size()
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.rank = channel.rank
+        self.size = channel.size
         self.num_waits = 0
         """Waits begun; every rank begins the same ones in the same order."""
         self.waiting_since: float | None = None
@@ -37,52 +29,47 @@ class Control:
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
-        return Control(self.comm.Split(group, self.rank))
+        return Control(self._channel.split(group))
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self._wait(self.comm.Ibarrier())
+        self._wait(self._channel.barrier())
 
     def allgather(self, value: T) -> list[T]:
         """The values of all ranks, in rank order."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
-        sizes: Any = np.empty(self.size, dtype=np.int64)
-        self._wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        data, sizes = self._sized(value)
         gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
-        self._wait(self.comm.Iallgatherv(data, [gathered, (sizes, starts)]))
-        return _unpickle(gathered, starts, sizes)
+        self._wait(self._channel.allgatherv(data, gathered, sizes))
+        return _unpickle(gathered, sizes)
 
     def gather(self, value: T, root: int = 0) -> list[T]:
         """The values of all ranks on the root, in rank order; nothing elsewhere."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
-        sizes: Any = np.empty(self.size, dtype=np.int64)
-        self._wait(self.comm.Iallgather(np.array([data.size], dtype=np.int64), sizes))
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        if self.rank != root:
-            self._wait(self.comm.Igatherv(data, None, root))
-            return []
-        gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
-        self._wait(self.comm.Igatherv(data, [gathered, (sizes, starts)], root))
-        return _unpickle(gathered, starts, sizes)
+        data, sizes = self._sized(value)
+        gathered: Any = np.empty(int(sizes.sum()) if self.rank == root else 0, dtype=np.uint8)
+        self._wait(self._channel.gatherv(data, gathered, sizes, root))
+        return _unpickle(gathered, sizes) if self.rank == root else []
 
     def broadcast(self, value: T | None, root: int = 0) -> T:
         """The root's value on every rank."""
         data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
         size = np.array([data.size], dtype=np.int64)
-        self._wait(self.comm.Ibcast(size, root))
+        self._wait(self._channel.broadcast(size, root))
         if self.rank != root:
             data = np.empty(int(size[0]), dtype=np.uint8)
-        self._wait(self.comm.Ibcast(data, root))
-        return pickle.loads(data.tobytes())  # noqa: S301 (as above)
+        self._wait(self._channel.broadcast(data, root))
+        return pickle.loads(data.tobytes())  # noqa: S301 (as below)
 
-    def _wait(self, request: MPI.Request) -> None:
+    def _sized(self, value: Any) -> tuple[Any, Any]:
+        """A value as bytes, and how many every rank has."""
+        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+        sizes: Any = np.empty(self.size, dtype=np.int64)
+        self._wait(self._channel.allgather(np.array([data.size], dtype=np.int64), sizes))
+        return data, sizes
+
+    def _wait(self, pending: Pending) -> None:
         self.num_waits += 1
         self.waiting_since = time.time()
-        pause = 0.0
-        while not request.Test():
-            time.sleep(pause)
-            pause = min(pause + 0.0001, _LONGEST_SLEEP_S)
+        wait(pending)
         self.waiting_since = None
 
     def any(self, flag: bool) -> bool:
@@ -112,9 +99,7 @@ class Control:
         raise agreed
 
 
-def _unpickle(data: Any, starts: Any, sizes: Any) -> list[Any]:
+def _unpickle(data: Any, sizes: Any) -> list[Any]:
     # These bytes were pickled a moment ago by ranks of this very program.
-    return [
-        pickle.loads(data[a : a + n].tobytes())  # noqa: S301
-        for a, n in zip(starts, sizes, strict=True)
-    ]
+    pieces = np.split(data, np.cumsum(sizes)[:-1])
+    return [pickle.loads(piece.tobytes()) for piece in pieces]  # noqa: S301

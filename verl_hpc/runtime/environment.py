@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from verl_hpc.cluster.options import ATTEMPT
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
@@ -80,6 +81,14 @@ def announce_world(world: World, address: str, port: int) -> None:
     )
 
 
+def choose_compiler(world: World) -> None:
+    """No torch.compile on CPU ranks: for the little that vLLM compiles there, every rank waits
+    seconds for a C++ compiler. Before torch._dynamo is imported, which reads the variable once.
+    """
+    if world.device == "cpu":
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+
+
 def name_shared_memory(world: World) -> None:
     """Name vLLM's shared-memory segments on CPUs, or keep its ranks from using any.
 
@@ -119,6 +128,11 @@ def setting(name: str, default: str) -> str:
 def node_name() -> str:
     """This node, as Slurm calls it: the host's name may be another, and --exclude takes Slurm's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def has_rank_logs() -> bool:
+    """Whether what a rank prints goes into a file of its node, each line with the rank before."""
+    return ATTEMPT in os.environ
 
 
 def job_id() -> str:

@@ -9,13 +9,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from verl_hpc.errors import VerlHpcError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
+from verl_hpc.runtime.bootstrap import Bootstrap
 
 _GRACE_S = 2.0
 """What a rank that did not fail first leaves the first for its report."""
@@ -68,11 +65,11 @@ class FailureReporter:
 
 
 @contextmanager
-def ending_the_job(comm: MPI.Comm, reporter: FailureReporter) -> Iterator[None]:
+def ending_the_job(job: Bootstrap, reporter: FailureReporter) -> Iterator[None]:
     """Run the body; let any exception end every rank of the job within seconds.
 
-    MPI_Abort, not sys.exit: peers that wait in a collective would wait for ever. A user's error
-    that all ranks raise alike (`Control.together`) is printed once, without a traceback.
+    A user's error that all ranks raise alike (`Control.together`) is printed once, without a
+    traceback.
     """
     try:
         yield
@@ -80,19 +77,19 @@ def ending_the_job(comm: MPI.Comm, reporter: FailureReporter) -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, VerlHpcError) and error.agreed:
-            if comm.Get_rank() == 0:
+            if job.rank == 0:
                 FailureReporter._write(f"{type(error).__name__}: {error}\n")
-            comm.Barrier()
+            job.meet()
             sys.exit(1)
         reporter.report(error)
-        comm.Abort(1)
+        job.abort(1)
 
 
-def install_excepthook(comm: MPI.Comm, reporter: FailureReporter) -> None:
+def install_excepthook(job: Bootstrap, reporter: FailureReporter) -> None:
     """Also end the job for exceptions that reach the interpreter outside `ending_the_job`."""
 
     def hook(_: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         reporter.report(error.with_traceback(trace))
-        comm.Abort(1)
+        job.abort(1)
 
     sys.excepthook = hook

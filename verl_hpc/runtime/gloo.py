@@ -7,6 +7,7 @@ adds up to whole cores.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,10 @@ def share_device() -> None:
     plain: Any = c10d.ProcessGroupGloo
     if plain.__name__ == "SharedDeviceGloo":
         return
-    device = plain.create_default_device()
+    # The first interface that the site names, as torch itself would choose, or the host's.
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    device = plain.create_device(interface=interface) if interface else None
+    device = device or plain.create_default_device()
 
     class SharedDeviceGloo(plain):  # type: ignore[misc]
         def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:

@@ -79,7 +79,7 @@ def write_result(path: Path, verdicts: Sequence[Verdict]) -> None:
 
 
 def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> Verdict:
-    """The ranks that MPI knows are those that torch reaches, in the same order."""
+    """The ranks of the control plane are those that torch reaches, in the same order."""
     import torch
     import torch.distributed as dist
 
@@ -91,11 +91,13 @@ def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> 
     agreed = heard.tolist() == list(range(world.size)) == here.control.allgather(world.rank)
     found = f"{world.size} ranks on {len(hosts)} nodes: {listed(hosts)}"
     if here.control.any(not agreed):
-        return fails("ranks", f"{found}; torch sees others than MPI", "see docs/preflight.md")
+        return fails(
+            "ranks", f"{found}; torch sees others than {here.job.library}", "see docs/preflight.md"
+        )
     if num_nodes is not None and len(hosts) != num_nodes:
         todo = "start one srun over all nodes of the job"
         return fails("ranks", f"{found}; {num_nodes} nodes were meant", todo)
-    return ok("ranks", f"{found}; MPI and torch agree")
+    return ok("ranks", f"{found}; {here.job.library} and torch agree")
 
 
 def _check_binding(here: Session) -> Verdict:

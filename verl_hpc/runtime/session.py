@@ -1,4 +1,4 @@
-"""One rank's life: MPI, torch.distributed, failure handling and the watchdog, set up together."""
+"""One rank's life: control plane, torch.distributed, failure handling and watchdog together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from verl_hpc.runtime import environment, gloo
+from verl_hpc.runtime.bootstrap import Bootstrap, Kind, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
 from verl_hpc.runtime.watchdog import Watchdog
@@ -29,6 +30,7 @@ class Session:
     control: Control
     watchdog: Watchdog
     reporter: FailureReporter
+    job: Bootstrap
 
     @property
     def device(self) -> torch.device:
@@ -49,6 +51,7 @@ def session(
     late_after_s: float = 120.0,
     threads_per_rank: int | None = None,
     device: str = "auto",
+    bootstrap: Kind = "mpi",
 ) -> Iterator[Session]:
     """Join the job; inside the body an exception on any rank ends all of them.
 
@@ -57,28 +60,25 @@ def session(
         late_after_s: how far behind a rank may be before it is reported.
         threads_per_rank: CPU threads; None shares the node's cores among its ranks.
         device: "auto", or "cpu" to leave GPUs alone.
+        bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
 
     Raises:
-        LaunchError, ClusterError: as `read_world`.
+        LaunchError, ClusterError: as `choose` and `read_world`.
     """
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    host = socket.gethostname()
-    reporter = FailureReporter(comm.Get_rank(), comm.Get_size(), host)
-    install_excepthook(comm, reporter)
-    with ending_the_job(comm, reporter):
-        local_size = comm.allgather(host).count(host)
+    job = choose(bootstrap)
+    reporter = FailureReporter(job.rank, job.size, socket.gethostname())
+    install_excepthook(job, reporter)
+    with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
-        threads = environment.prepare_environment(threads_per_rank, local_size)
-        world = read_world(comm, device)
-        control = Control(comm)
+        threads = environment.prepare_environment(threads_per_rank, job.local_size())
+        control = Control(job.connect(collective_timeout_s))
+        world = read_world(control, job.library, device)
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()
         watchdog = Watchdog(world.rank, world.size, world.host, late_after_s, waits=control)
         watchdog.start(stores())
         try:
-            yield Session(world, control, watchdog, reporter)
+            yield Session(world, control, watchdog, reporter, job)
         finally:
             watchdog.stop()
         control.barrier()
@@ -88,7 +88,7 @@ def session(
 def start_torch(
     world: World, control: Control, threads: int, timeout_s: float
 ) -> Callable[[], TCPStore]:
-    """Join torch.distributed over an address that rank 0 announces by MPI.
+    """Join torch.distributed over an address that rank 0 announces.
 
     Returns:
         A function that opens one more connection to the job's store.
@@ -106,6 +106,7 @@ def start_torch(
         )
     address, port = control.broadcast((address, master.port) if master else None)
     environment.announce_world(world, address, port)
+    environment.choose_compiler(world)
 
     def connect() -> TCPStore:
         return dist.TCPStore(

@@ -1,7 +1,7 @@
 """Who am I: rank, size, node and device, read once and cross-checked.
 
-MPI says it (whatever process manager started us: PMIx, PMI2, hydra); the launcher's environment
-must agree. What this module refuses would otherwise run and be silently wrong.
+MPI says it (whatever process manager started us: PMIx, PMI2, hydra), or Slurm; the launcher's
+environment must agree. What this module refuses would otherwise run and be silently wrong.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_hpc.errors import ClusterError, LaunchError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from verl_hpc.runtime.control import Control
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,12 @@ class World:
         return f"rank {self.rank} of {self.size} on {self.host} ({self.device})"
 
 
-def read_world(comm: MPI.Comm, device: str = "auto") -> World:
-    """Read the world from MPI; every rank of `comm` must call it.
+def read_world(control: Control, library: str, device: str = "auto") -> World:
+    """Read the world; every rank must call it.
 
     Args:
-        comm: the world communicator.
+        control: of all ranks.
+        library: what carries it, for messages.
         device: auto takes this rank's GPU where there is one; cpu never does.
 
     Raises:
@@ -63,15 +62,15 @@ def read_world(comm: MPI.Comm, device: str = "auto") -> World:
             only half set.
         ClusterError: two ranks would share a GPU, or a node has fewer GPUs than ranks.
     """
-    rank, size = comm.Get_rank(), comm.Get_size()
-    check_launch(os.environ, rank, size, _library(comm))
+    rank, size = control.rank, control.size
+    check_launch(os.environ, rank, size, library)
     host = socket.gethostname()
-    hosts = comm.allgather(host)
+    hosts = control.allgather(host)
     node_of = number_nodes(hosts)
     mates = [r for r in range(size) if node_of[r] == node_of[rank]]
     local_rank = mates.index(rank)
     name, identity = _pick_device(device, local_rank, len(mates), host)
-    check_devices(comm.allgather((host, identity)))
+    check_devices(control.allgather((host, identity)))
     return World(rank, size, local_rank, len(mates), node_of[rank], node_of, host, name)
 
 
@@ -105,14 +104,15 @@ def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str)
     where, expected_rank, expected_size = announced
     if size == 1 and expected_size > 1:
         raise LaunchError(
-            f"{where} announces {expected_size} processes, but MPI ({library}) sees only itself: "
+            f"{where} announces {expected_size} processes, but {library} sees only itself: "
             "the process manager and the MPI library do not understand each other. Under Slurm "
             "choose the plugin that `srun --mpi=list` offers and the library speaks (MPICH: "
-            "--mpi=pmi2, Open MPI: --mpi=pmix); without Slurm use the mpiexec of that library"
+            "--mpi=pmi2, Open MPI: --mpi=pmix), or do without MPI (--mpi=none and --bootstrap "
+            "slurm); without Slurm use the mpiexec of that library"
         )
     if (rank, size) != (expected_rank, expected_size):
         raise LaunchError(
-            f"{where} says rank {expected_rank} of {expected_size}, MPI ({library}) says rank "
+            f"{where} says rank {expected_rank} of {expected_size}, {library} says rank "
             f"{rank} of {size}; a nested launcher? Start with one srun or one mpiexec"
         )
 
@@ -166,10 +166,3 @@ def _pick_device(
         )
     properties: Any = torch.cuda.get_device_properties(index)
     return f"cuda:{index}", str(properties.uuid)
-
-
-def _library(comm: MPI.Comm) -> str:
-    del comm
-    from mpi4py import MPI
-
-    return MPI.Get_library_version().split("\n")[0].strip().replace("\t", " ").rstrip("\x00")

@@ -74,7 +74,7 @@ def test_every_field_says_what_it_is():
         ),
         ({"container": {"kind": "pyxis"}}, ["container.image: is needed and not given"]),
         ({"container": {"kind": "docker"}}, ["container", "'bare', 'pyxis', 'apptainer', 'bwrap'"]),
-        ({"mpi": "none"}, ["mpi = 'none'", "pmi2|pmix"]),
+        ({"mpi": "openmpi"}, ["mpi = 'openmpi'", "pmi2|pmix"]),
         ({"gpus_per_node": -1}, ["gpus_per_node = -1", "greater than or equal to 0"]),
         ({"gpus_per_node": 0}, ["gpus_per_node = 0 needs tasks_per_node"]),
         ({"tasks_per_node": 8}, ["tasks_per_node = 8 is more than the 4 GPUs"]),
@@ -103,7 +103,7 @@ def test_the_value_of_a_secret_is_not_repeated(tmp_path):
 
 
 def test_every_mistake_is_listed_at_once(tmp_path):
-    message = refusal(tmp_path, partitoin="x", mpi="none")
+    message = refusal(tmp_path, partitoin="x", mpi="openmpi")
     assert "partitoin" in message
     assert "mpi" in message
 

@@ -10,7 +10,7 @@ from verl_hpc.runtime.control import Control
 
 def rank_of_three(rank, others):
     """Control of one rank; `others` is what each rank says, this one's own place aside."""
-    control = Control(SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: 3))
+    control = Control(SimpleNamespace(rank=rank, size=3))
 
     def allgather(value):
         said = list(others)

@@ -30,19 +30,16 @@ def reporter(**options):
     return found
 
 
-class Comm:
-    """A communicator that writes down what is asked of it."""
+class Job:
+    """A bootstrap that writes down what is asked of it."""
 
     def __init__(self, rank=0):
         self.rank, self.calls = rank, []
 
-    def Get_rank(self):  # noqa: N802
-        return self.rank
+    def meet(self):
+        self.calls.append("meet")
 
-    def Barrier(self):  # noqa: N802
-        self.calls.append("barrier")
-
-    def Abort(self, code):  # noqa: N802
+    def abort(self, code):
         self.calls.append(("abort", code))
 
 
@@ -104,42 +101,42 @@ def test_text_that_is_no_utf8_is_told_all_the_same(capfd):
 
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), ConfigError("one rank")])
 def test_an_exception_aborts_every_rank(capfd, error):
-    comm = Comm()
-    with ending_the_job(comm, reporter()):
+    job = Job()
+    with ending_the_job(job, reporter()):
         raise error
-    assert comm.calls == [("abort", 1)]
+    assert job.calls == [("abort", 1)]
     assert type(error).__name__ in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("rank, text", [(0, "ConfigError: steps = 0\n"), (3, "")])
 def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, rank, text):
-    error, comm = ConfigError("steps = 0"), Comm(rank)
+    error, job = ConfigError("steps = 0"), Job(rank)
     error.agreed = True
-    with pytest.raises(SystemExit) as ended, ending_the_job(comm, reporter()):
+    with pytest.raises(SystemExit) as ended, ending_the_job(job, reporter()):
         raise error
     assert ended.value.code == 1
-    assert comm.calls == ["barrier"], "nobody leaves before rank 0 has spoken"
+    assert job.calls == ["meet"], "nobody leaves before rank 0 has spoken"
     assert capfd.readouterr().err == text
 
 
 def test_leaving_on_purpose_is_no_failure(capfd):
-    comm = Comm()
-    with pytest.raises(SystemExit) as ended, ending_the_job(comm, reporter()):
+    job = Job()
+    with pytest.raises(SystemExit) as ended, ending_the_job(job, reporter()):
         sys.exit(85)
     assert ended.value.code == 85
-    with ending_the_job(comm, reporter()):
+    with ending_the_job(job, reporter()):
         pass
-    assert comm.calls == []
+    assert job.calls == []
     assert capfd.readouterr().err == ""
 
 
 def test_the_interpreters_hook_ends_the_job_too(monkeypatch, capfd):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    comm = Comm()
-    install_excepthook(comm, reporter())
+    job = Job()
+    install_excepthook(job, reporter())
     error = raised(ValueError("in a callback"))
     sys.excepthook(ValueError, error, error.__traceback__)
-    assert comm.calls == [("abort", 1)]
+    assert job.calls == [("abort", 1)]
     text = capfd.readouterr().err
     assert "failed in rollout" in text
     assert "raise error" in text

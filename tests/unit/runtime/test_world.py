@@ -8,7 +8,7 @@ from verl_hpc.errors import ClusterError, LaunchError
 from verl_hpc.runtime import world
 from verl_hpc.runtime.world import World, check_devices, check_launch, number_nodes, read_world
 
-MPICH = "MPICH Version: 5.0"
+MPICH = "MPI (MPICH Version: 5.0)"
 
 
 def pmi(rank, size):
@@ -70,7 +70,7 @@ def test_a_launcher_inside_another(environ):
         check_launch(environ, 3, 4, MPICH)
     message = str(caught.value)
     rank, size = list(environ.values())[-2:]
-    assert f"says rank {rank} of {size}, MPI ({MPICH}) says rank 3 of 4" in message
+    assert f"says rank {rank} of {size}, {MPICH} says rank 3 of 4" in message
     assert "nested launcher" in message
 
 
@@ -124,15 +124,14 @@ def test_the_place_of_each_rank(monkeypatch, rank, local_rank, node):
     """One rank's view; what the others say is played back to it."""
     monkeypatch.setattr(world, "socket", SimpleNamespace(gethostname=lambda: HOSTS[rank]))
     monkeypatch.setattr(world, "os", SimpleNamespace(environ=pmi(rank, 4)))
-    monkeypatch.setattr(world, "_library", lambda comm: MPICH)
 
     def allgather(mine):
         said = HOSTS if isinstance(mine, str) else [(host, None) for host in HOSTS]
         assert said[rank] == mine
         return said
 
-    comm = SimpleNamespace(Get_rank=lambda: rank, Get_size=lambda: 4, allgather=allgather)
-    found = read_world(comm, device="cpu")
+    control = SimpleNamespace(rank=rank, size=4, allgather=allgather)
+    found = read_world(control, MPICH, device="cpu")
     assert found == World(rank, 4, local_rank, 2, node, (0, 1, 0, 1), HOSTS[rank], "cpu")
     assert found.num_nodes == 2
     assert str(found) == f"rank {rank} of 4 on {HOSTS[rank]} (cpu)"

@@ -1,0 +1,120 @@
+"""Training without any MPI library, and what ranks say of their cores."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.slurm.runs import STEPS, Run, write_run
+
+# Below srun, found before the real one: whoever imports it fails.
+TRAP = 'raise ImportError("mpi4py was imported where there is no MPI")\n'
+
+
+@pytest.fixture
+def no_mpi(tmp_path, monkeypatch):
+    """Nothing that is submitted from here can import mpi4py."""
+    trap = tmp_path / "trap/mpi4py"
+    trap.mkdir(parents=True)
+    (trap / "__init__.py").write_text(TRAP)
+    monkeypatch.setenv("PYTHONPATH", str(trap.parent))
+    program = "import mpi4py"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "where there is no MPI" in done.stderr
+
+
+def test_a_run_without_mpi_ends_with_the_same_weights(run, undisturbed, no_mpi):
+    run.submit("site.mpi=none")
+    run.finish()
+    script = (run.directory / "job/job.sbatch").read_text()
+    assert "--mpi=none" in script
+    assert "train --bootstrap slurm" in " ".join(script.replace("\\\n", "").split())
+    assert f"0: step {STEPS}/{STEPS}" in run.rank_logs
+    assert "mpi4py" not in run.rank_logs
+    run.assert_equals(undisturbed)
+
+
+def test_the_trap_works(run, no_mpi):
+    """The same run with MPI falls into it."""
+    run.submit()
+    assert run.wait_for_end() == "FAILED"
+    assert "mpi4py was imported where there is no MPI" in run.rank_logs
+
+
+def test_every_rank_says_where_it_is(undisturbed):
+    cores = len(os.sched_getaffinity(0))
+    for rank in (0, 1):
+        line = f"{rank}: rank {rank}/2 node n{rank} cpu 0"
+        assert line in undisturbed.rank_logs
+    if cores < 8:
+        assert "verl_hpc: n0: rank 0 has" in undisturbed.rank_logs
+        assert "of the 8 asked for" in undisturbed.rank_logs
+
+
+BAD_REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    import os
+    if os.environ["SLURM_PROCID"] == "1":
+        raise ZeroDivisionError("the reward of rank 1")
+    return 0.0
+"""
+
+
+def test_a_users_error_on_one_rank_is_told_once(lab, model, tmp_path, no_mpi):
+    reward = tmp_path / "bad.py"
+    run = Run(lab, write_run(tmp_path, model, reward={"function": f"{reward}:compute_score"}))
+    reward.write_text(BAD_REWARD)
+    run.submit("site.mpi=none", nodes=2)
+    assert run.wait_for_end() == "FAILED"
+    assert run.rank_logs.count("ZeroDivisionError: the reward of rank 1") == 1
+    assert "Traceback" not in run.rank_logs
+
+
+def srun(lab, directory, *words, program):
+    command = ["srun", *words, sys.executable, "-c", program]
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | lab.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+RAISES = """
+from verl_hpc.runtime.session import session
+with session(bootstrap="slurm") as here:
+    if here.world.rank == 1:
+        raise ZeroDivisionError("rank 1 only")
+    here.control.barrier()
+"""
+
+
+def test_a_bug_on_one_rank_ends_the_job_with_its_traceback(lab, tmp_path, no_mpi):
+    words = ("--nodes=2", "--ntasks=2", "--mpi=none", "--kill-on-bad-exit=1")
+    done = srun(lab, tmp_path, *words, program=RAISES)
+    assert done.returncode != 0
+    assert "verl_hpc: rank 1 of 2 on n1 failed" in done.stderr
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "ZeroDivisionError: rank 1 only" in done.stderr
+
+
+BOUND = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from verl_hpc.runtime.session import session
+with session(bootstrap="slurm") as here:
+    from verl_hpc.runtime.binding import report_binding
+    report_binding(here)
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores to deny one")
+def test_two_ranks_on_one_core_are_refused(lab, tmp_path, no_mpi):
+    words = ("--nodes=1", "--ntasks=2", "--cpus-per-task=1", "--mpi=none", "--kill-on-bad-exit=1")
+    done = srun(lab, tmp_path, *words, program=BOUND)
+    assert done.returncode != 0
+    assert "ClusterError: n0: 2 ranks share 1 core" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,57 @@
+"""Ranks from Slurm's variables."""
+
+import pytest
+
+from verl_hpc.errors import LaunchError
+from verl_hpc.runtime.bootstrap import expand_counts, read_step
+
+STEP = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+    "SLURM_PROCID": "5",
+    "SLURM_NTASKS": "11",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NODELIST": "n[08-09],m1",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2),3",
+}
+
+
+def test_a_step():
+    step = read_step(STEP)
+    assert (step.job, step.step, step.rank, step.size, step.local_size) == (4711, 2, 5, 11, 4)
+    assert step.hosts == ("n08", "n09", "m1")
+    assert read_step(STEP | {"SLURM_NODEID": "2"}).local_size == 3
+
+
+@pytest.mark.parametrize("text, counts", [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1,2", [1, 2])])
+def test_counts(text, counts):
+    assert expand_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "4(x)", "x", "4(2)"])
+def test_what_is_no_count(text):
+    with pytest.raises(LaunchError, match="expected counts such as"):
+        expand_counts(text)
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_a_variable_that_is_missing(name):
+    with pytest.raises(LaunchError) as caught:
+        read_step({key: value for key, value in STEP.items() if key != name})
+    for words in (f"--bootstrap slurm: {name} is not set", "srun --mpi=none"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"SLURM_NTASKS": "12"}, {"SLURM_STEP_NODELIST": "n08"}])
+def test_variables_that_disagree(change):
+    with pytest.raises(LaunchError, match="do not change Slurm's variables"):
+        read_step(STEP | change)
+
+
+def test_ports_differ_between_the_jobs_and_steps_of_a_node():
+    jobs = [{"SLURM_JOB_ID": str(j), "SLURM_STEP_ID": str(s)} for j in range(80) for s in range(9)]
+    ports = [read_step(STEP | job).port for job in jobs]
+    assert len(set(ports)) == len(ports)
+    assert 20000 <= min(ports) <= max(ports) < 32000
+    assert read_step(STEP).port == read_step(STEP | {"SLURM_PROCID": "0"}).port

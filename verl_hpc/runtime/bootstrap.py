@@ -1,0 +1,235 @@
+"""How the ranks of a job find each other: by MPI, or by Slurm's variables without any MPI library.
+
+The second is for sites whose MPI and container disagree. Its ranks meet at a torch store on the
+first node, at a port that all derive from the job's number.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, NoReturn, Protocol
+
+from verl_hpc.cluster.hostlist import expand_hosts
+from verl_hpc.errors import LaunchError
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.channel import Channel, MpiChannel, wait
+
+Kind = Literal["mpi", "slurm"]
+
+PORT = "VERL_HPC_PORT"
+"""Variable for a site where another port must be used."""
+
+# Below those that the kernel hands out by itself.
+_FIRST_PORT, _NUM_PORTS = 20000, 12000
+_NEEDED = (
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+
+
+class Bootstrap(Protocol):
+    """A way to become a rank."""
+
+    rank: int
+    size: int
+
+    @property
+    def library(self) -> str:
+        """What carries the control plane, for messages."""
+
+    def local_size(self) -> int:
+        """Ranks on this node. Does not import torch; every rank calls it."""
+
+    def connect(self, timeout_s: float) -> Channel:
+        """Meet the other ranks."""
+
+    def meet(self) -> None:
+        """Wait for all ranks, which are about to leave with an error that all have."""
+
+    def abort(self, status: int) -> None:
+        """End every rank of the job, this one included."""
+
+
+def choose(kind: Kind) -> Bootstrap:
+    """The way that a job was started for.
+
+    Raises:
+        LaunchError: Slurm's variables are wanted, and this is no rank of srun.
+    """
+    return MpiBootstrap() if kind == "mpi" else SlurmBootstrap(read_step(os.environ))
+
+
+class MpiBootstrap:
+    """COMM_WORLD."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._comm = MPI.COMM_WORLD
+        self.rank: int = self._comm.Get_rank()
+        self.size: int = self._comm.Get_size()
+
+    @property
+    def library(self) -> str:
+        from mpi4py import MPI
+
+        name = MPI.Get_library_version().split("\n")[0].strip()
+        return f"MPI ({name.replace(chr(9), ' ').rstrip(chr(0))})"
+
+    def local_size(self) -> int:
+        host = socket.gethostname()
+        return self._comm.allgather(host).count(host)
+
+    def connect(self, timeout_s: float) -> Channel:
+        del timeout_s
+        return MpiChannel(self._comm)
+
+    def meet(self) -> None:
+        self._comm.Barrier()
+
+    def abort(self, status: int) -> None:
+        # sys.exit would leave peers that wait in a collective waiting for ever.
+        self._comm.Abort(status)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What srun tells one of its tasks."""
+
+    job: int
+    step: int
+    rank: int
+    size: int
+    local_size: int
+    hosts: tuple[str, ...]
+
+    @property
+    def port(self) -> int:
+        """Where rank 0 listens. Two steps that share a node get different ones, but for a chance
+        of one in 12,000."""
+        return _FIRST_PORT + (self.job * 131 + self.step) % _NUM_PORTS
+
+
+def read_step(environ: Mapping[str, str]) -> Step:
+    """Read Slurm's variables.
+
+    Raises:
+        LaunchError: one is missing, or none makes sense.
+    """
+    missing = [name for name in _NEEDED if name not in environ]
+    if missing:
+        raise LaunchError(
+            f"--bootstrap slurm: {missing[0]} is not set; start the ranks with srun --mpi=none, "
+            "or leave --bootstrap out to start with MPI"
+        )
+    hosts = tuple(expand_hosts(environ["SLURM_STEP_NODELIST"]))
+    tasks = expand_counts(environ["SLURM_STEP_TASKS_PER_NODE"])
+    size = int(environ["SLURM_NTASKS"])
+    if len(tasks) != len(hosts) or sum(tasks) != size:
+        raise LaunchError(
+            f"--bootstrap slurm: SLURM_NTASKS={size} tasks are not "
+            f"SLURM_STEP_TASKS_PER_NODE={environ['SLURM_STEP_TASKS_PER_NODE']} on "
+            f"SLURM_STEP_NODELIST={environ['SLURM_STEP_NODELIST']}; do not change Slurm's variables"
+        )
+    return Step(
+        job=int(environ["SLURM_JOB_ID"]),
+        step=int(environ["SLURM_STEP_ID"]),
+        rank=int(environ["SLURM_PROCID"]),
+        size=size,
+        local_size=tasks[int(environ["SLURM_NODEID"])],
+        hosts=hosts,
+    )
+
+
+def expand_counts(text: str) -> list[int]:
+    """Slurm's tasks by node: `4(x2),3` gives 4, 4 and 3.
+
+    Raises:
+        LaunchError: it is no such list.
+    """
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise LaunchError(f"SLURM_STEP_TASKS_PER_NODE={text}: expected counts such as 4(x2),3")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+class SlurmBootstrap:
+    """A torch store on the first node, and gloo. No MPI library is loaded."""
+
+    library = "Slurm and gloo, without MPI"
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.rank, self.size = step.rank, step.size
+        self._channel: Channel | None = None
+
+    def local_size(self) -> int:
+        return self._step.local_size
+
+    def connect(self, timeout_s: float) -> Channel:
+        """Meet at the store.
+
+        Raises:
+            LaunchError: the port is taken, nobody answers there, or another job does.
+        """
+        from verl_hpc.runtime.gloo_channel import GlooChannel
+
+        self._channel = GlooChannel(self._open_store(timeout_s), self.rank, self.size, timeout_s)
+        return self._channel
+
+    def meet(self) -> None:
+        if self._channel is not None:
+            wait(self._channel.barrier())
+
+    def abort(self, status: int) -> NoReturn:
+        # srun --kill-on-bad-exit=1 ends the others. No cleaning up: it would wait for them.
+        sys.stdout.flush()
+        os._exit(status)
+
+    def _open_store(self, timeout_s: float) -> Any:
+        import torch.distributed as dist
+
+        step = self._step
+        host = "127.0.0.1" if len(step.hosts) == 1 else step.hosts[0]
+        port = int(environment.setting(PORT, str(step.port)))
+        name = f"{step.job}.{step.step}"
+        try:
+            store = dist.TCPStore(
+                host,
+                port,
+                step.size,
+                is_master=step.rank == 0,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=timeout_s),
+            )
+            if step.rank == 0:
+                store.set("verl_hpc/job", name)
+            found = store.get("verl_hpc/job").decode()
+        except RuntimeError as error:
+            what = "cannot listen at" if step.rank == 0 else "finds nobody at"
+            raise LaunchError(
+                f"--bootstrap slurm: rank {step.rank} {what} {host}:{port} "
+                f"({str(error).splitlines()[0]}); submit again, or set {PORT} in the site "
+                "profile's environment"
+            ) from None
+        if found != name:
+            raise LaunchError(
+                f"--bootstrap slurm: job {found} answers at {host}:{port}, and this is {name}; "
+                "submit again"
+            )
+        return store

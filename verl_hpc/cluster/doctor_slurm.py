@@ -148,8 +148,8 @@ def _nodes_fit(profile: Profile, partition: str, run: Runner) -> Verdict:
         kinds = node_kinds(partition, run)
     except (ClusterError, ValueError) as error:
         return unknown("nodes", f"{wanted}; {error}")
-    shown = " or ".join(f"{cores} and {gpus}" for cores, gpus in kinds) or "nothing known"
-    found = f"{wanted}; nodes of {partition} have {shown}"
+    shown = [f"{cores} cores and {gpus} GPUs" for cores, gpus in kinds]
+    found = f"{wanted}; nodes of {partition} have {' or '.join(shown) or 'nothing known'}"
     if any(c >= site.cores_per_node and g >= site.gpus_per_node for c, g in kinds):
         return ok("nodes", found)
     return fails("nodes", found, "correct the numbers in the site profile")

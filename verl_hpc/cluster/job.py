@@ -53,9 +53,12 @@ def plan_job(request: Request) -> Job:
     passed = passed_names(request)
     mounts = _mounts(request)
     names = [ATTEMPT, *(s.name for s in environment), *(s.name for s in passed)]
-    directives, srun = drop(
-        site.drop_directives, sbatch_options(request), srun_options(request, mounts, names)
-    )
+    sbatch, srun = sbatch_options(request), srun_options(request, mounts, names)
+    dropped = site.drop_directives
+    if request.program == "doctor":
+        # A training job has options that this one has not.
+        dropped = [name for name in dropped if name in {s.name for s in (*sbatch, *srun)}]
+    directives, srun = drop(dropped, sbatch, srun)
     return Job(
         title=_title(request),
         standalone=request.standalone,

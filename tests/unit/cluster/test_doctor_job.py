@@ -49,6 +49,17 @@ def test_a_chain_is_for_training(tmp_path):
     assert "job/ended" not in text
 
 
+def test_options_that_only_training_has_may_be_dropped(tmp_path):
+    job = plan_job(doctors(tmp_path, drop_directives=["signal", "mem"]))
+    assert not {"signal", "mem"} & {setting.name for setting in job.directives}
+
+
+def test_without_mpi(tmp_path):
+    text = render_script(plan_job(doctors(tmp_path, mpi="none")))
+    assert "--mpi=none" in text
+    assert "--bootstrap" not in text, "the profile says it"
+
+
 @pytest.mark.parametrize(
     "environ, inside",
     [

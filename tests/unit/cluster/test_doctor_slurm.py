@@ -108,7 +108,7 @@ def test_a_partition_that_fits(tmp_path):
     verdicts = partition(tmp_path)
     assert states(verdicts) == [("partition", "ok"), ("nodes", "ok")]
     assert verdicts[0].found == "gpu: UP, 100 nodes; a job at most 64 nodes and 1-00:00:00"
-    assert "nodes of gpu have 64 and 8" in verdicts[1].found
+    assert "nodes of gpu have 64 cores and 8 GPUs" in verdicts[1].found
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,14 @@ def test_one_rank_per_gpu_that_sees_all_gpus(tmp_path):
     assert "CUDA_VISIBLE_DEVICES" not in values(job.environment)
 
 
+def test_ranks_that_do_without_mpi(tmp_path):
+    job = plan(tmp_path, mpi="none")
+    assert values(job.srun)["mpi"] == "none"
+    assert values(job.srun)["kill-on-bad-exit"] == "1", "nothing else would end the others"
+    assert " train --bootstrap slurm --config " in " ".join(job.command)
+    assert "--bootstrap" not in plan(tmp_path).command
+
+
 def test_nodes_without_gpus_ask_for_none(tmp_path):
     site = load_profile(write(tmp_path / "cpu.yaml", CPU_SITE), {})
     job = plan_job(request(tmp_path, site=site))

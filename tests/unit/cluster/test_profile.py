@@ -53,6 +53,15 @@ def test_generic_names_every_setting_and_gives_the_defaults():
     assert shown == bare
 
 
+def test_the_documentation_has_every_setting():
+    page = (ROOT / "docs/site_profile.md").read_text()
+    sections = {"restarts": RestartConfig, "preflight": PreflightConfig}
+    names = set(Site.model_fields) - set(sections)
+    names |= {f"{name}.{field}" for name, model in sections.items() for field in model.model_fields}
+    names |= {name for model in KINDS.values() for name in model.model_fields if name != "kind"}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
 def test_every_field_says_what_it_is():
     for model in (Site, PreflightConfig, RestartConfig, *KINDS.values()):
         for name, field in model.model_fields.items():

@@ -1,6 +1,7 @@
 """Training without any MPI library, and what ranks say of their cores."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -99,6 +100,16 @@ def test_a_bug_on_one_rank_ends_the_job_with_its_traceback(lab, tmp_path, no_mpi
     assert "verl_hpc: rank 1 of 2 on n1 failed" in done.stderr
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "ZeroDivisionError: rank 1 only" in done.stderr
+
+
+def test_a_port_that_is_taken(lab, tmp_path, no_mpi, monkeypatch):
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        monkeypatch.setenv("VERL_HPC_PORT", str(taken.getsockname()[1]))
+        words = ("--nodes=1", "--ntasks=2", "--mpi=none", "--kill-on-bad-exit=1")
+        done = srun(lab, tmp_path, *words, program=RAISES)
+    assert done.returncode != 0
+    assert "LaunchError: --bootstrap slurm: rank 0 cannot listen at 127.0.0.1:" in done.stderr
+    assert "submit again, or set VERL_HPC_PORT" in done.stderr
 
 
 BOUND = """

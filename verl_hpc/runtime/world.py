@@ -10,10 +10,12 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.errors import ClusterError, LaunchError
-from verl_hpc.runtime.control import Control
+
+if TYPE_CHECKING:
+    from verl_hpc.runtime.control import Control
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """The lab, and one run in it to which nothing happens."""
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.slurm.runs import Run, write_run
+from tests.slurm.runs import Run, set_pause, write_run
 from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -24,11 +25,20 @@ def slurm():
 
 
 @pytest.fixture(scope="session")
-def lab(slurm):
-    """Four nodes for the whole session."""
+def disk(slurm, tmp_path_factory):
+    """A file system of its own; `mount -o remount,size=BYTES` changes its size."""
+    directory = tmp_path_factory.mktemp("disk")
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
+    yield directory
+    subprocess.run(["umount", directory], check=True)
+
+
+@pytest.fixture(scope="session")
+def lab(slurm, disk):
+    """Four nodes for the whole session; they see file systems that were mounted before."""
     with (
         tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory,
-        Lab(LabSettings(directory=Path(directory))) as running,
+        Lab(LabSettings(directory=Path(directory), kill_wait_s=10)) as running,
     ):
         yield running
 
@@ -56,6 +66,8 @@ def run(lab, model, tmp_path):
 def undisturbed(lab, model, tmp_path_factory):
     """The run to which nothing happened, over and well."""
     directory = tmp_path_factory.mktemp("undisturbed")
-    run = Run(lab, write_run(directory, model)).submit("checkpoint.every=1")
+    config = write_run(directory, model)
+    set_pause(directory, 0)
+    run = Run(lab, config).submit("checkpoint.every=1")
     run.finish()
     return run

@@ -62,8 +62,9 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
         "checkpoint": {"every": 0, "keep": 99},
         "metrics": {"terminal": "lines", "report": False},
     }
-    path = directory / "run.yaml"
-    path.write_text(yaml.safe_dump(tree | changes))
+    tree |= changes
+    path = directory / f"{tree['name']}.yaml"
+    path.write_text(yaml.safe_dump(tree))
     return path
 
 
@@ -100,9 +101,8 @@ class Run:
         )
 
     def submit(self, *words: str, **options: int) -> Run:
-        """Submit it, once earlier jobs of it are gone from the queue."""
-        in_queue = lambda: self.job in self.lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
-        assert wait_for(lambda: not in_queue(), PATIENCE_S), f"still in the queue: {self}"
+        """Submit it, once an earlier job of it is gone from the queue."""
+        self.wait_until_gone()
         done = self.try_to_submit(*words, **options)
         assert done.returncode == 0, done.stderr
         self.job = done.stdout.split()[1].rstrip(":")
@@ -151,9 +151,18 @@ class Run:
         return sorted(int(step.name.rpartition("_")[2]) for step in steps)
 
     @property
+    def newest(self) -> Path:
+        """The step directory that the next life goes on from."""
+        return (self.directory / "checkpoints/latest").resolve()
+
+    @property
     def steps_done(self) -> int:
         file = self.directory / "metrics.jsonl"
         return file.read_text().count("\n") if file.exists() else 0
+
+    def hurry(self) -> None:
+        """Nothing is to be caught any more: no pauses."""
+        set_pause(self.config.parent, 0)
 
     def signal(self, name: str) -> None:
         """To all ranks, by Slurm."""
@@ -168,6 +177,10 @@ class Run:
                 if number is not None:
                     found[number] = process
         return found
+
+    def has_started(self) -> bool:
+        """Whether ranks run Python and know each other; they are far from their first step."""
+        return (self.directory / "config.yaml").exists()
 
     def _rank_of(self, process: int) -> int | None:
         try:
@@ -194,6 +207,12 @@ class Run:
         """Until the job, or the run's next one, has started this often; the first is 0."""
         self.wait(lambda: self.attempts > number, f"started again, in life {number}")
 
+    def wait_until_gone(self) -> None:
+        """A job that has ended is in the queue until its nodes are free."""
+        queue = ("squeue", "--noheader", "--format=%A")
+        gone = wait_for(lambda: self.job not in self.lab.run(*queue).split(), PATIENCE_S)
+        assert gone, f"still in the queue: {self}"
+
     def wait_for_end(self) -> str:
         """The job's last state."""
         over = wait_for(lambda: self.state in _OVER, PATIENCE_S, 0.2)
@@ -202,13 +221,17 @@ class Run:
 
     def finish(self) -> None:
         """Wait until all steps are done."""
+        self.hurry()
         assert self.wait_for_end() == "COMPLETED", str(self)
 
     def assert_equals(self, undisturbed: Run) -> None:
         """The last step is that of a run to which nothing happened, to the last bit."""
-        mine, theirs = (run.directory / "checkpoints/latest" for run in (self, undisturbed))
-        assert mine.resolve().name == theirs.resolve().name
-        assert differing(theirs, mine) == []
+        assert self.newest.name == undisturbed.newest.name
+        assert differing(undisturbed.newest, self.newest) == []
+
+    def assert_saved_well(self, undisturbed: Run) -> None:
+        """The newest step is what a run to which nothing happened had saved there."""
+        assert differing(undisturbed.newest.with_name(self.newest.name), self.newest) == []
 
     def __str__(self) -> str:
         return f"job {self.job}: {self.details}\n{self.log}\n{self.rank_logs}"

@@ -28,7 +28,7 @@ def test_a_run_over_two_nodes(undisturbed):
 def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbed):
     """Ports, scratch directories, shared memory: nothing has a fixed name."""
     words = ["site.exclusive=false", "site.cores_per_node=4"]
-    words.append("site.extra_directives=[--nodelist=n0,n1]")
+    words.append('site.extra_directives=["--nodelist=n0,n1"]')
     runs = [Run(lab, write_run(tmp_path, model, name=name)) for name in ("one", "two")]
     for run in runs:
         run.submit(*words)

@@ -17,6 +17,7 @@ from verl_hpc.cluster.exit_codes import RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.stop import Signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     environment.fix_hash_seed()
+    signals = Signals()
+    signals.listen()
     try:
         config = load_config(arguments.config, arguments.overrides)
     except ConfigError:
@@ -55,11 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
         # Only now: libraries read the environment, which the session sets, when they are imported.
         from verl_hpc.trainer.train import train
 
-        result = train(here, config)
+        result = train(here, config, signals)
         if result.outcome == "restart":
             # The first rank to go makes srun end the others, whose status would be another then.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if here.world.rank == 0 and result.reason:
             step = result.progress.step
-            print(f"verl_hpc: left after step {step}, which is saved: {result.reason}", flush=True)
+            where = f"after step {step}, which is saved" if step else "before the first step"
+            print(f"verl_hpc: left {where}: {result.reason}", flush=True)
     return RESTART if result.outcome == "restart" else 0

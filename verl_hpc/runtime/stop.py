@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from verl_hpc.config.requests import read_request, withdraw
-from verl_hpc.runtime.control import Control
+
+if TYPE_CHECKING:
+    from verl_hpc.runtime.control import Control
 
 _FILE_EVERY_S = 5.0
 MARGIN_S = 30.0
@@ -64,26 +67,55 @@ class _Pace:
     save: float = 0.0
 
 
+class Signals:
+    """What this rank was told by signals.
+
+    USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
+    any second signal, leaves at the next boundary. A start takes minutes for a large model, and a
+    rank that a signal ends in it would end the run: listen before anything else.
+    """
+
+    def __init__(self) -> None:
+        self.wish = Wish.GO_ON
+        self.reason = ""
+
+    def listen(self) -> None:
+        """Take the signals, also from a library that took them; only the main thread may."""
+        signal.signal(signal.SIGUSR2, self._note)
+        signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        again = self.wish is not Wish.GO_ON
+        at_once = again or number == signal.SIGTERM
+        self.wish = Wish.RESTART_NOW if at_once else Wish.RESTART
+        self.reason = f"signal {signal.Signals(number).name}"
+
+
 class StopFlag:
     """This rank's wish, and the agreement of all.
 
-    USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
-    any second signal, leaves at the next boundary. The allocation's end is read from
-    SLURM_JOB_END_TIME: a step that would not be over in time is not begun.
+    The allocation's end is read from SLURM_JOB_END_TIME: a step that would not be over in time is
+    not begun.
 
     Args:
         control: of the whole world.
         run_directory: where requests are left by `stop` and `save`.
+        signals: noted so far, and from now on.
         clock: seconds since the epoch.
     """
 
     def __init__(
-        self, control: Control, run_directory: Path, clock: Callable[[], float] = time.time
+        self,
+        control: Control,
+        run_directory: Path,
+        signals: Signals,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._control = control
         self._directory = run_directory
+        self._signals = signals
         self._clock = clock
-        self._signalled = Wish.GO_ON
         self._end = float(os.environ.get("SLURM_JOB_END_TIME", "inf"))
         self._pace = _Pace()
         self._file_due = 0.0
@@ -91,18 +123,6 @@ class StopFlag:
         self._done = 0
         self.reason = ""
         """Why this rank wishes to leave, for people."""
-
-    def listen(self) -> None:
-        """Take the signals; only the main thread may."""
-        signal.signal(signal.SIGUSR2, self._on_signal)
-        signal.signal(signal.SIGTERM, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        again = self._signalled is not Wish.GO_ON
-        at_once = again or number == signal.SIGTERM
-        self._signalled = Wish.RESTART_NOW if at_once else Wish.RESTART
-        self.reason = f"signal {signal.Signals(number).name}"
 
     def took(self, *, step: float = 0.0, save: float = 0.0) -> None:
         """Tell how long a step or a save was, in seconds."""
@@ -117,7 +137,9 @@ class StopFlag:
         if num_steps_done is not None:
             self._done = num_steps_done
             self._file_due = 0.0
-        wishes = [self._signalled, self._file_wish()]
+        if self._signals.wish.leaves:
+            self.reason = self._signals.reason
+        wishes = [self._signals.wish, self._file_wish()]
         if num_steps_done is not None:
             wishes.append(self._time_wish())
         return max(wishes)

@@ -28,7 +28,7 @@ from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
-from verl_hpc.runtime.stop import StepDropped, StopFlag, Wish
+from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.evaluate import evaluate
 from verl_hpc.trainer.measure import memory_metrics, step_metrics
@@ -62,11 +62,16 @@ class Result:
     reason: str = ""
 
 
-def train(session: Session, config: RunConfig) -> Result:
+def train(session: Session, config: RunConfig, signals: Signals | None = None) -> Result:
     """Run a configuration to its end, or on from its newest checkpoint; every rank calls it.
 
     Signals, the allocation's end and requests (see `runtime.stop`) end it before: all ranks save
     and return.
+
+    Args:
+        session: of this rank.
+        config: of the run.
+        signals: that somebody listens to already; else only those from now on are noticed.
 
     Returns:
         How far the run got, and why it went no further; the same on every rank.
@@ -75,13 +80,17 @@ def train(session: Session, config: RunConfig) -> Result:
         VerlHpcError: bad input, before any work is done; TrainingError, RewardError or DataError
             in the middle of it. The last checkpoint is intact.
     """
+    signals = signals or Signals()
+    signals.listen()
     _make_run_directory(session, config)
     _be_watched(session, config)
     with _heartbeat(session, config) as heartbeat:
-        return _train(session, config, heartbeat)
+        return _train(session, config, signals, heartbeat)
 
 
-def _train(session: Session, config: RunConfig, heartbeat: Heartbeat | None) -> Result:
+def _train(
+    session: Session, config: RunConfig, signals: Signals, heartbeat: Heartbeat | None
+) -> Result:
     def enter(stage: str) -> None:
         session.enter(stage)
         if heartbeat is not None:
@@ -89,10 +98,12 @@ def _train(session: Session, config: RunConfig, heartbeat: Heartbeat | None) -> 
 
     enter("build engines")
     workers = build_workers(session, config)
+    signals.listen()
+    stop = StopFlag(session.control, config.run_directory, signals)
     enter("restore")
     restored = restore(workers)
     with _open_records(session, config, restored) as records:
-        result = _Run(workers, records, heartbeat).to_the_end(restored or START)
+        result = _Run(workers, stop, records, heartbeat).to_the_end(restored or START)
         records.finish(_facts(workers, result))
     if heartbeat is not None:
         heartbeat.end(result.outcome)
@@ -180,15 +191,15 @@ def _open_records(
 class _Run:
     """A run under way."""
 
-    def __init__(self, workers: Workers, records: _Records, heartbeat: Heartbeat | None) -> None:
+    def __init__(
+        self, workers: Workers, stop: StopFlag, records: _Records, heartbeat: Heartbeat | None
+    ) -> None:
         self.workers = workers
         self.config = workers.config
         self.records = records
         self.heartbeat = heartbeat
         self.timers = Timers()
-        self.stop = StopFlag(workers.session.control, self.config.run_directory)
-        self.stop.listen()
-        workers.stop = self.stop
+        self.stop = workers.stop = stop
         self._droppable = False
         self._step_now = 0
         self._stages = ExitStack()

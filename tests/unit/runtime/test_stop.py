@@ -7,7 +7,7 @@ import pytest
 
 from verl_hpc.config.requests import Request, leave_request, read_request
 from verl_hpc.errors import ConfigError
-from verl_hpc.runtime.stop import MARGIN_S, StopFlag, Wish
+from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 
 
 class Others:
@@ -58,10 +58,11 @@ def handlers():
     ],
 )
 def test_signals(run, handlers, signals, wish):
-    flag = StopFlag(Others(), run)
-    flag.listen()
+    noted = Signals()
+    noted.listen()
     for number in signals:
         os.kill(os.getpid(), number)
+    flag = StopFlag(Others(), run, noted)
     assert flag.wish(1) is wish
     if signals:
         assert signals[-1].name in flag.reason
@@ -69,13 +70,13 @@ def test_signals(run, handlers, signals, wish):
 
 @pytest.mark.parametrize("others", [[Wish.GO_ON, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])
 def test_the_strongest_wish_of_all_ranks_counts(run, others):
-    flag = StopFlag(Others(wishes=others), run)
+    flag = StopFlag(Others(wishes=others), run, Signals())
     assert flag.agree(1) is max(others)
 
 
 def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_END_TIME", "2000")
-    flag = StopFlag(Others(), run, clock)
+    flag = StopFlag(Others(), run, Signals(), clock)
     flag.took(step=100.0, save=50.0)
     flag.took(step=80.0)
     clock.now = 2000 - 150 - MARGIN_S - 1
@@ -95,7 +96,7 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch)
     ],
 )
 def test_requests(run, request_, wish):
-    flag = StopFlag(Others(), run)
+    flag = StopFlag(Others(), run, Signals())
     assert flag.wish(1) is Wish.GO_ON
     leave_request(run, request_)
     assert flag.wish(2) is wish
@@ -106,13 +107,16 @@ def test_requests(run, request_, wish):
 
 
 def test_a_request_can_wait_for_a_step(run):
-    flag = StopFlag(Others(), run)
+    flag = StopFlag(Others(), run, Signals())
     leave_request(run, Request(kind="stop", after_step=3))
     assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.GO_ON, Wish.GO_ON, Wish.STOP]
 
 
 def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
-    flag, other = StopFlag(Others(), run, clock), StopFlag(Others(rank=1), run, clock)
+    flag, other = (
+        StopFlag(Others(), run, Signals(), clock),
+        StopFlag(Others(rank=1), run, Signals(), clock),
+    )
     assert flag.wish() is Wish.GO_ON
     leave_request(run, Request(kind="stop", now=True))
     clock.now += 1
@@ -125,7 +129,7 @@ def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])
 def test_what_is_no_request_is_none(run, text):
     (run / "request.json").write_text(text)
-    assert StopFlag(Others(), run).wish(1) is Wish.GO_ON
+    assert StopFlag(Others(), run, Signals()).wish(1) is Wish.GO_ON
 
 
 def test_a_request_needs_a_run(tmp_path):

@@ -35,7 +35,7 @@ SlurmctldDebug=info
 SlurmctldTimeout=10
 ReturnToService=2
 MinJobAge=3600
-MessageTimeout=30
+MessageTimeout=10
 AccountingStorageType=accounting_storage/none
 """
 _NODES = """\
@@ -53,7 +53,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 # A dead node is noticed after this many seconds.
-SlurmdTimeout=10
+SlurmdTimeout=5
 KillWait={kill_wait_s}
 GresTypes=gpu
 PlugStackConfig={directory}/plugstack.conf

@@ -1,0 +1,93 @@
+"""What Slurm and people tell a run while it trains."""
+
+import os
+import signal
+
+import pytest
+
+from tests.slurm.runs import RESTART, STEPS, set_pause
+
+
+def test_usr2_saves_and_the_job_goes_on_by_itself(run, undisturbed):
+    run.submit()
+    run.wait_for_step(1)
+    run.signal("USR2")
+    run.finish()
+    (saved, *_) = run.checkpoints
+    assert 1 <= saved < STEPS
+    assert run.rank_logs.count(f"left after step {saved}, which is saved: signal SIGUSR2") == 1
+    assert (run.restarts, run.attempts) == (1, 2)
+    run.assert_equals(undisturbed)
+
+
+def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(lab, run, undisturbed):
+    """Its ranks get TERM at once; the batch script gets it when the grace period is over."""
+    run.submit()
+    run.wait_for_step(1)
+    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
+    lab.run("sbatch", *urgent.split())
+    run.wait_for_life(1)
+    run.finish()
+    (saved, *_) = run.checkpoints
+    assert 1 <= saved < STEPS
+    assert run.rank_logs.count(f"left after step {saved}, which is saved: signal SIGTERM") == 1
+    assert (run.restarts, run.attempts) == (1, 2)
+    run.assert_equals(undisturbed)
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(run, undisturbed):
+    run.submit()
+    run.wait_for_step(1)
+    run.lab.run("scancel", run.job)
+    assert run.wait_for_end() == "CANCELLED"
+    run.wait_until_gone()
+    assert (run.restarts, run.attempts, len(run.checkpoints)) == (0, 1, 1)
+    run.assert_saved_well(undisturbed)
+
+
+def test_without_restarts_left_a_job_says_so_and_a_signal_while_it_saves_changes_nothing(
+    run, undisturbed
+):
+    run.submit("--max-restarts", "0")
+    run.wait_for_step(1)
+    run.signal("USR2")
+    checkpoints = run.directory / "checkpoints"
+    run.wait(lambda: list(checkpoints.glob(".*.partial")), "saving")
+    for process in run.ranks().values():
+        os.kill(process, signal.SIGTERM)
+    assert list(checkpoints.glob(".*.partial")), "too late: the save is over"
+    assert run.wait_for_end() == "FAILED"
+    assert run.exit_status == RESTART
+    assert "its 0 restarts are used up: submit again to go on" in run.log
+    assert len(run.checkpoints) == 1
+    run.assert_saved_well(undisturbed)
+
+
+def test_a_chain_goes_on_with_its_next_job_and_the_one_after_has_nothing_to_do(run, undisturbed):
+    """The first job is warned while it starts, and makes one step nevertheless."""
+    run.submit("--resume-by", "chain", "--max-restarts", "2")
+    first = int(run.job)
+    run.wait(run.has_started, "started")
+    run.signal("USR2")
+    assert run.wait_for_end() == "FAILED"
+    assert run.exit_status == RESTART
+    assert run.checkpoints == [1]
+    run.job = str(first + 1)
+    run.finish()
+    run.assert_equals(undisturbed)
+    run.job = str(first + 2)
+    run.finish()
+    assert "the run has ended with status 0: nothing to do" in run.log
+    assert run.attempts == 2
+
+
+@pytest.mark.slow
+def test_the_time_limit_is_no_end(run, undisturbed):
+    """A minute is the least that Slurm knows. Its warning may come up to a minute early, so that
+    some lives may be over before they have made a step."""
+    set_pause(run.config.parent, 3.0)
+    run.submit("site.signal_lead_s=20", "--max-restarts", "20", minutes=1)
+    run.wait_for_life(1)
+    run.finish()
+    assert run.restarts >= 1
+    run.assert_equals(undisturbed)

@@ -20,6 +20,7 @@ VERBS = {
     "status": "what a run does now: state, step, pace, rewards, time to go",
     "list": "one line for each run, newest first",
     "hang": "where every rank is: stacks of all of them, the late ones first",
+    "attach": "start a debugger in one rank, and say how to connect to it",
     "logs": "what the ranks said, or the first failure among them",
     "dashboard": "a web page on this machine that shows runs while they run",
     "stop": "ask a run to save and leave for good",

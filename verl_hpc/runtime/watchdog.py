@@ -27,6 +27,7 @@ from verl_hpc.cluster.ranks import (
     late_ranks,
     write_ranks,
 )
+from verl_hpc.runtime.debugger import hide_from_debugger
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
@@ -78,6 +79,8 @@ class Watchdog:
         self.interval_s = min(late_after_s / 4, 10.0)
         self.run_directory: Path | None = None
         """Where rank 0 leaves ranks.json; None for nowhere."""
+        self.errands: list[Callable[[TCPStore], object]] = []
+        """What else to do each time, on every rank."""
         self._write = write
         self._waits = waits
         # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
@@ -101,6 +104,7 @@ class Watchdog:
         self._thread = threading.Thread(
             target=self._run, args=(store,), name="verl_hpc-watchdog", daemon=True
         )
+        hide_from_debugger(self._thread)
         self._thread.start()
 
     def stop(self) -> None:
@@ -115,6 +119,8 @@ class Watchdog:
             wait = self.interval_s
             try:
                 self._publish(store)
+                for errand in self.errands:
+                    errand(store)
                 if self.rank == 0:
                     self._watch(store)
             except (RuntimeError, OSError):

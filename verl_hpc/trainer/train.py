@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from verl_hpc import __version__
+from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.cluster.heartbeat import Heartbeat
 from verl_hpc.cluster.ranks import FILE as RANKS
 from verl_hpc.config.load import dump_config
@@ -26,6 +27,7 @@ from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
+from verl_hpc.runtime.attach import Attachments
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
@@ -37,8 +39,8 @@ from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
 from verl_hpc.trainer.redistribute import redistribute
-from verl_hpc.trainer.state import START, Progress, restore, save
-from verl_hpc.trainer.workers import Workers, build_workers
+from verl_hpc.trainer.state import START, Progress, checkpoint_root, restore, save
+from verl_hpc.trainer.workers import ROLLOUT, Workers, build_workers
 
 _logger = logging.getLogger(__name__)
 
@@ -131,7 +133,7 @@ def _make_run_directory(session: Session, config: RunConfig) -> None:
 
 
 def _be_watched(session: Session, config: RunConfig) -> None:
-    """Leave in the run directory what `hang` and the dashboard read."""
+    """Leave in the run directory what `hang` and the dashboard read; listen to `attach`."""
 
     def listen() -> None:
         try:
@@ -141,6 +143,7 @@ def _be_watched(session: Session, config: RunConfig) -> None:
 
     session.control.together(listen)
     session.watchdog.run_directory = config.run_directory
+    session.watchdog.errands.append(Attachments(session.world, config.run_directory).look)
 
 
 @dataclass
@@ -229,7 +232,9 @@ class _Run:
             except StepDropped:
                 self._droppable = False
                 if progress.step > saved:
-                    self._save(progress, saved)
+                    saved = self._save(progress, saved)
+                if saved == progress.step:
+                    self._keep_responses(saved)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
             wish = self.stop.agree(step)
@@ -321,6 +326,14 @@ class _Run:
         if self.workers.sync is not None and self.config.recipe != "sft":
             self.workers.sync.to_generation()
         return progress.step
+
+    def _keep_responses(self, saved: int) -> None:
+        """Beside the step whose weights they are of; without one there is nothing to go on from."""
+        workers, step = self.workers, checkpoint_root(self.config) / step_name(saved)
+        if workers.kept is not None and workers.session.control.broadcast(step.is_dir()):
+            replica = workers.group_index(ROLLOUT)
+            leads = workers.layouts.replicas[replica][0] == workers.rank
+            workers.kept.save(workers.session.control, step, replica, leads)
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self._stages.close()

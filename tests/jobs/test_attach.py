@@ -1,0 +1,171 @@
+"""A debugger in one rank of a real run, over the debug adapter protocol."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests.jobs.launch import finish, start, wait_until, write_config
+from verl_hpc.cluster.ranks import read_ranks
+
+pytest.importorskip("debugpy", reason="debugpy is not installed")
+
+RANK = 1
+REWARD = f"""
+import os
+import time
+from pathlib import Path
+
+GO_ON = Path(__file__).with_name("go_on")
+
+
+def look(answer):
+    return GO_ON.exists()  # here
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    while os.environ["RANK"] == "{RANK}" and not look(ground_truth):
+        time.sleep(0.1)
+    return 1.0
+"""
+LINE = 1 + REWARD.splitlines().index("    return GO_ON.exists()  # here")
+
+
+class Client:
+    """As an editor speaks."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        self.stream = self.socket.makefile("rb")
+        self.seq = 0
+        self.events = []
+
+    def send(self, command, **arguments):
+        self.seq += 1
+        message = {"seq": self.seq, "type": "request", "command": command, "arguments": arguments}
+        body = json.dumps(message).encode()
+        self.socket.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        return self.seq
+
+    def receive(self):
+        length = 0
+        while (line := self.stream.readline().strip()) or not length:
+            assert line, "closed"
+            if line.lower().startswith(b"content-length"):
+                length = int(line.split(b":")[1])
+        return json.loads(self.stream.read(length))
+
+    def ask(self, command, **arguments):
+        number = self.send(command, **arguments)
+        while True:
+            message = self.receive()
+            if message["type"] == "event":
+                self.events.append(message)
+            elif message.get("request_seq") == number:
+                assert message["success"], message
+                return message.get("body") or {}
+
+    def event(self, name):
+        while not (found := [e for e in self.events if e["event"] == name]):
+            message = self.receive()
+            if message["type"] == "event":
+                self.events.append(message)
+        self.events.remove(found[0])
+        return found[0].get("body") or {}
+
+    def close(self):
+        self.stream.close()
+        self.socket.close()
+
+
+def verl_hpc(*words):
+    command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+STRANGER = """
+import encodings.idna, os, socket, sys
+os.setuid(65534)
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 10)
+try:
+    connection.sendall(b"Content-Length: 2\\r\\n\\r\\n{}")
+    print(connection.recv(100))
+except OSError:
+    print(b"")
+"""
+
+
+def test_attach_stop_look_and_go_on(tree, tmp_path):
+    reward = tmp_path / "attach_reward.py"
+    reward.write_text(REWARD)
+    changes = {
+        "recipe": "grpo",
+        "steps": 2,
+        "algorithm": {},
+        "critic": {},
+        "rollout": tree["rollout"] | {"engine": "hf"},
+        "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
+        "runtime": {"late_after_s": 4},
+        "parallel": {},
+    }
+    config = write_config(tmp_path / "config.yaml", tree | changes)
+    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    run = tmp_path / "run"
+
+    def in_reward():
+        ranks = read_ranks(run)
+        return ranks is not None and ranks.ranks[RANK].operator == "reward"
+
+    try:
+        assert wait_until(in_reward, job), job.communicate()[0]
+        refused = verl_hpc("attach", run, "--rank", 2)
+        assert refused.returncode == 1
+        assert "--rank 2" in refused.stderr and "has the ranks 0 to 1" in refused.stderr
+
+        done = verl_hpc("attach", run, "--rank", RANK, "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["pid"] == read_ranks(run).ranks[RANK].pid
+        debug(found["port"], reward)
+        again = verl_hpc("attach", run, "--rank", RANK)
+        assert f"listens at 127.0.0.1:{found['port']}, to your user alone" in again.stdout
+        assert f'"port": {found["port"]}' in again.stdout
+        if os.geteuid() == 0:
+            words = [sys.executable, "-c", STRANGER, str(found["port"])]
+            stranger = subprocess.run(words, capture_output=True, text=True, timeout=30)
+            assert stranger.stdout == "b''\n", "another user's connection is closed unheard"
+        second = Client(found["port"])
+        assert second.ask("initialize", adapterID="test")["supportsConfigurationDoneRequest"]
+        second.ask("disconnect", terminateDebuggee=False)
+        second.close()
+    finally:
+        (tmp_path / "go_on").touch()
+        status, output = finish(job)
+    assert status == 0, output
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def debug(port, reward):
+    """Stop the rank in the reward function, look at a variable there, and let it go on."""
+    client = Client(port)
+    capabilities = client.ask("initialize", adapterID="test", pathFormat="path")
+    assert capabilities["supportsConfigurationDoneRequest"]
+    client.send("attach", justMyCode=False)
+    client.event("initialized")
+    lines = [{"line": LINE}]
+    body = client.ask("setBreakpoints", source={"path": str(reward)}, breakpoints=lines)
+    assert body["breakpoints"][0]["verified"]
+    client.ask("configurationDone")
+    stopped = client.event("stopped")
+    assert stopped["reason"] == "breakpoint"
+    frame = client.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
+    assert (frame["name"], frame["line"]) == ("look", LINE)
+    value = client.ask("evaluate", expression="answer", frameId=frame["id"], context="watch")
+    assert value["result"].strip("'").lstrip("-").isdecimal()
+    client.ask("setBreakpoints", source={"path": str(reward)}, breakpoints=[])
+    client.ask("continue", threadId=stopped["threadId"])
+    client.ask("disconnect", terminateDebuggee=False)
+    client.close()

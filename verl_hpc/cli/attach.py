@@ -1,0 +1,99 @@
+"""Start a debugger in one rank of a run that is under way, and say how to connect to it.
+
+The rank goes on; it stops only at breakpoints, and then the others wait for it. It listens on the
+loopback address of its node, to processes of your own user alone, until the run ends. That works
+also where the rank hangs in Python code. The rank's environment needs debugpy. RUN is a run
+directory or the name of one below runs/.
+
+examples:
+  python -m verl_hpc attach ppo_lab --rank 3
+  python -m verl_hpc attach runs/ppo_lab --rank 3 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_hpc.errors import ClusterError, ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.cluster.attach import Listening
+    from verl_hpc.cluster.ranks import Ranks
+
+_PATIENCE_S = 20.0
+"""Beyond the time between two looks of two watchdogs; debugpy takes some seconds to import."""
+_LOCAL_PORT = 5678
+_WAITING = (
+    "While it stands at a breakpoint the other ranks wait, for no longer than "
+    "runtime.collective_timeout_s. Disconnect lets it go on."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("run", metavar="RUN", help="run directory or name")
+    add("--rank", type=int, required=True, metavar="R", help="rank to debug, from 0")
+    add("--json", action="store_true", help="one JSON object with host and port")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.hang import ranks_under_way
+    from verl_hpc.cluster.status_runs import find_run
+
+    directory = find_run(arguments.run)
+    ranks = ranks_under_way(directory, "attach to")
+    last = len(ranks.ranks) - 1
+    if not 0 <= arguments.rank <= last:
+        raise ConfigError(f"--rank {arguments.rank}: {directory} has the ranks 0 to {last}")
+    found = _ask(directory, ranks, arguments.rank)
+    print(json.dumps(asdict(found)) if arguments.json else _instructions(found))
+    return 0
+
+
+def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
+    from verl_hpc.cluster.attach import ask_for_debugger, read_answer, withdraw_request
+
+    patience = 2 * ranks.interval_s + _PATIENCE_S
+    request = ask_for_debugger(directory, rank)
+    deadline = time.monotonic() + patience
+    while (found := read_answer(directory, request)) is None:
+        if time.monotonic() > deadline:
+            withdraw_request(directory)
+            raise ClusterError(
+                f"rank {rank} has not answered within {patience:.0f} s: it, or rank 0, runs no "
+                f"Python code; `python -m verl_hpc hang {directory}` shows what it is in"
+            )
+        time.sleep(0.2)
+    if found.error:
+        raise ClusterError(
+            f"rank {rank} cannot start a debugger: {found.error}; pip install debugpy in its "
+            "environment if that is missing, and start the run again"
+        )
+    return found
+
+
+def _instructions(found: Listening) -> str:
+    here = found.host == socket.gethostname()
+    port = found.port if here else _LOCAL_PORT
+    launch = {
+        "name": f"rank {found.rank}",
+        "type": "debugpy",
+        "request": "attach",
+        "connect": {"host": "127.0.0.1", "port": port},
+        "pathMappings": [{"localRoot": "${workspaceFolder}", "remoteRoot": found.code}],
+        "justMyCode": False,
+    }
+    where = f"rank {found.rank} on {found.host} (process {found.pid})"
+    tunnel = f"ssh -L {_LOCAL_PORT}:127.0.0.1:{found.port} {found.host}"
+    lines = [f"{where} listens at 127.0.0.1:{found.port}, to your user alone"]
+    if not here:
+        lines += ["A tunnel from your machine, with -J LOGIN_NODE from outside:", f"  {tunnel}"]
+    lines += ["VS Code, in configurations of .vscode/launch.json:"]
+    lines += [f"  {line}" for line in json.dumps(launch, indent=2).splitlines()]
+    return "\n".join([*lines, _WAITING])

@@ -11,6 +11,7 @@ from pathlib import Path
 from verl_hpc.cluster.excluded import ExcludedNode, exclude, exclude_list
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.logs_errors import first_error
 from verl_hpc.cluster.profile import Profile, load_profile
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.script import render_script
@@ -73,13 +74,23 @@ def wait_for_result(
         if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
             gone_since = None if job_id in my_jobs(run) else waited
         if gone_since is not None and waited - gone_since > _GRACE_S:
-            raise ClusterError(
-                f"job {job_id} has ended without a result; `python -m verl_hpc logs {directory} "
-                f"--first-error` says why, or {directory}/job/slurm-{job_id}.log"
-            )
+            raise ClusterError(_no_result(directory, job_id))
         sleep(_LOOK_EVERY_S)
         waited += _LOOK_EVERY_S
     return read_result(path)
+
+
+def _no_result(directory: Path, job_id: str) -> str:
+    """The job is over, and its ranks have not got as far as a verdict."""
+    found = f"job {job_id} has ended without a result"
+    attempt = directory / "job/attempts/latest"
+    failure = first_error(attempt) if attempt.is_dir() else None
+    if failure is not None and failure.lines:
+        found += f"; first, on {failure.node}: {failure.lines[-1].strip()}"
+    return (
+        f"{found}. `python -m verl_hpc logs {directory} --first-error` says more, or "
+        f"{directory}/job/slurm-{job_id}.log"
+    )
 
 
 def read_result(path: Path) -> list[Verdict]:

@@ -171,7 +171,7 @@ def expand_counts(text: str) -> list[int]:
 class SlurmBootstrap:
     """A torch store on the first node, and gloo. No MPI library is loaded."""
 
-    library = "Slurm and gloo, without MPI"
+    library = "gloo (by Slurm's variables, without MPI)"
 
     def __init__(self, step: Step) -> None:
         self._step = step

@@ -11,8 +11,8 @@ from verl_hpc.cluster.site import PreflightConfig, Site
 from verl_hpc.cluster.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.binding import find_trouble, overlaps, read_binding
-from verl_hpc.runtime.preflight_gpu import Gpu, judge_gpus
+from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding
+from verl_hpc.runtime.preflight_gpu import Gpu, judge_gpus, judge_nearness
 from verl_hpc.runtime.preflight_network import check_all, check_pairs
 from verl_hpc.runtime.preflight_node import check_clocks, check_writing
 from verl_hpc.runtime.session import Session
@@ -38,10 +38,12 @@ def examine(
     """
     wanted = site.preflight if site is not None else PreflightConfig()
     hosts = node_names(here)
+    bindings = here.control.allgather(read_binding(here.world))
     return [
         _check_world(here, hosts, num_nodes),
-        _check_binding(here),
+        _judge_binding(bindings),
         _check_gpus(here, hosts, gpus, site.gpus_per_node if site else None),
+        *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
         check_writing(here, hosts, "run directory", directory, wanted.min_write_gb_s),
         check_writing(here, hosts, "scratch", scratch, None),
@@ -100,8 +102,7 @@ def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> 
     return ok("ranks", f"{found}; {here.job.library} and torch agree")
 
 
-def _check_binding(here: Session) -> Verdict:
-    bindings = here.control.allgather(read_binding(here.world))
+def _judge_binding(bindings: Sequence[Binding]) -> Verdict:
     troubles = find_trouble(bindings)
     if troubles:
         found = listed([f"{t.host}: {t.text}" for t in troubles], 4)
@@ -121,3 +122,13 @@ def _check_gpus(
     said = here.control.allgather((here.world.node, gpus if here.world.local_rank == 0 else None))
     by_node = {hosts[node]: found for node, found in said if found is not None}
     return judge_gpus(by_node, wanted)
+
+
+def _near_cores(here: Session, gpus: list[Gpu] | str) -> frozenset[int] | None:
+    """Cores near this rank's GPU; None without one, or where nobody knows."""
+    if here.world.device == "cpu" or isinstance(gpus, str):
+        return None
+    import torch
+
+    uuid = str(torch.cuda.get_device_properties(here.device).uuid)
+    return next((gpu.near_cores for gpu in gpus if gpu.uuid.endswith(uuid)), None)

@@ -9,8 +9,10 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from verl_hpc.cluster.verdict import Verdict, fails, listed, ok, unknown
+from verl_hpc.runtime.binding import Binding, parse_ranges, ranges
 
 _FIELDS = (
     "index",
@@ -18,7 +20,10 @@ _FIELDS = (
     "ecc.errors.uncorrected.volatile.total",
     "memory.used",
     "memory.total",
+    "uuid",
+    "pci.bus_id",
 )
+_PCI = Path("/sys/bus/pci/devices")
 _HOTTEST_C = 88
 """Hopper and Ampere slow down from here."""
 _MOST_USED = 0.05
@@ -35,6 +40,9 @@ class Gpu:
     uncorrected_errors: int | None
     memory_used: float | None
     """Share of the memory that is in use."""
+    uuid: str
+    near_cores: frozenset[int] | None = None
+    """Cores of its memory domain; None where the kernel does not tell."""
 
 
 def read_gpus() -> list[Gpu] | str:
@@ -58,10 +66,35 @@ def parse_gpus(text: str) -> list[Gpu]:
     """Rows of `nvidia-smi --query-gpu`, without header and units."""
     gpus = []
     for line in text.strip().splitlines():
-        index, temperature, errors, used, total = map(_number, line.split(","))
+        *numbers, uuid, bus = (word.strip() for word in line.split(","))
+        index, temperature, errors, used, total = map(_number, numbers)
         share = None if used is None or not total else used / total
-        gpus.append(Gpu(index or 0, temperature, errors, share))
+        gpus.append(Gpu(index or 0, temperature, errors, share, uuid, near_cores(bus)))
     return gpus
+
+
+def near_cores(bus: str, devices: Path = _PCI) -> frozenset[int] | None:
+    """Cores near the device at `00000000:17:00.0`, as the driver writes it."""
+    domain, _, rest = bus.lower().partition(":")
+    file = devices / f"{domain[-4:]}:{rest}" / "local_cpulist"
+    return frozenset(parse_ranges(file.read_text())) if file.is_file() else None
+
+
+def judge_nearness(
+    bindings: Sequence[Binding], near: Sequence[frozenset[int] | None]
+) -> list[Verdict]:
+    """Whether ranks run on cores near their GPUs; both are by rank. Nothing where nobody knows."""
+    known = [(b, cores) for b, cores in zip(bindings, near, strict=True) if cores]
+    far = [(b, cores) for b, cores in known if not b.cores & cores]
+    if not known:
+        return []
+    if not far:
+        return [ok("gpu cores", "every rank may run on cores near its GPU")]
+    found = listed(
+        [f"rank {b.rank} on {b.host} has {ranges(b.cores)}, not {ranges(n)}" for b, n in far], 4
+    )
+    todo = "list masks by GPU in srun_args: --cpu-bind=mask_cpu:..."
+    return [fails("gpu cores", f"far from their GPUs: {found}", todo)]
 
 
 def judge_gpus(by_node: dict[str, list[Gpu] | str], wanted: int | None) -> Verdict:
@@ -108,7 +141,6 @@ def _summary(gpus: Sequence[Gpu]) -> str:
     return f"{len(gpus)} GPUs, at most {hottest} C"
 
 
-def _number(text: str) -> int | None:
+def _number(word: str) -> int | None:
     """A cell; the driver writes [N/A] and the like for what it does not know."""
-    word = text.strip()
     return int(word) if word.isdecimal() else None

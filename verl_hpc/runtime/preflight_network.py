@@ -72,7 +72,8 @@ def slow_nodes(speeds: Mapping[Pair, float], floor: float) -> list[int]:
 def judge_pairs(speeds: Mapping[Pair, float], hosts: Sequence[str], floor: float | None) -> Verdict:
     """Compare the bandwidth, in GB/s, of pairs of nodes with the floor."""
     low, high = min(speeds.values()), max(speeds.values())
-    found = f"{low:.2f} to {high:.2f} GB/s in {len(speeds)} pairs of nodes{_floor(floor)}"
+    pairs = "1 pair" if len(speeds) == 1 else f"{len(speeds)} pairs"
+    found = f"{low:.2f} to {high:.2f} GB/s in {pairs} of nodes{_floor(floor)}"
     if floor is None or low >= floor:
         return ok("pairs", found)
     slow = sorted(pair for pair, speed in speeds.items() if speed < floor)

@@ -104,6 +104,16 @@ def test_a_job_that_ends_without_a_result(tmp_path):
     assert 30 < sum(naps) < 70
 
 
+def test_a_job_that_fails_before_it_can_tell(tmp_path):
+    attempt = tmp_path / "job/attempts/0"
+    attempt.mkdir(parents=True)
+    (attempt.parent / "latest").symlink_to("0")
+    lines = ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
+    (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))
+    with pytest.raises(ClusterError, match="first, on n3: OSError: no route"):
+        wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
+
+
 def test_the_result_of_an_earlier_job_is_not_taken_for_this_ones(tmp_path):
     result(tmp_path, "6")
     with pytest.raises(ClusterError):

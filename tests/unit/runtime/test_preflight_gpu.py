@@ -2,18 +2,30 @@
 
 import pytest
 
-from verl_hpc.runtime.preflight_gpu import Gpu, judge_gpus, parse_gpus, read_gpus
+from tests.unit.runtime.test_binding import binding
+from verl_hpc.runtime.preflight_gpu import (
+    Gpu,
+    judge_gpus,
+    judge_nearness,
+    near_cores,
+    parse_gpus,
+    read_gpus,
+)
 
 GOOD = "0, 34, 0, 4, 81559\n1, 36, 0, 4, 81559\n"
 
 
+ID = ", GPU-a, 00000000:17:00.0"
+
+
 def node(text):
-    return parse_gpus(text)
+    """The GPUs of an answer, whose rows lack the names."""
+    return parse_gpus("".join(f"{row}{ID}\n" for row in text.splitlines()))
 
 
 def test_rows():
-    assert node("3, 41, 2, 0, 81559\n") == [Gpu(3, 41, 2, 0.0)]
-    assert node("0, [N/A], [N/A], [N/A], 81559\n") == [Gpu(0, None, None, None)]
+    assert node("3, 41, 2, 0, 81559\n") == [Gpu(3, 41, 2, 0.0, "GPU-a")]
+    assert node("0, [N/A], [N/A], [N/A], 81559\n") == [Gpu(0, None, None, None, "GPU-a")]
     assert node("") == []
 
 
@@ -32,9 +44,18 @@ def test_nodes_without_gpus():
 @pytest.mark.parametrize(
     "bad, words",
     [
-        ("0, 34, 5, 4, 81559\n1, 36, 0, 4, 81559\n", "GPU 0 has 5 uncorrected memory errors"),
-        ("0, 34, 0, 4, 81559\n1, 91, 0, 4, 81559\n", "GPU 1 is at 91 C"),
-        ("0, 34, 0, 40000, 81559\n1, 36, 0, 4, 81559\n", "GPU 0 has 49% of its memory in use"),
+        (
+            "0, 34, 5, 4, 81559\n1, 36, 0, 4, 81559\n",
+            "GPU 0 has 5 uncorrected memory errors",
+        ),
+        (
+            "0, 34, 0, 4, 81559\n1, 91, 0, 4, 81559\n",
+            "GPU 1 is at 91 C",
+        ),
+        (
+            "0, 34, 0, 40000, 81559\n1, 36, 0, 4, 81559\n",
+            "GPU 0 has 49% of its memory in use",
+        ),
         ("0, 34, 0, 4, 81559\n", "1 GPUs of 2"),
         ("", "0 GPUs of 2"),
     ],
@@ -72,7 +93,25 @@ def test_without_the_tool_there_are_none(tool):
 
 
 def test_the_tool(tool):
-    tool("echo '0, 34, 0, 4, 81559'")
-    assert read_gpus() == [Gpu(0, 34, 0, 4 / 81559)]
+    tool("echo '0, 34, 0, 4, 81559, GPU-a, 00000000:17:00.0'")
+    assert read_gpus() == [Gpu(0, 34, 0, 4 / 81559, "GPU-a")]
     tool("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18")
     assert read_gpus() == "nvidia-smi: Failed to initialize NVML: Driver/library version mismatch"
+
+
+def test_cores_near_a_device(tmp_path):
+    (tmp_path / "0000:17:00.0").mkdir()
+    (tmp_path / "0000:17:00.0/local_cpulist").write_text("0-3,8\n")
+    assert near_cores("00000000:17:00.0", tmp_path) == {0, 1, 2, 3, 8}
+    assert near_cores("00000000:65:00.0", tmp_path) is None
+
+
+def test_ranks_on_the_other_socket():
+    bindings = [binding(0, range(8), device="cuda:0"), binding(1, range(8, 16), device="cuda:1")]
+    first, second = frozenset(range(8)), frozenset(range(8, 16))
+    (verdict,) = judge_nearness(bindings, [first, second])
+    assert verdict.state == "ok"
+    (verdict,) = judge_nearness(bindings, [second, second])
+    assert verdict.state == "fails"
+    assert "rank 0 on n0 has 0-7, not 8-15" in verdict.found
+    assert judge_nearness(bindings, [None, None]) == []

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 
+import h5py
 import pytest
 
 from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
@@ -75,6 +77,34 @@ def test_a_signal_saves_and_the_next_start_ends_as_if_nothing_had_been(
     status, output = finish(launch(config))
     assert status == 0, output
     assert differing(undisturbed, run / "checkpoints" / undisturbed.name) == []
+
+
+def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, tmp_path):
+    """Two sequences at a time, so that an interruption finds some finished and some not begun."""
+    sizes = {"max_response_tokens": 48, "max_num_seqs": 2, "num_samples": 16}
+    configs = {}
+    for name in ("undisturbed", "run"):
+        tree = grpo(model, tmp_path) | {"name": name, "steps": 2}
+        tree["rollout"] |= sizes | {"on_interrupt": "keep"}
+        configs[name] = write_config(tmp_path / f"{name}.yaml", tree)
+    status, output = train(2, configs["undisturbed"])
+    assert status == 0, output
+    run = tmp_path / "run"
+    job = launch(configs["run"])
+    assert wait_until(lambda: steps_done(run) >= 1, job)
+    time.sleep(1)  # a rollout takes three
+    os.kill(ranks_of(job)[0], signal.SIGTERM)
+    status, output = finish(job)
+    assert status == RESTART, output
+    (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
+    with h5py.File(file) as stored:
+        num_kept = len(stored["slots"])
+    assert 0 < num_kept < 4 * 16
+    status, output = finish(launch(configs["run"]))
+    assert status == 0, output
+    assert f"{num_kept} responses were finished before the interruption" in output
+    expected = tmp_path / "undisturbed/checkpoints/step_00000002"
+    assert differing(expected, run / "checkpoints/step_00000002") == []
 
 
 def test_one_ranks_signal_is_enough(model, tmp_path):

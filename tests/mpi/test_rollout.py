@@ -99,6 +99,25 @@ def test_length_and_stop_strings_end_a_response(vllm):
     assert short.tokens == long.tokens[: first + 1]
 
 
+def test_an_interruption_leaves_what_is_finished(vllm):
+    """It is asked after 32 tokens, when some responses have ended and others have not."""
+    prompts, seeds, sampling = [PROMPTS[0]] * 40, list(range(40)), Sampling(max_tokens=56)
+    whole = vllm.generate(prompts, sampling, seeds)
+    part = vllm.generate(prompts, sampling, seeds, lambda: True)
+    assert [p is None for p in part] == [len(w.tokens) > 32 for w in whole]
+    assert 0 < part.count(None) < 40
+    assert all(p in (None, w) for p, w in zip(part, whole, strict=True))
+    assert vllm.generate(prompts, sampling, seeds) == whole
+
+
+def test_transformers_is_interrupted_between_batches(hf):
+    hf._batch = 2
+    answers = iter([False, True])
+    whole = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4])
+    part = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4], lambda: next(answers))
+    assert part == [*whole[:2], None, None]
+
+
 def test_nothing_to_generate(vllm):
     assert vllm.generate([], Sampling(max_tokens=4), []) == []
 

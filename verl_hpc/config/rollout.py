@@ -43,6 +43,9 @@ class RolloutConfig(Section):
     """What to do with a prompt longer than max_prompt_tokens."""
     stop: list[str] = []
     """Strings that end a response, besides the end-of-sequence token."""
+    on_interrupt: Literal["drop", "keep"] = "drop"
+    """What a run that must leave during a rollout does with its finished responses: generate the
+    step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
     max_num_seqs: Positive = 256
     """Sequences that one engine decodes at a time."""
     gpu_memory_utilization: float = Field(default=0.5, gt=0.0, lt=1.0)

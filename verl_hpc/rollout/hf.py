@@ -83,11 +83,11 @@ class HfEngine:
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
-    ) -> list[Response] | None:
-        responses: list[Response] = []
+    ) -> list[Response | None]:
+        responses: list[Response | None] = []
         for start in range(0, len(prompts), self._batch):
             if interrupted():
-                return None
+                return responses + [None] * (len(prompts) - start)
             part = slice(start, start + self._batch)
             responses += self._generate(prompts[part], sampling, seeds[part])
         return responses

@@ -76,12 +76,12 @@ class RolloutEngine(Protocol):
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
-    ) -> list[Response] | None:
+    ) -> list[Response | None]:
         """One response per prompt; the same prompts and seeds on all ranks of a replica.
 
         The same weights, prompts and seeds give the same responses. `interrupted` is asked now and
         then, equally often on all ranks of a replica, which must be told the same; once it says
-        yes the responses are thrown away and there is no result.
+        yes, None stands for every response that is not finished.
         """
 
     def begin_update(self) -> None:

@@ -100,7 +100,7 @@ class VllmEngine:
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
-    ) -> list[Response] | None:
+    ) -> list[Response | None]:
         assert not self._asleep, "the engine's weights were given up and not filled since"
         engine = self._llm.llm_engine
         names = [str(index) for index in range(len(prompts))]
@@ -111,14 +111,14 @@ class VllmEngine:
                 engine.add_request(name, prompt, _parameters(sampling, seed))
             for count in itertools.count(1):
                 if not engine.has_unfinished_requests():
-                    return [finished[name] for name in names]
+                    break
                 for output in engine.step():
                     if output.finished:
                         finished[output.request_id] = _response(output.outputs[0])
                 if count % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted():
                     engine.abort_request([name for name in names if name not in finished])
-                    return None
-        raise AssertionError("unreachable")
+                    break
+        return [finished.get(name) for name in names]
 
     def begin_update(self) -> None:
         if self._asleep:

@@ -161,6 +161,8 @@ def _load(workers: Workers, path: Path) -> Progress:
                 f"{state['num_rows']}; give the same data set, or another run name"
             )
         )
+    if workers.kept is not None:
+        workers.kept.load(control, path)
     return Progress(state["step"], Position.from_dict(state["position"]))
 
 

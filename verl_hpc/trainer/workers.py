@@ -27,6 +27,7 @@ from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
+from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.reference import ReferenceWeights
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.transfer.execute import Transfer
@@ -63,6 +64,8 @@ class Workers:
     stop: StopFlag | None = None
     replica_control: Control | None = None
     """Of the ranks that share a rollout engine."""
+    kept: KeptResponses | None = None
+    """None where finished responses of an interrupted rollout are dropped."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
 
     @property
@@ -128,6 +131,7 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
         workers.rollout = _build_rollout(session, config, weights, layouts)
+        workers.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
         workers.replica_control = session.control.split(workers.group_index(ROLLOUT))
         workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)
     kl = config.algorithm.kl

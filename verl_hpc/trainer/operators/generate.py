@@ -16,6 +16,7 @@ from verl_hpc.planner.balance import attention_cost, balance
 from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.kept import rollout_key
 from verl_hpc.trainer.workers import ROLLOUT, TRAIN, Workers
 
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
@@ -79,15 +80,21 @@ def respond(
     )
     kept = [s for s in slots if encoded[s // num_samples][1] is not None]
     assert workers.rollout is not None
+    held = workers.kept if interruptible else None
+    key = rollout_key(workers.config, prompts.step, prompts.rows)
+    by_slot: dict[int, Response] = {} if held is None else held.take(key, kept)
+    missing = [s for s in kept if s not in by_slot]
     responses = workers.rollout.generate(
-        [encoded[s // num_samples][1] or [] for s in kept],
+        [encoded[s // num_samples][1] or [] for s in missing],
         sampling,
-        [seed_of(workers.config.seed, purpose, prompts.step, s) for s in kept],
+        [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
         workers.told_to_leave if interruptible else never,
     )
-    if workers.session.control.any(responses is None):
+    by_slot |= {s: r for s, r in zip(missing, responses, strict=True) if r is not None}
+    if held is not None:
+        held.remember(key, by_slot)
+    if workers.session.control.any(None in responses):
         raise StepDropped
-    by_slot = dict(zip(kept, responses or (), strict=True))
     samples = _agree(workers, prompts, num_samples, encoded, by_slot)
     mine = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
     index = {i: samples.samples[i].index for i in mine}

@@ -1,0 +1,48 @@
+import pytest
+
+from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
+from verl_hpc.errors import CheckpointError
+
+RESPONSES = {
+    7: StoredResponse((1, 2, 3), (-0.5, -1.0, -0.25), False),
+    2: StoredResponse((151_000,), (-3.5,), True),
+}
+
+
+def test_what_is_written_is_read(tmp_path):
+    write_responses(tmp_path, 0, "k", RESPONSES)
+    write_responses(tmp_path, 3, "k", {9: StoredResponse((), (), False)})
+    write_responses(tmp_path, 4, "other", {})
+    assert list(read_responses(tmp_path)) == [
+        ("k", RESPONSES),
+        ("k", {9: StoredResponse((), (), False)}),
+        ("other", {}),
+    ]
+
+
+def test_the_last_of_two_writes_counts(tmp_path):
+    write_responses(tmp_path, 0, "k", RESPONSES)
+    write_responses(tmp_path, 0, "new", {})
+    assert list(read_responses(tmp_path)) == [("new", {})]
+
+
+def test_a_step_without_any(tmp_path):
+    assert list(read_responses(tmp_path)) == []
+
+
+def test_a_damaged_file_is_told(tmp_path):
+    write_responses(
+        tmp_path, 0, "k", {s: StoredResponse((s,) * 50, (-1.0,) * 50, False) for s in range(50)}
+    )
+    (file,) = (tmp_path / "rollout").iterdir()
+    data = bytearray(file.read_bytes())
+    tokens = data.index(bytes([9, 0, 0, 0] * 20))
+    data[tokens] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"replica_00000\.h5"):
+        list(read_responses(tmp_path))
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    with pytest.raises(CheckpointError, match="replica_00000"):
+        write_responses(tmp_path / "gone", 0, "k", RESPONSES)

@@ -1,0 +1,103 @@
+"""Responses that outlive an interruption: rollout.on_interrupt = keep.
+
+Only whole responses are kept, and only beside the very step whose weights generated them. A run
+that goes on from another step, or with other settings of the rollout, generates anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import CheckpointError
+from verl_hpc.rollout.protocol import Response
+from verl_hpc.runtime.control import Control
+
+_logger = logging.getLogger(__name__)
+
+_NO_MATTER = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "enforce_eager")
+"""Settings of the rollout that say how, not what."""
+
+
+def rollout_key(config: RunConfig, step: int, rows: Sequence[int]) -> str:
+    """What a step's responses answer, and how: equal keys, the same responses but for rounding."""
+    facts = {
+        "step": step,
+        "rows": list(rows),
+        "seed": config.seed,
+        "rollout": config.rollout.model_dump(mode="json", exclude=set(_NO_MATTER)),
+        "data": config.data.model_dump(mode="json"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass
+class KeptResponses:
+    """Finished responses of one step, by slot, of which this rank's engine has its share."""
+
+    key: str = ""
+    by_slot: dict[int, Response] = field(default_factory=dict)
+
+    def take(self, key: str, slots: Iterable[int]) -> dict[int, Response]:
+        """Those of `slots` that are there already."""
+        if key != self.key:
+            return {}
+        return {slot: self.by_slot[slot] for slot in slots if slot in self.by_slot}
+
+    def remember(self, key: str, by_slot: Mapping[int, Response]) -> None:
+        """Hold what an engine has finished, instead of what was held before."""
+        self.key, self.by_slot = key, dict(by_slot)
+
+    def save(self, control: Control, step: Path, replica: int, leads: bool) -> None:
+        """Write them beside a step, one rank a replica; every rank calls it.
+
+        A disk that is full loses them, not the run: the next start generates anew.
+        """
+
+        def write() -> None:
+            stored = {
+                slot: StoredResponse(r.tokens, r.log_probs, r.finish_reason == "length")
+                for slot, r in self.by_slot.items()
+            }
+            write_responses(step, replica, self.key, stored)
+
+        try:
+            control.together(write if leads and self.by_slot else lambda: None)
+        except CheckpointError as error:
+            self._say(control, f"finished responses are dropped: {error}")
+
+    def load(self, control: Control, step: Path) -> None:
+        """Take up what was left beside a step; every rank calls it.
+
+        A damaged file loses all of them, on every rank.
+        """
+
+        def read() -> list[tuple[str, dict[int, StoredResponse]]]:
+            return list(read_responses(step))
+
+        try:
+            parts = control.together(read)
+        except CheckpointError as error:
+            self._say(control, f"finished responses are dropped: {error}")
+            return
+        keys = {key for key, _ in parts}
+        if len(keys) != 1:
+            return
+        (self.key,) = keys
+        self.by_slot = {
+            slot: Response(r.tokens, r.log_probs, "length" if r.cut else "stop")
+            for _, responses in parts
+            for slot, r in responses.items()
+        }
+        self._say(control, f"{len(self.by_slot)} responses were finished before the interruption")
+
+    @staticmethod
+    def _say(control: Control, text: str) -> None:
+        if control.rank == 0:
+            _logger.warning("%s", text)

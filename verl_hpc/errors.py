@@ -10,6 +10,8 @@ class VerlHpcError(Exception):
 
     agreed = False
     """True once every rank of the job has raised the same error: no rank waits for another."""
+    elsewhere = False
+    """True where another rank met it: this one's calls tell nothing about it."""
 
 
 class ConfigError(VerlHpcError):

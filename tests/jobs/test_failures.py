@@ -149,6 +149,20 @@ def test_a_reward_function_that_raises_ends_the_run_with_its_name_and_row(tree, 
     assert "set reward.on_error to zero" in output
 
 
+def test_a_post_mortem_has_the_variables_of_the_reward_function(tree, tmp_path):
+    reward = tmp_path / "bad_reward.py"
+    body = "    api_key, total = 'sesame', 41\n    return total / (total - 41)\n"
+    reward.write_text(f"def compute_score(solution_str, **_):\n{body}")
+    changes = {"reward": {"function": f"{reward}:compute_score"}, "runtime": {"post_mortem": True}}
+    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
+    assert status != 0
+    assert "variables are in" in output and "post_mortem/rank_00000.txt" in output
+    text = (tmp_path / "run/post_mortem/rank_00000.txt").read_text()
+    assert "ZeroDivisionError: division by zero" in text
+    assert "    total = 41\n" in text and "    api_key = [redacted]\n" in text
+    assert "sesame" not in text
+
+
 def test_with_on_error_zero_a_nan_reward_is_counted_and_the_run_goes_on(tree, tmp_path):
     reward = tmp_path / "nan_reward.py"
     reward.write_text("def compute_score(**_):\n    return float('nan')\n")

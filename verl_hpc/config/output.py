@@ -31,7 +31,7 @@ class MetricsConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Waiting and threads."""
+    """Waiting, threads and failing."""
 
     collective_timeout_s: PositiveFinite = 1800.0
     """A collective that takes longer ends the job."""
@@ -39,3 +39,6 @@ class RuntimeConfig(Section):
     """A rank that is this far behind the first is reported, with what it is in."""
     threads_per_rank: Positive | None = None
     """CPU threads of a rank; null shares the node's cores among its ranks."""
+    post_mortem: bool = False
+    """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
+    a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""

@@ -95,7 +95,7 @@ class Control:
         rank, (kind, text) = failures[0]
         agreed = failure if described == failures[0][1] else kind(f"{text} (on rank {rank})")
         assert agreed is not None
-        agreed.agreed = True
+        agreed.agreed, agreed.elsewhere = True, agreed is not failure
         raise agreed
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.runtime.bootstrap import Bootstrap
+from verl_hpc.runtime.post_mortem import PostMortem
 
 _GRACE_S = 2.0
 """What a rank that did not fail first leaves the first for its report."""
@@ -36,11 +37,23 @@ class FailureReporter:
         self.store: Counter | None = None
         self.stage = "start-up"
         """What the rank is doing, for the report."""
+        self.post_mortem: PostMortem | None = None
+        """Leaves the variables of the calls, too, if it is wanted."""
+
+    def keep(self, error: BaseException) -> None:
+        """Leave a post-mortem, and open a debugger where somebody can use it."""
+        if self.post_mortem is None:
+            return
+        file = self.post_mortem.write(error, self.stage)
+        if file is not None:
+            self._write(f"verl_hpc: {self._who}: variables are in {file}\n")
+        self.post_mortem.debug(error)
 
     def report(self, error: BaseException) -> None:
         if self._is_first():
             text = "".join(traceback.format_exception(error))
             self._write(f"\nverl_hpc: {self._who} failed in {self.stage}:\n{text}")
+            self.keep(error)
         else:
             summary = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             self._write(
@@ -79,6 +92,8 @@ def ending_the_job(job: Bootstrap, reporter: FailureReporter) -> Iterator[None]:
         if isinstance(error, VerlHpcError) and error.agreed:
             if job.rank == 0:
                 FailureReporter._write(f"{type(error).__name__}: {error}\n")
+            if not error.elsewhere:
+                reporter.keep(error)
             job.meet()
             sys.exit(1)
         reporter.report(error)

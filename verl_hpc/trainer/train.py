@@ -28,6 +28,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.attach import Attachments
+from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
@@ -133,7 +134,8 @@ def _make_run_directory(session: Session, config: RunConfig) -> None:
 
 
 def _be_watched(session: Session, config: RunConfig) -> None:
-    """Leave in the run directory what `hang` and the dashboard read; listen to `attach`."""
+    """Leave in the run directory what `hang`, the dashboard and a post-mortem read; listen to
+    `attach`."""
 
     def listen() -> None:
         try:
@@ -142,6 +144,9 @@ def _be_watched(session: Session, config: RunConfig) -> None:
             raise CheckpointError(f"cannot write {config.run_directory}: {error}") from error
 
     session.control.together(listen)
+    if config.runtime.post_mortem:
+        world = session.world
+        session.reporter.post_mortem = PostMortem(config.run_directory, world.rank, world.size)
     session.watchdog.run_directory = config.run_directory
     session.watchdog.errands.append(Attachments(session.world, config.run_directory).look)
 

@@ -81,6 +81,13 @@ def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     config = write_run(tmp_path, model)
     dry = verl_hpc("submit", "--config", config, *SITE, "--nodes", "2", "--time", "5", "--dry-run")
     assert "\n#SBATCH --exclude=n1\n" in dry.stdout
+    # Held: only where it may run is of interest.
+    held = ["site.tasks_per_node=1", "site.extra_directives=[--hold]"]
+    sent = verl_hpc("submit", "--config", config, *SITE, "--nodes", "2", "--time", "5", *held)
+    assert "left out: n1 (" in sent.stdout, sent.stderr
+    job = sent.stdout.split()[1].rstrip(":")
+    assert "ExcNodeList=n1 " in lab.run("scontrol", "--oneliner", "show", "job", job)
+    lab.run("scancel", job)
 
     again = verl_hpc("doctor", *SITE, "--nodes", "2", *words)
     assert again.returncode == 0, again.stdout + again.stderr

@@ -113,6 +113,8 @@ def _submit(request: Any, job: Any, script: str, report: str) -> int:
     print(f"job {ids[0]}: {job.title}")
     if len(ids) > 1:
         print(f"chain: {' '.join(ids[1:])}; `scancel {' '.join(ids)}` ends all of it")
+    if request.excluded:
+        print(f"left out: {', '.join(request.excluded)} ({request.exclude_list})")
     print(f"run directory: {request.run_directory}")
     print(f"logs: {attempts}/latest/")
     return 0

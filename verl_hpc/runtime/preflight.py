@@ -41,7 +41,7 @@ def examine(
     bindings = here.control.allgather(read_binding(here.world))
     return [
         _check_world(here, hosts, num_nodes),
-        _judge_binding(bindings),
+        judge_binding(bindings),
         _check_gpus(here, hosts, gpus, site.gpus_per_node if site else None),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
@@ -80,6 +80,21 @@ def write_result(path: Path, verdicts: Sequence[Verdict]) -> None:
         raise ClusterError(f"--out {path.parent}: {error.strerror}; name another") from None
 
 
+def judge_binding(bindings: Sequence[Binding]) -> Verdict:
+    """Whether ranks have the cores that were asked for, and share none."""
+    troubles = find_trouble(bindings)
+    if troubles:
+        found = listed([f"{t.host}: {t.text}" for t in troubles], 4)
+        if any(trouble.avoidable for trouble in troubles):
+            return fails("cores", found, "correct --cpus-per-task or --cpu-bind of srun")
+        return fails("cores", found, "correct cores_per_node in the site profile")
+    fewest = min(len(b.cores) for b in bindings)
+    how = "not bound: ranks share them" if overlaps(bindings) else "no two ranks on one"
+    spread = max(len(b.numa) for b in bindings)
+    numa = f"; a rank's are on up to {spread} memory domains" if spread > 1 else ""
+    return ok("cores", f"at least {fewest} a rank, {how}{numa}")
+
+
 def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> Verdict:
     """The ranks of the control plane are those that torch reaches, in the same order."""
     import torch
@@ -100,20 +115,6 @@ def _check_world(here: Session, hosts: Sequence[str], num_nodes: int | None) -> 
         todo = "start one srun over all nodes of the job"
         return fails("ranks", f"{found}; {num_nodes} nodes were meant", todo)
     return ok("ranks", f"{found}; {here.job.library} and torch agree")
-
-
-def _judge_binding(bindings: Sequence[Binding]) -> Verdict:
-    troubles = find_trouble(bindings)
-    if troubles:
-        found = listed([f"{t.host}: {t.text}" for t in troubles], 4)
-        if any(trouble.avoidable for trouble in troubles):
-            return fails("cores", found, "correct --cpus-per-task or --cpu-bind of srun")
-        return fails("cores", found, "correct cores_per_node in the site profile")
-    fewest = min(len(b.cores) for b in bindings)
-    how = "not bound: ranks share them" if overlaps(bindings) else "no two ranks on one"
-    spread = max(len(b.numa) for b in bindings)
-    numa = f"; a rank's are on up to {spread} memory domains" if spread > 1 else ""
-    return ok("cores", f"at least {fewest} a rank, {how}{numa}")
 
 
 def _check_gpus(

@@ -15,6 +15,7 @@ from verl_hpc.cluster.doctor_slurm import (
     check_tools,
 )
 from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.slurm_tools import Runner, run_tool
 from verl_hpc.cluster.time_limit import parse_time
@@ -47,6 +48,7 @@ def check_login(
     yield check_python(request.profile)
     yield check_room(request, has_config=has_config)
     yield _check_excluded(request)
+    yield _expectations(request.profile)
     if has_config:
         yield from check_inputs(request, plan_job(request))
         yield _check_layout(request)
@@ -64,6 +66,17 @@ def _ask_slurm(request: Request, run: Runner) -> Iterator[Verdict]:
 def _check_excluded(request: Request) -> Verdict:
     names = ", ".join(request.excluded) or "none"
     return ok("excluded", f"{names} ({request.exclude_list})")
+
+
+def _expectations(profile: Profile) -> Verdict:
+    """What nodes will be held to, and who said so."""
+    wanted = profile.site.preflight
+    shown = []
+    for name in ("min_bandwidth_gb_s", "min_write_gb_s", "max_clock_skew_s"):
+        value = getattr(wanted, name)
+        text = "null" if value is None else f"{value:g}"
+        shown.append(f"{name} {text} [{profile.origin(f'preflight.{name}')}]")
+    return ok("expected", ", ".join(shown))
 
 
 def _check_layout(request: Request) -> Verdict:

@@ -86,7 +86,11 @@ def _no_result(directory: Path, job_id: str) -> str:
     attempt = directory / "job/attempts/latest"
     failure = first_error(attempt) if attempt.is_dir() else None
     if failure is not None and failure.lines:
-        found += f"; first, on {failure.node}: {failure.lines[-1].strip()}"
+        # The first line of a rank's report says what it was doing, the last what it met.
+        stage = failure.lines[0] if failure.lines[0].startswith("verl_hpc: ") else ""
+        found += f"; first, on {failure.node}: {stage} {failure.lines[-1].strip()}".replace(
+            "  ", " "
+        )
     return (
         f"{found}. `python -m verl_hpc logs {directory} --first-error` says more, or "
         f"{directory}/job/slurm-{job_id}.log"

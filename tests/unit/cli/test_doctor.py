@@ -52,7 +52,16 @@ def test_a_site(capsys):
         "python": "ok",
         "run": "ok",
         "excluded": "ok",
+        "expected": "ok",
     }
+
+
+def test_what_nodes_are_held_to_and_who_says_so(here, capsys):
+    write(here / "site.yaml", CPU_SITE | {"preflight": {"min_bandwidth_gb_s": 12.5}})
+    doctor("--cluster", "site.yaml", "site.preflight.max_clock_skew_s=0.5")
+    shown = capsys.readouterr().out
+    assert "min_bandwidth_gb_s 12.5 [site], min_write_gb_s null [default], " in shown
+    assert "max_clock_skew_s 0.5 [command line]" in shown
 
 
 def test_a_run(capsys):

@@ -108,9 +108,10 @@ def test_a_job_that_fails_before_it_can_tell(tmp_path):
     attempt = tmp_path / "job/attempts/0"
     attempt.mkdir(parents=True)
     (attempt.parent / "latest").symlink_to("0")
-    lines = ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
+    lines = ["verl_hpc: rank 5 of 8 on n3 failed in all-reduce between n2 and n3:"]
+    lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))
-    with pytest.raises(ClusterError, match="first, on n3: OSError: no route"):
+    with pytest.raises(ClusterError, match=r"between n2 and n3: OSError: no route\. "):
         wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
 
 

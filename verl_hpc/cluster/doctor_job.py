@@ -11,7 +11,7 @@ from pathlib import Path
 from verl_hpc.cluster.excluded import ExcludedNode, exclude, exclude_list
 from verl_hpc.cluster.explain import explain
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.logs_errors import first_error
+from verl_hpc.cluster.logs_errors import Failure, first_error
 from verl_hpc.cluster.profile import Profile, load_profile
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.script import render_script
@@ -83,18 +83,23 @@ def wait_for_result(
 def _no_result(directory: Path, job_id: str) -> str:
     """The job is over, and its ranks have not got as far as a verdict."""
     found = f"job {job_id} has ended without a result"
-    attempt = directory / "job/attempts/latest"
+    attempt = (directory / "job/attempts/latest").resolve()
     failure = first_error(attempt) if attempt.is_dir() else None
     if failure is not None and failure.lines:
-        # The first line of a rank's report says what it was doing, the last what it met.
-        stage = failure.lines[0] if failure.lines[0].startswith("verl_hpc: ") else ""
-        found += f"; first, on {failure.node}: {stage} {failure.lines[-1].strip()}".replace(
-            "  ", " "
-        )
+        found += f"; first: {_in_a_line(failure)}"
     return (
         f"{found}. `python -m verl_hpc logs {directory} --first-error` says more, or "
         f"{directory}/job/slurm-{job_id}.log"
     )
+
+
+def _in_a_line(failure: Failure) -> str:
+    """A rank's report ends with what it met and begins with what it was doing; of what Slurm says
+    the first line counts."""
+    first, last = failure.lines[0].strip(), failure.lines[-1].strip()
+    if failure.rank is None:
+        return first
+    return f"{first} {last}" if first.startswith("verl_hpc: ") else f"{failure.node}: {last}"
 
 
 def read_result(path: Path) -> list[Verdict]:

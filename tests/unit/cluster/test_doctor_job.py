@@ -104,10 +104,23 @@ def test_a_job_that_ends_without_a_result(tmp_path):
     assert 30 < sum(naps) < 70
 
 
-def test_a_job_that_fails_before_it_can_tell(tmp_path):
+@pytest.fixture
+def attempt(tmp_path):
+    """The directory of a start's logs, which is the latest."""
     attempt = tmp_path / "job/attempts/0"
     attempt.mkdir(parents=True)
     (attempt.parent / "latest").symlink_to("0")
+    return attempt
+
+
+def test_a_job_whose_rank_was_killed(tmp_path, attempt):
+    text = "attempt 0: job 7 on n[0-1]\nsrun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
+    (tmp_path / "job/slurm-7.log").write_text(text)
+    with pytest.raises(ClusterError, match=r"first: srun: error: n1: task 1: Killed\. "):
+        wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)
+
+
+def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
     lines = ["verl_hpc: rank 5 of 8 on n3 failed in all-reduce between n2 and n3:"]
     lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))

@@ -85,8 +85,8 @@ class MpiBootstrap:
     def library(self) -> str:
         from mpi4py import MPI
 
-        name = MPI.Get_library_version().split("\n")[0].strip()
-        return f"MPI ({name.replace(chr(9), ' ').rstrip(chr(0))})"
+        name = MPI.Get_library_version().rstrip("\x00").split("\n")[0]
+        return f"MPI ({' '.join(name.split())})"
 
     def local_size(self) -> int:
         host = socket.gethostname()

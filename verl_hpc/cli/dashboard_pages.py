@@ -20,12 +20,13 @@ from verl_hpc.metrics import sections
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import STYLE
+from verl_hpc.metrics.series import mean_seconds
 
 _SHELL = Path(__file__).with_name("dashboard.html")
 _LOOK_EVERY_S = 10.0
 """Between two searches for run directories, which a file system of many users would feel."""
 _NUM_LAST_STEPS = 10
-PARTS = ("status", "charts", "times", "ranks", "log")
+PARTS = ("status", "charts", "ranks", "times", "log")
 """Of a run's page, each of which the page asks for again on its own."""
 
 
@@ -67,7 +68,7 @@ class Pages:
             "status": self._status,
             "charts": self._charts,
             "times": self._times,
-            "ranks": ranks_part,
+            "ranks": self._ranks,
             "log": log_part,
         }
         if of not in makers:
@@ -133,13 +134,20 @@ class Pages:
         drawn = sections.charts(self._rows(run))
         return f'<div class="charts">{drawn}</div>' if drawn else ""
 
+    def _ranks(self, run: Path) -> str:
+        timed = _timed(self._rows(run))
+        return ranks_part(run, mean_seconds(timed) if timed else {})
+
     def _times(self, run: Path) -> str:
         rows = self._rows(run)
-        timed = [row for row in rows if STEP_SECONDS in row]
-        return sections.times(timed) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
+        return sections.times(_timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
 
 
 _COLUMNS = ("state", "step", "reward", "a step", "last sign of life")
+
+
+def _timed(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if STEP_SECONDS in row]
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -18,8 +18,14 @@ _MOST_SECONDS = 600.0
 """A long wait must not squeeze everything else into nothing."""
 
 
-def ranks_part(run: Path) -> str:
-    """Lanes of the ranks, and which are late; nothing where no ranks.json is."""
+def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
+    """Lanes of the ranks, and which are late; nothing where no ranks.json is.
+
+    Args:
+        run: run directory.
+        seconds: of a mean step by operator, longest first, by which other parts of the page choose
+            colours; empty before the first step is done.
+    """
     ranks = read_ranks(run)
     if ranks is None:
         return ""
@@ -27,12 +33,14 @@ def ranks_part(run: Path) -> str:
     rows = {name: spans for name, spans in rows.items() if spans}
     if not rows:
         return ""
-    colours = operator_colours(_seconds([span for spans in rows.values() for span in spans]))
+    spent = _seconds([span for spans in rows.values() for span in spans])
+    colours = operator_colours(seconds or spent)
+    used = {name: colour for name, colour in colours.items() if name in spent or name == OTHER}
     drawn = lanes(_TITLE, rows, colours, colours[OTHER])
-    note = "Seconds before the ranks' last word; the operator under way ends the lane."
+    note = "Seconds before rank 0 looked; a lane ends with the rank's last word."
     if len(rows) < len(ranks.ranks):
         note += f" The first {len(rows)} of {len(ranks.ranks)} ranks."
-    body = f'{_late(ranks)}<div class="card">{drawn}{key(colours)}<p>{note}</p></div>'
+    body = f'{_late(ranks)}<div class="card">{drawn}{key(used)}<p>{note}</p></div>'
     return section(_TITLE, body)
 
 
@@ -41,8 +49,8 @@ def _name(progress: Progress) -> str:
 
 
 def _spans(progress: Progress, now: float) -> list[Span]:
-    """What a rank did, in seconds from now: all of them negative."""
-    ends = [*(began for _, began in progress.history), now]
+    """What a rank did until its own last word, in seconds from now: none of them positive."""
+    ends = [*(began for _, began in progress.history), now - progress.silent_s]
     names = [name for name, _ in progress.history]
     spans = []
     for name, (begin, end) in zip(names, pairwise(ends), strict=True):

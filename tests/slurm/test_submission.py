@@ -90,3 +90,45 @@ def test_slurm_accepts_the_scripts_of_launch(big_lab, script, tmp_path):
     shutil.copy(script, tmp_path)
     words = ["--test-only", "--nodes=1", "--partition=debug"]
     big_lab.run("sbatch", *words, tmp_path / script.name)
+
+
+def submit_sweep(run, *words):
+    """The array's job id, and its runs."""
+    done = run.try_to_submit(*words, nodes=1)
+    assert done.returncode == 0, done.stderr
+    array = done.stdout.split()[1].rstrip(":")
+    return array, sorted(run.directory.glob("[0-9]"))
+
+
+def steps_of(directory):
+    file = directory / "metrics.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def test_the_runs_of_a_sweep_are_requeued_like_others(lab, run):
+    shared = "site.exclusive=false", "site.cores_per_node=4"
+    array, runs = submit_sweep(run, *shared, "--sweep", "seed=0,1", "steps=3")
+    assert wait_for(lambda: all(steps_of(one) >= 1 for one in runs), 120)
+    lab.run("scancel", "--signal=USR2", array)
+    assert wait_for(lambda: all(steps_of(one) == 3 for one in runs), 120)
+    for index, one in enumerate(runs):
+        ended = lambda i=index: run_state(lab, f"{array}_{i}") == "COMPLETED"  # noqa: E731
+        assert wait_for(ended, 60)
+        assert len(list((one / "job/attempts").glob("[0-9]"))) == 2
+        assert (one / f"job/slurm-{array}_{index}.log").exists()
+        assert f'"job_id": "{array}_{index}"' in (one / "heartbeat.json").read_text()
+
+
+def run_state(lab, job):
+    return job_details(job, lambda words: lab.run(*words))["JobState"]
+
+
+def test_a_sweep_that_has_what_it_was_after_starts_no_other_run(lab, run):
+    goal = ["evaluation.every=1", "evaluation.stop_at=0", "--at-once", "1", "--until-goal"]
+    problems = "data.evaluation={kind: reasoning_gym, task: chain_sum, size: 4, seed: 1}"
+    array, runs = submit_sweep(run, *goal, problems, "--sweep", "seed=0,1,2")
+    over = lambda: run_state(lab, f"{array}_2") == "COMPLETED"  # noqa: E731
+    assert wait_for(over, 120)
+    assert [steps_of(one) > 0 for one in runs] == [True, False, False]
+    log = (runs[2] / f"job/slurm-{array}_2.log").read_text()
+    assert log == "run 0 has reached the goal: nothing to do\n"

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    arguments = parser.parse_args(words[1:])
+    # Overrides may stand between options.
+    arguments = parser.parse_intermixed_args(words[1:])
     try:
         return int(module.run(arguments) or 0)
     except VerlHpcError as error:

@@ -9,6 +9,8 @@ examples:
       --nodes 16 --time 24:00:00 --account A --dry-run
   python -m verl_hpc.submit --config configs/run/ppo_lab.yaml --cluster slurm/lab.yaml \\
       --nodes 2 --time 10 steps=2 site.container.kind=bare
+  python -m verl_hpc.submit --config configs/run/grpo_8b.yaml --cluster slurm/my_site.yaml \\
+      --nodes 2 --time 8:00:00 --sweep optimizer.lr=1e-6,3e-6 --sweep seed=0,1 --at-once 2
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Any
+
+from verl_hpc.errors import ConfigError
 
 _SHORTHANDS = {
     "account": "account",
@@ -40,6 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--qos", metavar="Q")
     add("--resume-by", choices=("requeue", "chain"), help="how a run goes on after a time limit")
     add("--max-restarts", type=int, metavar="N", help="times it goes on without being asked")
+    add(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="field=v,w",
+        help="a run for each value, in one array; repeat it for all combinations",
+    )
+    add("--at-once", type=int, metavar="N", help="runs of a sweep that are under way at a time")
+    add(
+        "--until-goal",
+        action="store_true",
+        help="once a run of the sweep reaches evaluation.stop_at, start no other",
+    )
     add("--dry-run", action="store_true", help="print the job with every value's origin")
     add("--script-only", action="store_true", help="print a script for sbatch, and nothing else")
     add("overrides", nargs="*", metavar="field=value", help="settings over the files'")
@@ -76,6 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
         excluded=() if arguments.script_only else excluded_nodes(profile.site),
         exclude_list=str(exclude_list(profile.site)),
     )
+    if arguments.sweep:
+        return _sweep(arguments, request)
+    for name in ("at_once", "until_goal"):
+        if getattr(arguments, name):
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --sweep, which is not given")
     check_request(request)
     job = plan_job(request)
     made_by = _made_by(arguments)
@@ -88,6 +110,35 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(report)
         return 0
     return _submit(request, job, script, report)
+
+
+def _sweep(arguments: argparse.Namespace, base: Any) -> int:
+    """The same for an array of runs."""
+    from verl_hpc.cluster.checks import check_request
+    from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.script import render_script
+    from verl_hpc.cluster.submission import submit_sweep
+    from verl_hpc.cluster.sweep import plan_sweep, render_array, table
+
+    sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
+    for run in sweep.runs:
+        check_request(run.request)
+    words = _made_by(arguments)
+    words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
+    words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []
+    words += ["--until-goal"] if sweep.until_goal else []
+    array = render_array(sweep, base.config.name, words)
+    reports = [explain(run.request, run.job, ()) for run in sweep.runs]
+    if arguments.dry_run:
+        parts = [("array", array), ("runs", table(sweep) + "\n"), ("run 0", reports[0])]
+        sys.stdout.write("\n".join(f"== {title}\n{text}" for title, text in parts))
+        return 0
+    _warn()
+    job = submit_sweep(sweep, array, [render_script(run.job) for run in sweep.runs], reports)
+    print(f"job {job}: a sweep of {len(sweep.runs)} runs")
+    print(table(sweep))
+    print(f"run directories: {sweep.directory}/0 to {len(sweep.runs) - 1}")
+    return 0
 
 
 def _made_by(arguments: argparse.Namespace) -> list[str]:
@@ -104,10 +155,9 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
 
 
 def _submit(request: Any, job: Any, script: str, report: str) -> int:
-    from verl_hpc.cluster.submission import overriding_variables, submit
+    from verl_hpc.cluster.submission import submit
 
-    for name in overriding_variables():
-        print(f"warning: {name} is set and wins over the script; unset it?", file=sys.stderr)
+    _warn()
     ids = submit(request, job, script, report)
     attempts = request.run_directory / "job" / "attempts"
     print(f"job {ids[0]}: {job.title}")
@@ -118,3 +168,10 @@ def _submit(request: Any, job: Any, script: str, report: str) -> int:
     print(f"run directory: {request.run_directory}")
     print(f"logs: {attempts}/latest/")
     return 0
+
+
+def _warn() -> None:
+    from verl_hpc.cluster.submission import overriding_variables
+
+    for name in overriding_variables():
+        print(f"warning: {name} is set and wins over the script; unset it?", file=sys.stderr)

@@ -173,12 +173,18 @@ def _integer(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+def _job_id() -> str | None:
+    """As squeue and sacct name it: the run of a sweep is 4711_3, whatever number Slurm gives it."""
+    array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
+
+
 def _job() -> dict[str, Any]:
     """What the batch script's environment says about this start."""
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
     attempt = Path(os.environ.get("VERL_HPC_ATTEMPT", "")).name
     return {
-        "job_id": os.environ.get("SLURM_JOB_ID"),
+        "job_id": _job_id(),
         "restarts": int(restarts) if restarts.isdecimal() else 0,
         "attempt": int(attempt) if attempt.isdecimal() else None,
     }

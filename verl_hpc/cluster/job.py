@@ -20,6 +20,7 @@ class Job:
 
     title: str
     standalone: bool
+    in_array: bool
     directives: tuple[Setting, ...]
     variables: tuple[Setting, ...]
     """Of the script itself: RUN, CONFIG, IMAGE and CACHE."""
@@ -62,6 +63,7 @@ def plan_job(request: Request) -> Job:
     return Job(
         title=_title(request),
         standalone=request.standalone,
+        in_array=request.in_array,
         directives=tuple(directives),
         variables=tuple(variables),
         setup=tuple(site.setup),

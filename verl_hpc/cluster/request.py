@@ -31,6 +31,8 @@ class Request:
     standalone: bool = False
     """The script is for sbatch, by hand, from a checkout of this repository: it names paths as
     they were given and runs the code and the configuration that it finds there."""
+    in_array: bool = False
+    """The run is one of a sweep."""
     program: Literal["train", "doctor"] = "train"
     """What ranks run; the doctor's checks are not requeued, and have no signal to save on."""
     excluded: tuple[str, ...] = ()

@@ -40,12 +40,20 @@ def render_step(job: Job) -> str:
 
 
 def _header(job: Job, made_by: Sequence[str]) -> list[str]:
-    lines = ["#!/bin/bash", f"# {job.title}"]
-    if made_by:
-        lines += ["# Made by:", *(f"#   {line}" for line in _fill(made_by))]
+    lines = ["#!/bin/bash", f"# {job.title}", *made_by_lines(made_by)]
     if job.standalone:
         lines += [f"# sbatch it from the checkout; edit {_to_edit(job)} first."]
-    return [*lines, *(f"#SBATCH --{_directive(s)}" for s in job.directives)]
+    return [*lines, *directive_lines(job.directives)]
+
+
+def made_by_lines(words: Sequence[str]) -> list[str]:
+    """A comment that says how to make a script again."""
+    return ["# Made by:", *(f"#   {line}" for line in _fill(words))] if words else []
+
+
+def directive_lines(directives: Iterable[Setting]) -> list[str]:
+    """Options of sbatch, as it reads them from a script."""
+    return [f"#SBATCH --{_directive(setting)}" for setting in directives]
 
 
 def _to_edit(job: Job) -> str:
@@ -156,6 +164,9 @@ def _decision(job: Job) -> list[str]:
             'exit "$rc"',
         ]
     most = job.restarts.most
+    # One job of an array has the array's own number, which means all of them.
+    array = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    job_id = array if job.in_array else "$SLURM_JOB_ID"
     return [
         f"# {RESTART}: all ranks have saved and are not done. Anything else ends the run.",
         f'if [ "$rc" -ne {RESTART} ]; then',
@@ -163,9 +174,9 @@ def _decision(job: Job) -> list[str]:
         f'elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then',
         f'    echo "saved; its {most} restarts are used up: submit again to go on" >&2',
         "# Ranks save on scancel, too; to requeue would bring a cancelled job back to life.",
-        'elif [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then',
+        f'elif [ "$(squeue --noheader --jobs="{job_id}" --format=%T)" != RUNNING ]; then',
         '    echo "saved; the job was cancelled: submit again to go on" >&2',
-        'elif scontrol requeue "$SLURM_JOB_ID"; then',
+        f'elif scontrol requeue "{job_id}"; then',
         "    exit 0",
         "fi",
         f"exit {RESTART}",

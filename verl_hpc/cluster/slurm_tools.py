@@ -48,8 +48,11 @@ def run_tool(words: Sequence[str]) -> str:
 
 
 def my_jobs(run: Runner = run_tool) -> dict[str, str]:
-    """State of each of the user's jobs in the queue, by job id: {"4711": "PENDING"}."""
-    return _pairs(run(["squeue", "--me", "--noheader", "--format=%A %T"]))
+    """State of each of the user's jobs in the queue, by job id: {"4711": "PENDING"}.
+
+    The runs of an array are 4711_0, 4711_1, ...
+    """
+    return _pairs(run(["squeue", "--me", "--array", "--noheader", "--format=%i %T"]))
 
 
 def past_states(job_ids: Iterable[str], run: Runner = run_tool) -> dict[str, str]:
@@ -59,7 +62,7 @@ def past_states(job_ids: Iterable[str], run: Runner = run_tool) -> dict[str, str
         ClusterError: there is no accounting.
     """
     jobs = ",".join(job_ids)
-    words = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobIDRaw,State"]
+    words = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State"]
     # "CANCELLED by 1000" is CANCELLED.
     return _pairs(run([*words, f"--jobs={jobs}"]).replace("|", " "))
 

@@ -94,7 +94,8 @@ def _short(error: ClusterError) -> str:
 
 
 def _queue(job_ids: Sequence[str], run: Runner) -> dict[str, QueuedJob]:
-    words = ["squeue", "--noheader", f"--jobs={','.join(job_ids)}", "--format=%A|%T|%r|%S"]
+    words = ["squeue", "--array", "--noheader", f"--jobs={','.join(job_ids)}"]
+    words.append("--format=%i|%T|%r|%S")
     try:
         text = run(words)
     except ClusterError as error:

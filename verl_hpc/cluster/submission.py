@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.run_directory import read_jobs, record_job, write_job
 from verl_hpc.cluster.slurm_tools import Runner, my_jobs, run_tool
+from verl_hpc.cluster.sweep import Sweep
 from verl_hpc.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -31,6 +34,49 @@ def submit(
         ConfigError: a file that the run needs is missing, or the run directory cannot be written.
         ClusterError: Slurm is not here or refuses, or an earlier job of the run is not over.
     """
+    _check(request, job, run)
+    directory = write_job(request, script, report)
+    restarts = job.restarts
+    links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
+    ids: list[str] = []
+    for _ in range(links):
+        ids.append(_sbatch(directory, script, ids[-1] if ids else None))
+        _record(directory, request, ids[-1])
+    return ids
+
+
+def submit_sweep(
+    sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str], run: Runner = run_tool
+) -> str:
+    """Write the run directories of a sweep and submit its array.
+
+    Args:
+        sweep: its runs.
+        array: the array's script.
+        scripts: of each run.
+        reports: of each run, what a dry run says.
+
+    Returns:
+        The array's job id.
+
+    Raises:
+        ConfigError, ClusterError: as `submit`.
+    """
+    for one in sweep.runs:
+        _check(one.request, one.job, run)
+    made = zip(sweep.runs, scripts, reports, strict=True)
+    jobs = [write_job(one.request, script, report) for one, script, report in made]
+    (sweep.directory / "goal").unlink(missing_ok=True)
+    (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
+    given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
+    (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
+    array_id = _sbatch(sweep.directory, array, None)
+    for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
+        _record(directory, one.request, f"{array_id}_{index}")
+    return array_id
+
+
+def _check(request: Request, job: Job, run: Runner) -> None:
     if shutil.which("sbatch") is None:
         raise ClusterError(
             "sbatch is not on PATH: submit from a login node of a Slurm cluster, or add --dry-run "
@@ -39,16 +85,12 @@ def submit(
     check_passed(job)
     check_paths(request, job)
     refuse_two_jobs(request, run)
-    directory = write_job(request, script, report)
-    restarts = job.restarts
-    links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
-    ids: list[str] = []
-    for _ in range(links):
-        ids.append(_sbatch(directory, script, ids[-1] if ids else None))
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        facts = {"job_id": ids[-1], "submitted": now, "nodes": request.nodes}
-        record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
-    return ids
+
+
+def _record(directory: Path, request: Request, job_id: str) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    facts = {"job_id": job_id, "submitted": now, "nodes": request.nodes}
+    record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
 
 
 def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:

@@ -104,3 +104,9 @@ def test_help_of_a_verb_imports_nothing_heavy(verb):
 def test_the_detector_of_heavy_imports_works():
     finished = python("-c", LOGIN.format(modules=["numpy"], heavy=HEAVY))
     assert finished.stdout == "numpy\n"
+
+
+def test_overrides_may_stand_between_options(tmp_path, capsys):
+    words = ["--config", "no.yaml", "seed=1", "--cluster", "c", "steps=2", "--time", "1"]
+    assert main(["submit", *words, "--nodes", "1"]) == 1
+    assert "--cluster c: no such file" in capsys.readouterr().err

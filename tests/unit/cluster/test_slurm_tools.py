@@ -29,7 +29,7 @@ def test_the_queue():
         "13": "RUNNING",
         "14": "COMPLETING",
     }
-    assert asked == [["squeue", "--me", "--noheader", "--format=%A %T"]]
+    assert asked == [["squeue", "--me", "--array", "--noheader", "--format=%i %T"]]
     assert my_jobs(answering("")) == {}
 
 

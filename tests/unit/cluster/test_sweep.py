@@ -1,0 +1,139 @@
+"""A sweep: which runs there are, the array's script, and what it leaves."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.unit.cluster.requests import CPU_SITE, RUN, write
+from tests.unit.cluster.shellcheck import shellcheck
+from tests.unit.cluster.test_submission import cluster  # noqa: F401 (a fixture)
+from verl_hpc.cli.main import main
+from verl_hpc.cluster.run_directory import read_jobs
+from verl_hpc.cluster.status_runs import runs_below
+from verl_hpc.cluster.sweep import combinations
+from verl_hpc.errors import ConfigError
+
+SWEEP = ["--sweep", "optimizer.lr=1e-6,3e-6", "--sweep", "seed=4,5"]
+GOAL = [
+    "evaluation.stop_at=0.5",
+    "evaluation.every=1",
+    "data.evaluation={kind: reasoning_gym, task: a, size: 1}",
+]
+
+
+@pytest.fixture
+def submit(tmp_path, monkeypatch):
+    write(tmp_path / "run.yaml", RUN)
+    write(tmp_path / "site.yaml", CPU_SITE)
+    monkeypatch.chdir(tmp_path)
+    files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "2", "--time", "10"]
+    return lambda *words: main(["submit", *files, *words])
+
+
+def test_every_combination_once():
+    assert combinations(["a.b=1,2", "c=x, y"]) == [
+        ("a.b=1", "c=x"),
+        ("a.b=1", "c=y"),
+        ("a.b=2", "c=x"),
+        ("a.b=2", "c=y"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sweeps, complaint",
+    [
+        (["lr"], "expected field=value"),
+        (["lr="], "expected field=value"),
+        (["lr=1,,2"], "expected field=value"),
+        (["=1,2"], "expected field=value"),
+        (["lr=1,1"], "each of its values once"),
+        (["lr=1", "lr=2"], "each field once"),
+        (["name=a,b"], "the same for all runs"),
+        (["site.memory=1G,2G"], "the same for all runs"),
+        (
+            [f"seed={','.join(map(str, range(40)))}", f"steps={','.join(map(str, range(40)))}"],
+            "1600",
+        ),
+    ],
+)
+def test_words_that_are_no_sweep(sweeps, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        combinations(sweeps)
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        (["--sweep", "optimizer.rl=1,2"], "did you mean lr"),
+        (["--sweep", "optimizer.lr=1,-2"], "optimizer.lr = -2"),
+        ([*SWEEP, "--at-once", "0"], "at least 1"),
+        ([*SWEEP, "--until-goal"], "set evaluation.stop_at"),
+        ([*SWEEP, "--resume-by", "chain"], "goes on by requeue"),
+        ([*SWEEP, "--script-only"], "calls those of its runs"),
+        (["--at-once", "2"], "belongs to --sweep"),
+        (["--until-goal"], "belongs to --sweep"),
+    ],
+)
+def test_what_cannot_be_submitted(submit, words, complaint, capsys):
+    assert submit("--dry-run", *words) == 1
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_dry_run(submit, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    assert submit("--dry-run", *SWEEP, "--at-once", "3") == 0
+    shown = capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "#SBATCH --array=0-3%3\n" in shown
+    assert "   2  optimizer.lr=3e-6 seed=4\n" in shown
+    assert "--sweep optimizer.lr=1e-6,3e-6" in shown
+
+
+def test_runs_are_runs_like_any_other(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
+    (cluster / "squeue").write_text("#!/bin/sh\n")
+    (cluster / "squeue").chmod(0o755)
+    assert submit(*SWEEP) == 0
+    sweep = tmp_path / "runs/run"
+    assert [path.name for path in runs_below(tmp_path / "runs")] == ["0", "1", "2", "3"]
+    assert [read_jobs(sweep / name / "job")[0]["job_id"] for name in "012"] == [
+        "41_0",
+        "41_1",
+        "41_2",
+    ]
+    assert "lr: 3.0e-06" in (sweep / "2/job/config.yaml").read_text()
+    assert json.loads((sweep / "sweep.json").read_text())[3] == {
+        "run": "3",
+        "given": ["optimizer.lr=3e-6", "seed=5"],
+    }
+    script = (cluster / "script.41").read_text()
+    assert script == (sweep / "sweep.sbatch").read_text()
+    assert f"#SBATCH --output={sweep}/%a/job/slurm-%A_%a.log\n" in script
+    assert shellcheck(sweep / "sweep.sbatch") == ""
+
+
+def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypatch):  # noqa: F811
+    (cluster / "squeue").write_text("#!/bin/sh\n")
+    (cluster / "squeue").chmod(0o755)
+    assert submit(*SWEEP, "--until-goal", *GOAL) == 0
+    sweep = tmp_path / "runs/run"
+    assert shellcheck(sweep / "sweep.sbatch") == ""
+    for index, state in enumerate(("finished", "goal reached", "finished")):
+        text = (
+            f"""echo ran; echo '{{"state": "{state}"}}' >{sweep}/{index}/facts.json; exit {index}"""
+        )
+        (sweep / f"{index}/job/job.sbatch").write_text(text)
+
+    def run(index):
+        done = subprocess.run(
+            ["bash", sweep / "sweep.sbatch"],
+            env=os.environ | {"SLURM_ARRAY_TASK_ID": str(index)},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout.strip()
+
+    assert run(0) == (0, "ran")
+    assert run(1) == (1, "ran")
+    assert run(2) == (0, "run 1 has reached the goal: nothing to do")

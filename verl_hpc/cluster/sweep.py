@@ -1,0 +1,140 @@
+"""A sweep: one array job of Slurm, and a run of its own for each combination of values.
+
+runs/NAME/sweep.sbatch   the array's script, which calls the scripts of its runs
+runs/NAME/sweep.json     what each run was given
+runs/NAME/0, 1, ...      run directories like any other
+runs/NAME/goal           the number of the first run that reached its goal
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_hpc.cluster.job import Job, plan_job
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.script import directive_lines, made_by_lines
+from verl_hpc.cluster.setting import COMMAND_LINE, Setting
+from verl_hpc.cluster.shell import expandable
+from verl_hpc.config.load import load_config
+from verl_hpc.errors import ConfigError
+
+_MOST_RUNS = 1000
+"""What Slurm allows by default (MaxArraySize)."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    words: tuple[str, ...]
+    """Its combination, such as ("optimizer.lr=1e-6", "seed=2")."""
+    request: Request
+    job: Job
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs that are submitted as one array."""
+
+    directory: Path
+    runs: tuple[SweepRun, ...]
+    at_once: int | None
+    """Runs that may be under way at a time; None leaves that to Slurm."""
+    until_goal: bool
+    """Once a run has reached its goal, those that have not started do nothing."""
+
+
+def combinations(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every combination, the last field varying fastest.
+
+    Args:
+        sweeps: words such as "optimizer.lr=1e-6,3e-6".
+
+    Raises:
+        ConfigError: a word that is no field with values, a field or a value given twice, or more
+            runs than an array can have.
+    """
+    choices: dict[str, list[str]] = {}
+    for word in sweeps:
+        field, separator, text = word.partition("=")
+        values = [value.strip() for value in text.split(",")]
+        if not field or not separator or "" in values:
+            raise ConfigError(f"--sweep {word}: expected field=value,value,...")
+        if field in choices or len(set(values)) < len(values):
+            raise ConfigError(f"--sweep {word}: each field once, each of its values once")
+        if field in ("name", "directory") or field.startswith("site."):
+            raise ConfigError(f"--sweep {word}: {field} is the same for all runs of a sweep")
+        choices[field] = [f"{field}={value}" for value in values]
+    found = list(itertools.product(*choices.values()))
+    if len(found) > _MOST_RUNS:
+        raise ConfigError(f"--sweep: {len(found)} combinations; an array has at most {_MOST_RUNS}")
+    return found
+
+
+def plan_sweep(
+    base: Request, sweeps: Sequence[str], at_once: int | None, until_goal: bool
+) -> Sweep:
+    """Decide what every run is; `base` is the run without the swept fields.
+
+    Raises:
+        ConfigError: a combination that is no valid run, or options that do not go together.
+    """
+    if base.profile.site.restarts.by == "chain":
+        raise ConfigError("--sweep with --resume-by chain: a sweep goes on by requeue")
+    if base.standalone:
+        raise ConfigError("--sweep with --script-only: a sweep's script calls those of its runs")
+    if at_once is not None and at_once < 1:
+        raise ConfigError(f"--at-once {at_once}: at least 1")
+    if until_goal and base.config.evaluation.stop_at is None:
+        raise ConfigError("--until-goal: the run has no goal; set evaluation.stop_at=SCORE")
+    place = base.config.run_directory
+    runs: list[SweepRun] = []
+    for index, words in enumerate(combinations(sweeps)):
+        overrides = (*base.overrides, *words, f"directory={place}", f"name='{index}'")
+        config = load_config(base.config_path, overrides)
+        request = replace(base, config=config, overrides=overrides, in_array=True)
+        runs.append(SweepRun(words, request, plan_job(request)))
+    return Sweep(base.run_directory, tuple(runs), at_once, until_goal)
+
+
+def render_array(sweep: Sweep, name: str, made_by: Sequence[str]) -> str:
+    """The array's script: Slurm's directives, and a call of a run's own script."""
+    limit = "" if sweep.at_once is None else f"%{sweep.at_once}"
+    array = Setting("array", f"0-{len(sweep.runs) - 1}{limit}", COMMAND_LINE)
+    first = sweep.runs[0].job
+    kept = [s for s in first.directives if s.name not in ("job-name", "output")]
+    output = f"{sweep.directory}/%a/job/slurm-%A_%a.log"
+    directives = [Setting("job-name", name, ""), array, *kept, Setting("output", output, "")]
+    lines = [
+        "#!/bin/bash",
+        f"# {name}: {len(sweep.runs)} runs, each {first.title.partition(': ')[2]}",
+    ]
+    lines += [*made_by_lines(made_by), *directive_lines(directives), ""]
+    lines += [f"SWEEP={expandable(str(sweep.directory))}", 'RUN="$SWEEP/$SLURM_ARRAY_TASK_ID"']
+    lines += _until_goal() if sweep.until_goal else ['exec bash "$RUN/job/job.sbatch"']
+    return "\n".join(lines) + "\n"
+
+
+def _until_goal() -> list[str]:
+    return [
+        'if [ -e "$SWEEP/goal" ]; then',
+        '    echo "run $(cat "$SWEEP/goal") has reached the goal: nothing to do"',
+        "    exit 0",
+        "fi",
+        "# TERM must not end this shell before the run's own has ended.",
+        "trap : TERM",
+        'bash "$RUN/job/job.sbatch"',
+        "rc=$?",
+        'if grep -qs \'"state": "goal reached"\' "$RUN/facts.json"; then',
+        '    echo "$SLURM_ARRAY_TASK_ID" >"$SWEEP/goal"',
+        "fi",
+        'exit "$rc"',
+    ]
+
+
+def table(sweep: Sweep) -> str:
+    """A line a run: its number, and what it was given."""
+    return "\n".join(f"{index:>4}  {' '.join(run.words)}" for index, run in enumerate(sweep.runs))

@@ -20,7 +20,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 	@echo "make quickstart-ppo   the same with PPO and a critic"
 	@echo "make check            alias of make test"
-	@echo "make lint|types|contracts|unit|mpi|jobs|slow|web   one part of it"
+	@echo "make lint|types|contracts|unit|mpi|jobs|slurm|slow|web   one part of it"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 $(READY): requirements/cpu.txt setup.py launch/install.sh
@@ -39,7 +39,7 @@ quickstart: $(READY)
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
 
-test: lint types contracts unit mpi jobs
+test: lint types contracts unit mpi jobs slurm
 
 check: test
 
@@ -67,8 +67,13 @@ mpi: $(READY_DEV)
 jobs: $(READY_DEV)
 	$(BIN)/python -m pytest tests/jobs
 
+# On a virtual cluster; needs root, that of a container will do.
+slurm: $(READY_DEV)
+	launch/install.sh $(VENV) slurm
+	VERL_HPC_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm
+
 slow: $(READY_DEV)
-	$(BIN)/python -m pytest tests/jobs tests/unit --slow
+	$(BIN)/python -m pytest tests/jobs tests/slurm tests/unit --slow
 
 # The dashboard in a real browser; skips where there is none and none can be installed.
 web: $(READY_DEV)

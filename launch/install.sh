@@ -1,13 +1,28 @@
 #!/usr/bin/env bash
-# Make a virtual environment with the pinned CPU packages and this package in it.
-# usage: launch/install.sh VENV cpu|dev
+# Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
+# developers need (dev), or install Slurm's daemons for the virtual cluster (slurm; as root).
+# usage: launch/install.sh VENV cpu|dev|slurm
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu or dev}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev or slurm}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
+if [ "$what" = slurm ]; then
+    PATH=$PATH:/usr/sbin:/sbin
+    if command -v slurmctld >/dev/null && command -v slurmd >/dev/null &&
+        command -v munged >/dev/null; then
+        exit
+    elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        echo "install.sh: install slurmctld, slurmd and munge; on Debian, as root:" \
+            "apt-get install slurm-wlm munge" >&2
+        exit 1
+    fi
+    apt-get update -qq
+    apt-get install -y -qq --no-install-recommends slurm-wlm munge
+    exit
+fi
 if [ "$what" = dev ]; then
     "${pip[@]}" -r requirements/dev.txt
     exit

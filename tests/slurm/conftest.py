@@ -38,7 +38,7 @@ def lab(slurm, disk):
     """Four nodes for the whole session; they see file systems that were mounted before."""
     with (
         tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory,
-        Lab(LabSettings(directory=Path(directory), kill_wait_s=10)) as running,
+        Lab(LabSettings(directory=Path(directory), kill_wait_s=6)) as running,
     ):
         yield running
 

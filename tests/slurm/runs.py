@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,8 @@ class Run:
     @property
     def rank_logs(self) -> str:
         """What ranks said, in all lives of all jobs."""
-        files = sorted((self.directory / "job/attempts").glob("[0-9]*/*.log"))
+        lives = self.directory / "job/attempts"
+        files = sorted(lives.glob("[0-9]*/*.log"), key=lambda file: int(file.parent.name))
         return "".join(f"== {file.parent.name}/{file.name}\n{file.read_text()}" for file in files)
 
     @property
@@ -159,6 +161,13 @@ class Run:
     def steps_done(self) -> int:
         file = self.directory / "metrics.jsonl"
         return file.read_text().count("\n") if file.exists() else 0
+
+    def steps_told(self) -> list[int]:
+        """Steps that ended, as rank 0 told it in one life after the other."""
+        return [int(number) for number in re.findall(r"^0: step (\d+)/", self.rank_logs, re.M)]
+
+    def is_over(self) -> bool:
+        return self.state in _OVER
 
     def hurry(self) -> None:
         """Nothing is to be caught any more: no pauses."""
@@ -196,7 +205,7 @@ class Run:
 
     def wait(self, condition, what: str) -> None:
         """Until the condition holds; a job that ends, or does not get there, is a failure."""
-        gone = lambda: condition() or self.state in _OVER  # noqa: E731
+        gone = lambda: condition() or self.is_over()  # noqa: E731
         in_time = wait_for(gone, PATIENCE_S, 0.1)
         assert in_time and condition(), f"never {what}: {self}"
 
@@ -215,7 +224,7 @@ class Run:
 
     def wait_for_end(self) -> str:
         """The job's last state."""
-        over = wait_for(lambda: self.state in _OVER, PATIENCE_S, 0.2)
+        over = wait_for(self.is_over, PATIENCE_S, 0.2)
         assert over, f"never over: {self}"
         return self.state
 

@@ -4,11 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
 from tests.slurm.runs import PATIENCE_S, STEPS
+from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import processes
 
 
@@ -16,10 +18,7 @@ from verl_hpc.testing.slurm_lab import processes
 def mended(lab):
     """Every node is back when the test is over."""
     yield
-    for name in lab.settings.node_names:
-        if not lab.processes_of(name):
-            lab.start_node(name)
-    lab.wait_for_nodes()
+    lab.mend()
 
 
 def test_a_killed_rank_ends_the_job_and_a_new_one_goes_on(lab, run, undisturbed):
@@ -35,6 +34,27 @@ def test_a_killed_rank_ends_the_job_and_a_new_one_goes_on(lab, run, undisturbed)
     run.finish()
     assert run.attempts == 2
     run.assert_equals(undisturbed)
+
+
+RAISES = """
+import os
+from verl_hpc.runtime.session import session
+with session() as here:
+    import verl_hpc.trainer.train
+    raise ZeroDivisionError
+os.write(2, b"went on")
+"""
+
+
+def test_ranks_that_fail_say_why_once_and_do_not_go_on(lab, tmp_path):
+    """MPI_Abort may return under srun."""
+    (tmp_path / "job.py").write_text(RAISES)
+    words = ("srun", "--nodes=2", "--ntasks=2", "--mpi=pmi2", "--kill-on-bad-exit=1")
+    with pytest.raises(ClusterError) as told:
+        lab.run(*words, sys.executable, tmp_path / "job.py")
+    assert str(told.value).count("Traceback (most recent call last)") == 1
+    assert str(told.value).count(" failed in start-up:") == 1
+    assert "went on" not in str(told.value)
 
 
 def test_a_dead_node_is_replaced(lab, run, undisturbed, mended):

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +26,7 @@ Kind = Literal["mpi", "slurm"]
 PORT = "VERL_HPC_PORT"
 """Variable for a site where another port must be used."""
 
+_KILLED_WITHIN_S = 60.0
 # Below those that the kernel hands out by itself.
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _NEEDED = (
@@ -58,7 +60,7 @@ class Bootstrap(Protocol):
     def meet(self) -> None:
         """Wait for all ranks, which are about to leave with an error that all have."""
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         """End every rank of the job, this one included."""
 
 
@@ -99,9 +101,13 @@ class MpiBootstrap:
     def meet(self) -> None:
         self._comm.Barrier()
 
-    def abort(self, status: int) -> None:
+    def abort(self, status: int) -> NoReturn:
         # sys.exit would leave peers that wait in a collective waiting for ever.
         self._comm.Abort(status)
+        # Under srun it may return, with the step's end on its way. To exit by itself would leave
+        # the other ranks all the time that Slurm gives a job after TERM.
+        time.sleep(_KILLED_WITHIN_S)
+        os._exit(status)
 
 
 @dataclass(frozen=True)

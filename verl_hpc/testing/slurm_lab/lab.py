@@ -161,6 +161,13 @@ class Lab:
         # Numbers of namespaces are used again; the variable tells ours from a stranger's.
         return [p for p in processes.in_namespace(file.read_text()) if self._is_ours(p)]
 
+    def mend(self) -> None:
+        """Boot the nodes that are dead, and wait for all."""
+        for name in self.settings.node_names:
+            if not self.processes_of(name):
+                self.start_node(name)
+        self.wait_for_nodes()
+
     def wait_for_nodes(self) -> None:
         """Wait until every node can take jobs."""
         wanted = set(self.settings.node_names)

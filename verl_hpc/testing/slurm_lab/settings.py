@@ -27,7 +27,7 @@ SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
 # A job that is requeued waits until its credentials have expired: two minutes by default.
-AuthInfo=socket={munge_socket},cred_expire=5
+AuthInfo=socket={munge_socket},cred_expire=3
 StateSaveLocation={directory}/state
 SlurmctldPidFile={directory}/run/slurmctld.pid
 SlurmctldLogFile={directory}/log/slurmctld.log

@@ -1,0 +1,92 @@
+"""Twenty faults in a row, at random moments of a run."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
+from verl_hpc.cluster.hostlist import expand_hosts
+from verl_hpc.testing.slurm_lab import processes
+
+STEPS = 40
+WORDS = ("checkpoint.every=1", "--max-restarts", "99")
+
+
+def kill_a_rank(run, chance):
+    processes.send(signal.SIGKILL, [chance.choice(list(run.ranks().values()))])
+
+
+def cut_a_nodes_power(run, chance):
+    run.lab.kill_node(a_node(run, chance))
+
+
+def take_a_node_out_of_service(run, chance):
+    name = a_node(run, chance)
+    run.lab.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+
+
+def a_node(run, chance):
+    return chance.choice(expand_hosts(run.nodes))
+
+
+def signal_a_rank(run, chance):
+    number = chance.choice([signal.SIGTERM, signal.SIGUSR2])
+    processes.send(number, [chance.choice(list(run.ranks().values()))])
+
+
+def preempt(run, chance):
+    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
+    run.lab.run("sbatch", *urgent.split())
+
+
+def cancel(run, chance):
+    run.lab.run("scancel", run.job)
+
+
+FAULTS = [
+    *[kill_a_rank] * 9,
+    *[signal_a_rank] * 5,
+    *[preempt] * 2,
+    *[cancel] * 2,
+    take_a_node_out_of_service,
+    cut_a_nodes_power,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, model, tmp_path):
+    chance = random.Random(20)
+    faults = chance.sample(FAULTS, len(FAULTS))
+    calm = Run(lab, write_run(tmp_path, model, name="calm", steps=STEPS))
+    calm.submit("checkpoint.every=1").finish()
+
+    run = Run(lab, write_run(tmp_path, model, name="hit", steps=STEPS))
+    set_pause(tmp_path, 0.2)
+    run.submit(*WORDS)
+    for life, fault in enumerate(faults):
+        run.wait_for_life(life)
+        run.wait(run.ranks, "started")
+        # Into the start, which is half of it, or the steps, or a save.
+        time.sleep(chance.uniform(0, 10))
+        done = run.steps_done
+        assert done < STEPS, "nothing was left to disturb"
+        fault(run, chance)
+        wait_for_the_end_of(run, life)
+        lab.mend()
+        assert max(run.checkpoints, default=0) >= done, "a step that was saved is lost"
+    run.finish()
+    run.assert_equals(calm)
+    assert run.attempts == len(FAULTS) + 1
+    steps = run.steps_told()
+    assert steps == sorted(set(steps)), "a step that was saved was made again"
+
+
+def wait_for_the_end_of(run, life):
+    """Slurm, or the batch script, starts the run again; if neither does, its user."""
+    over = lambda: run.attempts > life + 1 or run.is_over()  # noqa: E731
+    assert processes.wait_for(over, PATIENCE_S, 0.2), f"waits for ever: {run}"
+    if run.is_over():
+        run.submit(*WORDS)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import signal
 
-from verl_hpc.cluster.exit_codes import RESTART
+from verl_hpc.cluster.contract import RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment

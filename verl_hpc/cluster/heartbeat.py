@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from verl_hpc.cluster.contract import ATTEMPT
+
 FILE = "heartbeat.json"
 FAILED = "failed"
 """Outcome of a run that an exception ended."""
@@ -182,7 +184,7 @@ def _job_id() -> str | None:
 def _job() -> dict[str, Any]:
     """What the batch script's environment says about this start."""
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
-    attempt = Path(os.environ.get("VERL_HPC_ATTEMPT", "")).name
+    attempt = Path(os.environ.get(ATTEMPT, "")).name
     return {
         "job_id": _job_id(),
         "restarts": int(restarts) if restarts.isdecimal() else 0,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.cluster.mounts import Mount, parse_mount
-from verl_hpc.cluster.options import ATTEMPT, drop, sbatch_options, srun_options
+from verl_hpc.cluster.options import drop, sbatch_options, srun_options
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import check_path, expandable, literal

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from verl_hpc.cluster.exit_codes import RESTART
+from verl_hpc.cluster.contract import ATTEMPT, RESTART
 from verl_hpc.cluster.job import Job
-from verl_hpc.cluster.options import ATTEMPT
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from verl_hpc.cluster.options import ATTEMPT
+from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {

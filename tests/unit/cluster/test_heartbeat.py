@@ -9,8 +9,8 @@ import time
 import pytest
 
 from verl_hpc.cluster import heartbeat
+from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.cluster.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
-from verl_hpc.cluster.options import ATTEMPT
 
 
 class Clock:

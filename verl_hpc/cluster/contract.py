@@ -1,7 +1,10 @@
-"""What a rank's exit status tells the batch script, which runs on the host."""
+"""What the batch script, on the host, and the ranks have agreed on."""
+
+ATTEMPT = "VERL_HPC_ATTEMPT"
+"""Variable of script and ranks: the directory of this start's logs."""
 
 RESTART = 85
-"""State is saved and the run is not finished: start the job again.
+"""A rank's exit status: state is saved and the run is not finished, start the job again.
 
 Every rank must exit with it, and must ignore SIGTERM from the moment it has saved: the first rank
 that exits makes `srun --kill-on-bad-exit=1` send TERM to the others, and one that dies of it turns

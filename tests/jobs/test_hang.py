@@ -61,7 +61,7 @@ def hung(model, tmp_path_factory):
     job = start(2, ["-m", "verl_hpc", "train", "--config", config])
     run = directory / "run"
     try:
-        assert wait_until(lambda: is_late(run), job)
+        assert wait_until(lambda: is_late(run), job), job.communicate()[0]
         yield run
     finally:
         for rank in ranks_of(job):

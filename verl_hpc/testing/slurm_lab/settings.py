@@ -26,8 +26,9 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CredType=cred/munge
-# A job that is requeued waits until its credentials have expired: two minutes by default.
-AuthInfo=socket={munge_socket},cred_expire=3
+# A job that is requeued waits until its credentials have expired: two minutes by default, and if
+# less than five seconds are asked for.
+AuthInfo=socket={munge_socket},cred_expire=5
 StateSaveLocation={directory}/state
 SlurmctldPidFile={directory}/run/slurmctld.pid
 SlurmctldLogFile={directory}/log/slurmctld.log

@@ -10,7 +10,7 @@ from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
 from verl_hpc.cluster.hostlist import expand_hosts
 from verl_hpc.testing.slurm_lab import processes
 
-STEPS = 40
+STEPS = 60
 WORDS = ("checkpoint.every=1", "--max-restarts", "99")
 
 
@@ -69,8 +69,10 @@ def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, mod
     for life, fault in enumerate(faults):
         run.wait_for_life(life)
         run.wait(run.ranks, "started")
-        # Into the start, which is half of it, or the steps, or a save.
-        time.sleep(chance.uniform(0, 10))
+        before = run.steps_done
+        if life % 3:  # among steps and saves, else while it starts
+            run.wait(lambda: run.steps_done > before, "a step further")  # noqa: B023
+        time.sleep(chance.uniform(0, 3))
         done = run.steps_done
         assert done < STEPS, "nothing was left to disturb"
         fault(run, chance)

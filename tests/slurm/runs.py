@@ -164,7 +164,7 @@ class Run:
 
     def steps_told(self) -> list[int]:
         """Steps that ended, as rank 0 told it in one life after the other."""
-        return [int(number) for number in re.findall(r"^0: step (\d+)/", self.rank_logs, re.M)]
+        return [int(number) for number in re.findall(r"^0: step +(\d+)/", self.rank_logs, re.M)]
 
     def is_over(self) -> bool:
         return self.state in _OVER

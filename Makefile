@@ -14,7 +14,7 @@ READY_DEV := $(VENV)/.ready-dev
 export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT := 0
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slow web clean
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slurm slow web clean
 
 help:
 	@sed -n 's/^#   //p' Makefile

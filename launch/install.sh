@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
-# developers need (dev), or install Slurm's daemons for the virtual cluster (slurm; as root).
+# developers need (dev), or install what the virtual cluster needs (slurm; as root).
 # usage: launch/install.sh VENV cpu|dev|slurm
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
@@ -12,15 +12,15 @@ pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-
 if [ "$what" = slurm ]; then
     PATH=$PATH:/usr/sbin:/sbin
     if command -v slurmctld >/dev/null && command -v slurmd >/dev/null &&
-        command -v munged >/dev/null; then
+        command -v munged >/dev/null && command -v bwrap >/dev/null; then
         exit
     elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        echo "install.sh: install slurmctld, slurmd and munge; on Debian, as root:" \
-            "apt-get install slurm-wlm munge" >&2
+        echo "install.sh: install slurmctld, slurmd, munge and bubblewrap; on Debian, as root:" \
+            "apt-get install slurm-wlm munge bubblewrap" >&2
         exit 1
     fi
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends slurm-wlm munge
+    apt-get install -y -qq --no-install-recommends slurm-wlm munge bubblewrap
     exit
 fi
 if [ "$what" = dev ]; then

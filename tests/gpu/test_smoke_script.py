@@ -39,7 +39,7 @@ def test_a_rehearsal_runs_every_part_that_a_cpu_can(tmp_path):
     record, table = tmp_path / "smoke.json", tmp_path / "smoke.md"
     done = smoke("--cpu-rehearsal", "--rollout-engine", "hf", "--json", record, "--markdown", table)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == table.read_text()
+    assert done.stdout in table.read_text()
     parts = {part["name"]: part for part in json.loads(record.read_text())["parts"]}
     assert tuple(parts) == gpu_smoke.PARTS
     assert {name: part["not_run"] for name, part in parts.items() if part["not_run"]} == {

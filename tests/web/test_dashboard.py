@@ -2,7 +2,6 @@
 
 import http.client
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -119,7 +118,7 @@ def test_a_dashboard_that_has_ended_is_told(browser, tmp_path):
             browser.open(process.stdout.readline().strip())
             browser.wait("document.getElementById('connection').textContent === 'live'")
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
     browser.wait("document.getElementById('connection').className === 'lost'")
 
 

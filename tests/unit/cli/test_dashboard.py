@@ -216,7 +216,9 @@ def test_the_end_of_a_long_log(tmp_path):
 
 
 def test_the_verb_prints_an_address_that_works_and_ends_at_an_interrupt(runs):
-    command = [sys.executable, "-m", "verl_hpc", "dashboard", str(runs)]
+    # Whoever runs tests in the background has interrupts ignored, and so would have their children.
+    heeding = ["/usr/bin/env", "--default-signal=INT"]
+    command = [*heeding, sys.executable, "-m", "verl_hpc", "dashboard", str(runs)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         address = process.stdout.readline().strip()

@@ -39,7 +39,7 @@ quickstart: $(READY)
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
 
-test: lint types contracts unit mpi jobs slurm
+test: lint types contracts unit mpi jobs
 
 check: test
 

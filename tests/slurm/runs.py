@@ -19,7 +19,7 @@ from verl_hpc.testing.slurm_lab.processes import wait_for
 ROOT = Path(__file__).parents[2]
 STEPS = 6
 RESTART = 85
-PATIENCE_S = 240.0
+PATIENCE_S = 540.0
 """How long anything may take on a machine that does other things, too."""
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"}
 

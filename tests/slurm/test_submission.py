@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.runs import ROOT, STEPS, Run, write_run
+from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, write_run
 from verl_hpc.cluster.slurm_tools import job_details
 from verl_hpc.testing.slurm_lab import Lab, LabSettings
 from verl_hpc.testing.slurm_lab.processes import wait_for
@@ -52,6 +52,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
+@pytest.mark.timeout(1200)
 def test_a_script_of_launch(lab, checkout):
     """sbatch, as its header says: PPO with vLLM, two nodes of two ranks."""
     environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -69,7 +70,7 @@ def test_a_script_of_launch(lab, checkout):
     )
     job = done.stdout.strip()
     state = lambda: job_details(job, lambda words: lab.run(*words))["JobState"]  # noqa: E731
-    assert wait_for(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING"), 240, 0.5)
+    assert wait_for(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING"), PATIENCE_S, 0.5)
     log = checkout / f"ppo_lab-{job}.log"
     ranks = (checkout / "runs/ppo_lab/job/attempts/latest/n0.log").read_text()
     assert state() == "COMPLETED", log.read_text() + ranks
@@ -108,9 +109,9 @@ def steps_of(directory):
 def test_the_runs_of_a_sweep_are_requeued_like_others(lab, run):
     shared = "site.exclusive=false", "site.cores_per_node=4"
     array, runs = submit_sweep(run, *shared, "--sweep", "seed=0,1", "steps=3")
-    assert wait_for(lambda: all(steps_of(one) >= 1 for one in runs), 120)
+    assert wait_for(lambda: all(steps_of(one) >= 1 for one in runs), PATIENCE_S)
     lab.run("scancel", "--signal=USR2", array)
-    assert wait_for(lambda: all(steps_of(one) == 3 for one in runs), 120)
+    assert wait_for(lambda: all(steps_of(one) == 3 for one in runs), PATIENCE_S)
     for index, one in enumerate(runs):
         ended = lambda i=index: run_state(lab, f"{array}_{i}") == "COMPLETED"  # noqa: E731
         assert wait_for(ended, 60)
@@ -128,7 +129,7 @@ def test_a_sweep_that_has_what_it_was_after_starts_no_other_run(lab, run):
     problems = "data.evaluation={kind: reasoning_gym, task: chain_sum, size: 4, seed: 1}"
     array, runs = submit_sweep(run, *goal, problems, "--sweep", "seed=0,1,2")
     over = lambda: run_state(lab, f"{array}_2") == "COMPLETED"  # noqa: E731
-    assert wait_for(over, 120)
+    assert wait_for(over, PATIENCE_S)
     assert [steps_of(one) > 0 for one in runs] == [True, False, False]
     log = (runs[2] / f"job/slurm-{array}_2.log").read_text()
     assert log == "run 0 has reached the goal: nothing to do\n"

@@ -57,12 +57,10 @@ contracts: $(READY_DEV)
 unit: $(READY_DEV)
 	$(BIN)/python -m pytest tests/unit tests/gpu
 
-# One pytest session per world size: starting torch and vLLM costs more than most tests.
+# One pytest session per world size, and one import of torch and vLLM for all of them.
 WORLDS ?= 1 2 4 8 16
 mpi: $(READY_DEV)
-	set -e; for n in $(WORLDS); do \
-	    echo "== $$n ranks"; $(BIN)/mpiexec -n $$n $(BIN)/python -m tests.mpi -q; \
-	done
+	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q
 
 jobs: $(READY_DEV)
 	$(BIN)/python -m pytest tests/jobs

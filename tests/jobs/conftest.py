@@ -36,13 +36,17 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 @pytest.fixture
 def tree(model, tmp_path):
     """A PPO run of four steps on two ranks; tests change what they are about."""
-    reward = tmp_path / "reward.py"
+    return ppo(model, tmp_path)
+
+
+def ppo(model, directory):
+    reward = directory / "reward.py"
     reward.write_text(REWARD)
     return {
         "name": "run",
         "recipe": "ppo",
         "steps": 4,
-        "directory": str(tmp_path),
+        "directory": str(directory),
         "model": {"path": str(model), "dtype": "float32"},
         "parallel": {"tensor_parallel": 2},
         "optimizer": {"lr": 1e-3},

@@ -29,7 +29,7 @@ def start(num_ranks: int, arguments: Sequence[str | Path], **environment: str) -
     )
 
 
-def finish(job: subprocess.Popen, timeout: float = 240) -> tuple[int, str]:
+def finish(job: subprocess.Popen, timeout: float = 480) -> tuple[int, str]:
     """Exit status and output; a job that does not end in time is a failure."""
     try:
         output, _ = job.communicate(timeout=timeout)
@@ -40,7 +40,7 @@ def finish(job: subprocess.Popen, timeout: float = 240) -> tuple[int, str]:
     return job.returncode, output
 
 
-def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 240) -> tuple[int, str]:
+def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -> tuple[int, str]:
     """`mpiexec -n N python -m verl_hpc train --config ...` to its end."""
     words = ["-m", "verl_hpc", "train", "--config", config, *overrides]
     return finish(start(num_ranks, words), timeout)
@@ -78,7 +78,7 @@ def _ancestors(process: int) -> list[int]:
     return chain
 
 
-def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: float = 200) -> bool:
+def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: float = 480) -> bool:
     """True once the condition holds; False if the job ended before."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

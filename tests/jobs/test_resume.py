@@ -1,10 +1,12 @@
 """Killed, resumed, repeated: the same weights to the last bit."""
 
 import random
+import shutil
 import time
 
 import pytest
 
+from tests.jobs.conftest import ppo
 from tests.jobs.launch import (
     differing,
     finish,
@@ -19,13 +21,14 @@ from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.metrics.log import read_metrics
 
 
-@pytest.fixture
-def undisturbed(tree, tmp_path):
-    """The run nothing happened to."""
-    config = write_config(tmp_path / "config.yaml", tree | {"name": "undisturbed"})
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
+    """The run nothing happened to; what goes on from it takes a copy."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    config = write_config(directory / "config.yaml", ppo(model, directory))
     status, output = train(2, config)
     assert status == 0, output
-    return tmp_path / "undisturbed"
+    return directory / "run"
 
 
 def test_a_run_is_reproducible_from_its_seed_and_differs_with_another(tree, tmp_path, undisturbed):
@@ -80,11 +83,13 @@ def test_kill_9_of_any_rank_at_any_time_then_resume(tree, tmp_path, undisturbed)
 
 
 def test_training_goes_on_from_a_checkpoint_on_another_layout(tree, tmp_path, undisturbed):
-    config = write_config(tmp_path / "config.yaml", tree | {"name": "undisturbed"})
+    config = write_config(tmp_path / "config.yaml", tree)
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, symlinks=True)
     status, output = train(1, config, "parallel.tensor_parallel=1", "steps=6")
     assert status == 0, output
-    steps = [row["step"] for row in read_metrics(undisturbed)]
+    steps = [row["step"] for row in read_metrics(run)]
     assert steps == [1, 2, 3, 4, 5, 6]
-    newest = tensors_of(undisturbed / "checkpoints/latest")
-    assert (undisturbed / "checkpoints/latest").resolve().name == "step_00000006"
+    newest = tensors_of(run / "checkpoints/latest")
+    assert (run / "checkpoints/latest").resolve().name == "step_00000006"
     assert all((abs(t) < 1e6).all() for t in newest.values())

@@ -17,6 +17,7 @@ from verl_hpc.cluster.contract import RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.garbage import pause_collection
 from verl_hpc.runtime.stop import Signals
 
 
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.runtime.binding import report_binding
     from verl_hpc.runtime.session import session
 
+    pause_collection()
     settings = config.runtime
     with session(
         collective_timeout_s=settings.collective_timeout_s,

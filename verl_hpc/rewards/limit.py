@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_SOON_S = 0.01
 
 
 class TimeLimitExceeded(BaseException):
@@ -27,6 +35,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
     start = time.monotonic()
+    unraisable = sys.unraisablehook
+    sys.unraisablehook = partial(_expire_again, unraisable)
     handler = signal.signal(signal.SIGALRM, _expire)
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -34,6 +44,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
+        sys.unraisablehook = unraisable
         if left:
             # A timer that was due in the block is due now; 0 would switch it off.
             due = max(left - (time.monotonic() - start), 1e-6)
@@ -48,3 +59,11 @@ def _enclosing() -> float:
 
 def _expire(_signal: int, _frame: FrameType | None) -> None:
     raise TimeLimitExceeded
+
+
+def _expire_again(hook: Callable[[Any], Any], lost: UnraisableHookArgs) -> None:
+    """Python drops what finalizers and callbacks of weak references raise: once more, then."""
+    if isinstance(lost.exc_value, TimeLimitExceeded):
+        signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+    else:
+        hook(lost)

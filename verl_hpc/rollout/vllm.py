@@ -145,9 +145,11 @@ class VllmEngine:
         self._core.model_executor.shutdown()
         self._core.scheduler.shutdown()
         del self._llm, self._core, self._model
-        # vLLM froze its objects out of the garbage collector's sight when it started.
+        # vLLM froze its objects out of the garbage collector's sight when it started; what is
+        # left without them is not worth looking at again.
         gc.unfreeze()
         gc.collect()
+        gc.freeze()
         stop_groups()
 
 

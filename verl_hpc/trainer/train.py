@@ -28,6 +28,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.attach import Attachments
+from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
@@ -101,6 +102,7 @@ def _train(
 
     enter("build engines")
     workers = build_workers(session, config)
+    resume_collection()
     signals.listen()
     stop = StopFlag(session.control, config.run_directory, signals)
     enter("restore")

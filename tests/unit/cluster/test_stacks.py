@@ -25,6 +25,7 @@ from verl_hpc.cluster.stacks import (
 )
 from verl_hpc.cluster.stacks_gather import gather_stacks, step_words
 from verl_hpc.cluster.stacks_take import main, process_state, py_spy, take_here
+from verl_hpc.testing.slurm_lab.processes import wait_for
 
 WAIT = Frame("_wait", "/x/verl_hpc/runtime/control.py", 84)
 HOST = socket.gethostname()
@@ -136,7 +137,7 @@ def test_a_process_is_looked_at_more_than_once(victim, tmp_path, how):
         assert found.problem == "" or how == "auto"
         names = [frame.function for frame in found.main]
         assert names == ["inner", "<module>"]
-    assert process_state(rank.pid) == "S"
+    assert wait_for(lambda: process_state(rank.pid) == "S", 60)
 
 
 def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):
@@ -145,7 +146,7 @@ def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):
     assert "has not opened" in found.problem
     os.kill(rank.pid, SIGNAL)
     time.sleep(0.2)
-    assert process_state(rank.pid) == "S"
+    assert wait_for(lambda: process_state(rank.pid) == "S", 60)
 
 
 def test_tracing_that_is_refused_falls_back_to_the_signal(victim, tmp_path, monkeypatch):

@@ -30,6 +30,13 @@ def swallow() -> None:
         pytest.fail("the limit was caught in passing")
 
 
+class Slow:
+    """Python drops what its finalizer raises."""
+
+    def __del__(self) -> None:
+        spin(0.3)
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -38,8 +45,9 @@ def swallow() -> None:
         lambda: re.match(r"(a+)+b", "a" * 40),
         lambda: 9 ** (9**9),
         swallow,
+        lambda: Slow() and spin(5),
     ],
-    ids=["loop", "sleep", "regular expression", "big integer", "except Exception"],
+    ids=["loop", "sleep", "regular expression", "big integer", "except Exception", "finalizer"],
 )
 def test_work_of_every_kind_is_cut_short(work):
     start = time.monotonic()

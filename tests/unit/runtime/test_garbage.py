@@ -1,0 +1,32 @@
+import gc
+import weakref
+
+import pytest
+
+from verl_hpc.runtime.garbage import pause_collection, resume_collection
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+class Node:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self):
+        self.itself = self
+
+
+def test_what_start_up_made_is_not_looked_at_again():
+    pause_collection()
+    assert not gc.isenabled()
+    kept = weakref.ref(Node())
+    resume_collection()
+    dropped = weakref.ref(Node())
+    assert gc.isenabled()
+    gc.collect()
+    assert kept() is not None
+    assert dropped() is None

@@ -135,7 +135,7 @@ def _excluded(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
-    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_override
+    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
 
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     flags = {
@@ -148,7 +148,7 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
             named = ours[0] if ours else f"--{next(iter(flags))}"
             raise ConfigError(f"{named} needs --cluster: the site profile, see slurm/")
         return None
-    return load_profile(arguments.cluster, dict(map(parse_override, ours)) | flags)
+    return load_profile(arguments.cluster, dict(map(parse_site_override, ours)) | flags)
 
 
 def _request(arguments: argparse.Namespace, profile: Profile) -> Request:

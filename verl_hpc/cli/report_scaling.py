@@ -11,7 +11,7 @@ from typing import Any
 from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.scaling import Measured, check_comparable, check_tables
 from verl_hpc.cluster.scaling_page import Window, render_page
-from verl_hpc.config.load import read_tree
+from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS

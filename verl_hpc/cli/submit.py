@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.job import plan_job
-    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_override
+    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
     from verl_hpc.cluster.request import Request
     from verl_hpc.cluster.script import render_script
     from verl_hpc.config.load import load_config
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
-    profile = load_profile(arguments.cluster, dict(map(parse_override, ours)) | flags)
+    profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)) | flags)
     request = Request(
         config=load_config(arguments.config, words),
         config_path=arguments.config,

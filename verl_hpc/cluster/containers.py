@@ -157,7 +157,7 @@ ContainerConfig = Annotated[
     BareConfig | PyxisConfig | ApptainerConfig | BwrapConfig, Field(discriminator="kind")
 ]
 
-KINDS: Mapping[str | int, type[Section]] = {
+KINDS: Mapping[str, type[Section]] = {
     "bare": BareConfig,
     "pyxis": PyxisConfig,
     "apptainer": ApptainerConfig,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from verl_hpc.cluster.containers import KINDS
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, SITE
-from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
-from verl_hpc.config.load import read_tree
+from verl_hpc.cluster.site import Site
+from verl_hpc.config.explain import explain
+from verl_hpc.config.tree import parse_override, put, read_tree
 from verl_hpc.errors import ConfigError
 
 PREFIX = "site."
 """Starts the overrides of a command line that are meant for the profile."""
-_SECTIONS: Mapping[str | int, type[BaseModel]] = {
-    "preflight": PreflightConfig,
-    "restarts": RestartConfig,
-}
 
 
 @dataclass(frozen=True)
@@ -56,59 +51,18 @@ def load_profile(path: str | Path, overrides: Mapping[str, Any]) -> Profile:
         raise ConfigError(f"--cluster {path}: no such file; profiles here: {here}")
     tree = read_tree(Path(path))
     for name, value in overrides.items():
-        _put(tree, name.split("."), value)
+        put(tree, name, value)
     try:
         site = Site.model_validate(tree)
     except ValidationError as error:
-        lines = [f"  {_explain(detail)}" for detail in error.errors()]
-        raise ConfigError(f"--cluster {path}:\n" + "\n".join(lines)) from None
+        raise ConfigError(f"--cluster {path}:\n" + explain(error, Site, KINDS)) from None
     return Profile(site, str(path), frozenset(overrides))
 
 
-def parse_override(word: str) -> tuple[str, Any]:
+def parse_site_override(word: str) -> tuple[str, Any]:
     """`site.container.image=x.sif` as a name below the profile, and a value.
 
     Raises:
         ConfigError: it has no `=`, or its value is not YAML.
     """
-    name, separator, text = word.removeprefix(PREFIX).partition("=")
-    if not separator or not name:
-        raise ConfigError(f"override {word!r}: expected {PREFIX}field=value")
-    try:
-        return name, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {word!r}: the value is not valid YAML") from None
-
-
-def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    *sections, field = path
-    for key in sections:
-        tree = tree.setdefault(key, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"override {'.'.join(path)}: {key} is a value, not a section")
-    tree[field] = value
-
-
-def _explain(detail: Mapping[str, Any]) -> str:
-    location = [part for part in detail["loc"] if part not in KINDS]
-    name = ".".join(map(str, location)) or "profile"
-    if detail["type"] == "extra_forbidden":
-        known = _fields_beside(detail["loc"])
-        near = difflib.get_close_matches(str(location[-1]), known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        return f"{name}: no such setting; {hint}"
-    if detail["type"] == "missing":
-        return f"{name}: is needed and not given"
-    message = detail["msg"].removeprefix("Value error, ")
-    if isinstance(detail["input"], BaseModel | Mapping):
-        return f"{name}: {message}" if location else message
-    return f"{name} = {detail['input']!r}: {message}"
-
-
-def _fields_beside(location: Sequence[str | int]) -> list[str]:
-    model: type[BaseModel] = Site
-    if location[0] in _SECTIONS:
-        model = _SECTIONS[str(location[0])]
-    elif location[0] == "container" and len(location) > 1:
-        model = KINDS[str(location[1])]
-    return sorted(model.model_fields)
+    return parse_override(word, PREFIX)

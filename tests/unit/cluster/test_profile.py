@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
 from verl_hpc.cluster.containers import KINDS
-from verl_hpc.cluster.profile import load_profile, parse_override
+from verl_hpc.cluster.profile import load_profile, parse_site_override
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
 from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
@@ -130,14 +130,14 @@ def test_a_profile_that_is_not_there_names_those_that_are(tmp_path, monkeypatch)
 
 
 def test_overrides_are_yaml_below_a_prefix():
-    assert parse_override("site.restarts.most=3") == ("restarts.most", 3)
-    assert parse_override("site.container={kind: bare}") == ("container", {"kind": "bare"})
+    assert parse_site_override("site.restarts.most=3") == ("restarts.most", 3)
+    assert parse_site_override("site.container={kind: bare}") == ("container", {"kind": "bare"})
 
 
 @pytest.mark.parametrize("word", ["site.", "site.mpi", "site.=3", "site.setup=[a"])
 def test_what_is_no_override(word):
     with pytest.raises(ConfigError, match="override"):
-        parse_override(word)
+        parse_site_override(word)
 
 
 def test_an_override_below_a_value(tmp_path):

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.config.trees import SMALLEST, parse, tree
-from verl_hpc.config.load import dump_config, load_config, parse_config, read_tree
+from verl_hpc.config.load import dump_config, load_config, parse_config
+from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 
 
@@ -94,7 +95,7 @@ def test_an_override_whose_value_is_not_yaml(write):
 
 def test_an_override_below_a_value(write):
     message = refusal(write(run=SMALLEST), "steps.count=1")
-    assert message == "override 'steps.count=1': steps is a value, not a section"
+    assert message == "override steps.count: steps is a value, not a section"
 
 
 # Includes
@@ -209,16 +210,16 @@ def test_yaml_cannot_run_code(write, tmp_path):
         ("critic.optimizer.warmup=1", "critic.optimizer.warmup", "warmup_steps"),
         ("algorithm.kl.coeficient=1", "algorithm.kl.coeficient", "coefficient"),
         ("model.fp8={recip: delayed}", "model.fp8.recip", "recipe"),
-        ("data.train.path=[x]", "data.train.files.path", "paths"),
-        ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gae.gama", "gamma"),
+        ("data.train.path=[x]", "data.train.path", "paths"),
+        ("algorithm.advantage={name: gae, gama: 1}", "algorithm.advantage.gama", "gamma"),
         (
             "algorithm.advantage={name: grpo, normalize_by_std: 1}",
-            "algorithm.advantage.grpo.normalize_by_std",
+            "algorithm.advantage.normalize_by_std",
             "normalise_by_std",
         ),
         (
             "data.evaluation={kind: reasoning_gym, task: a, size: 1, sede: 1}",
-            "data.evaluation.reasoning_gym.sede",
+            "data.evaluation.sede",
             "seed",
         ),
     ],

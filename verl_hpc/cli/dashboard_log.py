@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from verl_hpc.cluster.logs import attempt_directory, node_logs, parse_line
+from verl_hpc.cluster.logs import attempt_directory, last_lines, node_logs, parse_line
 from verl_hpc.errors import ClusterError
 from verl_hpc.metrics.sections import section
 
@@ -40,13 +40,5 @@ def _log(log: Path) -> str:
 
 def tail(log: Path, most: int) -> list[str]:
     """The last lines of a node's log, each with its rank; a line cut at the front is left out."""
-    try:
-        with log.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(size - _TAIL_BYTES, 0))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    whole = lines[1:] if size > _TAIL_BYTES else lines
-    parsed = (parse_line(log.stem, line) for line in whole[-most:])
+    parsed = (parse_line(log.stem, line) for line in last_lines(log, _TAIL_BYTES)[-most:])
     return [f"{'' if line.rank is None else line.rank:>4} {line.text}" for line in parsed]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_hpc.cluster.logs import last_lines
 from verl_hpc.metrics.log import FILE_NAME, Row
 from verl_hpc.metrics.names import (
     OLD_POLICY_KL,
@@ -90,15 +91,7 @@ def read_progress(run: Path) -> Progress:
 
 def read_tail(path: Path, most_bytes: int = _TAIL_BYTES) -> list[Row]:
     """The last rows of a metrics.jsonl; a file of days is not read again and again in whole."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(size - most_bytes, 0))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    whole = lines[1:] if size > most_bytes else lines
-    return [row for row in map(parse_row, whole) if row is not None]
+    return [row for row in map(parse_row, last_lines(path, most_bytes)) if row is not None]
 
 
 def parse_row(line: bytes) -> Row | None:

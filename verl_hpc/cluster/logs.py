@@ -26,6 +26,18 @@ class Line:
         return f"{self.node}{rank}: {self.text}"
 
 
+def last_lines(path: Path, most_bytes: int) -> list[bytes]:
+    """The whole lines among a file's last bytes; none of a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - most_bytes, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    return lines[1:] if size > most_bytes else lines
+
+
 def attempts_of(run: Path) -> list[int]:
     """Numbers of the starts that have logs, oldest first."""
     directory = run / "job" / "attempts"

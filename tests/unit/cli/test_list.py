@@ -9,12 +9,7 @@ from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, w
 from verl_hpc.cli.main import main
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def lines(capsys, *words):

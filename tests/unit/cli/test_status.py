@@ -23,22 +23,12 @@ from verl_hpc.config.requests import Request, leave_request
 HEAVY = ("torch", "numpy", "mpi4py", "h5py", "matplotlib")
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
-def run(here, monkeypatch):
-    """A run in the middle of its third step, without Slurm."""
-    without_slurm(here, monkeypatch)
-    run = make_run(here / "runs", "ppo_lab", steps=40)
-    work(run, 2)
-    beat(run, "update_actor", 3, total_steps=40)
-    return run
+def run(working_run):
+    return working_run
 
 
 def shown(capsys, *words, rc=0):

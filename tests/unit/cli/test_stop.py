@@ -4,27 +4,16 @@ import time
 
 import pytest
 
-from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
+from tests.unit.cli.status_runs import beat, fake_slurm, submit_run
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request, read_request
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
-def run(here, monkeypatch):
-    """A run of 40 steps in the middle of its third."""
-    without_slurm(here, monkeypatch)
-    run = make_run(here / "runs", "ppo_lab", steps=40)
-    work(run, 2)
-    beat(run, "update_actor", 3, total_steps=40)
-    return run
+def run(working_run):
+    return working_run
 
 
 def stop(*words):

@@ -13,18 +13,6 @@ from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.cluster.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", ATTEMPT):

@@ -10,18 +10,6 @@ from verl_hpc.cluster.status_queue import CACHE, EVERY_S, QueuedJob, ask_slurm
 PENDING = 'echo "4711|PENDING|Priority|2027-01-15T09:00:00"'
 
 
-class Clock:
-    now = 5000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -8,7 +8,6 @@ import pytest
 from tests.unit.cli.status_runs import beat, fake_slurm, make_run, submit_run, without_slurm, work
 from verl_hpc.cli.main import main
 
-
 pytestmark = pytest.mark.usefixtures("here")
 
 

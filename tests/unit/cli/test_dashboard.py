@@ -39,7 +39,7 @@ def server(runs):
 
 def ask(server, path, cookie=True, method="GET", **headers):
     """Status, headers and text of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     if cookie:
         headers["Cookie"] = f"other=1; {server.cookie}={server.token}"
     connection.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()})
@@ -223,13 +223,13 @@ def test_the_verb_prints_an_address_that_works_and_ends_at_an_interrupt(runs):
     try:
         address = process.stdout.readline().strip()
         host, _, rest = address.removeprefix("http://").partition("/")
-        connection = http.client.HTTPConnection(host, timeout=10)
+        connection = http.client.HTTPConnection(host, timeout=60)
         connection.request("GET", f"/{rest}")
         assert connection.getresponse().status == 303
         connection.close()
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
 
 

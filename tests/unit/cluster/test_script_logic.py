@@ -67,7 +67,7 @@ class Batch:
 
     def run(self, **environ):
         job = self.start(**environ)
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=240)
         return job.returncode, out, err
 
     def calls(self, tool):
@@ -136,7 +136,7 @@ def test_term_waits_for_the_ranks(batch):
     while not marker.exists():
         time.sleep(0.02)
     job.send_signal(signal.SIGTERM)
-    out, err = job.communicate(timeout=60)
+    out, err = job.communicate(timeout=240)
     assert job.returncode == 0, (out, err)
     assert batch.calls("scontrol") == ["scontrol requeue 77"]
 

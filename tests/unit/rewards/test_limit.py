@@ -53,7 +53,7 @@ def test_work_of_every_kind_is_cut_short(work):
     start = time.monotonic()
     with pytest.raises(TimeLimitExceeded), time_limit(0.1):
         work()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4
 
 
 def test_work_in_time_is_left_alone():

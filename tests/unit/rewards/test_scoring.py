@@ -117,7 +117,7 @@ def test_a_call_that_takes_too_long_is_an_error():
     start = time.monotonic()
     with pytest.raises(RewardError, match=r"row 2, .*ran longer than timeout_s = 0\.1"):
         scores(lambda **_: time.sleep(5), request(index=2), timeout_s=0.1)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 4
 
 
 def test_the_limit_is_for_each_response():

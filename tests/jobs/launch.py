@@ -90,10 +90,12 @@ def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: fl
     raise AssertionError("timed out")
 
 
-def kill_rank(job: subprocess.Popen, index: int) -> None:
-    """SIGKILL to one rank."""
+def kill_rank(job: subprocess.Popen, index: int) -> bool:
+    """SIGKILL to one rank; False if none is left."""
     ranks = ranks_of(job)
-    os.kill(ranks[index % len(ranks)], signal.SIGKILL)
+    if ranks:
+        os.kill(ranks[index % len(ranks)], signal.SIGKILL)
+    return bool(ranks)
 
 
 def tensors_of(step: Path) -> dict[str, np.ndarray]:

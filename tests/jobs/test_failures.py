@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_the_job(tmp_path):
     process = job(tmp_path, "dist.all_reduce(torch.ones(1)); time.sleep(600)")
     wait_until(lambda: len(ranks_of(process)) == 3, process)
     time.sleep(4)
-    kill_rank(process, 1)
+    assert kill_rank(process, 1)
     status, _, seconds = timed(process, timeout=60)
     assert status != 0
     assert seconds < 30

@@ -13,9 +13,10 @@ import verl_hpc
 from verl_hpc.cluster.checks import inputs, is_file, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.profile import Profile
+from verl_hpc.cluster.quota import Quota, read_quotas
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.verdict import Verdict, fails, ok, unknown
-from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.errors import ClusterError, ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
 
@@ -23,6 +24,8 @@ _GB = 1e9
 _CHECKPOINT_BYTES = 14
 """Of a parameter in a checkpoint: bfloat16 weights, and master weights and two moments of Adam in
 float32."""
+_FILES = 1000
+"""A run makes at least so many: a snapshot of the code, logs, checkpoints of every rank."""
 _PYTHON_TIMEOUT_S = 30.0
 # Versions are read from what is installed; nothing heavy is imported.
 _PYTHON = """
@@ -45,16 +48,34 @@ def check_room(request: Request, *, has_config: bool) -> Verdict:
     there = next(path for path in (run, *run.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         return fails("run directory", f"{there} cannot be written", "set directory=...")
-    free = shutil.disk_usage(there).free
-    found = f"{there}: {free / _GB:,.0f} GB free in the file system (a quota is not seen)"
+    free: float = shutil.disk_usage(there).free
+    found = f"{there}: {free / _GB:,.0f} GB free in the file system"
+    try:
+        quotas = read_quotas(there)
+    except ClusterError as error:
+        found += f" (quotas are not seen: {error})"
+        quotas = []
+    for quota in quotas:
+        free = min(free, quota.free_bytes)
+        found += f", {_shown(quota)}"
     needed = _checkpoints(request) if has_config else None
-    if needed is None:
-        return ok("run directory", found)
-    found += f"; checkpoints need about {needed / _GB:,.1f} GB"
-    if free < needed:
+    if needed is not None:
+        found += f"; checkpoints need about {needed / _GB:,.1f} GB"
+    if any(quota.free_files < _FILES for quota in quotas):
+        return fails("run directory", found, "remove files, or set directory=...")
+    if free < (needed or 0):
         todo = "make room, lower checkpoint.keep, or set directory=..."
         return fails("run directory", found, todo)
     return ok("run directory", found)
+
+
+def _shown(quota: Quota) -> str:
+    parts = []
+    if quota.limit_bytes is not None:
+        parts.append(f"{quota.used_bytes / _GB:,.0f} of {quota.limit_bytes / _GB:,.0f} GB")
+    if quota.limit_files is not None:
+        parts.append(f"{quota.used_files:,} of {quota.limit_files:,} files")
+    return f"{quota.whose} uses {' and '.join(parts)}"
 
 
 def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:

@@ -11,6 +11,8 @@ import verl_hpc.cluster.doctor_files as doctor_files
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.doctor_files import check_image, check_inputs, check_python, check_room
 from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.quota import Quota
+from verl_hpc.errors import ClusterError
 from verl_hpc.testing.tiny import make_tiny_model
 
 
@@ -109,6 +111,27 @@ def test_room(here, monkeypatch):
     verdict = check_room(asked, has_config=True)
     assert verdict.state == "fails"
     assert "checkpoint.keep" in verdict.todo
+
+
+def refuse(_path):
+    raise ClusterError("lfs is not on PATH")
+
+
+@pytest.mark.parametrize(
+    ("read", "state", "words"),
+    [
+        (lambda _: [Quota("user 7", 10**10, 5 * 10**10, 7, None)], "ok", "user 7 uses 10 of 50 GB"),
+        (lambda _: [Quota("user 7", 10**10, 10**10, 7, None)], "fails", "10 of 10 GB; checkpoints"),
+        (lambda _: [Quota("user 7", 0, None, 99_500, 10**5)], "fails", "99,500 of 100,000 files"),
+        (refuse, "ok", "quotas are not seen: lfs is not on PATH"),
+    ],
+    ids=["room", "no room", "no files", "unseen"],
+)
+def test_room_within_a_quota(here, monkeypatch, read, state, words):
+    monkeypatch.setattr(doctor_files, "read_quotas", read)
+    verdict = check_room(request(here), has_config=True)
+    assert (verdict.state, bool(verdict.todo)) == (state, state == "fails")
+    assert words in verdict.found
 
 
 def test_room_where_nobody_may_write(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 # packages, once.
 #
 #   make quickstart   the first run: SFT, then GRPO, resume, export, report, on four CPU ranks
-#   make test         everything CI runs: lint, types, import contracts, all tests
+#   make test         everything CI runs: lint, types, import contracts, tests without Slurm
 #   make help         the rest
 
 PYTHON ?= python3

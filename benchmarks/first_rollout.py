@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.garbage import pause_collection, resume_collection
 
 _ends: dict[str, float] = {}
 
@@ -50,6 +51,7 @@ def _first_rollout(path: str) -> None:
     from verl_hpc.runtime.session import session
 
     config = load_config(path)
+    pause_collection()
     with session(late_after_s=600.0) as here:
         _mark("torch and world")
         from verl_hpc.trainer import workers as room
@@ -58,6 +60,7 @@ def _first_rollout(path: str) -> None:
         _mark("Megatron and transformers imported")
         room._build_rollout = _between("training engine", room._build_rollout)
         workers = room.build_workers(here, config)
+        resume_collection()
         _mark("vLLM imported, its engine")
         assert workers.sync is not None
         workers.sync.to_generation()

@@ -30,6 +30,7 @@ def main() -> None:
         print(f"== {size} ranks", flush=True)
         status = start_world(size)
         if status is None:
+            # Not at the top: numpy starts threads unless the environment is prepared before.
             from tests.mpi.__main__ import main as run_tests
 
             run_tests()

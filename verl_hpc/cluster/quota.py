@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_hpc.errors import ClusterError
+from verl_hpc.cluster.programs import run_program
 
 _TIMEOUT_S = 15.0
 _KIB = 1024
@@ -74,7 +72,8 @@ def _of_others(directory: Path) -> Iterator[Quota]:
 def _owners(directory: Path) -> Iterator[tuple[str, int]]:
     """Who will own files that are made in the directory, as far as this user may ask."""
     yield "user", os.getuid()
-    group = directory.stat().st_gid if directory.stat().st_mode & stat.S_ISGID else os.getgid()
+    status = directory.stat()
+    group = status.st_gid if status.st_mode & stat.S_ISGID else os.getgid()
     if group in {os.getgid(), *os.getgroups()}:
         yield "group", group
 
@@ -95,21 +94,5 @@ def parse_quotas(text: str, whose: str) -> Iterator[Quota]:
             yield Quota(whose, used * _KIB, limit, files, hard_files or soft_files or None)
 
 
-def _told(words: Sequence[str], statuses: tuple[int, ...] = (0,)) -> str:
-    if shutil.which(words[0]) is None:
-        raise ClusterError(f"{words[0]} is not on PATH")
-    try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_TIMEOUT_S,
-            env=os.environ | {"LC_ALL": "C"},
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(f"{words[0]} did not answer within {_TIMEOUT_S:.0f} s") from None
-    if done.returncode not in statuses:
-        reason = done.stderr.strip() or f"exit status {done.returncode}"
-        raise ClusterError(f"{' '.join(words)}: {reason}")
-    return done.stdout
+def _told(words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
+    return run_program(words, _TIMEOUT_S, statuses=statuses)

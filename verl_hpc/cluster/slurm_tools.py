@@ -6,10 +6,9 @@ Questions are asked once per call and never polled; a login node's controller se
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 
+from verl_hpc.cluster.programs import run_program
 from verl_hpc.errors import ClusterError
 
 Runner = Callable[[Sequence[str]], str]
@@ -27,24 +26,13 @@ def run_tool(words: Sequence[str]) -> str:
     Raises:
         ClusterError: it is not there, fails, or does not answer within a minute.
     """
-    if shutil.which(words[0]) is None:
-        raise ClusterError(
-            f"{words[0]} is not on PATH: this is no node of a Slurm cluster, or its module is not "
-            "loaded; log in to one (a dry run works anywhere)"
-        )
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterError(
-            f"{words[0]} did not answer within {_TIMEOUT_S:.0f} s; is the controller overloaded? "
-            "Try again later"
-        ) from None
-    if done.returncode:
-        reason = done.stderr.strip() or f"exit status {done.returncode}"
-        raise ClusterError(f"{' '.join(words)}: {reason}")
-    return done.stdout
+    return run_program(
+        words,
+        _TIMEOUT_S,
+        if_missing=": this is no node of a Slurm cluster, or its module is not loaded; log in to "
+        "one (a dry run works anywhere)",
+        if_slow="; is the controller overloaded? Try again later",
+    )
 
 
 def my_jobs(run: Runner = run_tool) -> dict[str, str]:

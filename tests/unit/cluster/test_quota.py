@@ -19,7 +19,7 @@ QUOTA = """Disk quotas for user alice (uid 1000):
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """`tools(stat="lustre", lfs=script)` puts programs of these names on PATH, and nothing else."""
+    """`tools("lustre", lfs=script)`: this kind of file system, these programs alone on PATH."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))

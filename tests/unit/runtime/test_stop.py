@@ -27,18 +27,6 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
 def handlers():
     before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2)}
     yield

@@ -1,0 +1,44 @@
+"""Running the programs of a cluster: Slurm's, and those of its file systems."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from verl_hpc.errors import ClusterError
+
+
+def run_program(
+    words: Sequence[str],
+    timeout_s: float,
+    *,
+    statuses: Sequence[int] = (0,),
+    if_missing: str = "",
+    if_slow: str = "",
+) -> str:
+    """Run a program to its end.
+
+    Args:
+        words: its name and arguments.
+        timeout_s: it must answer within.
+        statuses: with which it has done what was asked.
+        if_missing: told after "NAME is not on PATH".
+        if_slow: told after "NAME did not answer within N s".
+
+    Returns:
+        What it printed to standard output.
+
+    Raises:
+        ClusterError: it is not there, fails, or does not answer in time.
+    """
+    if shutil.which(words[0]) is None:
+        raise ClusterError(f"{words[0]} is not on PATH{if_missing}")
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
+    if done.returncode not in statuses:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise ClusterError(f"{' '.join(words)}: {reason}")
+    return done.stdout

@@ -2,7 +2,7 @@
 # packages, once.
 #
 #   make quickstart   the first run: SFT, then GRPO, resume, export, report, on four CPU ranks
-#   make test         everything CI runs: lint, types, import contracts, tests without Slurm
+#   make test         everything CI runs: lint, types, import contracts, all tests but the slow ones
 #   make help         the rest
 
 PYTHON ?= python3
@@ -39,7 +39,7 @@ quickstart: $(READY)
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
 
-test: lint types contracts unit mpi jobs
+test: lint types contracts unit mpi jobs slurm
 
 check: test
 

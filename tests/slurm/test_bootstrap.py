@@ -1,4 +1,4 @@
-"""Training without any MPI library, and what ranks say of their cores."""
+"""How ranks find each other, with MPI and without, and what they say of their cores."""
 
 import os
 import socket
@@ -129,3 +129,46 @@ def test_two_ranks_on_one_core_are_refused(lab, tmp_path, no_mpi):
     assert done.returncode != 0
     assert "ClusterError: n0: 2 ranks share 1 core" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# Memory around what the MPI library allocates holds what no compression makes shorter.
+FULL_OF_GARBAGE = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+garbage = os.urandom(1024)
+for size in range(40, 1024, 16):
+    blocks = [libc.malloc(size) for _ in range(4096)]
+    for block in blocks:
+        ctypes.memmove(block, garbage, size)
+    for block in blocks[::64]:
+        libc.free(block)
+from verl_hpc.runtime.mpi import start_mpi
+MPI = start_mpi(timeout_s=10)
+print("met", MPI.COMM_WORLD.allreduce(1))
+"""
+WITH_MPI = ("--nodes=2", "--ntasks=2", "--mpi=pmi2", "--kill-on-bad-exit=1")
+
+
+def test_ranks_meet_whatever_lies_in_memory_beside_an_address(lab, tmp_path):
+    done = srun(lab, tmp_path, *WITH_MPI, program=FULL_OF_GARBAGE)
+    assert done.stdout.splitlines() == ["met 2", "met 2"], done.stderr
+    assert "mpi/pmi2" not in done.stderr
+
+
+NEVER_COMES = """
+import os, time
+if os.environ["SLURM_PROCID"] == "1":
+    time.sleep(600)
+from verl_hpc.runtime.mpi import start_mpi
+start_mpi(timeout_s=3)
+"""
+
+
+def test_a_rank_that_never_comes_is_not_waited_for_for_ever(lab, tmp_path):
+    done = srun(lab, tmp_path, *WITH_MPI, program=NEVER_COMES)
+    assert done.returncode != 0
+    assert "Timeout (0:00:03)!" in done.stderr
+    assert "in start_mpi" in done.stderr

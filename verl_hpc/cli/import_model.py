@@ -13,6 +13,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+_TIMEOUT_S = 600.0
+"""For ranks to find each other."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", required=True, type=Path, metavar="HF_DIR", help="model to read")
@@ -22,13 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from mpi4py import MPI
-
     from verl_hpc.checkpoint.convert import import_model
     from verl_hpc.runtime.channel import MpiChannel
     from verl_hpc.runtime.control import Control
+    from verl_hpc.runtime.mpi import start_mpi
 
-    control = Control(MpiChannel(MPI.COMM_WORLD))
+    control = Control(MpiChannel(start_mpi(_TIMEOUT_S).COMM_WORLD))
     path = import_model(control, arguments.hf, arguments.out)
     if control.rank == 0:
         print(path)

@@ -20,6 +20,7 @@ from verl_hpc.cluster.hostlist import expand_hosts
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.channel import Channel, MpiChannel, wait
+from verl_hpc.runtime.mpi import start_mpi
 
 Kind = Literal["mpi", "slurm"]
 
@@ -64,30 +65,30 @@ class Bootstrap(Protocol):
         """End every rank of the job, this one included."""
 
 
-def choose(kind: Kind) -> Bootstrap:
+def choose(kind: Kind, timeout_s: float) -> Bootstrap:
     """The way that a job was started for.
+
+    Args:
+        timeout_s: how long MPI may take to bring ranks together.
 
     Raises:
         LaunchError: Slurm's variables are wanted, and this is no rank of srun.
     """
-    return MpiBootstrap() if kind == "mpi" else SlurmBootstrap(read_step(os.environ))
+    return MpiBootstrap(timeout_s) if kind == "mpi" else SlurmBootstrap(read_step(os.environ))
 
 
 class MpiBootstrap:
     """COMM_WORLD."""
 
-    def __init__(self) -> None:
-        from mpi4py import MPI
-
-        self._comm = MPI.COMM_WORLD
+    def __init__(self, timeout_s: float) -> None:
+        self._mpi = start_mpi(timeout_s)
+        self._comm = self._mpi.COMM_WORLD
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
     @property
     def library(self) -> str:
-        from mpi4py import MPI
-
-        name = MPI.Get_library_version().rstrip("\x00").split("\n")[0]
+        name = self._mpi.Get_library_version().rstrip("\x00").split("\n")[0]
         return f"MPI ({' '.join(name.split())})"
 
     def local_size(self) -> int:

@@ -66,20 +66,30 @@ class MpiChannel:
         return MpiChannel(self._comm.Split(group, self.rank))
 
     def barrier(self) -> Pending:
-        return self._comm.Ibarrier().Test
+        return self._pending(self._comm.Ibarrier())
 
     def allgather(self, value: Any, values: Any) -> Pending:
-        return self._comm.Iallgather(value, values).Test
+        return self._pending(self._comm.Iallgather(value, values))
 
     def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        return self._comm.Iallgatherv(data, [gathered, (sizes, _starts(sizes))]).Test
+        return self._pending(self._comm.Iallgatherv(data, [gathered, (sizes, _starts(sizes))]))
 
     def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
         target = [gathered, (sizes, _starts(sizes))] if self.rank == root else None
-        return self._comm.Igatherv(data, target, root).Test
+        return self._pending(self._comm.Igatherv(data, target, root))
 
     def broadcast(self, data: Any, root: int) -> Pending:
-        return self._comm.Ibcast(data, root).Test
+        return self._pending(self._comm.Ibcast(data, root))
+
+    def _pending(self, request: MPI.Request) -> Pending:
+        def is_done() -> bool:
+            if not request.Test():
+                return False
+            # This rank is done when MPI has taken what it sends; one more call sends it off.
+            self._comm.Iprobe()
+            return True
+
+        return is_done
 
 
 def _starts(sizes: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import warnings
@@ -79,6 +80,24 @@ def announce_world(world: World, address: str, port: int) -> None:
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
     )
+
+
+def choose_mpi_network(library: str) -> None:
+    """Keep an MPICH that has UCX and libfabric, too, from using UCX below Slurm's PMI.
+
+    With UCX it publishes 4096 bytes for an address of some hundred, so that the rest is whatever
+    lay beside it in memory, in lines of up to 1,073 characters. Slurm's PMI server reads 1,024 at
+    a time and takes each for a whole request: the longest lines are never answered, and ranks wait
+    in MPI_Init for ever. MPICH's issue 6924. Libfabric's addresses are short.
+
+    Args:
+        library: what MPI_Get_library_version says.
+    """
+    device = re.search(r"MPICH Device:\s*ch4:(.*)", library)
+    networks = device[1].replace(",", " ").split() if device else []
+    by_slurm = "PMI_FD" in os.environ and "SLURM_JOB_ID" in os.environ
+    if by_slurm and {"ucx", "ofi"} <= set(networks):
+        os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
 
 
 def choose_compiler(world: World) -> None:

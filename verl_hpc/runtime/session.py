@@ -56,7 +56,8 @@ def session(
     """Join the job; inside the body an exception on any rank ends all of them.
 
     Args:
-        collective_timeout_s: a torch.distributed collective that takes longer raises.
+        collective_timeout_s: a torch.distributed collective that takes longer raises, and a rank
+            that waits longer for MPI to start ends.
         late_after_s: how far behind a rank may be before it is reported.
         threads_per_rank: CPU threads; None shares the node's cores among its ranks.
         device: "auto", or "cpu" to leave GPUs alone.
@@ -65,7 +66,7 @@ def session(
     Raises:
         LaunchError, ClusterError: as `choose` and `read_world`.
     """
-    job = choose(bootstrap)
+    job = choose(bootstrap, collective_timeout_s)
     reporter = FailureReporter(job.rank, job.size, socket.gethostname())
     install_excepthook(job, reporter)
     with ending_the_job(job, reporter):

@@ -92,6 +92,34 @@ def test_the_world_is_announced_as_torchrun_would(environ):
     }
 
 
+BELOW_SLURM = {"PMI_FD": "11", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    "device, launcher, network",
+    [
+        ("ch4:ucx ofi", BELOW_SLURM, "ofi"),
+        ("ch4:ofi,ucx", BELOW_SLURM, "ofi"),
+        ("ch4:ucx", BELOW_SLURM, None),
+        ("ch4:ofi (MPICH ABI)", BELOW_SLURM, None),
+        ("ch3:nemesis", BELOW_SLURM, None),
+        ("ch4:ucx ofi", {"PMI_FD": "11"}, None),
+        ("ch4:ucx ofi", {"SLURM_JOB_ID": "7"}, None),
+        ("ch4:ucx ofi", BELOW_SLURM | {"MPIR_CVAR_CH4_NETMOD": "ucx"}, "ucx"),
+    ],
+)
+def test_ucx_is_left_alone_but_for_slurms_own_pmi(environ, device, launcher, network):
+    environ |= launcher
+    environment.choose_mpi_network(f"MPICH Version:      5.0.2\nMPICH Device:       {device}\n")
+    assert environ.get("MPIR_CVAR_CH4_NETMOD") == network
+
+
+def test_other_mpi_libraries_are_left_alone(environ):
+    environ |= BELOW_SLURM
+    environment.choose_mpi_network("Open MPI v5.0.3, package: Debian, ident: 5.0.3")
+    assert environ == BELOW_SLURM
+
+
 @pytest.mark.parametrize("cores, name", [(8, "29123"), (7, "29123-rank5")])
 def test_shared_memory_is_shared_only_where_every_thread_has_a_core(environ, cores, name):
     environ |= {"OMP_NUM_THREADS": "2", "MASTER_PORT": "29123"}

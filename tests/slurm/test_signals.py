@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -33,6 +34,28 @@ def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(lab, run, und
     assert run.rank_logs.count(f"left after step {saved}, which is saved: signal SIGTERM") == 1
     assert (run.restarts, run.attempts) == (1, 2)
     run.assert_equals(undisturbed)
+
+
+SLOW_TO_START = """#!/bin/sh
+case "$*" in *train*) touch {started}; while [ ! -e {go} ]; do sleep 0.1; done ;; esac
+exec {python} "$@"
+"""
+
+
+def test_a_job_that_is_preempted_while_its_ranks_start_goes_on_later(lab, run, tmp_path):
+    """Nobody is there to take TERM: it ends the ranks."""
+    started, go = tmp_path / "started", tmp_path / "go"
+    python = tmp_path / "python"
+    python.write_text(SLOW_TO_START.format(started=started, go=go, python=sys.executable))
+    python.chmod(0o755)
+    run.submit(f"site.python={python}", "steps=1")
+    run.wait(started.exists, "started")
+    urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
+    lab.run("sbatch", *urgent.split())
+    run.wait_for_life(1)
+    go.touch()
+    run.finish()
+    assert (run.restarts, run.attempts, run.steps_done) == (1, 2, 1)
 
 
 def test_a_cancelled_job_saves_and_stays_cancelled(run, undisturbed):

@@ -156,16 +156,34 @@ def _grouped(names: Sequence[str]) -> list[str]:
 def _decision(job: Job) -> list[str]:
     if job.restarts is None:
         return ['exit "$rc"']
-    if job.restarts.by == "chain":
-        return [
-            f"# {RESTART}: all ranks have saved, and the next job of the chain goes on.",
-            f'[ "$rc" -eq {RESTART} ] || echo "$rc" >"$RUN/job/ended"',
-            'exit "$rc"',
-        ]
-    most = job.restarts.most
     # One job of an array has the array's own number, which means all of them.
     array = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     job_id = array if job.in_array else "$SLURM_JOB_ID"
+    return [
+        *_preempted(job_id),
+        *(_chain() if job.restarts.by == "chain" else _requeue(job, job_id)),
+    ]
+
+
+def _preempted(job_id: str) -> list[str]:
+    return [
+        "# Ranks that preemption kills, such as while their container starts, are to start again.",
+        f'[ "$rc" -gt 128 ] && squeue --noheader --jobs="{job_id}" --Format=PreemptTime |',
+        f"    grep -q '[0-9]' && rc={RESTART}",
+    ]
+
+
+def _chain() -> list[str]:
+    return [
+        f"# {RESTART}: all ranks have saved, and the next job of the chain goes on.",
+        f'[ "$rc" -eq {RESTART} ] || echo "$rc" >"$RUN/job/ended"',
+        'exit "$rc"',
+    ]
+
+
+def _requeue(job: Job, job_id: str) -> list[str]:
+    assert job.restarts is not None
+    most = job.restarts.most
     return [
         f"# {RESTART}: all ranks have saved and are not done. Anything else ends the run.",
         f'if [ "$rc" -ne {RESTART} ]; then',

@@ -22,7 +22,10 @@ exit "${RC:-0}"
 """,
     "squeue": """
 printf 'squeue %s\\n' "$*" >>"$LOG"
-printf '%s\\n' "${STATE:-RUNNING}"
+case "$*" in
+*PreemptTime) printf '%-20s\\n' "${PREEMPTED:-N/A}" ;;
+*) printf '%s\\n' "${STATE:-RUNNING}" ;;
+esac
 """,
     "scontrol": """
 printf 'scontrol %s\\n' "$*" >>"$LOG"
@@ -100,6 +103,27 @@ def test_85_puts_the_job_back_into_the_queue(batch):
     status, _, err = batch.run(RC="85")
     assert (status, err) == (0, "")
     assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
+PREEMPTED = "2026-11-21T21:52:16"
+
+
+@pytest.mark.parametrize("rc", [137, 143])
+def test_ranks_that_a_preemption_killed_start_again(batch, rc):
+    status, _, err = batch.run(RC=str(rc), PREEMPTED=PREEMPTED)
+    assert (status, err) == (0, "")
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
+@pytest.mark.parametrize("rc", [0, 1, 16])
+def test_a_preempted_job_that_ends_by_itself_has_ended(batch, rc):
+    assert batch.run(RC=str(rc), PREEMPTED=PREEMPTED)[0] == rc
+    assert not batch.calls("scontrol")
+
+
+def test_a_slurm_that_does_not_tell_of_preemption(batch):
+    assert batch.run(RC="143", PREEMPTED=" ")[0] == 143
+    assert not batch.calls("scontrol")
 
 
 @pytest.mark.parametrize("count, requeued", [("0", True), ("7", True), ("8", False), ("9", False)])
@@ -236,3 +260,8 @@ def test_after_the_end_later_links_do_nothing(link, rc):
     assert status == 0
     assert f"ended with status {rc}" in out
     assert not link.calls("srun")
+
+
+def test_a_link_that_a_preemption_killed_is_not_the_end(link):
+    assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85
+    assert not (link.run_directory / "job/ended").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,6 +34,8 @@ def _line(
         return f"{name}: no such setting; {hint}"
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
+    if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        return f"{name}.{_wrong_tag(detail, _model_below(sections, model, tagged))}"
     message: str = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
@@ -42,16 +44,32 @@ def _line(
     return f"{name} = {detail['input']!r}: {message}"
 
 
+def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """The field that says which member of a union is meant, and what it can be."""
+    tag = detail["ctx"]["discriminator"].strip("'")
+    options = _models_in(model.model_fields[detail["loc"][-1]].annotation)
+    allowed = ", ".join(t for o in options for t in get_args(o.model_fields[tag].annotation))
+    if detail["type"] == "union_tag_not_found":
+        return f"{tag}: is needed and not given; one of {allowed}"
+    return f"{tag} = {detail['ctx']['tag']!r}: must be one of {allowed}"
+
+
 def _fields_below(
     sections: Sequence[str | int], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> list[str]:
+    return sorted(_model_below(sections, model, tagged).model_fields)
+
+
+def _model_below(
+    sections: Sequence[str | int], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
+) -> type[BaseModel]:
     for section in map(str, sections):
         if section in model.model_fields:
             options = _models_in(model.model_fields[section].annotation)
             model = options[0] if options else model
         else:
             model = tagged.get(section, model)
-    return sorted(model.model_fields)
+    return model
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

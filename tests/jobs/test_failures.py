@@ -73,6 +73,25 @@ def test_a_killed_rank_ends_the_job(tmp_path):
     assert seconds < 30
 
 
+def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_allowed(tmp_path):
+    body = """
+    from verl_hpc.runtime.channel import MpiChannel
+    from verl_hpc.runtime.control import Control
+    from verl_hpc.runtime.mpi import start_mpi
+    here.enter("reward")
+    control = Control(MpiChannel(start_mpi(60).COMM_WORLD), timeout_s=2).split(0)
+    if here.world.rank == 1:
+        time.sleep(600)
+    control.barrier()
+"""
+    status, output, _ = timed(job(tmp_path, body), timeout=120)
+    assert status != 0
+    assert "of 3 on" in output
+    assert "failed in reward:" in output
+    told = "TimeoutError: waited 2 s (runtime.collective_timeout_s) for ranks that do not come"
+    assert told in output
+
+
 def test_a_users_error_that_all_ranks_meet_is_printed_once_without_traceback(tmp_path):
     body = """
     def work():

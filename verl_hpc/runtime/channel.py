@@ -6,6 +6,7 @@ and signal handlers and exceptions must get through while a rank waits.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,10 +22,19 @@ Pending = Callable[[], bool]
 _LONGEST_SLEEP_S = 0.002
 
 
-def wait(pending: Pending) -> None:
-    """Return when the operation is over."""
+def wait(pending: Pending, timeout_s: float = math.inf) -> None:
+    """Return when the operation is over.
+
+    Raises:
+        TimeoutError: other ranks have not come so far in time.
+    """
     pause = 0.0
+    limit = time.monotonic() + timeout_s
     while not pending():
+        if time.monotonic() > limit:
+            raise TimeoutError(
+                f"waited {timeout_s:g} s (runtime.collective_timeout_s) for ranks that do not come"
+            )
         time.sleep(pause)
         pause = min(pause + 0.0001, _LONGEST_SLEEP_S)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
 from collections.abc import Callable
@@ -16,10 +17,16 @@ T = TypeVar("T")
 
 
 class Control:
-    """Collectives on small Python values; every rank of the channel must take part."""
+    """Collectives on small Python values; every rank of the channel must take part.
 
-    def __init__(self, channel: Channel) -> None:
+    Args:
+        channel: what carries them.
+        timeout_s: a rank that waits longer for others raises TimeoutError.
+    """
+
+    def __init__(self, channel: Channel, timeout_s: float = math.inf) -> None:
         self._channel = channel
+        self._timeout_s = timeout_s
         self.rank = channel.rank
         self.size = channel.size
         self.num_waits = 0
@@ -29,7 +36,7 @@ class Control:
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
-        return Control(self._channel.split(group))
+        return Control(self._channel.split(group), self._timeout_s)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -69,7 +76,7 @@ class Control:
     def _wait(self, pending: Pending) -> None:
         self.num_waits += 1
         self.waiting_since = time.time()
-        wait(pending)
+        wait(pending, self._timeout_s)
         self.waiting_since = None
 
     def any(self, flag: bool) -> bool:

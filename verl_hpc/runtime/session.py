@@ -56,8 +56,8 @@ def session(
     """Join the job; inside the body an exception on any rank ends all of them.
 
     Args:
-        collective_timeout_s: a torch.distributed collective that takes longer raises, and a rank
-            that waits longer for MPI to start ends.
+        collective_timeout_s: a collective that takes longer raises, of torch.distributed and of the
+            control plane; a rank that waits longer for MPI to start ends.
         late_after_s: how far behind a rank may be before it is reported.
         threads_per_rank: CPU threads; None shares the node's cores among its ranks.
         device: "auto", or "cpu" to leave GPUs alone.
@@ -72,7 +72,7 @@ def session(
     with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
         threads = environment.prepare_environment(threads_per_rank, job.local_size())
-        control = Control(job.connect(collective_timeout_s))
+        control = Control(job.connect(collective_timeout_s), collective_timeout_s)
         world = read_world(control, job.library, device)
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()

@@ -2,7 +2,7 @@
 # packages, once.
 #
 #   make quickstart   the first run: SFT, then GRPO, resume, export, report, on four CPU ranks
-#   make test         everything CI runs: lint, types, import contracts, all tests but the slow ones
+#   make test         everything CI runs: lint, types, import contracts, all tests but those of slow
 #   make help         the rest
 
 PYTHON ?= python3
@@ -14,13 +14,21 @@ READY_DEV := $(VENV)/.ready-dev
 export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT := 0
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi jobs slurm slow web clean
+# Tests that start programs of their own wait for them most of the time: two at once.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Without Slurm or a browser their tests would be skipped.
+STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1
+
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi runs jobs slurm slow web \
+	clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
 	@echo "make quickstart-ppo   the same with PPO and a critic"
 	@echo "make check            alias of make test"
-	@echo "make lint|types|contracts|unit|mpi|jobs|slurm|slow|web   one part of it"
+	@echo "make lint|types|contracts|unit|mpi|jobs|slurm|web   one part of it; runs is the last three"
+	@echo "make slow             what takes too long for it"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 $(READY): requirements/cpu.txt setup.py launch/install.sh
@@ -39,7 +47,7 @@ quickstart: $(READY)
 quickstart-ppo: $(READY)
 	PYTHON=$(BIN)/python launch/quickstart.sh ppo
 
-test: lint types contracts unit mpi jobs slurm
+test: lint types contracts unit mpi runs
 
 check: test
 
@@ -55,29 +63,34 @@ contracts: $(READY_DEV)
 	$(BIN)/lint-imports
 
 unit: $(READY_DEV)
-	$(BIN)/python -m pytest tests/unit tests/gpu
+	$(PYTEST) tests/unit tests/gpu
 
 # One pytest session per world size, and one import of torch and vLLM for all of them.
 WORLDS ?= 1 2 4 8 16
 mpi: $(READY_DEV)
 	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q
 
-jobs: $(READY_DEV)
-	$(BIN)/python -m pytest tests/jobs
+# Whole runs: below mpiexec, on a virtual cluster (which needs root, that of a container will do), and
+# the dashboard of some in a real browser.
+runs: $(READY_DEV)
+	launch/install.sh $(VENV) slurm
+	launch/install.sh $(VENV) browser
+	$(STRICT) $(PYTEST) tests/slurm tests/jobs tests/web
 
-# On a virtual cluster; needs root, that of a container will do.
+jobs: $(READY_DEV)
+	$(PYTEST) tests/jobs
+
 slurm: $(READY_DEV)
 	launch/install.sh $(VENV) slurm
-	VERL_HPC_REQUIRE_SLURM=1 $(BIN)/python -m pytest tests/slurm
+	$(STRICT) $(PYTEST) tests/slurm
 
-slow: $(READY_DEV)
-	$(BIN)/python -m pytest tests/jobs tests/slurm tests/unit --slow
-
-# The dashboard in a real browser; skips where there is none and none can be installed.
 web: $(READY_DEV)
-	command -v chromium >/dev/null || [ "$$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || \
-	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
-	$(BIN)/python -m pytest tests/web
+	launch/install.sh $(VENV) browser
+	$(STRICT) $(PYTEST) tests/web
+
+# SmolLM2 on GSM8K, and all of reasoning-gym.
+slow: $(READY_DEV)
+	$(PYTEST) --slow tests/jobs tests/unit
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,26 +1,38 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
-# developers need (dev), or install what the virtual cluster needs (slurm; as root).
-# usage: launch/install.sh VENV cpu|dev|slurm
+# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm) or the
+# tests of the dashboard (browser).
+# usage: launch/install.sh VENV cpu|dev|slurm|browser
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu, dev or slurm}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm or browser}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
-if [ "$what" = slurm ]; then
-    PATH=$PATH:/usr/sbin:/sbin
-    if command -v slurmctld >/dev/null && command -v slurmd >/dev/null &&
-        command -v munged >/dev/null && command -v bwrap >/dev/null; then
-        exit
+# Debian's packages, as root, unless these commands of theirs are there.
+packages() { # "COMMAND ..." "PACKAGE ..."
+    local command missing=
+    for command in $1; do
+        PATH=$PATH:/usr/sbin:/sbin command -v "$command" >/dev/null || missing+=" $command"
+    done
+    if [ -z "$missing" ]; then
+        return
     elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-        echo "install.sh: install slurmctld, slurmd, munge and bubblewrap; on Debian, as root:" \
-            "apt-get install slurm-wlm munge bubblewrap" >&2
+        echo "install.sh: no$missing here; on Debian, as root: apt-get install $2" >&2
         exit 1
     fi
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends slurm-wlm munge bubblewrap
+    # shellcheck disable=SC2086 # several words
+    apt-get install -y -qq --no-install-recommends $2
+}
+
+if [ "$what" = slurm ]; then
+    packages "slurmctld slurmd munged bwrap" "slurm-wlm munge bubblewrap"
+    exit
+fi
+if [ "$what" = browser ]; then
+    packages chromium chromium
     exit
 fi
 if [ "$what" = dev ]; then

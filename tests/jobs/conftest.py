@@ -2,14 +2,8 @@
 
 import pytest
 
+from tests.jobs.launch import write_problems
 from verl_hpc.testing.tiny import make_tiny_model
-
-TASK = {
-    "kind": "reasoning_gym",
-    "task": "chain_sum",
-    "size": 200,
-    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-}
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +53,7 @@ def ppo(model, directory):
             "max_response_tokens": 6,
             "kv_cache_gib": 0.02,
         },
-        "data": {"train": TASK},
+        "data": {"train": write_problems(directory)},
         "reward": {"function": f"{reward}:compute_score"},
         "checkpoint": {"every": 1, "keep": 9},
         "metrics": {"terminal": "off", "report": False},

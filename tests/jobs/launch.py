@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -44,6 +45,24 @@ def train(num_ranks: int, config: Path, *overrides: str, timeout: float = 480) -
     """`mpiexec -n N python -m verl_hpc train --config ...` to its end."""
     words = ["-m", "verl_hpc", "train", "--config", config, *overrides]
     return finish(start(num_ranks, words), timeout)
+
+
+def write_problems(directory: Path) -> dict:
+    """Fifty sums in a file, as a setting of `data`.
+
+    reasoning-gym makes such problems, too, but every rank of every start would import it.
+    """
+    rows = [
+        {
+            "prompt": f"State the final answer to the following arithmetic problem: {number} + 7 =",
+            "data_source": "sums",
+            "reward_model": {"ground_truth": str(number + 7)},
+        }
+        for number in range(50)
+    ]
+    file = directory / "problems.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"kind": "files", "paths": [str(file)]}
 
 
 def write_config(path: Path, tree: dict) -> Path:

@@ -71,3 +71,8 @@ def undisturbed(lab, model, tmp_path_factory):
     run = Run(lab, config).submit("checkpoint.every=1")
     run.finish()
     return run
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first: workers that share the tests end at about the same time."""
+    items.sort(key=lambda item: "test_random_faults" not in item.nodeid)

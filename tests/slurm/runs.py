@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.jobs.launch import differing
+from tests.jobs.launch import differing, write_problems
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.cluster.slurm_tools import job_details
 from verl_hpc.testing.slurm_lab import Lab
@@ -44,9 +43,6 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
     reward = directory / "reward.py"
     reward.write_text(REWARD)
     set_pause(directory, 0.2)
-    # reasoning-gym would make such problems, too; every rank of every life would import it.
-    problems = directory / "problems.jsonl"
-    problems.write_text("".join(problem(number) + "\n" for number in range(50)))
     tree = {
         "name": "run",
         "recipe": "grpo",
@@ -61,7 +57,7 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
             "max_prompt_tokens": 120,
             "max_response_tokens": 6,
         },
-        "data": {"train": {"kind": "files", "paths": [str(problems)]}},
+        "data": {"train": write_problems(directory)},
         "reward": {"function": f"{reward}:compute_score"},
         # Other saves than those under test only where a test wants them.
         "checkpoint": {"every": 0, "keep": 99},
@@ -71,16 +67,6 @@ def write_run(directory: Path, model: Path, **changes: object) -> Path:
     path = directory / f"{tree['name']}.yaml"
     path.write_text(yaml.safe_dump(tree))
     return path
-
-
-def problem(number: int) -> str:
-    """One row, in verl's columns."""
-    row = {
-        "prompt": f"State the final answer to the following arithmetic problem: {number} + 7 =",
-        "data_source": "sums",
-        "reward_model": {"ground_truth": str(number + 7)},
-    }
-    return json.dumps(row)
 
 
 def set_pause(directory: Path, seconds: float) -> None:

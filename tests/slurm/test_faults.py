@@ -96,7 +96,6 @@ def test_a_controller_that_restarts_is_not_noticed(lab, run, undisturbed):
     run.assert_equals(undisturbed)
 
 
-@pytest.mark.slow
 def test_a_controller_that_is_away_is_waited_for(lab, run, undisturbed):
     """It is gone when the ranks have saved and the batch script asks to be requeued, which costs
     the script up to a minute."""

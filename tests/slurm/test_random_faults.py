@@ -55,7 +55,6 @@ FAULTS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_twenty_faults_in_a_row_leave_the_weights_of_an_undisturbed_run(lab, model, tmp_path):
     chance = random.Random(20)

@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 
-import pytest
-
 from tests.slurm.runs import RESTART, STEPS, set_pause
 
 
@@ -104,7 +102,6 @@ def test_a_chain_goes_on_with_its_next_job_and_the_one_after_has_nothing_to_do(r
     assert run.attempts == 2
 
 
-@pytest.mark.slow
 def test_the_time_limit_is_no_end(run, undisturbed):
     """A minute is the least that Slurm knows. Its warning may come up to a minute early, so that
     some lives may be over before they have made a step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ def start_mpi(timeout_s: float) -> ModuleType:
 
     if not MPI.Is_initialized():
         environment.choose_mpi_network(MPI.Get_library_version())
-        faulthandler.dump_traceback_later(timeout_s, exit=True)
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=sys.__stderr__)
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         faulthandler.cancel_dump_traceback_later()
     if MPI.Query_thread() != MPI.THREAD_MULTIPLE:

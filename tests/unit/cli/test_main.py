@@ -1,5 +1,6 @@
 """The command line as a whole: verbs, help, and what the login node must not import."""
 
+import re
 import subprocess
 import sys
 
@@ -47,6 +48,43 @@ def test_help_of_every_verb(verb, capsys):
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: python -m verl_hpc {verb} ")
+    _, _, examples = shown.partition("\nexamples:\n")
+    assert re.search(rf"python -m verl_hpc[ .]{verb} ", examples)
+
+
+NOWHERE = "there/is/no such thing"
+BAD_INPUT = {
+    "attach": [NOWHERE, "--rank", "1"],
+    "dashboard": [NOWHERE],
+    "doctor": ["--cluster", NOWHERE],
+    "export": ["--step", NOWHERE, "--out", "model"],
+    "hang": [NOWHERE],
+    "import": ["--hf", NOWHERE, "--out", "steps"],
+    "list": [NOWHERE],
+    "logs": [NOWHERE],
+    "report": [NOWHERE],
+    "reshard": ["--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "8", "--model", NOWHERE],
+    "save": [NOWHERE],
+    "status": [NOWHERE],
+    "stop": [NOWHERE],
+    "submit": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1", "--time", "10"],
+    "train": ["--config", NOWHERE],
+}
+
+
+def test_bad_input_is_known_for_every_verb():
+    assert sorted(BAD_INPUT) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_not_there_is_named_without_a_traceback(verb, tmp_path):
+    words = [sys.executable, "-m", "verl_hpc", verb, *BAD_INPUT[verb]]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode not in (0, -1)
+    told = done.stdout + done.stderr
+    assert NOWHERE in told
+    assert "Traceback" not in told
+    assert list(tmp_path.iterdir()) == [], "something was left behind"
 
 
 def test_help_shows_the_examples_as_they_are_written(capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _PROGRESS_INTERVAL_S = 0.02
+_STDERR = 2
 _started: list[threading.Thread] = []
 
 
@@ -45,7 +45,7 @@ def start_mpi(timeout_s: float) -> ModuleType:
 
     if not MPI.Is_initialized():
         environment.choose_mpi_network(MPI.Get_library_version())
-        faulthandler.dump_traceback_later(timeout_s, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=_STDERR)
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
         faulthandler.cancel_dump_traceback_later()
     if MPI.Query_thread() != MPI.THREAD_MULTIPLE:

@@ -59,7 +59,9 @@ def model(tmp_path_factory):
 @pytest.fixture
 def run(lab, model, tmp_path):
     """A run that is not submitted yet."""
-    return Run(lab, write_run(tmp_path, model))
+    yield Run(lab, write_run(tmp_path, model))
+    # What a failed test leaves would keep the next ones waiting.
+    lab.run("scancel", "--me")
 
 
 @pytest.fixture(scope="session")

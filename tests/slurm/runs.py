@@ -101,9 +101,16 @@ class Run:
             text=True,
         )
 
-    def submit(self, *words: str, **options: int) -> Run:
-        """Submit it, once an earlier job of it is gone from the queue."""
+    def submit(self, *words: str, alone: bool = True, **options: int) -> Run:
+        """Submit it, once an earlier job of it is gone from the queue.
+
+        Alone, it starts on the first nodes: those of earlier tests' jobs are free again.
+        """
         self.wait_until_gone()
+        if alone:
+            states = ("sinfo", "--noheader", "--format=%T")
+            idle = wait_for(lambda: set(self.lab.run(*states).split()) == {"idle"}, PATIENCE_S)
+            assert idle, self.lab.run("sinfo") + self.lab.run("squeue")
         done = self.try_to_submit(*words, **options)
         assert done.returncode == 0, done.stderr
         self.job = done.stdout.split()[1].rstrip(":")

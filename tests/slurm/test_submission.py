@@ -31,7 +31,7 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
     words.append('site.extra_directives=["--nodelist=n0,n1"]')
     runs = [Run(lab, write_run(tmp_path, model, name=name)) for name in ("one", "two")]
     for run in runs:
-        run.submit(*words)
+        run.submit(*words, alone=False)
     for run in runs:
         run.wait_for_step(1)
     assert [run.state for run in runs] == ["RUNNING"] * 2

@@ -141,6 +141,12 @@ def test_a_budget_of_none(tmp_path):
     assert not batch.calls("scontrol")
 
 
+def test_a_job_that_slurm_still_signals_is_running(batch):
+    """Ranks may have left before the signal has reached every node."""
+    assert batch.run(RC="85", STATE="SIGNALING")[0] == 0
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "", "TIMEOUT"])
 def test_a_cancelled_job_stays_cancelled(batch, state):
     status, _, err = batch.run(RC="85", STATE=state or " ")

@@ -51,11 +51,12 @@ fi
 "${pip[@]}" pip==26.3 # old ones take minutes over the lists of a package's files
 # Two at once, and byte code on every core at the end: one pip keeps one core busy.
 "${pip[@]}" --no-compile -r <(awk 'NR % 2' requirements/cpu.txt) &
+other=$! # of the next line's process substitution afterwards
 "${pip[@]}" --no-compile -r <(awk 'NR % 2 == 0' requirements/cpu.txt) || {
     wait
     exit 1
 }
-wait $!
+wait "$other"
 # Packages carry files that are not for this Python; pip says nothing of them either.
 "$venv/bin/python" -W ignore -m compileall -qq -j 0 "$venv/lib" || true
 PYTHONWARNINGS=ignore "${pip[@]}" --no-build-isolation -e .

@@ -167,8 +167,8 @@ def _decision(job: Job) -> list[str]:
 
 def _preempted(job_id: str) -> list[str]:
     return [
-        "# Ranks that preemption kills, such as while their container starts, are to start again.",
-        f'[ "$rc" -gt 128 ] && squeue --noheader --jobs="{job_id}" --Format=PreemptTime |',
+        "# What preemption breaks is no failure: its TERM ends containers and ranks' helpers, too.",
+        f'[ "$rc" -ne 0 ] && squeue --noheader --jobs="{job_id}" --Format=PreemptTime |',
         f"    grep -q '[0-9]' && rc={RESTART}",
     ]
 

@@ -51,7 +51,7 @@ fi
 "${pip[@]}" pip==26.3 # old ones take minutes over the lists of a package's files
 # Two at once, and byte code on every core at the end: one pip keeps one core busy.
 "${pip[@]}" --no-compile -r <(awk 'NR % 2' requirements/cpu.txt) &
-other=$! # of the next line's process substitution afterwards
+other=$! # a process substitution, such as the next line's, sets $! as well
 "${pip[@]}" --no-compile -r <(awk 'NR % 2 == 0' requirements/cpu.txt) || {
     wait
     exit 1

@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, default=LabSettings.nodes, metavar="N", help="default: %(default)s")
     add("--cpus", type=int, default=LabSettings.cpus, metavar="N", help="of a node, pretended")
     add("--gpus", type=int, default=LabSettings.gpus, metavar="N", help="of a node, pretended")
+    add("--cgroup", action="store_true", help="signal jobs as most clusters do (cgroup v1)")
     add("--dir", type=Path, default=place, help="all that the lab keeps; default: %(default)s")
     return parser
 
@@ -52,6 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
             nodes=arguments.nodes,
             cpus=arguments.cpus,
             gpus=arguments.gpus,
+            cgroup=arguments.cgroup,
         )
     )
     if arguments.verb == "up":

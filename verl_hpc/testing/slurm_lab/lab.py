@@ -14,7 +14,12 @@ from typing import Self
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.testing.slurm_lab import processes
-from verl_hpc.testing.slurm_lab.settings import DEFAULT_PARTITION, LabSettings, free_ports
+from verl_hpc.testing.slurm_lab.settings import (
+    DEFAULT_PARTITION,
+    FREEZER,
+    LabSettings,
+    free_ports,
+)
 
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
 SYSTEM_PATH = "/usr/sbin:/sbin"
@@ -31,8 +36,12 @@ exec slurmd -N "$1"
 """What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own."""
 
 
-def missing() -> str | None:
-    """Why no lab can run here, and what to do about it; None if one can."""
+def missing(cgroup: bool = False) -> str | None:
+    """Why no lab can run here, and what to do about it; None if one can.
+
+    Args:
+        cgroup: as in `LabSettings`.
+    """
     absent = [name for name in _PROGRAMS if _which(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}; as root: {INSTALL}"
@@ -41,6 +50,8 @@ def missing() -> str | None:
     own_namespaces = [_which("unshare") or "unshare", "--uts", "--mount", "true"]
     if subprocess.run(own_namespaces, capture_output=True).returncode:
         return "this machine allows no namespaces; in a container, add the capability SYS_ADMIN"
+    if cgroup and not os.access(FREEZER, os.W_OK):
+        return f"{FREEZER} is not there, or cannot be written; do without --cgroup"
     return None
 
 
@@ -50,6 +61,12 @@ def _which(name: str) -> str | None:
 
 def _path() -> str:
     return f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
+
+
+def _remove_group(path: Path) -> None:
+    """Remove a control group that has no process any more, and those below it."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        Path(directory).rmdir()
 
 
 class Lab:
@@ -84,7 +101,7 @@ class Lab:
         Raises:
             ClusterError: something is missing here, or the lab is up already.
         """
-        if (reason := missing()) is not None:
+        if (reason := missing(self.settings.cgroup)) is not None:
             raise ClusterError(reason)
         if self.is_up():
             raise ClusterError(f"the lab in {self.directory} is up; take it down first")
@@ -103,8 +120,11 @@ class Lab:
 
     def down(self) -> None:
         """End every daemon and every job, at once; logs stay."""
+        groups = self.directory / "cgroup.conf"
         for file in sorted((self.directory / "run").glob("*.namespace")):
             self.kill_node(file.stem)
+            if groups.stat().st_size:
+                _remove_group(FREEZER / f"slurm_{file.stem}")
         for daemon in ("slurmctld", "munged"):
             if (process := self._daemon(daemon)) is not None:
                 processes.end([process])

@@ -18,6 +18,8 @@ _FIRST_PORT, _LAST_PORT = 12000, 32000
 """Below those that the kernel hands out by itself."""
 _LONGEST_SOCKET_PATH = 107
 _HOSTS = Path("/etc/hosts")
+FREEZER = Path("/sys/fs/cgroup/freezer")
+"""Where Linux keeps the groups of processes that `LabSettings.cgroup` needs."""
 _CONTROLLER = """\
 ClusterName=lab
 SlurmctldHost={host}(127.0.0.1)
@@ -48,8 +50,8 @@ SlurmdDebug=info
 SlurmdParameters=config_overrides
 # The PMIx plugins of two nodes would share a directory in /tmp.
 TmpFS={directory}/tmp/%n
-# Neither cgroups nor affinity: the lab runs in containers and without systemd.
-ProctrackType=proctrack/linuxproc
+# No affinity, and no limits: the lab runs in containers and without systemd.
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
@@ -73,6 +75,11 @@ JobRequeue=1
 PartitionName={default} Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace_s}
 PartitionName={urgent} Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
+_CGROUP = f"""\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={FREEZER.parent}
+CgroupAutomount=no
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +98,10 @@ class LabSettings:
     """What preemption leaves a job between TERM and the end."""
     kill_wait_s: int = 30
     """What everything else leaves it between TERM and KILL; 30 is Slurm's own default."""
+
+    cgroup: bool = False
+    """Track a job's processes as most clusters do: signals other than KILL reach the first process
+    of each rank alone, where else they reach all. One such lab at a time."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -126,11 +137,13 @@ class LabSettings:
             "urgent": URGENT_PARTITION,
             "grace_s": self.grace_s,
             "kill_wait_s": self.kill_wait_s,
+            "proctrack": "cgroup" if self.cgroup else "linuxproc",
         }
         return {
             "slurm.conf": (_CONTROLLER + _NODES + _SCHEDULING).format(**values),
             "nodes.conf": self._nodes_conf(first_port + 1),
             "gres.conf": self._gres_conf(),
+            "cgroup.conf": _CGROUP if self.cgroup else "",
             "plugstack.conf": "",
             "hosts": f"{_HOSTS.read_text()}\n127.0.0.1 {' '.join(self.node_names)}\n",
         }

@@ -11,7 +11,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import signal
 
 from verl_hpc.cluster.contract import RESTART
 from verl_hpc.config.load import load_config
@@ -61,9 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         from verl_hpc.trainer.train import train
 
         result = train(here, config, signals)
-        if result.outcome == "restart":
-            # The first rank to go makes srun end the others, whose status would be another then.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # The first rank to go may make srun end the others, whose status would be another then.
+        signals.ignore()
         if here.world.rank == 0 and result.reason:
             step = result.progress.step
             where = f"after step {step}, which is saved" if step else "before the first step"

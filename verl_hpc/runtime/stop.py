@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
 
 _FILE_EVERY_S = 5.0
+_ONE_SIGNAL_S = 5.0
+"""Slurm and a container's runtime may both deliver what was sent once."""
 MARGIN_S = 30.0
 """Left over for leaving, after a step and a save as long as the longest so far."""
 
@@ -71,24 +73,37 @@ class Signals:
     """What this rank was told by signals.
 
     USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
-    any second signal, leaves at the next boundary. A start takes minutes for a large model, and a
+    any later one, leaves at the next boundary. A start takes minutes for a large model, and a
     rank that a signal ends in it would end the run: listen before anything else.
+
+    Args:
+        clock: seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.wish = Wish.GO_ON
         self.reason = ""
+        self._clock = clock
+        self._first: float | None = None
 
     def listen(self) -> None:
         """Take the signals, also from a library that took them; only the main thread may."""
         signal.signal(signal.SIGUSR2, self._note)
         signal.signal(signal.SIGTERM, self._note)
 
+    @staticmethod
+    def ignore() -> None:
+        """Take no more: Python forgets its handlers at its end, and a late signal would be the
+        rank's exit status."""
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        again = self.wish is not Wish.GO_ON
-        at_once = again or number == signal.SIGTERM
-        self.wish = Wish.RESTART_NOW if at_once else Wish.RESTART
+        now = self._clock()
+        self._first = now if self._first is None else self._first
+        at_once = number == signal.SIGTERM or now > self._first + _ONE_SIGNAL_S
+        self.wish = max(self.wish, Wish.RESTART_NOW if at_once else Wish.RESTART)
         self.reason = f"signal {signal.Signals(number).name}"
 
 

@@ -35,25 +35,38 @@ def handlers():
 
 
 @pytest.mark.parametrize(
-    "signals, wish",
+    "signals, seconds_between, wish",
     [
-        ([], Wish.GO_ON),
-        ([signal.SIGUSR2], Wish.RESTART),
-        ([signal.SIGTERM], Wish.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGUSR2], Wish.RESTART_NOW),
-        ([signal.SIGUSR2, signal.SIGTERM], Wish.RESTART_NOW),
-        ([signal.SIGTERM, signal.SIGUSR2], Wish.RESTART_NOW),
+        ([], 0, Wish.GO_ON),
+        ([signal.SIGUSR2], 0, Wish.RESTART),
+        ([signal.SIGTERM], 0, Wish.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGUSR2], 60, Wish.RESTART_NOW),
+        # Sent once, and handed on by a container's runtime.
+        ([signal.SIGUSR2, signal.SIGUSR2], 1, Wish.RESTART),
+        ([signal.SIGUSR2, signal.SIGTERM], 0, Wish.RESTART_NOW),
+        ([signal.SIGTERM, signal.SIGUSR2], 60, Wish.RESTART_NOW),
+        ([signal.SIGTERM, signal.SIGUSR2], 0, Wish.RESTART_NOW),
     ],
 )
-def test_signals(run, handlers, signals, wish):
-    noted = Signals()
+def test_signals(run, handlers, clock, signals, seconds_between, wish):
+    noted = Signals(clock)
     noted.listen()
     for number in signals:
         os.kill(os.getpid(), number)
+        clock.now += seconds_between
     flag = StopFlag(Others(), run, noted)
     assert flag.wish(1) is wish
     if signals:
         assert signals[-1].name in flag.reason
+
+
+def test_after_the_last_step_signals_change_nothing(handlers):
+    noted = Signals()
+    noted.listen()
+    noted.ignore()
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+    assert noted.wish is Wish.GO_ON
 
 
 @pytest.mark.parametrize("others", [[Wish.GO_ON, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])

@@ -20,6 +20,7 @@ from verl_hpc.cluster.hostlist import expand_hosts
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.channel import Channel, MpiChannel, wait
+from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.mpi import start_mpi
 
 Kind = Literal["mpi", "slurm"]
@@ -55,7 +56,7 @@ class Bootstrap(Protocol):
     def local_size(self) -> int:
         """Ranks on this node. Does not import torch; every rank calls it."""
 
-    def connect(self, timeout_s: float) -> Channel:
+    def connect(self) -> Channel:
         """Meet the other ranks."""
 
     def meet(self) -> None:
@@ -69,12 +70,14 @@ def choose(kind: Kind, timeout_s: float) -> Bootstrap:
     """The way that a job was started for.
 
     Args:
-        timeout_s: how long MPI may take to bring ranks together.
+        timeout_s: how long ranks wait for each other, from MPI's start to the end.
 
     Raises:
         LaunchError: Slurm's variables are wanted, and this is no rank of srun.
     """
-    return MpiBootstrap(timeout_s) if kind == "mpi" else SlurmBootstrap(read_step(os.environ))
+    if kind == "mpi":
+        return MpiBootstrap(timeout_s)
+    return SlurmBootstrap(read_step(os.environ), timeout_s)
 
 
 class MpiBootstrap:
@@ -82,9 +85,10 @@ class MpiBootstrap:
 
     def __init__(self, timeout_s: float) -> None:
         self._mpi = start_mpi(timeout_s)
-        self._comm = self._mpi.COMM_WORLD
-        self.rank: int = self._comm.Get_rank()
-        self.size: int = self._comm.Get_size()
+        self._timeout_s = timeout_s
+        self._channel = MpiChannel(self._mpi.COMM_WORLD)
+        self.rank: int = self._channel.rank
+        self.size: int = self._channel.size
 
     @property
     def library(self) -> str:
@@ -93,18 +97,17 @@ class MpiBootstrap:
 
     def local_size(self) -> int:
         host = socket.gethostname()
-        return self._comm.allgather(host).count(host)
+        return Control(self._channel, self._timeout_s).allgather(host).count(host)
 
-    def connect(self, timeout_s: float) -> Channel:
-        del timeout_s
-        return MpiChannel(self._comm)
+    def connect(self) -> Channel:
+        return self._channel
 
     def meet(self) -> None:
-        self._comm.Barrier()
+        wait(self._channel.barrier(), self._timeout_s)
 
     def abort(self, status: int) -> NoReturn:
         # sys.exit would leave peers that wait in a collective waiting for ever.
-        self._comm.Abort(status)
+        self._mpi.COMM_WORLD.Abort(status)
         # Under srun it may return, with the step's end on its way. To exit by itself would leave
         # the other ranks all the time that Slurm gives a job after TERM.
         time.sleep(_KILLED_WITHIN_S)
@@ -180,15 +183,15 @@ class SlurmBootstrap:
 
     library = "gloo (by Slurm's variables, without MPI)"
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, step: Step, timeout_s: float) -> None:
+        self._step, self._timeout_s = step, timeout_s
         self.rank, self.size = step.rank, step.size
         self._channel: Channel | None = None
 
     def local_size(self) -> int:
         return self._step.local_size
 
-    def connect(self, timeout_s: float) -> Channel:
+    def connect(self) -> Channel:
         """Meet at the store.
 
         Raises:
@@ -196,7 +199,7 @@ class SlurmBootstrap:
         """
         from verl_hpc.runtime.gloo_channel import GlooChannel
 
-        self._channel = GlooChannel(self._open_store(timeout_s), self.rank, self.size, timeout_s)
+        self._channel = GlooChannel(self._open_store(), self.rank, self.size, self._timeout_s)
         return self._channel
 
     def meet(self) -> None:
@@ -208,7 +211,7 @@ class SlurmBootstrap:
         sys.stdout.flush()
         os._exit(status)
 
-    def _open_store(self, timeout_s: float) -> Any:
+    def _open_store(self) -> Any:
         import torch.distributed as dist
 
         step = self._step
@@ -222,7 +225,7 @@ class SlurmBootstrap:
                 step.size,
                 is_master=step.rank == 0,
                 wait_for_workers=False,
-                timeout=timedelta(seconds=timeout_s),
+                timeout=timedelta(seconds=self._timeout_s),
             )
             if step.rank == 0:
                 store.set("verl_hpc/job", name)

@@ -36,6 +36,8 @@ class Control:
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
+        # A split cannot be given up as the other operations can; here it waits for nobody.
+        self.barrier()
         return Control(self._channel.split(group), self._timeout_s)
 
     def barrier(self) -> None:

@@ -72,7 +72,7 @@ def session(
     with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
         threads = environment.prepare_environment(threads_per_rank, job.local_size())
-        control = Control(job.connect(collective_timeout_s), collective_timeout_s)
+        control = Control(job.connect(), collective_timeout_s)
         world = read_world(control, job.library, device)
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()

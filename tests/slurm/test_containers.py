@@ -1,11 +1,36 @@
 """The same job inside a container that hides the machine's root file system."""
 
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.jobs.launch import wait_until
+from verl_hpc.cluster.containers import BareConfig, BwrapConfig
+from verl_hpc.cluster.mounts import Mount
+from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
+
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")
+TELLS_SIGNALS = f"""\
+#!{sys.executable} -I
+import pathlib, signal, sys, time
+
+told = pathlib.Path(sys.argv[0] + ".told").open("w", buffering=1)
+
+def tell(number, frame):
+    print(signal.Signals(number).name, file=told)
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(85)
+
+signal.signal(signal.SIGUSR2, tell)
+signal.signal(signal.SIGTERM, tell)
+print("listens", file=told)
+time.sleep(60)
+"""
 NODE_SCRATCH = "/tmp"
 """What the profile says."""
 
@@ -33,7 +58,7 @@ def mounted():
     return [Path("/usr"), Path("/etc"), *sorted(prefixes - inside)]
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_bwrap
 def test_ranks_in_a_container_are_requeued_from_outside(run, image, undisturbed):
     """They cannot see scontrol's configuration, and need not."""
     reward = run.config.with_name("reward.py")
@@ -53,3 +78,33 @@ def test_ranks_in_a_container_are_requeued_from_outside(run, image, undisturbed)
     assert Path("/srv").exists() and "srv" not in seen
     assert (run.restarts, run.attempts) == (1, 2)
     run.assert_equals(undisturbed)
+
+
+@needs_bwrap
+@pytest.mark.parametrize("cgroup", [True, False], ids=["to_the_first_process", "to_all"])
+@pytest.mark.parametrize(
+    "container", [BareConfig(), BwrapConfig(kind="bwrap", image="/")], ids=lambda c: c.kind
+)
+def test_slurms_signals_reach_what_runs_in_a_container(slurm, tmp_path, container, cgroup):
+    """Most clusters track processes by cgroup, and signal none but a rank's first."""
+    if (reason := missing(cgroup)) is not None:
+        pytest.skip(reason)
+    rank = tmp_path / "rank"
+    rank.write_text(TELLS_SIGNALS)
+    rank.chmod(0o700)
+    told = tmp_path / "rank.told"
+    told.touch()
+    with Lab(LabSettings(directory=tmp_path / "lab", nodes=1, cgroup=cgroup)) as lab:
+        words = " ".join(container.prefix([Mount(str(tmp_path), str(tmp_path), False, "")]))
+        step = subprocess.Popen(
+            ["bash", "-c", f"IMAGE=/; exec srun --job-name=told {words} {rank}"],
+            cwd=tmp_path,
+            env=os.environ | lab.environment,
+        )
+        for name in ("listens", "SIGUSR2", "SIGTERM"):
+            if name != "listens":
+                lab.run("scancel", f"--signal={name}", "--name=told")
+            assert wait_until(lambda name=name: name in told.read_text(), step, 30)
+        assert step.wait(30) == 85
+    if cgroup:
+        assert told.read_text().split() == ["listens", "SIGUSR2", "SIGTERM"]

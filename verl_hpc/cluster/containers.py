@@ -10,14 +10,20 @@ from pydantic import AfterValidator, Field
 
 from verl_hpc.cluster.mounts import Mount, check_mount
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
+from verl_hpc.cluster.shell import expandable, literal
 from verl_hpc.config.base import Section
 
 IMAGE = "$IMAGE"
 """The script's variable that holds `Container.image`."""
 
-# Slurm's warning signal goes to every process of a step, so to wrappers, too. One that died of it
-# would take the step's exit status with it; Python installs its own handlers and is not affected.
-_DEAF = ["env", "--ignore-signal=USR2,TERM"]
+# A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
+# cgroup, "inherited processes will only get SIGKILL" (proctrack_cgroup.c). Where it does not, it
+# signals all of them, bubblewrap included, which would die of it.
+_PASS_ON = """\
+pass_on() { kill -"$1" $(</proc/$!/task/$!/children); }
+trap "pass_on USR2" USR2; trap "pass_on TERM" TERM
+(trap "" USR2 TERM; exec "$@") <&0 &
+until wait $!; [ ! -e /proc/$! ]; do :; done; wait $!"""
 
 
 class Container(Protocol):
@@ -38,7 +44,7 @@ class Container(Protocol):
         """Options of srun; `names` are the variables that must reach the ranks."""
 
     def prefix(self, mounts: Sequence[Mount]) -> list[str]:
-        """Words before the command that srun starts."""
+        """Words before the command that srun starts, quoted for the shell."""
 
 
 MountText = Annotated[str, AfterValidator(check_mount)]
@@ -125,7 +131,8 @@ class ApptainerConfig(Section):
     def prefix(self, mounts: Sequence[Mount]) -> list[str]:
         driver = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[self.gpu]
         binds = [word for mount in mounts for word in ("--bind", mount.text)]
-        return [self.program, "exec", *driver, *binds, "--pwd", "$PWD", *self.options, IMAGE]
+        words = [self.program, "exec", *driver, *binds, "--pwd", "$PWD", *self.options, IMAGE]
+        return [expandable(word) for word in words]
 
 
 class BwrapConfig(Section):
@@ -146,11 +153,12 @@ class BwrapConfig(Section):
         return []
 
     def prefix(self, mounts: Sequence[Mount]) -> list[str]:
-        words = [*_DEAF, "bwrap", "--ro-bind", IMAGE, "/", "--dev-bind", "/dev", "/dev"]
+        words = ["bwrap", "--ro-bind", IMAGE, "/", "--dev-bind", "/dev", "/dev"]
         words += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
         for mount in mounts:
             words += ["--ro-bind" if mount.read_only else "--bind", mount.source, mount.target]
-        return [*words, "--chdir", "$PWD", "--"]
+        words += ["--chdir", "$PWD", "--"]
+        return ["bash", "-c", literal(_PASS_ON), "bwrap", *map(expandable, words)]
 
 
 ContainerConfig = Annotated[

@@ -18,6 +18,8 @@ _ALWAYS = {
     # HDF5 locks fail on Lustre and NFS; one rank writes a file, and renames it when it is whole.
     "HDF5_USE_FILE_LOCKING": "FALSE",
 }
+# In an image, what whoever submits has installed at home must not shadow the image's packages.
+_IN_IMAGE = {"PYTHONNOUSERSITE": "1"}
 # Compilers that many ranks run at once; on a network file system their caches get stale handles.
 _CACHES = {
     "TRITON_CACHE_DIR": f"{CACHE}/triton",
@@ -38,10 +40,11 @@ _OFFLINE = {
 def rank_environment(request: Request) -> list[Setting]:
     """Everything that the script exports, in order; the site's own values win."""
     profile, site = request.profile, request.profile.site
-    settings = _defaults(_ALWAYS)
+    in_image = site.container.image is not None
+    settings = _defaults(_ALWAYS | (_IN_IMAGE if in_image else {}))
     if site.code == "snapshot":
         code = "$PWD" if request.standalone else "$RUN/job/code"
-        path = f"{code}${{PYTHONPATH:+:$PYTHONPATH}}"
+        path = code if in_image else f"{code}${{PYTHONPATH:+:$PYTHONPATH}}"
         settings.append(Setting("PYTHONPATH", path, profile.origin("code")))
     # srun reads this one, where a site's wrapper drops its --cpus-per-task.
     cores = profile.origin("cores_per_node")

@@ -139,6 +139,16 @@ def test_which_code_ranks_run(tmp_path):
     assert values(standalone.environment)["PYTHONPATH"].startswith("$PWD")
 
 
+@pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap"])
+def test_packages_of_whoever_submits_do_not_shadow_those_of_the_image(tmp_path, kind):
+    inside = values(plan(tmp_path, container=CONTAINERS[kind]).environment)
+    assert (inside["PYTHONNOUSERSITE"], inside["PYTHONPATH"]) == ("1", "$RUN/job/code")
+    # Without an image they may be all that there is.
+    bare = values(plan(tmp_path).environment)
+    assert "PYTHONNOUSERSITE" not in bare
+    assert bare["PYTHONPATH"].endswith("${PYTHONPATH:+:$PYTHONPATH}")
+
+
 def test_passed_variables_have_a_name_and_no_value(tmp_path):
     job = plan(tmp_path, pass_environment=["WANDB_API_KEY"])
     assert values(job.passed) == {"WANDB_API_KEY": None}
@@ -177,9 +187,9 @@ def test_apptainer_without_nvidia(tmp_path, gpu, flag):
     assert "--nv" not in job.prefix
 
 
-def test_bwrap_survives_the_warning_signal(tmp_path):
+def test_bwrap_mounts_and_changes_directory(tmp_path):
     words = " ".join(plan(tmp_path, container=CONTAINERS["bwrap"]).prefix)
-    assert words.startswith("env --ignore-signal=USR2,TERM bwrap --ro-bind")
+    assert "bwrap --ro-bind $IMAGE /" in words.replace('"', "")
     assert '--bind "$PWD" "$PWD"' in words
     assert "--ro-bind /data /in" in words
     assert words.endswith('--chdir "$PWD" --')

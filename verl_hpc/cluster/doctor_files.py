@@ -12,7 +12,6 @@ from pathlib import Path
 import verl_hpc
 from verl_hpc.cluster.checks import inputs, is_file, outside
 from verl_hpc.cluster.job import Job
-from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.quota import Quota, read_quotas
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.verdict import Verdict, fails, ok, unknown
@@ -34,10 +33,12 @@ import verl_hpc
 from importlib import metadata
 found = {}
 for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        found[name] = None
+    found[name] = None
+    for distribution in (name, name + "-cpu"):
+        try:
+            found[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            pass
 print(json.dumps({"version": sys.version.split()[0], "found": found}))
 """
 
@@ -111,9 +112,9 @@ def check_image(request: Request) -> Verdict:
     return ok("container", f"{container.kind}: {image}")
 
 
-def check_python(profile: Profile) -> Verdict:
+def check_python(request: Request, *, has_config: bool) -> Verdict:
     """The interpreter of the ranks can import this package, and has the others installed."""
-    site = profile.site
+    site = request.profile.site
     if site.container.image is not None:
         return unknown("python", f"{site.python} is inside the container; --nodes tries it")
     environ = dict(os.environ)
@@ -138,14 +139,23 @@ def check_python(profile: Profile) -> Verdict:
             return unknown("python", f"{python}: {reason}; the job's setup may change that")
         todo = "set python in the site profile, or what setup: must load first"
         return fails("python", f"{python} cannot import verl_hpc: {reason}", todo)
-    return _python_verdict(profile, python, json.loads(done.stdout))
+    needed = list(_needed(request, has_config))
+    return _python_verdict(python, needed, json.loads(done.stdout))
 
 
-def _python_verdict(profile: Profile, python: str, answer: dict) -> Verdict:
+def _needed(request: Request, has_config: bool) -> Iterator[str]:
+    yield from ("torch", "megatron-core", "h5py")
+    if request.profile.site.mpi != "none":
+        yield "mpi4py"
+    config = request.config
+    if has_config and config.recipe != "sft" and config.rollout.engine == "vllm":
+        yield "vllm"
+
+
+def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
     found = answer["found"]
     shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     text = f"{python} {answer['version']} with {shown or 'none of our packages'}"
-    needed = ["torch", "megatron-core", "h5py", *([] if profile.site.mpi == "none" else ["mpi4py"])]
     missing = [name for name in needed if found[name] is None]
     if missing:
         todo = "install them, or set python in the site profile to an interpreter that has them"
@@ -174,4 +184,8 @@ def _model(name: str, path: Path) -> Verdict:
         return fails(name, str(error), "every file of the model must be here: nodes download none")
     if not any(path.glob("tokenizer*")):
         return fails(name, f"{path} has no tokenizer", "set model.tokenizer, or copy it there")
-    return ok(name, f"{path}: {architecture.num_parameters / 1e9:,.2f} B parameters")
+    return ok(name, f"{path}: {_large(architecture.num_parameters)} parameters")
+
+
+def _large(number: int) -> str:
+    return f"{number / 1e9:,.2f} billion" if number >= 1e8 else f"{number / 1e6:,.2f} million"

@@ -35,7 +35,7 @@ def inputs(directory, *overrides, **fields):
 def test_a_model_that_is_whole(here):
     verdict = inputs(here)["model.path"]
     assert verdict.state == "ok"
-    assert "B parameters" in verdict.found
+    assert "million parameters" in verdict.found
 
 
 def test_a_model_that_is_not_there(tmp_path):
@@ -159,11 +159,17 @@ def fake_python(directory: Path, text: str) -> str:
     return str(path)
 
 
+def python_verdict(directory: Path, *overrides, has_config=True, **fields):
+    asked = request(directory, *overrides, site=profile(directory, **fields))
+    return check_python(asked, has_config=has_config)
+
+
 def test_this_python(tmp_path):
     """It has everything, as it runs these tests."""
-    verdict = check_python(profile(tmp_path, python=sys.executable))
+    verdict = python_verdict(tmp_path, python=sys.executable)
     assert verdict.state == "ok", verdict
-    assert "torch" in verdict.found
+    for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
+        assert f"{name} " in verdict.found
 
 
 @pytest.mark.parametrize(
@@ -179,29 +185,44 @@ def test_this_python(tmp_path):
 )
 def test_a_python_that_cannot(tmp_path, text, state, words):
     python = fake_python(tmp_path, text)
-    verdict = check_python(profile(tmp_path, python=python))
+    verdict = python_verdict(tmp_path, python=python)
     assert verdict.state == state
     assert words in verdict.found
-    assert (
-        check_python(profile(tmp_path, python=python, setup=["module load x"])).state == "unknown"
-    )
+    loaded = python_verdict(tmp_path, python=python, setup=["module load x"])
+    assert loaded.state == "unknown"
 
 
 def test_a_python_that_is_not_there(tmp_path):
-    verdict = check_python(profile(tmp_path, python=str(tmp_path / "none")))
+    verdict = python_verdict(tmp_path, python=str(tmp_path / "none"))
     assert verdict.state == "fails"
     assert "No such file" in verdict.found
 
 
-def test_a_python_without_our_packages(tmp_path):
-    answer = {"version": "3.12.1", "found": dict.fromkeys(("torch", "mpi4py", "h5py", "vllm"))}
-    answer["found"] |= {"torch": "2.0", "megatron-core": "0.1", "h5py": "3"}
-    site = profile(tmp_path, python=fake_python(tmp_path, f"echo '{json.dumps(answer)}'"))
-    verdict = check_python(site)
-    assert verdict.state == "fails"
-    assert "without mpi4py" in verdict.found
+@pytest.mark.parametrize(
+    "missing, overrides, fields, words",
+    [
+        ("mpi4py", (), {}, "without mpi4py"),
+        ("mpi4py", (), {"mpi": "none"}, ""),
+        ("vllm", (), {}, "without vllm"),
+        ("vllm", ("rollout.engine=hf",), {}, ""),
+    ],
+)
+def test_a_python_without_our_packages(tmp_path, missing, overrides, fields, words):
+    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
+    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | {missing: None}}
+    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    verdict = python_verdict(tmp_path, *overrides, python=python, **fields)
+    assert verdict.state == ("fails" if words else "ok")
+    assert words in verdict.found
+
+
+def test_without_a_configuration_vllm_may_be_missing(tmp_path):
+    answer = {"version": "3", "found": dict.fromkeys(("torch", "mpi4py", "megatron-core"), "1")}
+    answer["found"] |= {"h5py": "3", "vllm": None}
+    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    assert python_verdict(tmp_path, has_config=False, python=python).state == "ok"
 
 
 def test_a_python_inside_a_container(tmp_path):
-    site = profile(tmp_path, container={"kind": "apptainer", "image": "a.sif"})
-    assert check_python(site).state == "unknown"
+    inside = {"kind": "apptainer", "image": "a.sif"}
+    assert python_verdict(tmp_path, container=inside).state == "unknown"

@@ -1,6 +1,6 @@
 """What a submission leaves in the run directory, below job/: enough to know, and to do it again.
 
-job/config.yaml      the resolved configuration, which the ranks read
+job/config.yaml      the resolved configuration, which the ranks read; the doctor has none
 job/site.yaml        the resolved site profile
 job/job.sbatch       the script
 job/dry_run.txt      every value with its origin
@@ -50,7 +50,8 @@ def write_job(request: Request, script: str, report: str) -> Path:
         # Slurm drops the output of a job whose log directory is missing, without a word.
         (job / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
         (job / ENDED).unlink(missing_ok=True)
-        (job / "config.yaml").write_text(dump_config(request.config), encoding="utf-8")
+        if request.program == "train":
+            (job / "config.yaml").write_text(dump_config(request.config), encoding="utf-8")
         profile = yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False)
         (job / "site.yaml").write_text(profile, encoding="utf-8")
         (job / "job.sbatch").write_text(script, encoding="utf-8")

@@ -46,11 +46,13 @@ def named_runs(directory: Path) -> dict[str, Path]:
 def find_run(word: str, below: Path = RUNS) -> Path:
     """The run that a word means: a run directory, or the name of one in `below`.
 
+    The doctor's directory has no run, but logs and a job; it is found by its name alone.
+
     Raises:
         ConfigError: there is none; the nearest names are given.
     """
     for path in (Path(word), below / word):
-        if is_run(path):
+        if is_run(path) or (path / "job" / "site.yaml").is_file():
             return path
     raise ConfigError(f"{word}: {_reason(word, below)}")
 

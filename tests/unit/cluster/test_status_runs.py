@@ -57,6 +57,14 @@ def test_a_word_is_a_path_or_a_name(here):
         assert find_run(word).resolve() == run
 
 
+def test_the_doctors_directory_has_logs_and_is_no_run(here):
+    job = here / "runs/doctor/job"
+    job.mkdir(parents=True)
+    (job / "site.yaml").write_text("name: here\n")
+    assert list(runs_below(here / "runs")) == []
+    assert find_run("doctor").resolve() == job.parent
+
+
 @pytest.mark.parametrize(
     "word, answer",
     [

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+
+REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
+"""What a reward function is called; those of the user are files."""
+
+
+def _reward_function(name: str) -> str:
+    if name in REWARD_FUNCTIONS or ":" in name:
+        return name
+    near = difflib.get_close_matches(name, REWARD_FUNCTIONS, n=3, cutoff=0.5)
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(REWARD_FUNCTIONS)};"
+    )
+    raise ValueError(f"no such function; {hint} your own is named path/to/file.py:function")
 
 
 class FilesConfig(Section):
@@ -56,8 +70,8 @@ class DataConfig(Section):
 class RewardConfig(Section):
     """The scorer."""
 
-    function: str = "auto"
-    """A registered name, path/to/file.py:function, or auto: by each row's data_source."""
+    function: Annotated[str, AfterValidator(_reward_function)] = "auto"
+    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source."""
     options: dict[str, Any] = {}
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
@@ -49,8 +48,8 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
     """The function `config` names, with its options bound.
 
     Raises:
-        RewardError: an unknown name, a file or function that cannot be loaded, or options that
-            the function does not take.
+        RewardError: a file or function that cannot be loaded, or options that the function does
+            not take.
     """
     function = _find(config.function)
     call = dict.fromkeys(("data_source", "solution_str", "ground_truth", "extra_info"))
@@ -70,15 +69,7 @@ def _find(name: str) -> RewardFunction:
         return score_by_data_source
     if name in BUILT_IN:
         return BUILT_IN[name]
-    if ":" in name:
-        return load_function(name)
-    known = ["auto", *BUILT_IN]
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-    raise RewardError(
-        f"reward.function = {name}: no such function; {hint} "
-        "Your own is named path/to/file.py:function"
-    )
+    return load_function(name)
 
 
 def score_by_data_source(

@@ -109,3 +109,17 @@ def test_the_critic_learns_faster_than_the_actor():
     config = parse(recipe="ppo")
     assert config.critic.optimizer.lr == 1e-5
     assert config.optimizer.lr == 1e-6
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("gsm8", "reward.function = 'gsm8': no such function; did you mean gsm8k?"),
+        ("zzz", "known: auto, exact_match, gsm8k, math, reasoning_gym; your own is named"),
+        ("my/reward.py", "path/to/file.py:function"),
+    ],
+)
+def test_a_reward_function_that_is_not_known(name, words):
+    with pytest.raises(ConfigError) as raised:
+        parse(reward__function=name)
+    assert words in str(raised.value)

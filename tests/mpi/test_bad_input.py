@@ -149,9 +149,9 @@ def test_a_reward_function_that_cannot_be_found(here, configure):
     config = configure(
         recipe="grpo",
         rollout={"num_samples": 2, "max_prompt_tokens": 64, "max_response_tokens": 64},
-        reward={"function": "gsm8"},
+        reward={"function": "gone.py:score"},
     )
-    refused(here, config, RewardError, "no such function; did you mean gsm8k")
+    refused(here, config, RewardError, "no file gone.py")
 
 
 def test_fp8_without_a_gpu(here, configure):

@@ -109,7 +109,7 @@ def outside(request: Request, job: Job, name: str, path: str) -> Path:
         ConfigError: no mount shows it to the ranks.
     """
     inside = Path(os.path.normpath(request.directory / path))
-    for mount in job.mounts:
+    for mount in reversed(job.mounts):  # a later one lies on top
         if mount.covers(str(inside)):
             return Path(mount.source) / inside.relative_to(mount.target)
     always = (request.directory, request.run_directory)

@@ -104,13 +104,15 @@ def _mounts(request: Request) -> list[Mount]:
     site, profile = request.profile.site, request.profile
     if site.container.image is None:
         return []
-    mounts = [Mount("$PWD", "$PWD", False, DEFAULT)]
+    scratch = site.node_scratch
+    mounts = [Mount(scratch, scratch, False, profile.origin("node_scratch"))]
+    origin = profile.origin("container.mounts")
+    mounts += [parse_mount(text, origin) for text in site.container.mounts]
+    # Last, and so on top: the others may be, or hide, a directory above them.
+    mounts.append(Mount("$PWD", "$PWD", False, DEFAULT))
     if request.runs_elsewhere:
         mounts.append(Mount("$RUN", "$RUN", False, request.origin("directory")))
-    scratch = site.node_scratch
-    mounts.append(Mount(scratch, scratch, False, profile.origin("node_scratch")))
-    origin = profile.origin("container.mounts")
-    return [*mounts, *(parse_mount(text, origin) for text in site.container.mounts)]
+    return mounts
 
 
 def _command(request: Request) -> tuple[str, ...]:

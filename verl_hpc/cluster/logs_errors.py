@@ -23,6 +23,8 @@ _STARTS = (
     re.compile(r"verl_hpc: rank \d+ of \d+ on \S+ failed in .*:$"),
     re.compile(rf"({'|'.join(_OURS)}): "),
     re.compile(re.escape(_TRACEBACK)),
+    # A container that did not start: bubblewrap, Apptainer.
+    re.compile(r"bwrap: |FATAL: "),
     _SLURM,
 )
 # What follows a report: words of other programs about the end of the job, or our next message.
@@ -46,7 +48,7 @@ class Failure:
 
 def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
     """The report of the rank that failed first; without one, an error that all ranks raised, the
-    first traceback, or what Slurm says.
+    first traceback, what a container's runtime says, or Slurm.
 
     Logs have no times. Ranks that fail of one cause agree on who prints the report, so that there
     is one; of several, it is the one of the first node.

@@ -95,7 +95,8 @@ def _short(error: ClusterError) -> str:
 
 def _queue(job_ids: Sequence[str], run: Runner) -> dict[str, QueuedJob]:
     words = ["squeue", "--array", "--noheader", f"--jobs={','.join(job_ids)}"]
-    words.append("--format=%i|%T|%r|%S")
+    # For some minutes it also knows the jobs that are over, where no accounts are kept.
+    words += ["--states=all", "--format=%i|%T|%r|%S"]
     try:
         text = run(words)
     except ClusterError as error:

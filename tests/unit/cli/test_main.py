@@ -1,11 +1,13 @@
 """The command line as a whole: verbs, help, and what the login node must not import."""
 
+import os
 import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.unit.cluster.requests import ROOT
 from verl_hpc.cli.main import VERBS, main
 
 HEAVY = {"torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers"}
@@ -148,3 +150,13 @@ def test_overrides_may_stand_between_options(tmp_path, capsys):
     words = ["--config", "no.yaml", "seed=1", "--cluster", "c", "steps=2", "--time", "1"]
     assert main(["submit", *words, "--nodes", "1"]) == 1
     assert "--cluster c: no such file" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "verl_hpc", "doctor", "--cluster", ROOT / "slurm/lab.yaml"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode in (0, 1), "what the checks have found"
+    assert done.stderr == ""

@@ -102,7 +102,7 @@ def test_what_no_mount_shows(here, tmp_path_factory):
         site=profile(here, container=container, node_scratch="/local"),
     )
     assert "no mount shows it" in message
-    assert "mounted are $PWD, /local" in message
+    assert "mounted are /local, $PWD" in message
     assert "container.mounts" in message
 
 
@@ -114,6 +114,15 @@ def test_mounts_are_followed_to_the_host(here, tmp_path_factory):
     asked = request(here, "model.path=/models/tiny", site=site)
     check_paths(asked, plan_job(asked))
     assert f"{models}/big does not exist" in refusal(here, "model.path=/models/big", site=site)
+
+
+def test_of_mounts_inside_each_other_the_later_counts(here, tmp_path_factory):
+    models, better = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("better")
+    (better / "tiny").mkdir()
+    mounts = [f"{models}:/models:ro", f"{better}:/models/better"]
+    site = profile(here, container={"kind": "pyxis", "image": "registry#x", "mounts": mounts})
+    asked = request(here, "model.path=/models/better/tiny", site=site)
+    check_paths(asked, plan_job(asked))
 
 
 def test_what_containers_show_without_a_mount(here, monkeypatch, tmp_path_factory):

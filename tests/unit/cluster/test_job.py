@@ -163,7 +163,7 @@ def test_pyxis_is_options_of_srun(tmp_path):
                pass_environment=["HF_TOKEN"])  # fmt: skip
     options = values(job.srun)
     assert options["container-image"] == "$IMAGE"
-    assert options["container-mounts"] == "$PWD:$PWD,/tmp:/tmp,/data:/data:ro"
+    assert options["container-mounts"] == "/tmp:/tmp,/data:/data:ro,$PWD:$PWD"
     assert options["container-workdir"] == "$PWD"
     assert "no-container-mount-home" in options
     names = options["container-env"].split(",")
@@ -175,7 +175,7 @@ def test_pyxis_is_options_of_srun(tmp_path):
 def test_apptainer_is_words_before_the_command(tmp_path):
     words = " ".join(plan(tmp_path, container=CONTAINERS["apptainer"]).prefix)
     assert words == (
-        'apptainer exec --nv --bind "$PWD:$PWD" --bind /tmp:/tmp --bind /data:/data --pwd "$PWD" '
+        'apptainer exec --nv --bind /tmp:/tmp --bind /data:/data --bind "$PWD:$PWD" --pwd "$PWD" '
         '"$IMAGE"'
     )
 
@@ -193,6 +193,13 @@ def test_bwrap_mounts_and_changes_directory(tmp_path):
     assert '--bind "$PWD" "$PWD"' in words
     assert "--ro-bind /data /in" in words
     assert words.endswith('--chdir "$PWD" --')
+
+
+def test_what_a_run_writes_to_is_on_top_of_what_the_site_mounts(tmp_path):
+    """A profile may show a whole project read-only, the checkout and the run's directory in it."""
+    container = {**CONTAINERS["bwrap"], "mounts": ["/scratch/project:/scratch/project:ro"]}
+    targets = [mount.target for mount in plan(tmp_path, container=container).mounts]
+    assert targets.index("/scratch/project") < targets.index("$PWD")
 
 
 def test_no_container_mounts_nothing(tmp_path):

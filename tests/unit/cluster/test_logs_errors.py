@@ -144,6 +144,15 @@ def test_what_srun_says_in_the_batch_scripts_log(attempt):
     assert first_error(attempt, rank=1) is None
 
 
+@pytest.mark.parametrize(
+    "words", ["bwrap: Can't mkdir parents for /x: Read-only file system", "FATAL:   no such image"]
+)
+def test_a_container_that_does_not_start(attempt, words):
+    write(attempt, "n0", (1, words), "srun: error: n0: task 1: Exited with exit code 1")
+    failure = first_error(attempt)
+    assert (failure.rank, failure.lines[0]) == (1, words)
+
+
 def test_logs_without_an_error(attempt):
     assert first_error(attempt) is None
     write(attempt, "n0", (0, "ValueError: is no start of a line of ours"), (1, "ConfigError"))

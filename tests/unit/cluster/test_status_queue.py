@@ -29,7 +29,7 @@ def test_a_job_that_waits(run, tmp_path, monkeypatch):
     answer = ask_slurm(run, ["4711"])
     assert answer.jobs == {"4711": QueuedJob("PENDING", "Priority", "2027-01-15T09:00:00")}
     assert answer.problem == ""
-    assert calls(log) == ["squeue --array --noheader --jobs=4711 --format=%i|%T|%r|%S"]
+    assert calls(log) == ["squeue --array --noheader --jobs=4711 --states=all --format=%i|%T|%r|%S"]
 
 
 def test_what_slurm_leaves_open_is_left_out(run, tmp_path, monkeypatch):

@@ -163,6 +163,21 @@ def read_step(environ: Mapping[str, str]) -> Step:
     )
 
 
+def check_address(host: str) -> None:
+    """Refuse a name that means nothing here: torch would try it until its timeout.
+
+    Raises:
+        LaunchError: it does not resolve.
+    """
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise LaunchError(
+            f"{host}, the node of rank 0, has no address on {socket.gethostname()}: {error}; ranks "
+            "in a container may need mounts of the node's /etc/hosts and /etc/resolv.conf"
+        ) from None
+
+
 def expand_counts(text: str) -> list[int]:
     """Slurm's tasks by node: `4(x2),3` gives 4, 4 and 3.
 
@@ -195,7 +210,8 @@ class SlurmBootstrap:
         """Meet at the store.
 
         Raises:
-            LaunchError: the port is taken, nobody answers there, or another job does.
+            LaunchError: the first node has no address, the port is taken, nobody answers there, or
+                another job does.
         """
         from verl_hpc.runtime.gloo_channel import GlooChannel
 
@@ -216,6 +232,7 @@ class SlurmBootstrap:
 
         step = self._step
         host = "127.0.0.1" if len(step.hosts) == 1 else step.hosts[0]
+        check_address(host)
         port = int(environment.setting(PORT, str(step.port)))
         name = f"{step.job}.{step.step}"
         try:

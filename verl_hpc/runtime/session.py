@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from verl_hpc.runtime import environment, gloo
-from verl_hpc.runtime.bootstrap import Bootstrap, Kind, choose
+from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
 from verl_hpc.runtime.watchdog import Watchdog
@@ -64,7 +64,7 @@ def session(
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
 
     Raises:
-        LaunchError, ClusterError: as `choose` and `read_world`.
+        LaunchError, ClusterError: as `choose`, `read_world` and `start_torch`.
     """
     job = choose(bootstrap, collective_timeout_s)
     reporter = FailureReporter(job.rank, job.size, socket.gethostname())
@@ -93,19 +93,23 @@ def start_torch(
 
     Returns:
         A function that opens one more connection to the job's store.
+
+    Raises:
+        LaunchError: rank 0's node has no address on one of the others.
     """
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(threads)
     timeout = timedelta(seconds=timeout_s)
-    address = "127.0.0.1" if world.num_nodes == 1 else world.host
+    address = control.broadcast("127.0.0.1" if world.num_nodes == 1 else world.host)
+    control.together(lambda: check_address(address))
     master = None
     if world.rank == 0:
         master = dist.TCPStore(
             address, 0, world.size, is_master=True, wait_for_workers=False, timeout=timeout
         )
-    address, port = control.broadcast((address, master.port) if master else None)
+    port = control.broadcast(master.port if master else None)
     environment.announce_world(world, address, port)
     environment.choose_compiler(world)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import LaunchError
-from verl_hpc.runtime.bootstrap import expand_counts, read_step
+from verl_hpc.runtime.bootstrap import check_address, expand_counts, read_step
 
 STEP = {
     "SLURM_JOB_ID": "4711",
@@ -55,3 +55,9 @@ def test_ports_differ_between_the_jobs_and_steps_of_a_node():
     assert len(set(ports)) == len(ports)
     assert 20000 <= min(ports) <= max(ports) < 32000
     assert read_step(STEP).port == read_step(STEP | {"SLURM_PROCID": "0"}).port
+
+
+def test_a_node_that_has_no_address_here_is_told_at_once():
+    check_address("localhost")
+    with pytest.raises(LaunchError, match=r"nowhere\.invalid, the node of rank 0, .*/etc/hosts"):
+        check_address("nowhere.invalid")

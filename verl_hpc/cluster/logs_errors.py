@@ -17,7 +17,7 @@ _OURS = sorted(
     if isinstance(value, type) and issubclass(value, VerlHpcError)
 )
 _TRACEBACK = "Traceback (most recent call last):"
-_SLURM = re.compile(r"(srun|slurmstepd): error: ")
+_SLURM = re.compile(r"(srun|slurmstepd(-\S+)?): error: ")
 # The most telling first: a traceback that a library merely logs may stand before our own report.
 _STARTS = (
     re.compile(r"verl_hpc: rank \d+ of \d+ on \S+ failed in .*:$"),
@@ -28,7 +28,7 @@ _STARTS = (
     _SLURM,
 )
 # What follows a report: words of other programs about the end of the job, or our next message.
-_ENDS = re.compile(r"verl_hpc: |Abort\(|application called MPI_Abort|srun: |slurmstepd: ")
+_ENDS = re.compile(r"verl_hpc: |Abort\(|application called MPI_Abort|srun: |slurmstepd(-\S+)?: ")
 _MOST_LINES = 400
 _AFTER_A_FRAME = 20
 """Lines in which an exception's message, or the next frame of a chain of exceptions, comes."""

@@ -123,13 +123,12 @@ def test_a_report_has_an_end_whatever_follows(attempt, reports):
     assert len(first_error(attempt).lines) == 400
 
 
-def test_a_rank_that_was_killed_says_nothing_but_slurm_does(attempt):
-    write(attempt, "n0", (0, "step 1"), "slurmstepd: error: Detected 1 oom_kill event")
+@pytest.mark.parametrize("who", ["slurmstepd", "slurmstepd-n0"])
+def test_a_rank_that_was_killed_says_nothing_but_slurm_does(attempt, who):
+    words = f"{who}: error: Detected 1 oom_kill event"
+    write(attempt, "n0", (0, "step 1"), words)
     failure = first_error(attempt)
-    assert (failure.rank, failure.lines) == (
-        None,
-        ("slurmstepd: error: Detected 1 oom_kill event",),
-    )
+    assert (failure.rank, failure.lines) == (None, (words,))
 
 
 def test_what_srun_says_in_the_batch_scripts_log(attempt):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+from verl_hpc.config.explain import near_or_all
 
 REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
 """What a reward function is called; those of the user are files."""
@@ -16,11 +16,9 @@ REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
 def _reward_function(name: str) -> str:
     if name in REWARD_FUNCTIONS or ":" in name:
         return name
-    near = difflib.get_close_matches(name, REWARD_FUNCTIONS, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(REWARD_FUNCTIONS)};"
-    )
-    raise ValueError(f"no such function; {hint} your own is named path/to/file.py:function")
+    hint = near_or_all(name, REWARD_FUNCTIONS)
+    end = "" if hint.endswith("?") else ";"
+    raise ValueError(f"no such function; {hint}{end} your own is named path/to/file.py:function")
 
 
 class FilesConfig(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,13 @@ def explain(
     return "\n".join(f"  {_line(detail, model, tagged)}" for detail in error.errors())
 
 
+def near_or_all(word: str, known: Iterable[str], what: str = "known") -> str:
+    """Names that a misspelt word may mean, as a question; where none is near, all there are."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(names)}"
+
+
 def _line(
     detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> str:
@@ -29,9 +36,7 @@ def _line(
     name = ".".join(str(part) for part in (*(s for s in sections if s not in tagged), field))
     if detail["type"] == "extra_forbidden":
         known = _fields_below(sections, model, tagged)
-        near = difflib.get_close_matches(str(field), known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        return f"{name}: no such setting; {hint}"
+        return f"{name}: no such setting; {near_or_all(str(field), known)}"
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
     if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):

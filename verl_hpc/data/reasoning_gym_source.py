@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.data import ReasoningGymConfig
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
 
@@ -54,8 +54,7 @@ def _create(config: ReasoningGymConfig) -> ProceduralDataset:
 
     task = config.task
     if task not in DATASETS:
-        near = difflib.get_close_matches(task, DATASETS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"tasks: {', '.join(DATASETS)}"
+        hint = near_or_all(task, DATASETS, "tasks")
         raise DataError(f"reasoning-gym has no task {task!r}; {hint}")
     if task in HASH_ORDERED_TASKS and sys.flags.hash_randomization:
         raise DataError(

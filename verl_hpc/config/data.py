@@ -41,8 +41,16 @@ class ReasoningGymConfig(Section):
     kind: Literal["reasoning_gym"] = "reasoning_gym"
     task: str
     """Name of a reasoning-gym data set, such as chain_sum."""
-    size: Positive
+    size: Annotated[int, Field(ge=1, le=100_000_000)]
+    """Rows of the split."""
     seed: NonNegative = 0
+    split: Literal["all", "train", "evaluation"] = "all"
+    """Which questions: a hash of a question's text says whether it belongs to train or to
+    evaluation, whatever the seed. No question of train occurs in evaluation, and no question
+    occurs in evaluation twice."""
+    evaluation_share: Annotated[float, Field(ge=0.001, le=0.999)] = 0.1
+    """Share of all questions that belong to evaluation; the same in every run that is to be
+    compared."""
     options: dict[str, Any] = {}
     """Settings of the task, such as {min_terms: 2, max_terms: 2}."""
     template: Annotated[str, Field(pattern=r"\{question\}")] = "{question}"

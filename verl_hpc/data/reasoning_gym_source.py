@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
-from typing import TYPE_CHECKING
+from array import array
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.data import ReasoningGymConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.split import digest, is_held_out, plain
 from verl_hpc.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,24 +23,44 @@ HASH_ORDERED_TASKS = frozenset(
 """Tasks that draw from a set of strings, whose order each Python process chooses anew."""
 
 
-class ReasoningGymSource:
-    """Row i is the i-th problem of a task, the same on every rank and in every run.
+UNLUCKY = 40.0
+"""A row of a split is looked for until the chance of having missed it is exp(-40)."""
 
+
+class ReasoningGymSource:
+    """Row i follows from the settings and i, the same on every rank and in every run.
+
+    ==========  ==================================================================
+    split       row i of n
+    ==========  ==================================================================
+    all         entry i of the task
+    train       the first of entries i, i + n, i + 2n, ... that is not held out
+    evaluation  the i-th entry that is held out and whose question is new
+    ==========  ==================================================================
+
+    So a row of train is found without those before it; evaluation is searched when it is opened.
     `extra` of a problem is reasoning-gym's entry, with the task's options beside it: all that its
     own scorer needs.
     """
 
     def __init__(self, config: ReasoningGymConfig) -> None:
         self._config = config
-        self._dataset = _create(config)
+        self._num_entries = config.size * _entries_per_row(config)
+        self._dataset = _create(config, self._num_entries)
+        self._held_out = self._distinct_held_out() if config.split == "evaluation" else array("q")
 
     def __len__(self) -> int:
         return self._config.size
 
     def __getitem__(self, index: int) -> Problem:
+        """Generate one row.
+
+        Raises:
+            DataError: split is train, and nearly all of the task's few questions are held out.
+        """
         if not 0 <= index < self._config.size:
             raise IndexError(index)
-        entry = self._dataset[index]
+        entry = self._entry(index)
         return Problem(
             index=index,
             # Not str.format: templates may hold other braces, such as \boxed{}.
@@ -48,8 +71,54 @@ class ReasoningGymSource:
             answer=entry["answer"],
         )
 
+    def _entry(self, index: int) -> dict[str, Any]:
+        config = self._config
+        if config.split == "all":
+            return self._dataset[index]
+        if config.split == "evaluation":
+            return self._dataset[self._held_out[index]]
+        for number in range(index, self._num_entries, config.size):
+            entry = self._dataset[number]
+            if not is_held_out(entry["question"], config.evaluation_share):
+                return entry
+        raise DataError(
+            f"{self._named()} finds no question for train in row {index}: the task has few "
+            "questions, and they are held out for evaluation; widen its options, or lower "
+            f"evaluation_share = {config.evaluation_share:g}"
+        )
 
-def _create(config: ReasoningGymConfig) -> ProceduralDataset:
+    def _distinct_held_out(self) -> array[int]:
+        """Numbers of the entries that make up the evaluation split."""
+        config = self._config
+        found, seen = array("q"), set()
+        for number in range(self._num_entries):
+            question = self._dataset[number]["question"]
+            if is_held_out(question, config.evaluation_share):
+                key = digest(plain(question), size=16)
+                if key not in seen:
+                    seen.add(key)
+                    found.append(number)
+                    if len(found) == config.size:
+                        return found
+        raise DataError(
+            f"{self._named()} has only {len(found)} different questions for evaluation among "
+            f"{self._num_entries} entries, size = {config.size}; lower size, widen the task's "
+            f"options, or raise evaluation_share = {config.evaluation_share:g}"
+        )
+
+    def _named(self) -> str:
+        return f"reasoning-gym's {self._config.task} with options = {self._config.options}"
+
+
+def _entries_per_row(config: ReasoningGymConfig) -> int:
+    """How many entries are tried for each row, at most."""
+    if config.split == "all":
+        return 1
+    held_out = config.evaluation_share
+    return math.ceil(UNLUCKY / (held_out if config.split == "evaluation" else 1 - held_out))
+
+
+def _create(config: ReasoningGymConfig, num_entries: int) -> ProceduralDataset:
     from reasoning_gym.factory import DATASETS, create_dataset
 
     task = config.task
@@ -62,7 +131,7 @@ def _create(config: ReasoningGymConfig) -> ProceduralDataset:
             "would see different problems; start the job with PYTHONHASHSEED=0"
         )
     try:
-        return create_dataset(task, size=config.size, seed=config.seed, **config.options)
+        return create_dataset(task, size=num_entries, seed=config.seed, **config.options)
     except (AssertionError, AttributeError, TypeError, ValueError) as error:
         names = ", ".join(field.name for field in dataclasses.fields(DATASETS[task][1]))
         raise DataError(

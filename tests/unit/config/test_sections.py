@@ -41,6 +41,7 @@ INFINITY = float("inf")
         ("checkpoint__every", -1),
         ("data__train", {"kind": "files", "paths": []}),
         ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 1, "template": "no slot"}),
+        ("data__train", {"kind": "reasoning_gym", "task": "a", "size": 10**30}),
     ],
 )
 def test_values_out_of_bounds_are_named(name, value):

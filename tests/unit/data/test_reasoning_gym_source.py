@@ -10,6 +10,7 @@ import pytest
 from verl_hpc.config.data import ReasoningGymConfig
 from verl_hpc.data.reasoning_gym_source import HASH_ORDERED_TASKS
 from verl_hpc.data.sources import open_source
+from verl_hpc.data.split import is_held_out
 from verl_hpc.errors import DataError
 
 TWO_TERMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -52,6 +53,67 @@ def test_options_a_task_refuses_are_listed_with_those_it_has(options):
 def test_tasks_that_differ_between_processes_are_refused():
     with pytest.raises(DataError, match=r"ransom_note depends on .* PYTHONHASHSEED=0"):
         open_source(chain_sum(task="ransom_note", options={}))
+
+
+def spelled(split, **settings) -> list[str]:
+    """Questions of a task with many of them."""
+    options = {"task": "spell_backward", "options": {}, "size": 200, "split": split, **settings}
+    return [problem.extra["question"] for problem in open_source(chain_sum(**options))]
+
+
+def test_splits_share_no_question_whatever_seed_and_size():
+    held_out = [set(spelled("evaluation", seed=seed, size=100 * seed)) for seed in (1, 2, 3)]
+    for seed, size in ((1, 200), (2, 1000), (77, 500)):
+        train = spelled("train", seed=seed, size=size)
+        assert len(train) == size
+        assert not set(train) & set().union(*held_out)
+    everything = set(spelled("all", size=1000))
+    assert everything & set(spelled("train", size=1000))
+
+
+def test_evaluation_has_no_question_twice():
+    source = open_source(chain_sum(size=16, split="evaluation", seed=4))
+    assert len({problem.extra["question"] for problem in source}) == 16
+    # Without looking for new ones there would be fewer.
+    held_out = (p.extra["question"] for p in open_source(chain_sum(size=1000, seed=4)))
+    first = [question for question in held_out if is_held_out(question, 0.1)][:16]
+    assert len(set(first)) < 16
+
+
+def test_rows_of_a_split_are_found_without_those_before_them():
+    def fresh():
+        return open_source(chain_sum(size=100, seed=3, split="train"))
+
+    rows = [problem.prompt for problem in fresh()]
+    assert fresh()[99].prompt == rows[99]
+    assert [fresh()[i].index for i in (0, 50)] == [0, 50]
+    assert (
+        rows[:20] != [problem.prompt for problem in open_source(chain_sum(size=100, seed=3))][:20]
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_a_share_of_all_questions_is_held_out(share):
+    held_out = [is_held_out(f"question {i}", share) for i in range(10_000)]
+    assert abs(sum(held_out) / len(held_out) - share) < 0.2 * share
+
+
+def test_what_is_held_out_stays_so_in_later_versions_and_with_larger_shares():
+    held_out = [i for i in range(60) if is_held_out(f"{i} + {i}?", 0.1)]
+    assert held_out == [0, 14, 25, 26, 30, 52, 56]
+    assert is_held_out(" 3 +\n3?", 0.5) == is_held_out("3 + 3?", 0.5)
+    smaller, larger = ([is_held_out(str(i), share) for i in range(500)] for share in (0.1, 0.2))
+    assert all(b for a, b in zip(smaller, larger, strict=True) if a)
+
+
+def test_a_split_that_cannot_be_filled_says_how_many_there_are():
+    with pytest.raises(
+        DataError, match=r"has only \d+ different questions .* size = 100; lower size"
+    ):
+        open_source(chain_sum(size=100, split="evaluation"))
+    one = {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}
+    with pytest.raises(DataError, match=r"no question for train in row 0: .* evaluation_share"):
+        open_source(chain_sum(options=one, split="train", evaluation_share=0.999))[0]
 
 
 def problems(tasks, num_rows: int, hash_seed: int) -> dict[str, list]:

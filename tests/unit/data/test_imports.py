@@ -3,7 +3,17 @@
 import subprocess
 import sys
 
-MODULES = ("files", "order", "overlap", "prepare", "problem", "prompts", "sources", "split")
+MODULES = (
+    "files",
+    "fingerprint",
+    "order",
+    "overlap",
+    "prepare",
+    "problem",
+    "prompts",
+    "sources",
+    "split",
+)
 
 
 def test_no_module_brings_torch_transformers_or_reasoning_gym():

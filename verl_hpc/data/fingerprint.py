@@ -1,0 +1,47 @@
+"""Whether a data set is the one that a run started with."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import xxhash
+
+from verl_hpc.config.data import FilesConfig, SourceConfig
+from verl_hpc.errors import DataError
+
+CHUNK_BYTES = 1 << 20
+
+
+def fingerprint(*sources: SourceConfig) -> str:
+    """XXH3 of what decides the rows of data sets, 32 hexadecimal digits.
+
+    Of files: their bytes, in order, and the settings that choose columns and rows; where they lie
+    does not matter. Of generated problems: their settings, and the version of the library. Files
+    are read whole, so one rank asks and tells the others.
+
+    Raises:
+        DataError: a file that cannot be read.
+    """
+    digest = xxhash.xxh3_128()
+    for source in sources:
+        settings = source.model_dump(mode="json", exclude={"paths"}, exclude_defaults=True)
+        digest.update(json.dumps([source.kind, settings], sort_keys=True).encode())
+        if isinstance(source, FilesConfig):
+            for path in source.paths:
+                digest.update(_of_file(Path(path)))
+        else:
+            digest.update(version("reasoning-gym").encode())
+    return digest.hexdigest()
+
+
+def _of_file(path: Path) -> bytes:
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
+    return digest.digest()

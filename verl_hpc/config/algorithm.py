@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -43,13 +44,31 @@ class GrpoConfig(Section):
 AdvantageConfig = Annotated[GaeConfig | GrpoConfig, Field(discriminator="name")]
 
 
+KlEstimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
+
+_HARDLY = "as part of the reward it hardly pulls towards the reference, whatever the coefficient"
+_BIASED = {
+    ("loss", "k1"): "its expected gradient is zero, so that only noise is left",
+    ("loss", "abs"): "its gradient does not fade as the policy comes near the reference",
+    ("reward", "abs"): _HARDLY,
+    ("reward", "k2"): _HARDLY,
+    ("reward", "k3"): _HARDLY,
+}
+_DEFAULT_ESTIMATOR: Mapping[str, KlEstimator] = {"reward": "k1", "loss": "k3", "none": "k3"}
+_INSTEAD = {"reward": "k1 (the default)", "loss": "k3 (the default) or k2"}
+
+
 class KlConfig(Section):
     """Penalty for leaving the reference policy (the weights the run started from)."""
 
     placement: Literal["none", "reward", "loss"] = "none"
     """none computes no reference log-probs at all."""
-    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+"] = "k3"
-    """Schulman's estimators; a trailing + takes k2's gradient."""
+    estimator: KlEstimator | None = None
+    """Schulman's estimators; null takes k1 in the reward, k3 in the loss. A trailing + takes k2's
+    gradient, in the loss."""
+    allow_biased: bool = False
+    """Accept an estimator whose gradient is not that of the KL divergence where it is placed: k1
+    and abs in the loss, abs, k2 and k3 in the reward (arXiv 2512.21852, 2510.01555)."""
     coefficient: NonNegativeFinite = 0.001
     controller: Literal["fixed", "adaptive"] = "fixed"
     target: PositiveFinite = 0.1
@@ -62,6 +81,27 @@ class KlConfig(Section):
         if self.controller == "adaptive" and self.placement != "reward":
             raise ValueError("controller: adaptive needs placement: reward")
         return self
+
+    @model_validator(mode="after")
+    def _pulls_to_the_reference(self) -> KlConfig:
+        where = f"estimator: {self.estimator} with placement: {self.placement}"
+        instead = _INSTEAD.get(self.placement)
+        if self.placement == "reward" and self.estimator in ("k1+", "k3+"):
+            raise ValueError(
+                f"{where}: a reward has no gradient, and the + only changes that; choose {instead}"
+            )
+        reason = _BIASED.get((self.placement, self.estimator or ""))
+        if reason and not self.allow_biased:
+            raise ValueError(
+                f"{where}: {reason} (arXiv 2512.21852, 2510.01555); choose {instead}, or set "
+                "allow_biased: true"
+            )
+        return self
+
+    @property
+    def chosen_estimator(self) -> KlEstimator:
+        """`estimator`, or the one that goes with the placement."""
+        return self.estimator or _DEFAULT_ESTIMATOR[self.placement]
 
 
 class AlgorithmConfig(Section):

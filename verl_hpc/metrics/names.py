@@ -8,7 +8,7 @@ from dataclasses import dataclass
 SCORE = "critic/score/mean"
 """Reward as the scorer gave it."""
 REWARD = "critic/rewards/mean"
-"""Reward after the KL penalty, where there is one."""
+"""Reward that advantages are made of: the score after the KL penalty, where there is one."""
 VALIDATION = "val/score/mean"
 SFT_LOSS = "sft/loss"
 POLICY_LOSS = "actor/pg_loss"

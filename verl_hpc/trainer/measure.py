@@ -23,14 +23,14 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     if isinstance(samples, Samples):
         metrics |= _lengths(samples)
     scores = values.get("scores")
+    penalty = values.get("penalty")
     if isinstance(scores, Scores):
-        metrics |= _scores(scores)
+        metrics |= _scores(scores, penalty)
     mismatch = values.get("mismatch")
     if isinstance(mismatch, Mismatch):
         metrics["training/rollout_probs_diff_mean"] = mismatch.mean
         metrics["training/rollout_probs_diff_max"] = mismatch.max
         metrics["actor/entropy"] = mismatch.entropy
-    penalty = values.get("penalty")
     if isinstance(penalty, KlInReward):
         metrics["actor/reward_kl_penalty"] = penalty.mean
         metrics["actor/reward_kl_penalty_coeff"] = penalty.coefficient
@@ -39,8 +39,13 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def _scores(scores: Scores) -> dict[str, float]:
+def _scores(scores: Scores, penalty: KlInReward | None) -> dict[str, float]:
+    """Scores as the reward function gave them, and rewards: what a KL penalty leaves of them."""
     found = _spread("critic/score", scores.values)
+    rewards = torch.tensor(scores.values, dtype=torch.float64)
+    if penalty is not None:
+        rewards -= penalty.per_sample
+    found |= _spread("critic/rewards", rewards.tolist())
     found |= {f"reward/{name}": value for name, value in scores.extra.items()}
     if scores.num_failed:
         found["reward/num_failed"] = float(scores.num_failed)

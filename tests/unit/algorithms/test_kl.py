@@ -11,7 +11,7 @@ from tests.unit.algorithms.batches import numbers, shapes
 from verl_hpc.algorithms.kl import KlController, kl_penalty
 from verl_hpc.config.algorithm import KlConfig
 
-ESTIMATORS = KlConfig.model_json_schema()["properties"]["estimator"]["enum"]
+ESTIMATORS = ("k1", "abs", "k2", "k3", "k1+", "k3+")
 
 VALUES = {
     "k1": lambda d: d,
@@ -29,6 +29,8 @@ SLOPES = {
 
 
 def test_every_estimator_of_the_configuration_is_tested():
+    choices = KlConfig.model_json_schema()["properties"]["estimator"]["anyOf"][0]["enum"]
+    assert tuple(choices) == ESTIMATORS
     assert {name.removesuffix("+") for name in ESTIMATORS} == set(VALUES)
 
 
@@ -80,6 +82,56 @@ def test_k1_and_k3_estimate_the_divergence_and_k2_has_its_gradient():
         (gradient,) = torch.autograd.grad(terms.sum(), logits, retain_graph=True)
         same = torch.allclose(gradient, exact, rtol=1e-9, atol=1e-12)
         assert same == estimator.endswith("+"), estimator
+
+
+def expected_gradient(placement, estimator, log_p, log_q, logits):
+    """What the policy's logits are told on average, over all tokens that the policy may draw."""
+    probs, kl = log_p.exp().detach(), kl_penalty(log_p, log_q, estimator)
+    per_token = kl if placement == "loss" else kl.detach() * log_p
+    (gradient,) = torch.autograd.grad((probs * per_token).sum(), logits, retain_graph=True)
+    return gradient
+
+
+def accepted(placement, estimator, **settings):
+    try:
+        KlConfig(placement=placement, estimator=estimator, **settings)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_accepted_has_the_gradient_of_the_divergence(placement, estimator, seed):
+    """Exact gradients of a softmax policy near its reference, against that of KL(policy || ref)."""
+    generator = torch.Generator().manual_seed(seed)
+    ref = 2 * torch.randn(1000, generator=generator, dtype=torch.float64)
+    noise = torch.randn(1000, generator=generator, dtype=torch.float64)
+    logits = (ref + 0.05 * noise).requires_grad_()
+    log_p, log_q = logits.log_softmax(-1), ref.log_softmax(-1)
+    (true,) = torch.autograd.grad((log_p.exp() * (log_p - log_q)).sum(), logits, retain_graph=True)
+    found = expected_gradient(placement, estimator, log_p, log_q, logits)
+    cosine = (found @ true / (found.norm() * true.norm())).item()
+    size = (found.norm() / true.norm()).item()
+    pull = cosine * size  # the part that goes where the divergence's own gradient goes
+    if accepted(placement, estimator) or (placement == "reward" and estimator == "k1+"):
+        assert cosine > 0.99
+        assert size == pytest.approx(1, abs=0.02)
+    elif estimator == "abs" and placement == "loss":
+        assert size > 10, "it does not fade as the policy comes near"
+    else:
+        assert abs(pull) < 0.3 if estimator == "abs" else abs(pull) < 0.03
+    assert accepted(placement, estimator) == (
+        (placement, estimator)
+        in {("reward", "k1"), *(("loss", name) for name in ("k2", "k3", "k1+", "k3+"))}
+    )
+
+
+def test_the_estimator_follows_its_placement():
+    assert KlConfig(placement="reward").chosen_estimator == "k1"
+    assert KlConfig(placement="loss").chosen_estimator == "k3"
+    assert KlConfig(placement="loss", estimator="k2").chosen_estimator == "k2"
 
 
 def test_a_fixed_coefficient_stays():

@@ -98,6 +98,34 @@ def test_settings_that_contradict_each_other(changes, words):
     assert next(iter(changes)).split("__")[0] in str(caught.value), "the section is named"
 
 
+@pytest.mark.parametrize(
+    "placement, estimator, words",
+    [
+        ("loss", "k1", ["expected gradient is zero", "k3 (the default)", "k2"]),
+        ("loss", "abs", ["does not fade", "k3 (the default)"]),
+        ("reward", "k2", ["hardly", "k1 (the default)"]),
+        ("reward", "k3", ["hardly", "k1 (the default)"]),
+        ("reward", "abs", ["hardly", "k1 (the default)"]),
+    ],
+)
+def test_kl_that_does_not_pull_to_the_reference(placement, estimator, words):
+    kl = {"placement": placement, "estimator": estimator}
+    with pytest.raises(ConfigError) as caught:
+        parse(algorithm__kl=kl)
+    allowed = "allow_biased: true"
+    for word in [*words, "algorithm.kl", f"estimator: {estimator}", "arXiv 2512.21852", allowed]:
+        assert word in str(caught.value)
+    assert parse(algorithm__kl=kl | {"allow_biased": True}).algorithm.kl.estimator == estimator
+
+
+@pytest.mark.parametrize("estimator", ["k1+", "k3+"])
+def test_a_gradient_chosen_where_there_is_none(estimator):
+    kl = {"placement": "reward", "estimator": estimator, "allow_biased": True}
+    with pytest.raises(ConfigError, match=r"a reward has no gradient.*\+") as caught:
+        parse(algorithm__kl=kl)
+    assert "k1 (the default)" in str(caught.value)
+
+
 def test_settings_that_agree():
     parse(parallel__virtual_pipeline=2, parallel__pipeline_parallel=2)
     parse(parallel__sequence_parallel=True, parallel__tensor_parallel=2)

@@ -25,24 +25,29 @@ class KlInReward:
 
     per_token: list[torch.Tensor]
     """Penalty, beta times KL, of this rank's samples."""
+    per_sample: torch.Tensor
+    """Their sums, (number of samples,) float64, of all samples and on every rank."""
     mean: float
-    """Mean KL over all response tokens."""
+    """Mean over samples of a response's mean KL, which verl's controller is told."""
     coefficient: float
 
 
 def penalise(workers: Workers, samples: Samples, old: Columns, reference: Columns) -> KlInReward:
     """KL to the reference policy as a penalty on the reward, and its controller's next beta."""
-    estimator = workers.config.algorithm.kl.estimator
+    estimator = workers.config.algorithm.kl.chosen_estimator
     kl = [
         kl_penalty(o, r, estimator)
         for o, r in zip(old[OLD_LOG_PROBS], reference[REF_LOG_PROBS], strict=True)
     ]
-    zero = torch.zeros((), dtype=torch.float64, device=workers.session.device)
-    total = float(workers.reduce(sum((k.double().sum() for k in kl), zero)))
-    mean = total / max(samples.num_response_tokens, 1)
+    sums = torch.zeros(len(samples), dtype=torch.float64, device=workers.session.device)
+    for position, row in zip(old.positions, kl, strict=True):
+        sums[position] = row.double().sum()
+    sums = workers.reduce(sums).cpu()
+    lengths = torch.tensor([max(s.response_length, 1) for s in samples])
+    mean = float((sums / lengths).mean())
     beta = workers.kl.coefficient
     workers.kl.update(mean, len(samples))
-    return KlInReward([beta * k for k in kl], mean, beta)
+    return KlInReward([beta * k for k in kl], beta * sums, mean, beta)
 
 
 def group_advantages(
@@ -57,7 +62,7 @@ def group_advantages(
     assert isinstance(setting, GrpoConfig)
     totals = torch.tensor(scores.values, dtype=torch.float64)
     if penalty is not None:
-        totals -= _gather_sums(workers, samples, old, penalty)
+        totals -= penalty.per_sample
     groups = torch.tensor([s.group for s in samples])
     advantages = grpo(totals, groups, setting.normalise_by_std).float()
     rows = [
@@ -65,18 +70,6 @@ def group_advantages(
         for i, row in zip(old.positions, old[OLD_LOG_PROBS], strict=True)
     ]
     return Columns(old.positions, {ADVANTAGES: rows})
-
-
-def _gather_sums(
-    workers: Workers, samples: Samples, old: Columns, penalty: KlInReward
-) -> torch.Tensor:
-    """Each sample's summed penalty, on every rank."""
-    mine = {
-        i: float(row.double().sum())
-        for i, row in zip(old.positions, penalty.per_token, strict=True)
-    }
-    sums = {i: v for part in workers.session.control.allgather(mine) for i, v in part.items()}
-    return torch.tensor([sums[i] for i in range(len(samples))], dtype=torch.float64)
 
 
 def token_advantages(

@@ -80,7 +80,6 @@ def update_actor(
         batch: _MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
     ) -> tuple[torch.Tensor, Metrics]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
-        entropy, _ = batch.responses(indices, [o.entropy for o in outputs])
         losses, sums = ppo_clip(
             batch.column(old, OLD_LOG_PROBS, indices),
             log_probs,
@@ -93,13 +92,13 @@ def update_actor(
         policy = batch.aggregation(losses, mask)
         metrics = {name: float(value) / batch.num_tokens for name, value in sums.items()}
         metrics["pg_loss"] = float(policy.detach())
-        metrics["entropy"] = float(masked_sum(entropy.detach(), mask)) / batch.num_tokens
         total = policy
         if algorithm.entropy_coefficient:
+            entropy, _ = batch.responses(indices, [o.entropy for o in outputs])
             total = total - algorithm.entropy_coefficient * batch.aggregation(entropy, mask)
         if reference is not None:
             ref = batch.column(reference, REF_LOG_PROBS, indices)
-            kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.estimator), mask)
+            kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
             total = total + algorithm.kl.coefficient * kl
             metrics["kl_loss"] = float(kl.detach())
         return total, metrics

@@ -41,7 +41,7 @@ def main() -> None:
 
 def import_what_ranks_need() -> None:
     """All but mpi4py, whose import starts MPI; without threads, which do not survive a fork."""
-    environment.prepare_environment(threads=1, local_size=1)
+    environment.prepare_environment(threads=1, sharers=1)
     os.environ["TORCH_COMPILE_DISABLE"] = "1"
     pause_collection()
     import hypothesis  # noqa: F401

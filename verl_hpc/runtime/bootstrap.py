@@ -53,8 +53,9 @@ class Bootstrap(Protocol):
     def library(self) -> str:
         """What carries the control plane, for messages."""
 
-    def local_size(self) -> int:
-        """Ranks on this node. Does not import torch; every rank calls it."""
+    def sharers(self) -> int:
+        """Ranks of this node that may run on this one's cores, itself included. Does not import
+        torch; every rank calls it."""
 
     def connect(self) -> Channel:
         """Meet the other ranks."""
@@ -95,9 +96,10 @@ class MpiBootstrap:
         name = self._mpi.Get_library_version().rstrip("\x00").split("\n")[0]
         return f"MPI ({' '.join(name.split())})"
 
-    def local_size(self) -> int:
-        host = socket.gethostname()
-        return Control(self._channel, self._timeout_s).allgather(host).count(host)
+    def sharers(self) -> int:
+        host, cores = socket.gethostname(), os.sched_getaffinity(0)
+        said = Control(self._channel, self._timeout_s).allgather((host, cores))
+        return sum(there == host and bool(theirs & cores) for there, theirs in said)
 
     def connect(self) -> Channel:
         return self._channel
@@ -123,7 +125,22 @@ class Step:
     rank: int
     size: int
     local_size: int
+    cores: int | None
+    """--cpus-per-task; None if it was not given."""
     hosts: tuple[str, ...]
+
+    def sharers(self, cores: int, node_cores: int) -> int:
+        """Ranks of this node that may run on this one's cores, itself included.
+
+        A rank that may run on fewer cores than the node's ranks asked for together, on a node that
+        has them, was bound to its own.
+
+        Args:
+            cores: that this rank may run on.
+            node_cores: of the node.
+        """
+        asked = (self.cores or 0) * self.local_size
+        return 1 if cores < asked <= node_cores else self.local_size
 
     @property
     def port(self) -> int:
@@ -159,6 +176,7 @@ def read_step(environ: Mapping[str, str]) -> Step:
         rank=int(environ["SLURM_PROCID"]),
         size=size,
         local_size=tasks[int(environ["SLURM_NODEID"])],
+        cores=int(environ["SLURM_CPUS_PER_TASK"]) if "SLURM_CPUS_PER_TASK" in environ else None,
         hosts=hosts,
     )
 
@@ -203,8 +221,8 @@ class SlurmBootstrap:
         self.rank, self.size = step.rank, step.size
         self._channel: Channel | None = None
 
-    def local_size(self) -> int:
-        return self._step.local_size
+    def sharers(self) -> int:
+        return self._step.sharers(len(os.sched_getaffinity(0)), os.cpu_count() or 1)
 
     def connect(self) -> Channel:
         """Meet at the store.

@@ -33,25 +33,37 @@ _LIBRARY_DEFAULTS = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
 
+_ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Settings of torch's allocator on GPUs; the first that is set counts."""
+_ALLOCATOR = "expandable_segments:True"
+"""Rows of ever new lengths leave holes between blocks of fixed sizes. vLLM switches it off while
+it allocates what its sleep mode frees."""
+
 
 _QUIET_MODULES = r"(torch|vllm|megatron|transformers|importlib)(\.|$)"
 """Libraries whose advice to their own developers would be printed by every rank."""
 
 
-def prepare_environment(threads: int | None, local_size: int) -> int:
+def prepare_environment(threads: int | None, sharers: int) -> int:
     """Set what libraries read at import; a value the user has set stays.
+
+    Args:
+        threads: CPU threads of this rank; None takes its share of the cores it may run on.
+        sharers: ranks of this node, this one included, that may run on these cores.
 
     Returns:
         The number of CPU threads of this rank.
     """
     for name, value in _LIBRARY_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    if not any(name in os.environ for name in _ALLOCATOR_NAMES):
+        os.environ[_ALLOCATOR_NAMES[0]] = _ALLOCATOR
     if "PYTHONWARNINGS" not in os.environ:
         for category in (DeprecationWarning, FutureWarning, UserWarning):
             warnings.filterwarnings("ignore", category=category, module=_QUIET_MODULES)
     _speak_for_ourselves()
     cores = len(os.sched_getaffinity(0))
-    count = threads or max(cores // local_size, 1)
+    count = threads or max(cores // sharers, 1)
     os.environ["OMP_NUM_THREADS"] = str(count)
     return count
 

@@ -59,7 +59,8 @@ def session(
         collective_timeout_s: a collective that takes longer raises, of torch.distributed and of the
             control plane; a rank that waits longer for MPI to start ends.
         late_after_s: how far behind a rank may be before it is reported.
-        threads_per_rank: CPU threads; None shares the node's cores among its ranks.
+        threads_per_rank: CPU threads; None takes this rank's cores, shared evenly with the ranks that
+            may run on them, too.
         device: "auto", or "cpu" to leave GPUs alone.
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
 
@@ -71,7 +72,7 @@ def session(
     install_excepthook(job, reporter)
     with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
-        threads = environment.prepare_environment(threads_per_rank, job.local_size())
+        threads = environment.prepare_environment(threads_per_rank, job.sharers())
         control = Control(job.connect(), collective_timeout_s)
         world = read_world(control, job.library, device)
         stores = start_torch(world, control, threads, collective_timeout_s)

@@ -3,6 +3,7 @@
 import pytest
 
 from verl_hpc.errors import LaunchError
+from verl_hpc.runtime import bootstrap
 from verl_hpc.runtime.bootstrap import check_address, expand_counts, read_step
 
 STEP = {
@@ -22,6 +23,50 @@ def test_a_step():
     assert (step.job, step.step, step.rank, step.size, step.local_size) == (4711, 2, 5, 11, 4)
     assert step.hosts == ("n08", "n09", "m1")
     assert read_step(STEP | {"SLURM_NODEID": "2"}).local_size == 3
+
+
+@pytest.mark.parametrize(
+    "asked, cores, node_cores, sharers",
+    [
+        ("12", 12, 96, 1),  # bound to its own
+        ("1", 2, 96, 1),  # whole physical cores are given
+        ("12", 96, 96, 4),  # not bound: every rank may run everywhere
+        ("4", 2, 2, 4),  # a node that has not got what was asked for
+        (None, 24, 96, 4),
+    ],
+)
+def test_ranks_share_cores_only_where_they_are_not_bound_to_their_own(
+    asked, cores, node_cores, sharers
+):
+    variables = STEP | ({"SLURM_CPUS_PER_TASK": asked} if asked else {})
+    assert read_step(variables).sharers(cores, node_cores) == sharers
+
+
+class OtherRanks:
+    """The control plane, with the hosts and cores of the other ranks."""
+
+    def __init__(self, others):
+        self.others = others
+
+    def allgather(self, mine):
+        return [mine, *self.others]
+
+
+@pytest.mark.parametrize(
+    "others, sharers",
+    [
+        ([("here", {2, 3}), ("here", {4, 5})], 1),
+        ([("here", {0, 1}), ("here", {0, 1})], 3),
+        ([("here", {1, 2}), ("there", {0, 1})], 2),
+    ],
+)
+def test_mpi_ranks_count_whose_cores_overlap(monkeypatch, others, sharers):
+    monkeypatch.setattr(bootstrap, "Control", lambda *_: OtherRanks(others))
+    monkeypatch.setattr(bootstrap.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(bootstrap.os, "sched_getaffinity", lambda _: {0, 1})
+    job = object.__new__(bootstrap.MpiBootstrap)
+    job._channel, job._timeout_s = None, 1.0
+    assert job.sharers() == sharers
 
 
 @pytest.mark.parametrize("text, counts", [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1,2", [1, 2])])

@@ -44,23 +44,35 @@ def environ(monkeypatch):
 
 def test_settings_of_the_user_stay(environ):
     environ["VLLM_LOGGING_LEVEL"] = "DEBUG"
-    environment.prepare_environment(3, local_size=2)
+    environment.prepare_environment(3, sharers=2)
     assert environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert environ["HF_HUB_OFFLINE"] == "1"
 
 
 @pytest.mark.parametrize(
-    "threads, cores, local_size, expected", [(None, 8, 2, 4), (None, 2, 4, 1), (3, 8, 2, 3)]
+    "threads, cores, sharers, expected", [(None, 8, 2, 4), (None, 2, 4, 1), (3, 8, 2, 3)]
 )
-def test_cores_are_shared_among_the_nodes_ranks(environ, threads, cores, local_size, expected):
+def test_cores_are_shared_among_the_ranks_that_have_them(
+    environ, threads, cores, sharers, expected
+):
     environment.os.sched_getaffinity = lambda _: set(range(cores))
-    assert environment.prepare_environment(threads, local_size) == expected
+    assert environment.prepare_environment(threads, sharers) == expected
     assert environ["OMP_NUM_THREADS"] == str(expected)
 
 
+@pytest.mark.parametrize(
+    "chosen", [{}, {"PYTORCH_ALLOC_CONF": ""}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}]
+)
+def test_the_allocators_segments_expand_unless_the_user_chose(environ, chosen):
+    environ |= chosen
+    environment.prepare_environment(1, sharers=1)
+    found = {name: value for name, value in environ.items() if "ALLOC_CONF" in name}
+    assert found == (chosen or {"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+
+
 def test_our_warnings_are_printed_and_the_libraries_are_not(environ, capsys):
-    environment.prepare_environment(1, local_size=1)
+    environment.prepare_environment(1, sharers=1)
     logging.getLogger("verl_hpc.trainer").warning("a group was dropped")
     for name in LIBRARIES:
         logging.getLogger(f"{name}.deep.inside").warning("advice to developers")
@@ -74,7 +86,7 @@ def test_python_warnings_of_libraries_are_heard_only_if_asked_for(environ, asked
         environ["PYTHONWARNINGS"] = asked
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        environment.prepare_environment(1, local_size=1)
+        environment.prepare_environment(1, sharers=1)
         warnings.warn_explicit("look here", UserWarning, "x.py", 1, module="torch.nn.modules")
         warnings.warn_explicit("ours", UserWarning, "y.py", 1, module="verl_hpc.trainer")
     assert [str(w.message) for w in caught] == [*heard, "ours"]

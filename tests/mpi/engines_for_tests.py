@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,14 +24,15 @@ def build_engine(
     layout: TrainLayout,
     *,
     sequence_parallel: bool = False,
-    recompute: str = "none",
     lr: float | None = 1e-3,
     max_tokens: int = 128,
     role: str = "actor",
     dtype: str = "float32",
     clip_grad: float = 0.0,
+    **parallel: Any,
 ) -> MegatronEngine:
-    """A Megatron engine with the weights of a Hugging Face directory."""
+    """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
+    ParallelConfig that are no sizes."""
     start_model_parallel(layout, seed=1)
     engine = MegatronEngine(
         read_architecture(directory),
@@ -41,7 +43,7 @@ def build_engine(
             pipeline_parallel=layout.pp,
             virtual_pipeline=layout.vpp,
             sequence_parallel=sequence_parallel,
-            recompute=recompute,
+            **parallel,
         ),
         role=role,
         optimizer=OptimizerConfig(lr=lr, clip_grad=clip_grad) if lr else None,

@@ -46,13 +46,63 @@ def reference_step(reference, sequences):
     return loss.item(), torch.stack(norms).norm().item()
 
 
-@pytest.mark.parametrize("recompute", ["full", "selective"])
-@pytest.mark.parametrize("sizes", [dict(tp=2), dict(pp=2, vpp=2)], ids=str)
+RECOMPUTES = [
+    # settings, and how many more times layers, attention and mlp of four layers are computed
+    (dict(recompute="full"), (4, 4, 4)),
+    (dict(recompute="full", recompute_num_layers=2), (4, 4, 4)),
+    (dict(recompute="full", recompute_method="block"), (1, 1, 1)),
+    (dict(recompute="selective"), (0, 0, 4)),
+    (dict(recompute="selective", recompute_modules=["core_attn"]), (0, 4, 0)),
+    (dict(recompute="selective", recompute_modules=["core_attn", "mlp"]), (0, 4, 4)),
+]
+
+
+@pytest.mark.world(2)
+@pytest.mark.parametrize("settings, again", RECOMPUTES, ids=lambda v: "-".join(map(str, v)))
 def test_recomputed_activations_give_the_same_gradients(
-    here, tiny_model, reference, recompute, sizes
+    here, tiny_model, reference, settings, again
 ):
+    directory = tiny_model("llama", False, num_hidden_layers=4)
+    sequences = some_sequences(8, 256)
+    engine = build_engine(here, directory, layout_of(here), max_tokens=10_000, **settings)
+    counts = count_forwards(engine)
+    metrics, _ = step(engine, sequences)
+    # Once to infer, once to update.
+    assert counts == {
+        name: 2 * 4 + more
+        for name, more in zip(("TransformerLayer", "PackedAttention", "MLP"), again, strict=True)
+    }
+    loss, norm = reference_step(reference(directory), sequences)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+
+
+def count_forwards(engine):
+    """Forward passes by kind of module, counted from now on."""
+    counts = dict.fromkeys(("TransformerLayer", "PackedAttention", "MLP"), 0)
+
+    def count(module, *_):
+        counts[type(module).__name__] += 1
+
+    for chunk in engine._chunks:
+        for module in chunk.modules():
+            if type(module).__name__ in counts:
+                module.register_forward_pre_hook(count)
+    return counts
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(recompute="full"),
+        dict(recompute="selective"),
+        dict(recompute="full", recompute_method="block"),
+    ],
+    ids=str,
+)
+def test_recomputing_in_an_interleaved_pipeline(here, tiny_model, reference, settings):
     directory, sequences = tiny_model("llama", False), some_sequences(8, 256)
-    engine = build_engine(here, directory, layout_of(here, **sizes), recompute=recompute)
+    engine = build_engine(here, directory, layout_of(here, pp=2, vpp=2), **settings)
     metrics, _ = step(engine, sequences)
     loss, norm = reference_step(reference(directory), sequences)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from verl_hpc.config.base import (
     Fraction,
@@ -37,6 +37,26 @@ class ModelConfig(Section):
     fp8: Fp8Config | None = None
 
 
+_NOT_RECOMPUTED = {
+    "layernorm": "Transformer Engine fuses a dense layer's norms into its matrix products, and "
+    "Megatron-core needs Transformer Engine for it",
+    "mla_up_proj": "it is part of multi-latent attention, which no supported model has",
+    "moe": "mixtures of experts are not trained yet",
+    "moe_act": "mixtures of experts are not trained yet",
+    "shared_experts": "mixtures of experts are not trained yet",
+}
+"""Megatron-core's other names, and why each would change nothing or fail."""
+
+
+def _recomputable(name: object) -> object:
+    if name in _NOT_RECOMPUTED:
+        raise ValueError(f"{name} cannot be recomputed: {_NOT_RECOMPUTED[str(name)]}")
+    return name
+
+
+RecomputeModule = Annotated[Literal["core_attn", "mlp"], BeforeValidator(_recomputable)]
+
+
 class ParallelConfig(Section):
     """Sizes of the training layout. Data parallelism takes the ranks that are left."""
 
@@ -49,7 +69,15 @@ class ParallelConfig(Section):
     sequence_parallel: bool = False
     """Shard norms and dropout over the sequence inside a tensor-parallel group."""
     recompute: Literal["none", "full", "selective"] = "none"
-    """Activations to recompute in the backward pass: none, whole layers, or attention only."""
+    """Activations to recompute in the backward pass: none, of whole layers, or of some modules."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """With recompute: full. uniform (null) recomputes all layers and keeps the input of every
+    recompute_num_layers-th; block recomputes the first recompute_num_layers of each stage."""
+    recompute_num_layers: Positive | None = None
+    """With recompute: full; 1 if null. uniform: a divisor of every stage's number of layers."""
+    recompute_modules: list[RecomputeModule] | None = None
+    """With recompute: selective; [mlp] if null. core_attn frees memory only without Transformer
+    Engine: its fused attention keeps no scores."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ParallelConfig:
@@ -57,6 +85,14 @@ class ParallelConfig(Section):
             raise ValueError("virtual_pipeline > 1 needs pipeline_parallel > 1")
         if self.sequence_parallel and self.tensor_parallel == 1:
             raise ValueError("sequence_parallel needs tensor_parallel > 1")
+        if self.recompute != "full":
+            for name in ("recompute_method", "recompute_num_layers"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs recompute: full")
+        if self.recompute != "selective" and self.recompute_modules is not None:
+            raise ValueError("recompute_modules needs recompute: selective")
+        if self.recompute_modules == []:
+            raise ValueError("recompute_modules is empty; choose recompute: none")
         return self
 
 

@@ -38,7 +38,8 @@ class RuntimeConfig(Section):
     late_after_s: PositiveFinite = 120.0
     """A rank that is this far behind the first is reported, with what it is in."""
     threads_per_rank: Positive | None = None
-    """CPU threads of a rank; null shares the node's cores among its ranks."""
+    """CPU threads of a rank; null takes the cores it may run on, shared with the ranks
+    that have the same."""
     post_mortem: bool = False
     """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
     a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""

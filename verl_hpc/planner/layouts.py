@@ -9,6 +9,7 @@ from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import Grouping, generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
+from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.vllm import check_vllm_layout
 
 
@@ -45,6 +46,7 @@ def run_layouts(config: RunConfig, arch: Architecture, num_ranks: int) -> RunLay
     except LayoutError as error:
         raise ConfigError(f"parallel / rollout: {error}") from None
     _check_lengths(config, arch)
+    _check_recompute(config, arch, layouts.train)
     return layouts
 
 
@@ -82,4 +84,24 @@ def _check_lengths(config: RunConfig, arch: Architecture) -> None:
             f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
             f"{rollout.max_response_tokens} = {longest} is above the model's "
             f"{arch.max_positions} positions"
+        )
+
+
+def _check_recompute(config: RunConfig, arch: Architecture, train: TrainLayout) -> None:
+    """Megatron-core would run off the end of a stage that is no multiple of the number."""
+    number, method = config.parallel.recompute_num_layers, config.parallel.recompute_method
+    if number is None:
+        return
+    stages = {
+        layers for row in layers_per_stage(arch.num_layers, train.pp, train.vpp) for layers in row
+    }
+    if method == "block" and number > max(stages):
+        raise ConfigError(
+            f"parallel.recompute_num_layers = {number}: no stage has more than {max(stages)} "
+            "layers; choose at most as many"
+        )
+    if method != "block" and any(layers % number for layers in stages):
+        raise ConfigError(
+            f"parallel.recompute_num_layers = {number} does not divide the layers of every stage "
+            f"({', '.join(map(str, sorted(stages)))}); choose a divisor, or recompute_method: block"
         )

@@ -59,8 +59,8 @@ def session(
         collective_timeout_s: a collective that takes longer raises, of torch.distributed and of the
             control plane; a rank that waits longer for MPI to start ends.
         late_after_s: how far behind a rank may be before it is reported.
-        threads_per_rank: CPU threads; None takes this rank's cores, shared evenly with the ranks that
-            may run on them, too.
+        threads_per_rank: CPU threads; None takes this rank's cores, shared evenly with the
+            ranks that may run on them, too.
         device: "auto", or "cpu" to leave GPUs alone.
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
 

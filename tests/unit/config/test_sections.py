@@ -74,6 +74,27 @@ def test_values_at_their_bounds_are_taken(name, value):
     [
         ({"parallel__virtual_pipeline": 2}, "virtual_pipeline > 1 needs pipeline_parallel > 1"),
         ({"parallel__sequence_parallel": True}, "sequence_parallel needs tensor_parallel > 1"),
+        ({"parallel__recompute_num_layers": 2}, "recompute_num_layers needs recompute: full"),
+        (
+            {"parallel__recompute": "selective", "parallel__recompute_method": "block"},
+            "recompute_method needs recompute: full",
+        ),
+        (
+            {"parallel__recompute": "full", "parallel__recompute_modules": ["mlp"]},
+            "recompute_modules needs recompute: selective",
+        ),
+        (
+            {"parallel__recompute": "selective", "parallel__recompute_modules": []},
+            "recompute_modules is empty",
+        ),
+        (
+            {"parallel__recompute": "selective", "parallel__recompute_modules": ["layernorm"]},
+            "layernorm cannot be recomputed: Transformer Engine fuses",
+        ),
+        (
+            {"parallel__recompute": "selective", "parallel__recompute_modules": ["mlp", "moe_act"]},
+            "moe_act cannot be recomputed: mixtures of experts",
+        ),
         ({"optimizer__schedule": "cosine"}, "schedule: cosine needs decay_steps"),
         ({"optimizer__schedule": "linear"}, "schedule: linear needs decay_steps"),
         (

@@ -100,3 +100,18 @@ def test_sequences_fit_the_models_positions():
     for words in ("max_prompt_tokens 1000", "max_response_tokens 25 = 1025", "1024 positions"):
         assert words in message
     lay_out(1, rollout__max_prompt_tokens=1000, rollout__max_response_tokens=24)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"recompute_num_layers": 4}, ["= 4 does not divide", "(2)", "block"]),
+        ({"recompute_method": "block", "recompute_num_layers": 3}, ["= 3", "more than 2"]),
+    ],
+)
+def test_more_layers_to_recompute_than_a_stage_has(changes, words):
+    sizes = {"parallel__pipeline_parallel": 2, "parallel__recompute": "full"}
+    message = refusal(2, **sizes, **{f"parallel__{name}": v for name, v in changes.items()})
+    for word in words:
+        assert word in message
+    lay_out(2, **sizes, parallel__recompute_num_layers=2)

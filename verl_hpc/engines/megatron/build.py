@@ -12,7 +12,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
-from verl_hpc.config.model import Fp8Config
+from verl_hpc.config.model import Fp8Config, ParallelConfig
 from verl_hpc.engines.megatron.precision import has_apex_gradient_fusion
 from verl_hpc.engines.megatron.spec import (
     PackedRotaryEmbedding,
@@ -57,8 +57,7 @@ def transformer_config(
     layout: TrainLayout,
     *,
     dtype: torch.dtype,
-    sequence_parallel: bool,
-    recompute: str,
+    parallel: ParallelConfig,
     fp8: Fp8Config | None,
     backend: Backend,
 ) -> TransformerConfig:
@@ -76,17 +75,9 @@ def transformer_config(
     _check_rope(arch)
     on_gpu = torch.cuda.is_available()
     fused = backend == "transformer_engine"
-    settings: dict[str, Any] = {}
+    settings = _recompute_settings(parallel)
     if fp8 is not None:
         settings |= {"fp8": fp8.format, "fp8_recipe": fp8.recipe}
-    if recompute == "full":
-        settings |= {
-            "recompute_granularity": "full",
-            "recompute_method": "uniform",
-            "recompute_num_layers": 1,
-        }
-    elif recompute == "selective":
-        settings |= {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     if layout.pp > 1:
         settings["pipeline_model_parallel_layout"] = pipeline_layout(arch, layout)
     return TransformerConfig(
@@ -108,7 +99,7 @@ def transformer_config(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
-        sequence_parallel=sequence_parallel,
+        sequence_parallel=parallel.sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=dtype == torch.bfloat16,
@@ -135,6 +126,18 @@ def transformer_config(
         cross_entropy_loss_fusion=False,
         **settings,
     )
+
+
+def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
+    if parallel.recompute == "none":
+        return {}
+    settings: dict[str, Any] = {"recompute_granularity": parallel.recompute}
+    if parallel.recompute == "full":
+        return settings | {
+            "recompute_method": parallel.recompute_method or "uniform",
+            "recompute_num_layers": parallel.recompute_num_layers or 1,
+        }
+    return settings | {"recompute_modules": list(parallel.recompute_modules or ["mlp"])}
 
 
 def _check_rope(arch: Architecture) -> None:

@@ -93,8 +93,7 @@ class MegatronEngine:
             arch,
             layout,
             dtype=self.dtype,
-            sequence_parallel=parallel.sequence_parallel,
-            recompute=parallel.recompute,
+            parallel=parallel,
             fp8=model.fp8,
             backend=backend,
         )

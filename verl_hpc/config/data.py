@@ -84,6 +84,8 @@ class RewardConfig(Section):
     """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
     timeout_s: PositiveFinite = 30.0
     """Longest one call may take; a longer one is an error as on_error says."""
+    import_timeout_s: PositiveFinite = 300.0
+    """Longest that importing the function's file may take; a longer one ends the run."""
 
 
 class EvaluationConfig(Section):

@@ -51,7 +51,7 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
         RewardError: a file or function that cannot be loaded, or options that the function does
             not take.
     """
-    function = _find(config.function)
+    function = _find(config)
     call = dict.fromkeys(("data_source", "solution_str", "ground_truth", "extra_info"))
     signature = inspect.signature(function)
     try:
@@ -64,12 +64,13 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
     return partial(function, **config.options)
 
 
-def _find(name: str) -> RewardFunction:
+def _find(config: RewardConfig) -> RewardFunction:
+    name = config.function
     if name == "auto":
         return score_by_data_source
     if name in BUILT_IN:
         return BUILT_IN[name]
-    return load_function(name)
+    return load_function(name, config.import_timeout_s)
 
 
 def score_by_data_source(

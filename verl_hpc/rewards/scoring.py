@@ -10,7 +10,8 @@ from typing import Any
 
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+from verl_hpc.rewards.guard import describe, guarded, shortened
+from verl_hpc.rewards.limit import TimeLimitExceeded
 from verl_hpc.rewards.registry import RewardFunction
 
 
@@ -46,8 +47,9 @@ def score_responses(
 ) -> list[Score]:
     """Score every request, one after another.
 
-    A call fails that raises, runs longer than `config.timeout_s` (on the main thread; elsewhere
-    there is no limit), or returns anything but a finite number or a mapping with one as "score".
+    A call fails that raises, calls sys.exit, runs longer than `config.timeout_s` (on the main
+    thread; elsewhere there is no limit), or returns anything but a finite number or a mapping from
+    strings with one as "score".
 
     Raises:
         RewardError: a call failed and `config.on_error` is stop; or, whatever it is, the function
@@ -58,7 +60,7 @@ def score_responses(
 
 def _score(function: RewardFunction, request: Request, config: RewardConfig) -> Score:
     try:
-        with time_limit(config.timeout_s):
+        with guarded(config.timeout_s):
             result = function(
                 data_source=request.data_source,
                 solution_str=request.response,
@@ -67,11 +69,13 @@ def _score(function: RewardFunction, request: Request, config: RewardConfig) -> 
             )
         return _read(result)
     except RewardError as error:
-        raise RewardError(f"{_call(request, config)}: {error}") from error
+        raise RewardError(f"{_call(request, config)}: {shortened(str(error))}") from error
     except TimeLimitExceeded as error:
         return _failed(f"ran longer than timeout_s = {config.timeout_s:g}", error, request, config)
-    except Exception as error:
-        return _failed(f"{type(error).__name__}: {error}", error, request, config)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _failed(describe(error), error, request, config)
 
 
 def _failed(reason: str, error: BaseException, request: Request, config: RewardConfig) -> Score:
@@ -93,6 +97,9 @@ def _read(result: Any) -> Score:
     if isinstance(result, Mapping):
         if "score" not in result:
             raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
+        for key in result:
+            if not isinstance(key, str):
+                raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
         others = {k: float(v) for k, v in result.items() if k != "score" and isinstance(v, Real)}
         return Score(_finite(result["score"]), others)
     return Score(_finite(result))

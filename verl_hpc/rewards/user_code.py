@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,16 @@ from types import ModuleType
 from typing import Any
 
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.guard import describe, guarded
+from verl_hpc.rewards.limit import TimeLimitExceeded
 
 
-def load_function(reference: str) -> Callable[..., Any]:
+def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., Any]:
     """Import `path/to/file.py:function`.
+
+    Args:
+        reference: to the function.
+        timeout_s: longest that the import may take.
 
     Raises:
         RewardError: no such file or function, a file that raises on import, or a name that is
@@ -26,7 +33,7 @@ def load_function(reference: str) -> Callable[..., Any]:
         raise RewardError(
             f"reward.function = {reference}: no file {path}; give path/to/file.py:function"
         )
-    module = _import(path.resolve())
+    module = _import(path.resolve(), timeout_s)
     function = getattr(module, name, None)
     if function is None:
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
@@ -41,7 +48,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     return function
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, timeout_s: float) -> ModuleType:
     """Import a file under a name of its own; once a process."""
     name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     if name in sys.modules:
@@ -53,8 +60,13 @@ def _import(path: Path) -> ModuleType:
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with guarded(timeout_s):
+            spec.loader.exec_module(module)
+    except BaseException as error:
         del sys.modules[name]
-        raise RewardError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        late = f"it takes longer than reward.import_timeout_s = {timeout_s:g}"
+        why = late if isinstance(error, TimeLimitExceeded) else describe(error)
+        raise RewardError(f"{path} cannot be imported: {why}") from error
     return module

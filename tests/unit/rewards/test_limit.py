@@ -2,6 +2,8 @@
 
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -30,6 +32,15 @@ def swallow() -> None:
         pytest.fail("the limit was caught in passing")
 
 
+def swallow_everything() -> None:
+    for _ in range(2):
+        try:
+            spin(5)
+        except BaseException:
+            continue
+    spin(5)
+
+
 class Slow:
     """Python drops what its finalizer raises."""
 
@@ -45,9 +56,18 @@ class Slow:
         lambda: re.match(r"(a+)+b", "a" * 40),
         lambda: 9 ** (9**9),
         swallow,
+        swallow_everything,
         lambda: Slow() and spin(5),
     ],
-    ids=["loop", "sleep", "regular expression", "big integer", "except Exception", "finalizer"],
+    ids=[
+        "loop",
+        "sleep",
+        "regular expression",
+        "big integer",
+        "except Exception",
+        "except BaseException",
+        "finalizer",
+    ],
 )
 def test_work_of_every_kind_is_cut_short(work):
     start = time.monotonic()
@@ -100,6 +120,26 @@ def test_a_timer_of_someone_else_is_given_back(due):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     assert calls == (["theirs"] if due < 0.1 else [])
     assert left == 0 if due < 0.1 else 4 < left < 4.95
+
+
+def test_code_that_goes_on_all_the_same_ends_the_process(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import time\n"
+        "from verl_hpc.rewards import limit\n"
+        "limit._AGAIN_S = 0.01\n"
+        "def reward():\n"
+        "    while True:\n"
+        "        try:\n"
+        "            time.sleep(5)\n"
+        "        except BaseException: pass\n"
+        "with limit.time_limit(0.05):\n"
+        "    reward()\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "RewardError: code under a time limit of 0.05 s caught it 10 times" in done.stderr
+    assert re.search(r"is at .*endless\.py, line 7, in reward; catch Exception", done.stderr)
 
 
 def test_off_the_main_thread_there_is_none():

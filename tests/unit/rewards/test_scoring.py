@@ -1,5 +1,9 @@
 """Scores, and what a failing reward function does to a run."""
 
+import asyncio
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from fractions import Fraction
@@ -73,6 +77,7 @@ BAD_RESULTS = [
     ((1.0, 2.0), r"the score is tuple \(1.0, 2.0\); expected a number"),
     ({"acc": 1.0}, "the result has no 'score'; it has acc"),
     ({"score": float("nan")}, "the score is nan"),
+    ({"score": 1.0, 5: 1.0, "a": 2.0}, "the result has the key 5; keys are strings"),
 ]
 
 
@@ -111,6 +116,110 @@ def test_an_exception_scores_zero_if_asked_and_others_stay():
     assert [score.value for score in found] == [1.0, 0.0, 1.0]
     assert [score.failed for score in found] == [False, True, False]
     assert found[1].error == "ValueError: bad response"
+
+
+def leaving(status):
+    return lambda **_: sys.exit(status)
+
+
+def cancelled(**_):
+    raise asyncio.CancelledError("no")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (leaving(0), r"it calls sys\.exit\(0\)"),
+        (leaving(3), r"it calls sys\.exit\(3\)"),
+        (leaving(None), r"it calls sys\.exit\(None\)"),
+        (cancelled, "CancelledError: no"),
+    ],
+)
+def test_a_function_that_leaves_has_failed(function, message):
+    with pytest.raises(RewardError, match=message):
+        scores(function, request())
+    (score,) = scores(function, request(), on_error="zero")
+    assert (score.value, score.failed) == (0.0, True)
+
+
+def test_an_interrupt_is_no_fault_of_the_function():
+    def interrupted(**_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scores(interrupted, request(), on_error="zero")
+
+
+@pytest.mark.parametrize("kind", [ValueError, RewardError])
+def test_a_long_message_is_cut(kind):
+    def verbose(**_):
+        raise kind("x" * 5_000_000)
+
+    with pytest.raises(RewardError) as caught:
+        scores(verbose, request())
+    assert len(str(caught.value)) < 3000
+    assert "xxx... (2,000 of 5,000,0" in str(caught.value)
+
+
+def test_an_exception_that_cannot_be_printed():
+    class UnreadableError(Exception):
+        def __str__(self):
+            raise KeyError("no")
+
+    def fail(**_):
+        raise UnreadableError
+
+    with pytest.raises(RewardError, match=r"UnreadableError: its text cannot be read \(KeyError\)"):
+        scores(fail, request())
+
+
+def in_a_process(body):
+    """Scores one response in a Python of its own, whose output and status come back."""
+    program = f"""
+import os, subprocess, multiprocessing, sys
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.rewards.scoring import Request, score_responses
+
+def function(**_):
+{textwrap.indent(textwrap.dedent(body), "    ")}
+
+config = RewardConfig(function="mine.py:f")
+found = score_responses(function, [Request(0, "", "", {{}}, "")], config)
+print("scored", found[0].value, flush=True)
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("how", ["return 1.0", "raise ValueError"])
+def test_a_forked_child_does_not_come_back_as_a_second_rank(how):
+    done = in_a_process(f"""
+        child = os.fork()
+        if child == 0:
+            {how}
+        return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert done.stdout == "scored 1.0\n", done.stderr
+    assert done.stderr.count("forked by the reward function, came back from it") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forked_child_may_leave_by_itself():
+    done = in_a_process("""
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert (done.stdout, done.stderr) == ("scored 7.0\n", "")
+
+
+def test_programs_and_worker_processes_of_a_function_work():
+    done = in_a_process("""
+        said = subprocess.run(["echo", "2"], capture_output=True, text=True).stdout
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return float(said) + sum(pool.map(abs, [-1, -2]))
+    """)
+    assert (done.stdout, done.stderr) == ("scored 5.0\n", "")
 
 
 def test_a_call_that_takes_too_long_is_an_error():

@@ -62,6 +62,8 @@ def test_what_is_not_callable_is_refused(tmp_path):
     [
         ("def score(:\n", "cannot be imported: SyntaxError"),
         ("import no_such_module\n", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("import sys; sys.exit(0)\n", r"cannot be imported: it calls sys\.exit\(0\)"),
+        ("raise ValueError('x' * 5_000_000)\n", r"xxx\.\.\. \(2,000 of 5,000,0"),
     ],
 )
 def test_a_file_that_raises_on_import_is_named_with_the_reason(tmp_path, text, message):
@@ -75,3 +77,11 @@ def test_a_file_of_another_ending_is_refused(tmp_path):
     path = written(tmp_path, "def score(): ...\n", "mine.txt")
     with pytest.raises(RewardError, match="not a Python file"):
         load_function(f"{path}:score")
+
+
+def test_an_import_without_an_end_is_ended(tmp_path, no_alarm):
+    path = written(tmp_path, "while True:\n    pass\n")
+    with pytest.raises(RewardError, match=r"longer than reward\.import_timeout_s = 0\.2"):
+        load_function(f"{path}:score", 0.2)
+    with pytest.raises(RewardError, match=r"longer than reward\.import_timeout_s = 0\.2"):
+        load_function(f"{path}:score", 0.2)

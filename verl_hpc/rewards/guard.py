@@ -1,0 +1,65 @@
+"""Code of the user inside a rank: it ends in time, leaves no second rank, and what it raises can
+be told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from verl_hpc.rewards.limit import time_limit
+
+_MOST_TEXT = 2000
+
+
+@contextmanager
+def guarded(timeout_s: float) -> Iterator[None]:
+    """Run code of the user.
+
+    A child that it forks and that comes back would go on as a second rank with this one's
+    connections: it ends here. Programs, and processes of multiprocessing, never come back.
+
+    Raises:
+        TimeLimitExceeded: as `time_limit`.
+    """
+    process = os.getpid()
+    try:
+        with time_limit(timeout_s):
+            yield
+    except BaseException as error:
+        if os.getpid() != process:
+            _end_child(error)
+        raise
+    if os.getpid() != process:
+        _end_child(None)
+
+
+def _end_child(error: BaseException | None) -> NoReturn:
+    if isinstance(error, SystemExit):
+        os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
+    how = "" if error is None else f" with {describe(error)}"
+    text = (
+        f"verl_hpc: process {os.getpid()}, forked by the reward function, came back from it{how}, "
+        "and ends here; end a child with os._exit, or use subprocess\n"
+    )
+    os.write(2, text.encode(errors="replace"))
+    os._exit(1)
+
+
+def describe(error: BaseException) -> str:
+    """What code of the user raised, in words that a log can hold."""
+    if isinstance(error, SystemExit):
+        return shortened(f"it calls sys.exit({error.code!r})")
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"its text cannot be read ({type(second).__name__})"
+    return shortened(f"{type(error).__name__}: {text}")
+
+
+def shortened(text: str) -> str:
+    """A text of any length, its first 2,000 characters if it has more."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT]}... ({_MOST_TEXT:,} of {len(text):,} characters)"

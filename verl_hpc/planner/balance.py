@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 
 
@@ -15,28 +16,54 @@ def balance(costs: Sequence[float], num_bins: int) -> list[list[int]]:
 
     Source: Karmarkar and Karp, "The differencing method of set partitioning", 1982.
     """
-    if not costs:
-        return [[] for _ in range(num_bins)]
-    heap: list[tuple[float, int, list[float], list[list[int]]]] = []
-    for index, cost in enumerate(costs):
-        sums = [float(cost)] + [0.0] * (num_bins - 1)
-        bins: list[list[int]] = [[index]] + [[] for _ in range(num_bins - 1)]
-        heap.append((-float(cost), index, sums, bins))
-    heapq.heapify(heap)
-    while len(heap) > 1:
-        _, order, sums, bins = heapq.heappop(heap)
-        _, other_order, other_sums, other_bins = heapq.heappop(heap)
-        # Largest of one to smallest of the other.
-        merged = [
-            (s + t, b + c)
-            for s, t, b, c in zip(
-                sums, reversed(other_sums), bins, reversed(other_bins), strict=True
-            )
-        ]
-        merged.sort(key=lambda pair: (-pair[0], pair[1]))
-        sums, bins = [m[0] for m in merged], [m[1] for m in merged]
-        heapq.heappush(heap, (sums[-1] - sums[0], min(order, other_order), sums, bins))
-    return [sorted(indices) for indices in heap[0][3]]
+    # Ascending, so the largest cost first; `taken` of them are in a deal by now.
+    single = sorted((-float(cost), index) for index, cost in enumerate(costs))
+    taken = 0
+    full: list[tuple[float, int, _Deal]] = []  # a heap: minus the spread, least index, deal
+
+    def take(most: int) -> tuple[int, _Deal]:
+        """The deal of the largest spread, or as many single costs as come before it."""
+        nonlocal taken
+        stop = min(taken + most, len(single))
+        if full:
+            stop = bisect_left(single, full[0][:2], taken, stop)
+        if stop == taken:
+            return heapq.heappop(full)[1:]
+        part, taken = single[taken:stop], stop
+        return min(index for _, index in part), [(cost, [index]) for cost, index in part]
+
+    order, deal = len(single), _Deal()
+    while taken < len(single) or full:
+        other_order, other = take(max(num_bins - len(deal), 1))
+        deal, order = _merge(deal, other, num_bins), min(order, other_order)
+        # With an empty bin its spread is that of its largest bin, and still the largest of all.
+        if len(deal) == num_bins and (taken < len(single) or full):
+            heapq.heappush(full, (deal[0][0] - deal[-1][0], order, deal))
+            order, deal = take(max(num_bins - 1, 1))
+    bins = [sorted(indices) for _, indices in deal]
+    return bins + [[] for _ in range(num_bins - len(bins))]
+
+
+_Deal = list[tuple[float, list[int]]]
+"""Bins as (minus their cost, indices), ascending. Empty bins are left out: most deals that the
+differencing goes through have few others."""
+
+
+def _merge(deal: _Deal, other: _Deal, num_bins: int) -> _Deal:
+    """The largest bins of one deal with the smallest of the other; uses up its arguments."""
+    small, large = (deal, other) if len(deal) < len(other) else (other, deal)
+    num_shared = max(len(small) + len(large) - num_bins, 0)
+    for place in range(num_shared):
+        cost, indices = small[place - num_shared]
+        # Those that join it were the last of `large`, in reverse order.
+        with_cost, with_indices = large.pop()
+        joined = indices + with_indices if small is deal else with_indices + indices
+        small[place - num_shared] = (cost + with_cost, joined)
+    if 8 * len(small) > len(large):
+        return sorted(large + small)
+    for part in small:
+        insort(large, part)
+    return large
 
 
 def micro_batches(
@@ -44,7 +71,8 @@ def micro_batches(
 ) -> list[list[int]]:
     """Indices of sequences in balanced micro-batches of at most `max_tokens` tokens each.
 
-    A sequence longer than `max_tokens` gets a micro-batch of its own.
+    As few as best-fit-decreasing needs, or fewer where `balance` fits the budget with fewer. A
+    sequence longer than `max_tokens` gets a micro-batch of its own.
 
     Args:
         lengths: tokens of each sequence.
@@ -52,16 +80,49 @@ def micro_batches(
         multiple: the number of micro-batches is a multiple of this (interleaved pipelines).
         at_least: the least number of micro-batches; some may be empty.
     """
-    total = sum(lengths)
-    count = max(-(-total // max_tokens), at_least, 1)
-    count = -(-count // multiple) * multiple
-    while True:
+
+    def balanced(count: int) -> list[list[int]] | None:
         bins = balance(lengths, count)
-        if count >= len(lengths) or all(
-            len(b) <= 1 or sum(lengths[i] for i in b) <= max_tokens for b in bins
-        ):
-            return bins
-        count += multiple
+        fits = all(len(b) < 2 or sum(lengths[i] for i in b) <= max_tokens for b in bins)
+        return bins if fits else None
+
+    packed = _best_fit(lengths, max_tokens)
+    enough = -(-max(len(packed), at_least, 1) // multiple)  # multiples
+    best = balanced(enough * multiple)
+    if best is None:
+        best = packed + [[] for _ in range(enough * multiple - len(packed))]
+    # Two sequences of more than half the budget each are never together.
+    tokens = sum(min(length, max_tokens) for length in lengths)
+    least = max(-(-tokens // max_tokens), sum(2 * n > max_tokens for n in lengths), at_least, 1)
+    too_few, tried = -(-least // multiple) - 1, enough - 1
+    while tried > too_few:
+        if found := balanced(tried * multiple):
+            enough, best = tried, found
+        elif tried == enough - 1:
+            break
+        else:
+            too_few = tried
+        tried = (too_few + enough) // 2
+    return best
+
+
+def _best_fit(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Best-fit-decreasing: the longest first, each where the least room is left that is enough.
+
+    At most 11/9 of the least possible number of bins, and 4 (Johnson et al., "Worst-case
+    performance bounds for simple one-dimensional packing algorithms", 1974).
+    """
+    bins: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        place = bisect_left(rooms, (lengths[index], -1))
+        if place == len(rooms):
+            rooms.append((max_tokens, len(bins)))
+            bins.append([])
+        room, chosen = rooms.pop(place)
+        bins[chosen].append(index)
+        insort(rooms, (room - lengths[index], chosen))
+    return [sorted(indices) for indices in bins]
 
 
 def attention_cost(length: int, hidden_size: int) -> float:

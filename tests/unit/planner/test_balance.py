@@ -1,11 +1,14 @@
 """Dealing out work, against every possible deal of small cases."""
 
+import heapq
+import random
 from itertools import product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from verl_hpc.planner import balance as module
 from verl_hpc.planner.balance import attention_cost, balance, micro_batches
 
 costs = st.lists(st.integers(1, 50), max_size=12)
@@ -84,18 +87,112 @@ def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple, at_least):
         assert tokens <= max_tokens or len(indices) == 1
 
 
-@settings(deadline=None, max_examples=50)
-@given(lengths, st.integers(20, 100), st.integers(1, 4), st.integers(1, 6))
-def test_no_fewer_micro_batches_would_do(lengths, max_tokens, multiple, at_least):
-    """Each smaller allowed number, dealt the same way, breaks the budget."""
-    count = len(micro_batches(lengths, max_tokens, multiple, at_least))
-    for fewer in range(multiple, count, multiple):
-        if fewer >= max(at_least, sum(lengths) / max_tokens):
-            dealt = balance(lengths, fewer)
-            assert any(
-                len(indices) > 1 and tokens > max_tokens
-                for indices, tokens in zip(dealt, sums(lengths, dealt), strict=True)
-            )
+def differencing(costs, num_bins):
+    """Karmarkar-Karp as it is written down, with every empty bin: slow and plain."""
+    empty = [(0.0, [])] * (num_bins - 1)
+    heap = [(-cost, i, [(float(cost), [i]), *empty]) for i, cost in enumerate(costs)]
+    heapq.heapify(heap)
+    while len(heap) > 1:
+        _, order, one = heapq.heappop(heap)
+        _, other_order, other = heapq.heappop(heap)
+        merged = [(s + t, b + c) for (s, b), (t, c) in zip(one, reversed(other), strict=True)]
+        merged.sort(key=lambda pair: (-pair[0], pair[1]))
+        spread = merged[-1][0] - merged[0][0]
+        heapq.heappush(heap, (spread, min(order, other_order), merged))
+    return [sorted(indices) for _, indices in heap[0][2]]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 9) | st.floats(1e-3, 1e3), min_size=1, max_size=40), st.integers(1, 12)
+)
+def test_it_is_the_differencing_method(costs, num_bins):
+    assert balance(costs, num_bins) == differencing(costs, num_bins)
+
+
+def least_number(lengths, max_tokens):
+    """Of all packings of a few sequences, the fewest bins; those beyond the budget travel alone."""
+    best = len(lengths)
+
+    def place(index, bins):
+        nonlocal best
+        if len(bins) >= best:
+            return
+        if index == len(lengths):
+            best = len(bins)
+            return
+        for k in range(len(bins)):
+            if bins[k] + lengths[index] <= max_tokens:
+                place(index + 1, [*bins[:k], bins[k] + lengths[index], *bins[k + 1 :]])
+        place(index + 1, [*bins, lengths[index]])
+
+    place(0, [])
+    return best
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(10, 100))
+def test_hardly_more_micro_batches_than_the_fewest_possible(lengths, max_tokens):
+    count, fewest = len(micro_batches(lengths, max_tokens)), least_number(lengths, max_tokens)
+    assert fewest <= count <= fewest + (fewest > 1)
+
+
+def one_more_at_a_time(lengths, max_tokens, multiple, at_least):
+    """The first number of bins from the least upwards whose balanced deal keeps the budget."""
+    count = max(-(-sum(lengths) // max_tokens), at_least, 1)
+    count += -count % multiple
+    while count < len(lengths) and any(
+        len(indices) > 1 and sum(lengths[i] for i in indices) > max_tokens
+        for indices in balance(lengths, count)
+    ):
+        count += multiple
+    return count
+
+
+def test_never_more_micro_batches_than_the_plain_search_finds():
+    dice = random.Random(7)
+    fewer = 0
+    for _ in range(800):
+        high = dice.choice([10, 60, 500, 5000])
+        low = dice.choice([1, high // 3 + 1, high // 2 + 1])
+        lengths = [dice.randint(low, high) for _ in range(dice.randint(1, 40))]
+        budget = int(high * dice.choice([1, 1.3, 2, 3, 4]))
+        limits = budget, dice.choice([1, 1, 2, 4]), dice.choice([1, 1, 6])
+        count, before = len(micro_batches(lengths, *limits)), one_more_at_a_time(lengths, *limits)
+        assert count <= before, (lengths, limits)
+        fewer += count < before
+    assert fewer > 20, "and often fewer"
+
+
+@pytest.mark.parametrize(
+    "lengths, max_tokens, count",
+    [
+        ([8193] * 4096, 16384, 4096),
+        ([5462] * 4096, 16384, 2048),
+        ([16384] * 4096, 16384, 4096),
+        ([1] * 4096, 16384, 1),
+        ([1] * 4096, 3, 1366),
+        ([10**6] + [1] * 4095, 16384, 2),
+        ([8193] * 2048 + [8191] * 2048, 16384, 2048),
+        ([4000 + 733 * i % 3001 for i in range(4096)], 16384, 1486),
+        ([65 + 997 * i % 2999 for i in range(4096)], 16384, 392),
+    ],
+)
+def test_four_thousand_sequences_of_every_mix(monkeypatch, lengths, max_tokens, count):
+    """What they cost is the number of deals that are tried; each is far below a second."""
+    deals = []
+    monkeypatch.setattr(module, "balance", lambda *a: deals.append(a[1]) or balance(*a))
+    dealt = micro_batches(lengths, max_tokens)
+    assert len(dealt) == count
+    assert sorted(i for indices in dealt for i in indices) == list(range(len(lengths)))
+    assert all(len(b) < 2 or sum(lengths[i] for i in b) <= max_tokens for b in dealt)
+    assert len(deals) <= 12
+
+
+def test_micro_batches_are_about_equal():
+    lengths = [65 + 997 * i % 2999 for i in range(4096)]
+    loads = sums(lengths, micro_batches(lengths, 16384))
+    assert max(loads) <= 1.01 * sum(loads) / len(loads)
 
 
 def test_a_sequence_beyond_the_budget_travels_alone():

@@ -59,7 +59,7 @@ def test_curves_grow_while_a_run_writes(browser, server, tmp_path):
         browser.wait("document.querySelector('.runs a').textContent === 'live'")
         browser.evaluate("document.querySelector('.runs a').click()")
         browser.wait("document.querySelector('#charts figure .curve') !== null")
-        browser.wait("document.getElementById('connection').textContent === 'live'")
+        browser.wait("document.getElementById('connection').textContent === 'page up to date'")
         assert browser.evaluate(CORNERS) == 2
         browser.evaluate("window.neverLoadedAgain = true")
         for step in (3, 4, 5):
@@ -116,7 +116,7 @@ def test_a_dashboard_that_has_ended_is_told(browser, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             browser.open(process.stdout.readline().strip())
-            browser.wait("document.getElementById('connection').textContent === 'live'")
+            browser.wait("document.getElementById('connection').textContent === 'page up to date'")
         finally:
             process.terminate()
     browser.wait("document.getElementById('connection').className === 'lost'")

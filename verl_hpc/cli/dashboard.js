@@ -22,7 +22,7 @@ async function refreshAll() {
   if (!document.hidden) {
     try {
       await Promise.all(parts.map(refresh));
-      connection.textContent = "live";
+      connection.textContent = "page up to date";
       connection.className = "";
     } catch (error) {
       connection.textContent = "no answer: has the dashboard ended?";

@@ -9,12 +9,14 @@ from pathlib import Path
 from string import Template
 from urllib.parse import urlencode
 
+from verl_hpc.cli.dashboard_files import read_shown, shown_files
 from verl_hpc.cli.dashboard_log import log_part
 from verl_hpc.cli.dashboard_metrics import MetricsTail
 from verl_hpc.cli.dashboard_ranks import ranks_part
-from verl_hpc.cli.list import table
+from verl_hpc.cli.list import HEADER, table
 from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
+from verl_hpc.cluster.status import saved_steps
 from verl_hpc.cluster.status_runs import named_runs
 from verl_hpc.metrics import sections
 from verl_hpc.metrics.log import Row
@@ -64,8 +66,9 @@ class Pages:
         """
         if of == "runs":
             return self._list()
+        name = query.get("name", "")
         makers: dict[str, Callable[[Path], str]] = {
-            "status": self._status,
+            "status": lambda run: self._status(run, name),
             "charts": self._charts,
             "times": self._times,
             "ranks": self._ranks,
@@ -73,7 +76,7 @@ class Pages:
         }
         if of not in makers:
             raise LookupError("there is no such part of a page")
-        return makers[of](self._find(query.get("name", "")))
+        return makers[of](self._find(name))
 
     @staticmethod
     def style(own: Path) -> str:
@@ -110,25 +113,35 @@ class Pages:
         rows = table(self._directory, self._known(), time.time())
         if not rows:
             return f'<p class="card">No runs in {escape(str(self._directory))} yet.</p>'
-        head = "".join(f"<th>{t}</th>" for t in ("run", *_COLUMNS))
+        head = "".join(f"<th>{t}</th>" for t in HEADER)
         body = "".join(_line(row) for row in rows)
         return (
             f'<div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
 
-    def _status(self, run: Path) -> str:
+    def _status(self, run: Path, name: str) -> str:
         status = read_status(run, time.time())
         rows = self._rows(run)
-        facts = "".join(
-            f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in as_rows(status)
-        )
+        listed = [("directory", str(run.resolve())), *as_rows(status)]
+        if steps := saved_steps(run):
+            listed.append(("checkpoints", f"steps {', '.join(map(str, steps))}"))
+        facts = "".join(f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in listed)
+        facts += _links(name, run)
         return (
             f'<p class="subtitle">{_state(status.state.name)} {escape(_rest(status))}</p>'
             f"{_bar(status)}"
             f'<dl class="facts">{facts}</dl>{sections.alert(rows)}'
             f'<dl class="headline">{sections.headline(rows)}</dl>'
         )
+
+    def file(self, name: str, file: str) -> tuple[str, str]:
+        """Text and media type of a file that a run's page links to.
+
+        Raises:
+            LookupError: there is no such run, or it has no such file.
+        """
+        return read_shown(self._find(name), file)
 
     def _charts(self, run: Path) -> str:
         drawn = sections.charts(self._rows(run))
@@ -141,9 +154,6 @@ class Pages:
     def _times(self, run: Path) -> str:
         rows = self._rows(run)
         return sections.times(_timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
-
-
-_COLUMNS = ("state", "step", "reward", "a step", "last sign of life")
 
 
 def _timed(rows: list[Row]) -> list[Row]:
@@ -166,6 +176,15 @@ def _state(name: str) -> str:
 
 def _rest(status: Status) -> str:
     return headline(status).removeprefix(status.state.name).removeprefix(":")
+
+
+def _links(name: str, run: Path) -> str:
+    links = (
+        f'<a href="/file?{escape(urlencode({"name": name, "file": file.name}))}">{file.label}</a>'
+        for file in shown_files(run)
+    )
+    text = ", ".join(links)
+    return f"<dt>files</dt><dd>{text}</dd>" if text else ""
 
 
 def _bar(status: Status) -> str:

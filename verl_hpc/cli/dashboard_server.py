@@ -30,7 +30,9 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS: Mapping[str, str] = {
+_FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Of a file that a run has written: it may look as it likes, and do nothing."""
+_HEADERS: dict[str, str] = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -99,7 +101,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError as error:
+            self._send(_refusal(HTTPStatus.BAD_REQUEST, f"this is no address: {error}"))
+            return
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         self._send(self._answer(url.path, query))
 
@@ -124,8 +130,8 @@ class Handler(BaseHTTPRequestHandler):
         if not self._is_known(query["token"]):
             return _refusal(HTTPStatus.FORBIDDEN, "this token is not that of this dashboard")
         rest = urlencode({name: value for name, value in query.items() if name != "token"})
-        # One leading slash: two would be the name of another host.
-        target = "/" + path.lstrip("/") + (f"?{rest}" if rest else "")
+        # One leading slash: two, or a backslash, would be the name of another host.
+        target = "/" + path.lstrip("/\\") + (f"?{rest}" if rest else "")
         cookie = f"{self.server.cookie}={self.server.token}; HttpOnly; SameSite=Lax; Path=/"
         headers = (("Location", target), ("Set-Cookie", cookie))
         return Answer("", status=HTTPStatus.SEE_OTHER, headers=headers)
@@ -136,6 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             "/": lambda: Answer(pages.overview()),
             "/run": lambda: Answer(pages.run(query.get("name", ""))),
             "/part": lambda: Answer(pages.part(query.get("of", ""), query)),
+            "/file": lambda: self._file(query),
             "/dashboard.js": lambda: Answer(_SCRIPT.read_text("utf-8"), "text/javascript"),
             "/dashboard.css": lambda: Answer(pages.style(_STYLE), "text/css"),
         }
@@ -145,6 +152,10 @@ class Handler(BaseHTTPRequestHandler):
             return routes[path]()
         except LookupError as error:
             return _refusal(HTTPStatus.NOT_FOUND, str(error.args[0]))
+
+    def _file(self, query: Mapping[str, str]) -> Answer:
+        text, kind = self.server.pages.file(query.get("name", ""), query.get("file", ""))
+        return Answer(text, kind, headers=(("Content-Security-Policy", _FILE_POLICY),))
 
     def _host(self) -> str:
         """The name it was opened by. A tunnel may have given it another port."""
@@ -167,7 +178,7 @@ class Handler(BaseHTTPRequestHandler):
         tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
         fresh = answer.status is not HTTPStatus.OK or self.headers.get("If-None-Match") != tag
         self.send_response(answer.status if fresh else HTTPStatus.NOT_MODIFIED)
-        for name, value in (*_HEADERS.items(), *answer.headers, ("ETag", tag)):
+        for name, value in (_HEADERS | dict(answer.headers) | {"ETag": tag}).items():
             self.send_header(name, value)
         self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
         if fresh:

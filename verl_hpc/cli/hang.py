@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_hpc.errors import ConfigError
+
 if TYPE_CHECKING:
     from verl_hpc.cluster.ranks import Ranks
 
@@ -41,9 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.hang_text import as_json, as_text
     from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.cluster.stacks_gather import gather_stacks
-    from verl_hpc.cluster.status_runs import find_run, newest_run
+    from verl_hpc.cluster.status_runs import find_run, newest_run, no_runs_yet
 
     directory = find_run(arguments.run) if arguments.run else newest_run()
+    if directory is None:
+        raise ConfigError(no_runs_yet())
     ranks = ranks_under_way(directory, "look at")
     stacks = gather_stacks(directory, ranks, arguments.by)
     now = time.time()

@@ -78,8 +78,8 @@ def _silence(ranks: Ranks, now: float) -> Iterator[str]:
     patience = 3 * ranks.interval_s
     if now - ranks.time > patience:
         yield (
-            f"rank 0 has not gathered for {duration(now - ranks.time)}: what follows about "
-            "operators is of that time"
+            f"operators below are those of {duration(now - ranks.time)} ago, when rank 0 last "
+            "heard from all ranks; stacks are of now"
         )
     silent = [progress.rank for progress in ranks.ranks if progress.silent_s > patience]
     if silent:

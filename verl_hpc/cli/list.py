@@ -1,4 +1,4 @@
-"""One line for each run: state, step, reward or loss, pace, last activity; newest first.
+"""One line for each run: state, step, reward or loss, pace, time to go; the last at work first.
 
 Looks for run directories in DIR, up to three levels down. Slurm is asked once for all of them, at
 most every 30 s, and only about runs whose files leave a question.
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from verl_hpc.cli.status_progress import Progress
 
 
+HEADER = (
+    "run",
+    "state",
+    "recipe",
+    "step",
+    "reward",
+    "a step",
+    "to go",
+    "job",
+    "last sign of life",
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", nargs="?", type=Path, metavar="DIR", help="where runs are (default: runs)"
@@ -30,26 +43,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.status_runs import RUNS, named_runs
+    from verl_hpc.cluster.status_runs import RUNS, named_runs, no_runs_yet
 
     directory = arguments.directory or RUNS
+    if arguments.directory is None and not directory.is_dir():
+        print(no_runs_yet())
+        return 0
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
     rows = table(directory, named_runs(directory), time.time())
     if not rows:
         print(f"{directory}: no runs")
         return 0
-    header = ("run", "state", "step", "reward", "a step", "last sign of life")
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
     with reader_may_leave():
-        for row in (header, *rows):
+        for row in (HEADER, *rows):
             line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             print(line.rstrip())
     return 0
 
 
 def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[str, ...]]:
-    """Cells of each run, the one last at work first.
+    """Cells of each run below `HEADER`, the one last at work first.
 
     Args:
         directory: for which Slurm's answer is kept.
@@ -60,7 +75,7 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
     from verl_hpc.cli.status_text import ago
     from verl_hpc.cluster.status import conclude, look
     from verl_hpc.cluster.status_queue import ask_slurm
-    from verl_hpc.cluster.status_runs import last_activity, total_steps
+    from verl_hpc.cluster.status_runs import last_activity, recipe, total_steps
     from verl_hpc.metrics.text import duration
 
     newest_first = sorted(runs, key=lambda name: last_activity(runs[name]), reverse=True)
@@ -73,13 +88,17 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
         beat = sights[name].beat
         total = beat.total_steps if beat is not None else None
         total = total_steps(runs[name]) if total is None else total
+        state = conclude(sights[name], answer)
         rows.append(
             (
                 name,
-                conclude(sights[name], answer).name,
+                state.name,
+                recipe(runs[name]) or "-",
                 f"{progress.step}/{total or '?'}",
                 _reward(progress),
                 duration(progress.seconds),
+                duration(None if state.is_over else progress.remaining_s(total)),
+                (beat.job_id if beat is not None else None) or "-",
                 ago(now - last_activity(runs[name])),
             )
         )

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from verl_hpc import __version__
 from verl_hpc.errors import VerlHpcError
 
 VERBS = {
@@ -28,6 +29,7 @@ VERBS = {
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",
+    "config": "what settings there are, what they mean, what they may be; or a file's, resolved",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }
 
@@ -35,9 +37,18 @@ VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return its exit status: 0 done, 1 a `VerlHpcError`, 2 bad usage."""
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = words[0] if words else ""
+    verb = words[0] if words else "help"
+    if verb in ("--version", "-V", "version"):
+        print(f"verl_hpc {__version__}")
+        return 0
+    if verb in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
     if verb not in VERBS:
-        return _overview(verb)
+        from verl_hpc.config.explain import near_or_all
+
+        print(f"unknown verb {verb!r}; {near_or_all(verb, VERBS, 'verbs')}", file=sys.stderr)
+        return 2
     # `import` is no name for a module.
     module = importlib.import_module(f"verl_hpc.cli.{verb.replace('import', 'import_model')}")
     parser = argparse.ArgumentParser(
@@ -55,13 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _overview(verb: str) -> int:
-    wants_help = verb in ("", "-h", "--help", "help")
-    stream = sys.stdout if wants_help else sys.stderr
-    if not wants_help:
-        print(f"unknown verb {verb!r}", file=stream)
+def _overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {text}" for name, text in VERBS.items()]
-    print("usage: python -m verl_hpc VERB ...   (VERB --help says more)\n", file=stream)
-    print("\n".join(lines), file=stream)
-    return 0 if wants_help else 2
+    usage = "usage: python -m verl_hpc VERB ...   (VERB --help says more; --version)"
+    return "\n".join([usage, "", *lines])

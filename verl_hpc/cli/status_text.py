@@ -51,6 +51,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "operator": beat.operator if beat else None,
         "heartbeat_age_s": round(sight.silent_s, 1) if beat else None,
         "host": beat.host if beat else None,
+        "nodes": beat.nodes if beat else None,
         "job_id": beat.job_id if beat else None,
         "attempt": beat.attempt if beat else None,
         "restarts": beat.restarts if beat else None,
@@ -153,7 +154,7 @@ def _job(status: Status) -> str:
     beat = status.sight.beat
     if beat is None:
         return ""
-    words = [f"{beat.job_id} on {beat.host}" if beat.job_id else f"no job: {beat.host}"]
+    words = [f"{beat.job_id} on {beat.nodes}" if beat.job_id else f"no job: {beat.host}"]
     if beat.attempt is not None:
         words.append(f"attempt {beat.attempt}")
     if beat.job_id:

@@ -40,6 +40,9 @@ class Beat:
     total_steps: int | None
     operator: str
     host: str
+    """Of rank 0."""
+    nodes: str
+    """All that the job has, as Slurm writes them; the host where there is no job."""
     pid: int
     job_id: str | None
     """Slurm's; None for a run that mpiexec started."""
@@ -81,10 +84,9 @@ class Heartbeat:
         self._timer: threading.Timer | None = None
         self._written = float("-inf")
         self._reported = False
-        now = clock()
-        self._beat = Beat(
-            now, 0, total_steps, "", socket.gethostname(), os.getpid(), **_job(), started=now
-        )
+        now, host = clock(), socket.gethostname()
+        nodes = os.environ.get("SLURM_JOB_NODELIST") or host
+        self._beat = Beat(now, 0, total_steps, "", host, nodes, os.getpid(), **_job(), started=now)
 
     def beat(self, operator: str, step: int) -> None:
         """Say that `operator` of `step` begins or goes on; cheap, and does nothing after `end`.
@@ -162,6 +164,7 @@ def _parse(found: Mapping[str, Any]) -> Beat:
         total_steps=_integer(found["total_steps"]),
         operator=str(found["operator"]),
         host=str(found["host"]),
+        nodes=str(found.get("nodes", found["host"])),
         pid=int(found["pid"]),
         job_id=None if found["job_id"] is None else str(found["job_id"]),
         attempt=_integer(found["attempt"]),

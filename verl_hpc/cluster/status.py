@@ -226,6 +226,13 @@ class Save:
     time: float
 
 
+def saved_steps(run: Path) -> list[int]:
+    """Steps that have a whole checkpoint, oldest first."""
+    manifests = (run / "checkpoints").glob("step_*/manifest.json")
+    names = (path.parent.name.removeprefix("step_") for path in manifests)
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
 def last_save(run: Path) -> Save | None:
     """What checkpoints/latest points at; None if nothing, or something that is not whole."""
     try:

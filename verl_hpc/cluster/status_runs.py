@@ -57,16 +57,17 @@ def find_run(word: str, below: Path = RUNS) -> Path:
     raise ConfigError(f"{word}: {_reason(word, below)}")
 
 
-def newest_run(below: Path = RUNS) -> Path:
-    """The run that was last at work.
+def newest_run(below: Path = RUNS) -> Path | None:
+    """The run that was last at work, if there is one."""
+    return max(runs_below(below), key=last_activity, default=None)
 
-    Raises:
-        ConfigError: there is none.
-    """
-    runs = list(runs_below(below))
-    if not runs:
-        raise ConfigError(f"{below}: no runs here; name a run directory")
-    return max(runs, key=last_activity)
+
+def no_runs_yet(below: Path = RUNS) -> str:
+    """What to say to somebody who asks about runs and has none."""
+    return (
+        f"no runs in {below.resolve()} yet; `python -m verl_hpc submit` or `train` makes one. Runs "
+        "elsewhere: name one, or `python -m verl_hpc list DIR`"
+    )
 
 
 def last_activity(run: Path) -> float:
@@ -78,14 +79,24 @@ def last_activity(run: Path) -> float:
 
 def total_steps(run: Path) -> int | None:
     """Steps that a run's configuration asks for; None if that cannot be read."""
+    found = _top_level(run, "steps", r"\d+")
+    return None if found is None else int(found)
+
+
+def recipe(run: Path) -> str | None:
+    """What a run's configuration trains with; None if that cannot be read."""
+    return _top_level(run, "recipe", r"\w+")
+
+
+def _top_level(run: Path, setting: str, pattern: str) -> str | None:
     for name in ("config.yaml", "job/config.yaml"):
         try:
             text = (run / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
         # What dump_config writes; to parse all of it takes longer than everything else here.
-        if match := re.search(r"^steps: (\d+)$", text, re.MULTILINE):
-            return int(match.group(1))
+        if match := re.search(rf"^{setting}: ({pattern})$", text, re.MULTILINE):
+            return match.group(1)
     return None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import CHARTS
-from verl_hpc.metrics.series import curves
+from verl_hpc.metrics.series import axis_range, curves
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +34,9 @@ def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
         axes = figure.add_subplot(title=chart.title, xlabel="step")
         for label, curve in drawn.items():
             axes.plot(*zip(*curve, strict=True), label=label, marker="." if len(curve) < 40 else "")
+        every = [value for curve in drawn.values() for _, value in curve]
+        axes.set_ylim(*axis_range(every, 0.06, chart.limits))
+        axes.set_ylabel(chart.unit)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -64,6 +64,15 @@ class Chart:
     key: str
     title: str
     curves: Mapping[str, str]
+    unit: str = ""
+    """Of the vertical axis."""
+    least: float | None = None
+    """Where the vertical axis ends at the latest; what lies beyond is drawn at its end."""
+    most: float | None = None
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        return self.least, self.most
 
 
 CHARTS = (
@@ -74,31 +83,45 @@ CHARTS = (
         "reference_kl",
         "KL to the reference policy",
         {REFERENCE_KL: "in the loss", REFERENCE_KL_PENALTY: "in the reward"},
+        unit="nats/token",
     ),
-    Chart("old_policy_kl", "KL to the policy that sampled", {OLD_POLICY_KL: "KL"}),
-    Chart("entropy", "Entropy", {ENTROPY: "entropy"}),
+    Chart(
+        "old_policy_kl", "KL to the policy that sampled", {OLD_POLICY_KL: "KL"}, unit="nats/token"
+    ),
+    Chart("entropy", "Entropy", {ENTROPY: "entropy"}, unit="nats/token", least=0.0),
     Chart(
         "response_length",
-        "Response tokens",
+        "Response length",
         {RESPONSE_LENGTH: "mean", RESPONSE_LENGTH_MAX: "longest"},
+        unit="tokens",
+        least=0.0,
     ),
-    Chart("responses_cut", "Share of responses cut", {RESPONSES_CUT: "share"}),
+    Chart("responses_cut", "Share of responses cut", {RESPONSES_CUT: "share"}, least=0.0, most=1.0),
     Chart("policy_loss", "Policy loss", {POLICY_LOSS: "loss"}),
     Chart("value_loss", "Value loss", {VALUE_LOSS: "loss"}),
-    Chart("grad_norm", "Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}),
+    Chart("grad_norm", "Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}, least=0.0),
     Chart(
-        "clip_fraction", "Clipped share", {CLIP_FRACTION: "policy", VALUE_CLIP_FRACTION: "values"}
+        "clip_fraction",
+        "Clipped share",
+        {CLIP_FRACTION: "policy", VALUE_CLIP_FRACTION: "values"},
+        least=0.0,
+        most=1.0,
     ),
     Chart(
         "explained_variance",
         "Variance that the values explain",
         {VALUE_EXPLAINED_VARIANCE: "share"},
+        # It has no least: values of a new critic can be worse than none by any factor.
+        least=-1.0,
+        most=1.0,
     ),
     Chart(
         "probs_difference",
         "Train-rollout log-prob difference",
         {PROBS_DIFFERENCE: "mean absolute difference"},
+        unit="nats",
+        least=0.0,
     ),
-    Chart("throughput", "Throughput (tokens/s)", {THROUGHPUT: "tokens/s"}),
-    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "lr"}),
+    Chart("throughput", "Throughput", {THROUGHPUT: "tokens/s"}, unit="tokens/s", least=0.0),
+    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "lr"}, least=0.0),
 )

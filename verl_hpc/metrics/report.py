@@ -19,8 +19,8 @@ FILE_NAME = "report.html"
 TEMPLATE = Path(__file__).with_name(FILE_NAME)
 STYLE = Path(__file__).with_name("page.css")
 """What report.html and the dashboard look like."""
-PLACED = ("name", "recipe", "state", "total_steps", "config")
-"""Facts that have a place of their own on the page."""
+PLACED = ("name", "recipe", "state", "total_steps", "config", "num_ranks", "num_nodes")
+"""Facts that have a place of their own on the page, or are said in the words of another."""
 NUM_LAST_STEPS = 10
 
 

@@ -19,13 +19,23 @@ from verl_hpc.metrics.names import (
     THROUGHPUT,
     TOKENS,
     VALIDATION,
+    Chart,
 )
-from verl_hpc.metrics.series import OTHER, bins, curves, fold, mean_seconds, points
+from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, points
 from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars
 from verl_hpc.metrics.text import duration, number, size
 
 COLOURS = ("c0", "c1", "c2", "c3", "c4", "c5", "c6")
 """Classes of the style sheet for the longest operators; c7 is grey and takes the rest."""
+OPERATOR_COLOURS: Mapping[str, str] = {
+    "update_actor": "c0",
+    "rollout": "c1",
+    "old_log_probs": "c2",
+    "save_checkpoint": "c3",
+    "update_critic": "c4",
+    "values": "c5",
+    "reshard": "c6",
+}
 NUM_BARS = 60
 
 
@@ -57,7 +67,11 @@ def headline(rows: Sequence[Row]) -> str:
         tiles.append(_tile("Tokens a second", number(mean(throughput)), note))
     if seconds := _values(rows, STEP_SECONDS):
         tiles.append(
-            _tile("Training time", duration(sum(seconds)), f"{duration(mean(seconds))} a step")
+            _tile(
+                "Training time",
+                duration(sum(seconds)),
+                f"{duration(mean(seconds))} a step, mean of all {len(seconds)}",
+            )
         )
     if received := _values(rows, RESHARD_RECEIVED):
         tiles.append(_tile("Weights resharded", size(sum(received)), _ratio(rows)))
@@ -88,24 +102,30 @@ def _ratio(rows: Sequence[Row]) -> str:
 
 
 def charts(rows: Sequence[Row]) -> str:
-    """A figure for each chart that has points."""
-    return "".join(
-        _figure(chart.title, list(drawn), line_chart(chart.title, drawn))
-        for chart in CHARTS
-        if (drawn := curves(chart, rows))
-    )
+    """A figure for each chart that has points; the first, which matters most, is a wide one."""
+    found = [(chart, drawn) for chart in CHARTS if (drawn := curves(chart, rows))]
+    return "".join(_figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(found))
 
 
-def _figure(title: str, labels: Sequence[str], svg: str) -> str:
-    keys = "".join(f'<i class="c{i}"></i>{label} ' for i, label in enumerate(labels))
-    legend = f"<small>{keys}</small>" if len(labels) > 1 else ""
-    return f"<figure><figcaption>{title}{legend}</figcaption>{svg}</figure>"
+def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -> str:
+    svg = line_chart(chart.title, drawn, chart.limits, 616 if wide else 300)
+    keys = "".join(f'<i class="c{i}"></i>{label} ' for i, label in enumerate(drawn))
+    legend = f"<small>{keys}</small>" if len(drawn) > 1 else ""
+    unit = f" <small>{chart.unit}</small>" if chart.unit else ""
+    lead = ' class="lead"' if wide else ""
+    caption = f"<figcaption><span>{chart.title}{unit}</span>{legend}</figcaption>"
+    return f"<figure{lead}>{caption}{svg}</figure>"
 
 
 def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
-    """Classes of the style sheet by operator, the longest first; `other` stands for the rest."""
+    """Classes of the style sheet by operator, the longest first; `other` stands for the rest.
+
+    Operators that every run has keep their colour from page to page.
+    """
     named = [name for name in seconds if name != OTHER][: len(COLOURS)]
-    return {**dict(zip(named, COLOURS, strict=False)), OTHER: "c7"}
+    own = {name: OPERATOR_COLOURS[name] for name in named if name in OPERATOR_COLOURS}
+    free = (colour for colour in COLOURS if colour not in own.values())
+    return {**{name: own.get(name) or next(free) for name in named}, OTHER: "c7"}
 
 
 def times(rows: Sequence[Row]) -> str:

@@ -42,6 +42,44 @@ def thin(curve: Sequence[Point], limit: int) -> list[Point]:
     return kept
 
 
+def smooth(curve: Sequence[Point], weight: float = 0.9) -> list[Point]:
+    """Exponential moving average, corrected for its start as in Adam (arXiv 1412.6980, section 3):
+    every point is a weighted mean of those up to it, the newest with the largest weight."""
+    total = norm = 0.0
+    averaged: list[Point] = []
+    for step, value in curve:
+        total = weight * total + (1 - weight) * value
+        norm = weight * norm + (1 - weight)
+        averaged.append((step, total / norm))
+    return averaged
+
+
+def axis_range(
+    values: Sequence[float], margin: float, limits: tuple[float | None, float | None] = (None, None)
+) -> tuple[float, float]:
+    """The range of values, wider by a share of itself on both sides, but not beyond the limits.
+
+    Never empty: around one value it is a fifth of that; around zero it is 0 to 1.
+    """
+    floor, ceiling = limits
+    low, high = (clamp(value, limits) for value in (min(values), max(values)))
+    if low == high == 0:
+        return 0.0, 1.0
+    pad = (high - low) * margin if high > low else abs(high) * 0.1
+    low, high = low - pad, high + pad
+    return (
+        low if floor is None else max(low, floor),
+        high if ceiling is None else min(high, ceiling),
+    )
+
+
+def clamp(value: float, limits: tuple[float | None, float | None]) -> float:
+    """The value, or the limit that it is beyond."""
+    floor, ceiling = limits
+    value = value if floor is None else max(value, floor)
+    return value if ceiling is None else min(value, ceiling)
+
+
 def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
     """Seconds of one step by top-level operator; `other` is what the step took beyond them, where
     that is 1 % or more."""

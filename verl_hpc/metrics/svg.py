@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
 
-from verl_hpc.metrics.series import Point, thin
+from verl_hpc.metrics.series import Point, axis_range, clamp, smooth, thin
 from verl_hpc.metrics.text import duration, number
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 22
 """Pixels around the axes, for tick labels."""
 MAX_POINTS = 200
 """Of one curve; a chart is about 300 pixels wide."""
+SMOOTHED_FROM = 30
+"""Points of a curve from which on a wide chart shows its average."""
 
 LANE = 14
 """Pixels of a lane, with what is between two of them."""
@@ -41,16 +43,36 @@ class Frame:
 
     def y(self, value: float) -> float:
         low, high = self.y_range
+        value = clamp(value, self.y_range)
         return self.height - BOTTOM - (value - low) / (high - low) * (self.height - TOP - BOTTOM)
 
 
-def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
-    """Curves over steps; hovering over a step tells its values."""
+def line_chart(
+    title: str,
+    curves: Mapping[str, Sequence[Point]],
+    limits: tuple[float | None, float | None] = (None, None),
+    width: int = 300,
+) -> str:
+    """Curves over steps; hovering over a step tells its values.
+
+    A wide chart of many steps shows averages over them, and the curves themselves pale.
+
+    Args:
+        title: what it is called for those who do not see it.
+        curves: by label.
+        limits: least and most of the vertical axis; what lies beyond is drawn at its end.
+        width: in pixels.
+    """
     thinned = {label: thin(curve, MAX_POINTS) for label, curve in curves.items()}
     every = [point for curve in thinned.values() for point in curve]
-    frame = Frame(
-        300, 150, around([step for step, _ in every], 0.0), around([v for _, v in every], 0.06)
-    )
+    x_range = axis_range([step for step, _ in every], 0.0)
+    y_range = axis_range([value for _, value in every], 0.06, limits)
+    frame = Frame(width, 150, x_range, y_range)
+    pale: dict[str, list[Point]] = {}
+    drawn = thinned
+    if width > 300 and len(every) > SMOOTHED_FROM * len(curves):
+        pale = thinned
+        drawn = {label: thin(smooth(curve), MAX_POINTS) for label, curve in curves.items()}
     steps = [tick for tick in ticks(frame.x_range, 5) if tick == int(tick)]
     return _svg(
         title,
@@ -59,7 +81,8 @@ def line_chart(title: str, curves: Mapping[str, Sequence[Point]]) -> str:
         [
             *_horizontal_grid(frame, number),
             *(_text(frame.x(s), frame.height - 6, number(s), "middle") for s in steps),
-            *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(thinned.values())),
+            *(_curve(frame, curve, f"c{i} pale") for i, curve in enumerate(pale.values())),
+            *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(drawn.values())),
             *_hovers(frame, thinned),
         ],
     )
@@ -141,13 +164,6 @@ def ticks(span: tuple[float, float], count: int) -> list[float]:
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def around(values: Sequence[float], margin: float) -> tuple[float, float]:
-    """The range of values, wider by a share of itself on both sides, and never empty."""
-    low, high = min(values), max(values)
-    pad = (high - low) * margin if high > low else abs(high) * 0.1 or 1.0
-    return low - pad, high + pad
-
-
 def _svg(label: str, width: int, height: int, parts: Iterable[str]) -> str:
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(label)}">'
@@ -156,10 +172,14 @@ def _svg(label: str, width: int, height: int, parts: Iterable[str]) -> str:
 
 
 def _horizontal_grid(frame: Frame, label: Callable[[float], str]) -> Iterator[str]:
-    for tick in ticks(frame.y_range, 4):
-        y = frame.y(tick)
+    values = ticks(frame.y_range, 4)
+    labels = [label(value) for value in values]
+    if len(set(labels)) < len(labels):  # they differ in digits that are not shown
+        labels = [f"{value:,.6g}" for value in values]
+    for value, text in zip(values, labels, strict=True):
+        y = frame.y(value)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>'
-        yield _text(LEFT - 6, y + 3.5, label(tick), "end")
+        yield _text(LEFT - 6, y + 3.5, text, "end")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

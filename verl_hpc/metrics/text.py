@@ -6,10 +6,17 @@ import math
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, more for thousands: 1e-06, 0.4312, 12,346, 3.1M; '-' for None."""
+    """Four significant digits, more for thousands: 9.5e-05, 0.4312, 12,346, 3.1M; '-' for None.
+
+    Below a thousandth and from 10^15 the exponent is always written, so that 1e-04 and 9.5e-05
+    stand well beside each other.
+    """
     if value is None:
         return "-"
-    for scale, suffix in ((1e9, "G"), (1e6, "M")):
+    if 0 < abs(value) < 1e-3 or 1e15 <= abs(value) < math.inf:
+        mantissa, _, exponent = f"{value:.3e}".partition("e")
+        return f"{float(mantissa):g}e{exponent}"
+    for scale, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if scale <= abs(value) < math.inf:
             return f"{value / scale:.4g}{suffix}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

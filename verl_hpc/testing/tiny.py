@@ -180,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         texts=texts_of(arguments.texts_of) if arguments.texts_of else None,
         **json.loads(arguments.sizes),
     )
+    print(f"{arguments.out}: a {arguments.family} with random weights, and its tokenizer")
     return 0
 
 

@@ -1,7 +1,9 @@
 """The dashboard over HTTP: who is let in, what is shown, and what is refused."""
 
 import http.client
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -187,6 +189,57 @@ def test_what_runs_say_is_only_text(server, runs):
     assert "Late" in text and "<script>" not in text and "<b>&lt;" not in text
     assert "<i>:" not in text and "&lt;i&gt;: nan" in text
     assert "     srun: &amp;amp;" in text
+
+
+def test_files_of_a_run_are_linked_and_shown(server, runs):
+    run = make_run(runs, "x")
+    (run / "report.html").write_text("<h1>what it did</h1><script>1</script>")
+    _, _, page = ask(server, "/part?of=status&name=x")
+    assert "<dt>directory</dt>" in page
+    assert 'href="/file?name=x&amp;file=report.html">report</a>' in page
+    assert "flow.txt" not in page
+    status, headers, text = ask(server, "/file?name=x&file=report.html")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert headers["Content-Security-Policy"].startswith("sandbox; default-src 'none';")
+    assert text.startswith("<h1>what it did")
+    status, headers, text = ask(server, "/file?name=x&file=config.yaml")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert text.startswith("name: ")
+
+
+def test_only_named_regular_files_are_shown(server, runs, tmp_path):
+    run = make_run(runs, "x")
+    (tmp_path / "secret").write_text("secret")
+    (run / "report.html").symlink_to(tmp_path / "secret")
+    os.mkfifo(run / "flow.txt")
+    for name in ("report.html", "flow.txt", "../secret", "metrics.jsonl", "/etc/passwd", ""):
+        status, _, text = ask(server, f"/file?name=x&file={name}")
+        assert (status, "secret" in text) == (404, False)
+    assert "report.html" not in ask(server, "/part?of=status&name=x")[2]
+
+
+def test_checkpoints_are_listed(server, runs):
+    run = make_run(runs, "x")
+    for step in (20, 40, 60):
+        (run / f"checkpoints/step_{step:08}").mkdir(parents=True)
+    for step in (20, 40):
+        (run / f"checkpoints/step_{step:08}/manifest.json").write_text("{}")
+    page = ask(server, "/part?of=status&name=x")[2]
+    assert "<dt>checkpoints</dt><dd>steps 20, 40</dd>" in page
+
+
+def test_what_is_no_address_is_refused(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(
+            b"GET http://[::1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        with connection.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_redirect_names_no_other_host(server):
+    _, headers, _ = ask(server, f"/\\evil.example?token={server.token}", cookie=False)
+    assert headers["Location"] == "/evil.example"
 
 
 def test_only_what_is_new_is_read(tmp_path):

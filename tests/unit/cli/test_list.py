@@ -32,9 +32,11 @@ def test_runs_newest_first(here, capsys, monkeypatch):
     work(new, 2)
     beat(new, total_steps=40)
     header, first, second = lines(capsys)
-    assert header[:3] == ["run", "state", "step"]
-    assert first == ["group/new", "running", "2/40", "0.25", "10.0s", "just", "now"]
-    assert second == ["old", "finished", "3/3", "loss", "1.5", "10.0s", "2h", "00m", "ago"]
+    assert header[:4] == ["run", "state", "recipe", "step"]
+    went = ["running", "grpo", "2/40", "0.25", "10.0s", "6m", "20s", "-", "just", "now"]
+    assert first == ["group/new", *went]
+    went = ["finished", "grpo", "3/3", "loss", "1.5", "10.0s", "-", "-", "2h", "00m", "ago"]
+    assert second == ["old", *went]
 
 
 def test_a_run_without_metrics(here, capsys, monkeypatch):
@@ -42,7 +44,7 @@ def test_a_run_without_metrics(here, capsys, monkeypatch):
     run = make_run(here / "runs")
     (run / "config.yaml").write_text("")
     at(run, 30)
-    assert lines(capsys)[1][:6] == ["run", "not", "started", "0/?", "-", "-"]
+    assert lines(capsys)[1][:7] == ["run", "not", "started", "-", "0/?", "-", "-"]
 
 
 def test_slurm_is_asked_once_for_all(here, capsys, monkeypatch):
@@ -63,5 +65,10 @@ def test_a_directory_without_runs(here, capsys):
 
 
 def test_no_such_directory(capsys):
-    assert main(["list"]) == 1
-    assert "runs: no such directory" in capsys.readouterr().err
+    assert main(["list", "elsewhere"]) == 1
+    assert "elsewhere: no such directory" in capsys.readouterr().err
+
+
+def test_nobody_has_run_anything_yet(capsys):
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.startswith("no runs in ")

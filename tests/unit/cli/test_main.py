@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.unit.cluster.requests import ROOT
+from verl_hpc import __version__
 from verl_hpc.cli.main import VERBS, main
 
 HEAVY = {"torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers"}
@@ -39,8 +40,22 @@ def test_an_unknown_verb(verb, capsys):
     assert main([verb]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith(f"unknown verb {verb!r}\n")
-    assert "  reshard " in shown.err
+    assert shown.err.startswith(f"unknown verb {verb!r}; ")
+    assert "reshard" in shown.err or "did you mean" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("word", "near"), [("trian", "train"), ("sbmit", "submit"), ("reprot", "report")]
+)
+def test_a_misspelt_verb_is_answered_with_the_nearest(word, near, capsys):
+    assert main([word]) == 2
+    assert capsys.readouterr().err.startswith(f"unknown verb {word!r}; did you mean {near}")
+
+
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_the_version(word, capsys):
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"verl_hpc {__version__}\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -57,6 +72,7 @@ def test_help_of_every_verb(verb, capsys):
 NOWHERE = "there/is/no such thing"
 BAD_INPUT = {
     "attach": [NOWHERE, "--rank", "1"],
+    "config": ["--explain", NOWHERE],
     "dashboard": [NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],

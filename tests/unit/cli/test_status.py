@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -177,8 +178,20 @@ def test_no_such_run(run, capsys):
 
 
 def test_no_runs_at_all(capsys):
-    assert main(["status"]) == 1
-    assert "runs: no runs here" in capsys.readouterr().err
+    assert main(["status"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(f"no runs in {Path.cwd() / 'runs'} yet; ")
+    assert said.err == ""
+    assert main(["status", "--json"]) == 0
+    assert capsys.readouterr().out == "null\n"
+
+
+def test_a_job_is_shown_with_all_its_nodes(run, capsys, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[0-1]")
+    beat(run, "reward", 3)
+    assert "2 on n[0-1]" in shown(capsys, "ppo_lab")
+    assert json.loads(shown(capsys, "ppo_lab", "--json"))["nodes"] == "n[0-1]"
 
 
 def test_an_evaluation_is_of_its_own_step(run, capsys):

@@ -15,7 +15,7 @@ from verl_hpc.cluster.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
 
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", ATTEMPT):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", ATTEMPT):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -27,6 +27,7 @@ def test_what_a_heartbeat_says(tmp_path, clock):
         "total_steps": 7,
         "operator": "rollout",
         "host": socket.gethostname(),
+        "nodes": socket.gethostname(),
         "pid": os.getpid(),
         "job_id": None,
         "attempt": None,

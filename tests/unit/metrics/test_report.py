@@ -103,7 +103,7 @@ def test_a_whole_run(tmp_path: Path, no_plots: None) -> None:
         "10.0s a step",
         "90.00 GiB",
         "1.50 times the least possible",
-        '<th><i class="c0"></i>rollout</th><td>6.0s</td><td>60.0%</td><td>3m 00s</td>',
+        '<th><i class="c1"></i>rollout</th><td>6.0s</td><td>60.0%</td><td>3m 00s</td>',
         '<th><i class="c7"></i>other</th><td>1.0s</td><td>10.0%</td><td>30.0s</td>',
         "name: demo\nrecipe: grpo",
     ):

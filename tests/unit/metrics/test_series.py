@@ -12,6 +12,7 @@ from verl_hpc.metrics.series import (
     mean_seconds,
     operator_seconds,
     points,
+    smooth,
     thin,
 )
 
@@ -28,6 +29,11 @@ def test_a_curve_equal_to_another_is_drawn_once() -> None:
     assert curves(chart, same) == {"score": [(1, 1.0)]}
     assert curves(chart, other) == {"score": [(1, 1.0)], "after KL penalty": [(1, 0.9)]}
     assert curves(chart, [{"step": 1}]) == {}
+
+
+def test_an_average_starts_at_the_first_value_and_weighs_the_newest_most() -> None:
+    averaged = smooth([(1, 4.0), (2, 4.0), (3, 0.0)], weight=0.5)
+    assert averaged == [(1, 4.0), (2, 4.0), (3, pytest.approx(4 * 3 / 7))]
 
 
 def test_thinning_keeps_peaks_ends_and_order() -> None:

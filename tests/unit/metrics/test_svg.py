@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from verl_hpc.metrics.svg import Frame, around, level_bars, line_chart, stacked_bars, ticks
+from verl_hpc.metrics.series import axis_range
+from verl_hpc.metrics.svg import Frame, level_bars, line_chart, stacked_bars, ticks
 from verl_hpc.metrics.text import size
 
 
@@ -24,11 +25,53 @@ def test_ticks_are_round(span: tuple[float, float], count: int, expected: list[f
     assert ticks(span, count) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("value", [0.0, 5.0, -3.0, 1e-6])
+@pytest.mark.parametrize("value", [5.0, -3.0, 1e-6])
 def test_the_range_around_one_value_is_not_empty(value: float) -> None:
-    low, high = around([value], 0.0)
+    low, high = axis_range([value], 0.0)
     assert low < value < high
     assert math.isclose(low + high, 2 * value, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("values", "limits", "expected"),
+    [
+        ([0.0, 0.0], (None, None), (0.0, 1.0)),
+        ([0.0, 0.5], (0.0, 1.0), (0.0, 0.53)),
+        ([0.5, 1.0], (0.0, 1.0), (0.47, 1.0)),
+        ([1.0], (0.0, 1.0), (0.9, 1.0)),
+        ([-6.1e14, 0.5], (-1.0, 1.0), (-1.0, 0.59)),
+    ],
+)
+def test_a_range_stays_within_its_limits(values, limits, expected) -> None:
+    assert axis_range(values, 0.06, limits) == pytest.approx(expected)
+
+
+def test_labels_of_an_axis_differ() -> None:
+    svg = line_chart("tokens/s", {"mean": [(1, 2000.1), (2, 2000.9)]})
+    labels = [
+        t.text for t in ET.fromstring(svg).findall("text") if t.attrib["text-anchor"] == "end"
+    ]
+    assert len(labels) == len(set(labels)) > 2
+
+
+def test_what_lies_beyond_the_limits_is_drawn_at_the_end_and_told_as_it_is() -> None:
+    svg = line_chart("share", {"share": [(1, -6.1e14), (2, 0.5)]}, (-1.0, 1.0))
+    root = ET.fromstring(svg)
+    (curve,) = root.findall("path[@class='curve c0']")
+    first = float(curve.attrib["d"].removeprefix("M").partition("L")[0].split()[1])
+    assert first == pytest.approx(150 - 22)
+    assert next(root.iter("title")).text == "step 1\nshare -610T"
+    labels = [text.text or "" for text in root.findall("text")]
+    assert "1" not in labels[:1] and all("T" not in label for label in labels)
+
+
+def test_a_wide_chart_of_many_steps_shows_averages_over_pale_curves() -> None:
+    curve = [(step, float(step % 2)) for step in range(100)]
+    classes = [
+        p.attrib.get("class") for p in ET.fromstring(line_chart("x", {"a": curve}, width=616))
+    ]
+    assert classes.count("curve c0 pale") == classes.count("curve c0") == 1
+    assert "pale" not in line_chart("x", {"a": curve})
 
 
 def test_a_frame_puts_larger_values_higher() -> None:

@@ -1,0 +1,83 @@
+"""The settings that the program says it has are those that it reads."""
+
+from collections.abc import Mapping
+
+import pytest
+from pydantic import BaseModel
+
+from verl_hpc.cluster.site import Site
+from verl_hpc.config.run import RunConfig
+from verl_hpc.config.settings import settings_of
+
+SETTINGS = settings_of(RunConfig)
+NAMES = {s.name: s for s in SETTINGS}
+
+
+def leaves(tree, prefix=""):
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def test_every_setting_of_a_resolved_run_is_listed():
+    tree = {
+        "name": "x",
+        "recipe": "ppo",
+        "steps": 1,
+        "model": {"path": "m", "fp8": {}},
+        "data": {
+            "train": {"kind": "files", "paths": ["a.jsonl"]},
+            "evaluation": {"kind": "reasoning_gym", "task": "t", "size": 1},
+        },
+        "algorithm": {"advantage": {"name": "gae"}},
+        "evaluation": {"every": 1},
+    }
+    resolved = RunConfig.model_validate(tree).model_dump(mode="json")
+    assert set(leaves(resolved)) <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "default"),
+    [
+        ("recipe", "sft | grpo | ppo", None),
+        ("rollout.kv_cache_gib", "number > 0 or null", "null"),
+        ("critic.optimizer.lr", "number > 0", "1e-05"),
+        ("data.train.kind", "files | reasoning_gym", None),
+        ("rollout.stop", "array of string", "[]"),
+    ],
+)
+def test_what_a_setting_may_be(name, allowed, default):
+    setting = NAMES[name]
+    assert (setting.allowed.split(" <")[0], setting.default) == (allowed, default)
+
+
+def test_settings_of_a_section_that_can_be_absent_or_one_of_several_say_when():
+    assert NAMES["model.fp8.recipe"].member == "model.fp8 is given"
+    assert NAMES["data.train.paths"].member == "data.train.kind is files"
+    assert NAMES["optimizer.lr"].member == NAMES["data.shuffle"].member == ""
+
+
+def test_names_are_given_once_but_where_sections_share_one():
+    shared = {s.name for s in SETTINGS if [t.name for t in SETTINGS].count(s.name) > 1}
+    assert all(NAMES[name].member for name in shared)
+
+
+def test_meanings_are_the_docstrings():
+    class Section(BaseModel, use_attribute_docstrings=True):
+        number: int = 3
+        """Of sheep,
+        counted."""
+
+    (setting,) = settings_of(Section, "farm.")
+    assert (setting.name, setting.default, setting.meaning) == (
+        "farm.number",
+        "3",
+        "Of sheep, counted.",
+    )
+
+
+def test_a_site_profile_has_settings_too():
+    names = {s.name for s in settings_of(Site, "site.")}
+    assert {"site.gpus_per_node", "site.container.image", "site.restarts.most"} <= names

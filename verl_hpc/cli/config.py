@@ -1,0 +1,99 @@
+"""What settings there are: name, default, what each may be, and what it means.
+
+WORD is a setting, a section, or a part of a name; without one, all settings of a run are listed.
+Those of a site profile start with `site.`. With --config, what a file and overrides come to.
+
+examples:
+  python -m verl_hpc config
+  python -m verl_hpc config --explain optimizer.lr
+  python -m verl_hpc config --explain rollout
+  python -m verl_hpc config --explain site.restarts
+  python -m verl_hpc config --config configs/run/grpo_8b.yaml optimizer.lr=3e-6
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.config.settings import SettingInfo
+
+_WIDTH = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--explain", metavar="WORD", help="only settings of this name, or below it, in full")
+    add("--config", metavar="YAML", help="print this file's settings, resolved, and nothing else")
+    add("overrides", nargs="*", metavar="field=value", help="settings over the file's")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+
+    if arguments.config is not None:
+        text = _resolved(arguments)
+    elif arguments.overrides:
+        raise ConfigError(
+            f"{arguments.overrides[0]}: overrides belong to --config, which is not given; to read "
+            "about a setting, write --explain NAME"
+        )
+    else:
+        text = _explained(arguments.explain)
+    with reader_may_leave():
+        sys.stdout.write(text)
+    return 0
+
+
+def _resolved(arguments: argparse.Namespace) -> str:
+    from verl_hpc.config.load import dump_config, load_config
+
+    if arguments.explain is not None:
+        raise ConfigError("--explain and --config do not go together; give one of them")
+    return dump_config(load_config(arguments.config, arguments.overrides))
+
+
+def _explained(word: str | None) -> str:
+    from verl_hpc.cluster.site import Site
+    from verl_hpc.config.explain import near_or_all
+    from verl_hpc.config.run import RunConfig
+    from verl_hpc.config.settings import settings_of
+
+    settings = settings_of(RunConfig)
+    if word is None:
+        return _table(settings)
+    settings += settings_of(Site, "site.")
+    found = [s for s in settings if s.name == word or s.name.startswith(f"{word}.")]
+    found = found or [s for s in settings if word in s.name]
+    if not found:
+        names = dict.fromkeys(s.name for s in settings)
+        last = word.rpartition(".")[2]
+        near = [n for n in names if n.rpartition(".")[2] == last] or names
+        raise ConfigError(f"{word}: no such setting; {near_or_all(word, near)}")
+    return "\n".join(map(_paragraph, found))
+
+
+def _table(settings: Sequence[SettingInfo]) -> str:
+    rows = [(s.name, _default(s), s.allowed) for s in settings]
+    widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
+    widths[1] = min(widths[1], 24)
+    lines = (f"{n:<{widths[0]}}  {d:<{widths[1]}}  {a}".rstrip() for n, d, a in rows)
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(setting: SettingInfo) -> str:
+    head = f"{setting.name} = {_default(setting)}   ({setting.allowed})"
+    if setting.member:
+        head += f"   if {setting.member}"
+    body = textwrap.indent(textwrap.fill(setting.meaning, _WIDTH - 4), "    ")
+    return f"{head}\n{body}\n" if setting.meaning else f"{head}\n"
+
+
+def _default(setting: SettingInfo) -> str:
+    return "(needed)" if setting.default is None else setting.default

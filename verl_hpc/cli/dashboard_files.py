@@ -1,0 +1,51 @@
+"""Files of a run that the dashboard shows as they are."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOST_BYTES = 16 * 1024**2
+
+
+@dataclass(frozen=True)
+class ShownFile:
+    """A file of a run directory, its label, and its media type."""
+
+    name: str
+    label: str
+    kind: str
+
+
+FILES = (
+    ShownFile("report.html", "report", "text/html"),
+    ShownFile("config.yaml", "configuration", "text/plain"),
+    ShownFile("flow.txt", "flow", "text/plain"),
+    ShownFile("facts.json", "facts", "text/plain"),
+)
+
+
+def shown_files(run: Path) -> list[ShownFile]:
+    """Those of `FILES` that a run has: regular ones, since a link may lead anywhere."""
+    return [file for file in FILES if _is_shown(run / file.name)]
+
+
+def read_shown(run: Path, name: str) -> tuple[str, str]:
+    """Text and media type of one of `FILES`.
+
+    Raises:
+        LookupError: it is none of them, or the run has none that can be shown.
+    """
+    for file in shown_files(run):
+        if file.name == name:
+            return (run / name).read_text("utf-8", errors="replace"), file.kind
+    raise LookupError("the run has no such file to show")
+
+
+def _is_shown(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size <= _MOST_BYTES

@@ -54,5 +54,9 @@ class CheckpointError(VerlHpcError):
     """A step could not be written, or what is on disk cannot be trusted."""
 
 
+class DamageError(CheckpointError):
+    """What is on disk is not what was written; the step before it may be whole."""
+
+
 class TrainingError(VerlHpcError):
     """Training cannot go on: a loss or gradient is not finite, or new weights did not take."""

@@ -177,6 +177,13 @@ def damage_same_size_garbage(path):
     path.write_bytes(b"\0" * size)
 
 
+def damage_number(path):
+    """One digit is another; all else is as it was."""
+    path.write_text(
+        re.sub("[1-8]", lambda digit: str(int(digit[0]) + 1), path.read_text(), count=1)
+    )
+
+
 DAMAGES = {
     "flipped bit": ("rank_00002.h5", damage_flip),
     "truncated": ("rank_00001.h5", damage_truncate),
@@ -187,6 +194,8 @@ DAMAGES = {
     "no manifest": ("manifest.json", lambda path: path.unlink()),
     "torn manifest": ("manifest.json", lambda path: path.write_text('{"format": 1, "files"')),
     "torn state": ("state.json", damage_same_size_garbage),
+    "another step in the state": ("state.json", damage_number),
+    "hf": ("hf/config.json", damage_number),
 }
 
 
@@ -215,6 +224,16 @@ def test_if_no_step_can_be_read_the_run_does_not_start_over(here, configure):
     here.control.barrier()
     with pytest.raises(CheckpointError, match=r"none of the 1 steps below .* rank_00001.h5 has"):
         restore(workers)
+
+
+def test_another_model_is_refused_and_no_older_step_tried(here, configure, tiny_model):
+    workers = build_workers(here, configure(LAYOUTS[0]))
+    save(workers, Progress(1, Position(0, 8)))
+    save(workers, Progress(2, Position(0, 16)))
+    other = {"path": str(tiny_model("llama", True)), "dtype": "float32"}
+    fresh = build_workers(here, configure(LAYOUTS[0], model=other))
+    with pytest.raises(ConfigError, match=r"model\.path: .*/step_00000002 is of another model: "):
+        restore(fresh)
 
 
 def test_resume_modes(here, configure):

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from verl_hpc.checkpoint.store import read_manifest
+from verl_hpc.checkpoint.schema import DTYPES, MANIFEST, step_name
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.errors import CheckpointError
@@ -56,7 +56,8 @@ def export_step(
             f"--step {step}: no such directory; give a step directory, such as "
             "runs/NAME/checkpoints/latest"
         )
-    read_manifest(step)
+    if not (step / MANIFEST).is_file():
+        raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is no whole step")
     weights = open_weights(step)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -111,7 +112,7 @@ def _shards(tensors: Mapping[str, TensorSpec], shard_bytes: int) -> Iterator[lis
 def _load(weights: Weights, tensors: Mapping[str, TensorSpec]) -> dict[str, torch.Tensor]:
     target = ShardMap(tensors, [whole(n, n, s.shape, (0,)) for n, s in tensors.items()])
     source = weights.shard_map.restricted_to(tensors)
-    memory = {n: torch.empty(s.shape, dtype=getattr(torch, s.dtype)) for n, s in tensors.items()}
+    memory = {n: torch.empty(s.shape, dtype=DTYPES[s.dtype]) for n, s in tensors.items()}
     dtypes = {n: t.dtype for n, t in memory.items()}
     Transfer(plan_transfer(source, target, (0,)), 0, weights.reader).run({}, memory, dtypes)
     return memory
@@ -150,10 +151,10 @@ def import_model(control: Control, source: Path, root: Path) -> Path:
     names = list(weights.arch.tensors())
     shard_map = weights.shard_map.restricted_to(names)
     mine = [r for i, r in enumerate(shard_map.regions) if i % control.size == control.rank]
-    if (root / "step_00000000").exists():
-        raise CheckpointError(f"{root}/step_00000000 exists; choose another --out")
+    if (root / step_name(0)).exists():
+        raise CheckpointError(f"{root / step_name(0)} exists; choose another --out")
     component = Component("actor", shard_map, _FromFiles(weights, shard_map), mine)
-    contents = StepContents({"step": 0}, hf_files=hf_files(weights.hf_directory))
+    contents = StepContents(hf_files=hf_files(weights.hf_directory))
     return save_step(control, root, 0, [component], contents)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import stat
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import h5py
 import torch
 
 from verl_hpc.checkpoint import schema
-from verl_hpc.checkpoint.store import read_manifest
+from verl_hpc.checkpoint.damage import reading
+from verl_hpc.checkpoint.datasets import dataset_names, plain_dataset, read_dataset
+from verl_hpc.checkpoint.manifest import read_manifest
+from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
@@ -24,41 +28,62 @@ _OPEN_FILES = 32
 class Step:
     """A complete step directory.
 
+    What this object reads itself it compares with the checksums of the manifest.
+
     Args:
         path: the directory.
-        check_files: compare the size of every file with the manifest.
+        check_files: compare every file with the manifest, also those that nobody reads now; one
+            rank is enough.
 
     Raises:
-        CheckpointError: a file is missing, has another size than was written, or cannot be read.
+        DamageError: the step is not as it was written.
+        CheckpointError: it has a format that this program does not read.
     """
 
     def __init__(self, path: str | Path, check_files: bool = True) -> None:
         self.path = Path(path)
-        self.manifest = read_manifest(self.path, check_files)
-        with _reading(self.path / schema.STATE):
-            text = (self.path / schema.STATE).read_text(encoding="utf-8")
-            self.state: Mapping[str, Any] = json.loads(text)
+        self.manifest = read_manifest(self.path)
+        if check_files:
+            self.manifest.check_files(self.path)
 
     @property
     def number(self) -> int:
-        return int(self.manifest["step"])
+        return self.manifest.step
 
     @property
     def num_ranks(self) -> int:
-        return int(self.manifest["num_ranks"])
+        return self.manifest.num_ranks
 
     @property
     def hf_directory(self) -> Path:
         return self.path / schema.HF
 
+    @cached_property
+    def state(self) -> RunState:
+        """What the run remembers.
+
+        Raises:
+            DamageError: it is not as it was written.
+            CheckpointError: the step was imported; there is no run to go on with.
+        """
+        if schema.STATE not in self.manifest.files:
+            raise CheckpointError(
+                f"{self.path}: an imported model, which no run can go on from; start a run from it "
+                "with model.path"
+            )
+        data = self.manifest.read(self.path, schema.STATE)
+        with reading(self.path / schema.STATE):
+            return RunState.model_validate_json(data)
+
     def component(self, name: str) -> ShardMap:
         """The tensors of one component, without its name; holders are file paths.
 
         Raises:
+            DamageError: the index is not as it was written.
             CheckpointError: the step has no such component.
         """
         prefix = f"{name}/"
-        tensors, regions = _read_table(self.path)
+        tensors, regions = self._table
         chosen = {n.removeprefix(prefix): s for n, s in tensors.items() if n.startswith(prefix)}
         if not chosen:
             found = sorted({n.split("/")[0] for n in tensors})
@@ -73,74 +98,80 @@ class Step:
         )
 
     def rank_arrays(self, rank: int) -> dict[str, torch.Tensor]:
-        """What rank `rank` wrote for itself alone."""
+        """What rank `rank` wrote for itself alone.
+
+        Raises:
+            DamageError: the file is not as it was written.
+        """
         path = self.path / schema.rank_file(rank)
-        with _reading(path), h5py.File(path, "r", locking=False) as file:
-            group = file.get("rank", {})
-            return {name: _load(dataset, ()) for name, dataset in group.items()}
+        with reading(path), _open(path, self.manifest.save_id) as file:
+            names = dataset_names(file, "rank")
+            return {name: read_dataset(file, f"rank/{name}") for name in names}
+
+    def reader(self) -> Hdf5Reader:
+        """Reads the files that the shard maps of this step name."""
+        return Hdf5Reader(self.manifest.save_id)
+
+    @cached_property
+    def _table(self) -> tuple[dict[str, TensorSpec], list[Region]]:
+        data = self.manifest.read(self.path, schema.INDEX)
+        with reading(self.path / schema.INDEX), h5py.File(BytesIO(data), "r") as file:
+            return _parse_table(file, self.path, self.manifest.files)
 
 
 class Hdf5Reader:
-    """Reads boxes of datasets; HDF5 verifies the checksum of every chunk it touches.
+    """Reads boxes of datasets; every chunk that it touches is checked.
+
+    Args:
+        save_id: of the save that files must be of.
 
     Raises (`read`):
-        CheckpointError: the file is damaged, or lacks the dataset.
+        DamageError: the file is not as it was written, or of another save.
     """
 
-    def __init__(self) -> None:
-        self._open = lru_cache(maxsize=_OPEN_FILES)(_open)
+    def __init__(self, save_id: str) -> None:
+        self._open = lru_cache(maxsize=_OPEN_FILES)(lambda path: _open(path, save_id))
 
     def read(self, file: str, dataset: str, box: Box) -> torch.Tensor:
         path = Path(file)
-        with _reading(path):
-            return _load(self._open(path)[dataset], box.slices)
+        with reading(path):
+            return read_dataset(self._open(path), dataset, box)
 
 
-def _open(path: Path) -> h5py.File:
-    return h5py.File(path, "r", locking=False)
+def _open(path: Path, save_id: str) -> h5py.File:
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError("not a regular file")
+    file = h5py.File(path, "r", locking=False)
+    if file.attrs[schema.SAVE_ATTRIBUTE] != save_id:
+        raise ValueError("of another save than the rest of the step")
+    return file
 
 
-def _load(dataset: h5py.Dataset, window: tuple[slice, ...]) -> torch.Tensor:
-    return schema.from_stored(dataset[window], dataset.attrs[schema.DTYPE_ATTRIBUTE])
+def _parse_table(
+    file: h5py.File, directory: Path, written: Mapping[str, Any]
+) -> tuple[dict[str, TensorSpec], list[Region]]:
+    def column(name: str) -> Any:
+        return plain_dataset(file, f"regions/{name}")[:].tolist()
 
-
-class _reading:  # noqa: N801 (a context manager)
-    """Turns HDF5's complaints into one that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError | KeyError | RuntimeError | ValueError):
-            raise CheckpointError(
-                f"{self.path}: damaged ({error}); resume uses the step before it"
-            ) from error
-
-
-def _read_table(directory: Path) -> tuple[dict[str, TensorSpec], list[Region]]:
-    path = directory / schema.INDEX
-    with _reading(path), h5py.File(path, "r", locking=False) as file:
-        table = file["regions"]
-        names = [n.decode() for n in table["tensors"][:]]
-        dtypes = [d.decode() for d in table["dtypes"][:]]
-        shapes = [tuple(n for n in row if n >= 0) for row in table["shapes"][:].tolist()]
-        files = [str(directory / f.decode()) for f in table["files"][:]]
-        rows = zip(
-            table["tensor"][:].tolist(),
-            table["file"][:].tolist(),
-            [d.decode() for d in table["dataset"][:]],
-            table["start"][:].tolist(),
-            table["stop"][:].tolist(),
-            strict=True,
-        )
-        tensors = {n: TensorSpec(s, d) for n, s, d in zip(names, shapes, dtypes, strict=True)}
-        regions = []
-        for tensor, holder, dataset, start, stop in rows:
-            dims = len(shapes[tensor])
-            box = Box(tuple(start[:dims]), tuple(stop[:dims]))
-            view = View(dataset, 0, row_major_strides(box.shape))
-            regions.append(Region(names[tensor], box, (files[holder],), view))
+    texts = ("tensors", "dtypes", "files", "dataset")
+    names, dtypes, files, datasets = ([t.decode() for t in column(text)] for text in texts)
+    unknown = {d for d in dtypes if d not in schema.DTYPES} | {
+        f for f in files if f not in written or not schema.RANK_FILE.fullmatch(f)
+    }
+    if unknown:
+        raise ValueError(f"names {', '.join(sorted(unknown))}, which is no part of a step")
+    shapes = [tuple(n for n in row if n >= 0) for row in column("shapes")]
+    tensors = {n: TensorSpec(s, d) for n, s, d in zip(names, shapes, dtypes, strict=True)}
+    paths = [(str(directory / f),) for f in files]
+    rows = zip(
+        column("tensor"), column("file"), datasets, column("start"), column("stop"), strict=True
+    )
+    regions = []
+    for tensor, holder, dataset, start, stop in rows:
+        dims = len(shapes[tensor])
+        box = Box(tuple(start[:dims]), tuple(stop[:dims]))
+        if not Box.whole(shapes[tensor]).contains(box):
+            raise ValueError(f"names a part of {names[tensor]} outside of it")
+        view = View(dataset, 0, row_major_strides(box.shape))
+        regions.append(Region(names[tensor], box, paths[holder], view))
     return tensors, regions

@@ -3,10 +3,10 @@
     checkpoints/
       latest -> step_00000010
       step_00000010/
-        manifest.json       written last: a directory without it is no step
+        manifest.json       written last: a directory without it is no step; checksums
         index.h5            every tensor as one virtual dataset, and the table of regions
         rank_00000.h5 ...   the regions each rank wrote, checksummed chunk by chunk
-        state.json          counters, data position, everything small
+        state.json          counters, data position, everything small; an imported model has none
         config.yaml         the resolved configuration of the run
         hf/                 config.json and tokenizer, for export
 
@@ -17,12 +17,16 @@ Tensors are named `<component>/<logical tensor>`, such as `actor/model.norm.weig
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 
-FORMAT_VERSION = 1
+from verl_hpc.layout.shard_map import ITEM_BYTES
+
+FORMAT_VERSION = 2
+"""1 had no checksums but those of HDF5's chunks."""
 
 MANIFEST = "manifest.json"
 INDEX = "index.h5"
@@ -31,7 +35,11 @@ CONFIG = "config.yaml"
 HF = "hf"
 LATEST = "latest"
 
+RANK_FILE = re.compile(r"rank_\d{5,}\.h5")
 _STEP = re.compile(r"^step_(\d{8,})$")
+
+DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
+"""Element types by the names that files have for them."""
 
 # HDF5 has no such types; their bits are stored as integers, the type in an attribute.
 _AS_BITS = {
@@ -40,6 +48,8 @@ _AS_BITS = {
     torch.float8_e5m2: torch.uint8,
 }
 DTYPE_ATTRIBUTE = "dtype"
+SAVE_ATTRIBUTE = "save_id"
+"""Of a rank's file: the save that it belongs to."""
 
 
 def step_name(step: int) -> str:
@@ -69,11 +79,15 @@ def to_stored(tensor: torch.Tensor) -> np.ndarray:
     return np.from_dlpack(plain.view(bits) if bits else plain)
 
 
-def from_stored(array: np.ndarray, dtype: str) -> torch.Tensor:
+def stored_dtype(dtype: torch.dtype) -> np.dtype:
+    """The element type of what `to_stored` gives."""
+    return to_stored(torch.empty(0, dtype=dtype)).dtype
+
+
+def from_stored(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """The inverse of `to_stored`."""
-    kind: torch.dtype = getattr(torch, dtype)
     tensor = torch.from_numpy(array)
-    return tensor.view(kind) if kind in _AS_BITS else tensor
+    return tensor.view(dtype) if dtype in _AS_BITS else tensor
 
 
 def fill_value(dtype: np.dtype) -> float | int:

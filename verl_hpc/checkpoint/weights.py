@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.checkpoint import schema
-from verl_hpc.checkpoint.read import Hdf5Reader, Step
+from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
@@ -35,8 +35,13 @@ def hf_files(directory: Path) -> dict[str, Path]:
     return {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
 
 
-def open_weights(path: str | Path, component: str = "actor") -> Weights:
+def open_weights(path: str | Path, component: str = "actor", check_files: bool = True) -> Weights:
     """Open a Hugging Face directory, or a step directory's `component`.
+
+    Args:
+        path: the directory.
+        component: of a step.
+        check_files: of a step: compare all its files with the manifest; one rank is enough.
 
     Raises:
         ModelError: neither is there, or it does not hold the tensors of its config.json.
@@ -44,9 +49,9 @@ def open_weights(path: str | Path, component: str = "actor") -> Weights:
     """
     source = Path(path)
     if (source / schema.MANIFEST).is_file():
-        step = Step(source)
+        step = Step(source, check_files)
         arch = read_architecture(step.hf_directory)
-        weights = Weights(arch, step.component(component), Hdf5Reader(), step.hf_directory)
+        weights = Weights(arch, step.component(component), step.reader(), step.hf_directory)
     elif source.is_dir():
         arch = read_architecture(source)
         weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import h5py
 import numpy as np
 import torch
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.datasets import write_dataset
 from verl_hpc.checkpoint.guarded_file import GuardedFile
+from verl_hpc.checkpoint.manifest import Manifest, describe, write_manifest
+from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.checkpoint.store import point_latest
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.runtime.control import Control
 
-_CHUNK_BYTES = 1 << 20
+_ROOM = "Free space there, or set `directory` to a file system with room"
+_ADVICE = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM}
+_OTHER_ADVICE = "See that this directory can be written from every node"
 
 T = TypeVar("T")
 
@@ -43,8 +49,8 @@ class Component:
 class StepContents:
     """Everything of a step that is not a tensor."""
 
-    state: Mapping[str, Any]
-    """Small and the same on all ranks; JSON."""
+    state: RunState | None = None
+    """None for weights alone, which no run goes on from."""
     config: str = ""
     """The resolved configuration, YAML."""
     hf_files: Mapping[str, Path] = field(default_factory=dict)
@@ -70,29 +76,42 @@ def save_step(
     step: int,
     components: Sequence[Component],
     contents: StepContents,
+    check_owner: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write a step; every rank calls it. Until the last moment nothing bears the step's name.
+
+    Args:
+        control: of the ranks that write.
+        root: directory of the run's steps.
+        step: number of the step.
+        components: tensors, and what this rank writes of them.
+        contents: everything else.
+        check_owner: called on rank 0 before the step gets its name; raises a VerlHpcError where
+            the directory has come to belong to somebody else.
 
     Raises:
         CheckpointError: on every rank if any rank could not write (a full disk, say); earlier
             steps and `latest` are untouched, the partial directory is gone.
     """
     final = root / schema.step_name(step)
-    partial = root / f".{final.name}.partial"
+    save_id = control.broadcast(secrets.token_hex(8))
+    partial = root / f".{final.name}.{save_id}.partial"
 
     def prepare() -> None:
         if control.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
 
     def write() -> list[_Entry]:
-        return _write_rank_file(partial, control.rank, components, contents.rank_arrays)
+        path = partial / schema.rank_file(control.rank)
+        return _write_rank_file(path, save_id, components, contents.rank_arrays)
 
     def finish(gathered: Sequence[Sequence[_Entry]]) -> None:
         if control.rank == 0:
             entries = [entry for entries in gathered for entry in entries]
             _write_index(partial, components, entries)
-            _write_small(partial, step, control.size, contents)
+            _write_small(partial, contents)
+            write_manifest(partial, _manifest(partial, step, control.size, save_id))
+            check_owner()
             _make_real(partial, final)
 
     try:
@@ -100,7 +119,7 @@ def save_step(
         entries = control.together(lambda: _reporting(write, final, control.rank))
         gathered = control.gather(entries)
         control.together(lambda: _reporting(lambda: finish(gathered), final, control.rank))
-    except CheckpointError:
+    except VerlHpcError:
         if control.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -114,20 +133,19 @@ def _reporting(work: Callable[[], T], final: Path, rank: int) -> T:
         reason = error.strerror or str(error).split(" (")[0]  # HDF5 appends a page of details
         raise CheckpointError(
             f"could not write {final.name} to {final.parent} (rank {rank}: {reason}); earlier "
-            "steps are intact. Free space there, or set run.directory to a file system with room, "
-            "and resume"
+            f"steps are intact. {_ADVICE.get(error.errno or 0, _OTHER_ADVICE)}, and resume"
         ) from error
 
 
 def _write_rank_file(
-    directory: Path,
-    rank: int,
+    path: Path,
+    save_id: str,
     components: Iterable[Component],
     rank_arrays: Mapping[str, torch.Tensor],
 ) -> list[_Entry]:
-    name = schema.rank_file(rank)
     entries: list[_Entry] = []
-    with GuardedFile(directory / name) as guarded, h5py.File(guarded, "w", libver="latest") as file:
+    with GuardedFile(path) as guarded, h5py.File(guarded, "w", libver="latest") as file:
+        file.attrs[schema.SAVE_ATTRIBUTE] = save_id
         for component in components:
             for region in component.regions:
                 if guarded.error is not None:
@@ -137,28 +155,12 @@ def _write_rank_file(
                 part = memory.as_strided(region.box.shape, region.view.strides, first)
                 tensor = f"{component.name}/{region.tensor}"
                 dataset = f"{tensor}/{len(entries)}"
-                _write_dataset(file, dataset, part)
-                entries.append(_Entry(tensor, name, dataset, region.box.start, region.box.stop))
+                write_dataset(file, dataset, part)
+                box = region.box
+                entries.append(_Entry(tensor, path.name, dataset, box.start, box.stop))
         for key, array in rank_arrays.items():
-            _write_dataset(file, f"rank/{key}", array)
+            write_dataset(file, f"rank/{key}", array)
     return entries
-
-
-def _write_dataset(file: h5py.File, name: str, tensor: torch.Tensor) -> None:
-    stored = schema.to_stored(tensor)
-    chunks = _chunks(stored) if stored.size else None
-    dataset = file.create_dataset(
-        name, data=stored, chunks=chunks, fletcher32=True if chunks else None
-    )
-    dataset.attrs[schema.DTYPE_ATTRIBUTE] = schema.dtype_name(tensor.dtype)
-
-
-def _chunks(array: np.ndarray) -> tuple[int, ...]:
-    """Whole rows, about a mebibyte together: reads of any other layout touch few chunks."""
-    shape = list(array.shape) or [1]
-    row = array.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-    shape[0] = max(min(_CHUNK_BYTES // max(row, 1), shape[0]), 1)
-    return tuple(shape)
 
 
 def _write_index(
@@ -175,14 +177,13 @@ def _write_index(
     path = directory / schema.INDEX
     with GuardedFile(path) as guarded, h5py.File(guarded, "w", libver="latest") as file:
         table = file.create_group("regions")
-        text = h5py.string_dtype()
-        table.create_dataset("tensors", data=names, dtype=text)
-        table.create_dataset("dtypes", data=[shapes[n].dtype for n in names], dtype=text)
+        table.create_dataset("tensors", data=_texts(names))
+        table.create_dataset("dtypes", data=_texts(shapes[n].dtype for n in names))
         table.create_dataset("shapes", data=_padded([shapes[n].shape for n in names]))
-        table.create_dataset("files", data=files, dtype=text)
+        table.create_dataset("files", data=_texts(files))
         table.create_dataset("tensor", data=[place[e.tensor] for e in entries], dtype="i4")
         table.create_dataset("file", data=[files.index(e.file) for e in entries], dtype="i4")
-        table.create_dataset("dataset", data=[e.dataset for e in entries], dtype=text)
+        table.create_dataset("dataset", data=_texts(e.dataset for e in entries))
         table.create_dataset("start", data=_padded([e.start for e in entries]))
         table.create_dataset("stop", data=_padded([e.stop for e in entries]))
         by_tensor: dict[str, list[_Entry]] = {}
@@ -190,6 +191,11 @@ def _write_index(
             by_tensor.setdefault(entry.tensor, []).append(entry)
         for name, parts in by_tensor.items():
             _write_virtual(file, name, shapes[name].shape, shapes[name].dtype, parts)
+
+
+def _texts(texts: Iterable[str]) -> np.ndarray:
+    """Of one length, so that a table has no more bytes than its file."""
+    return np.array([text.encode() for text in texts], np.bytes_)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -202,7 +208,7 @@ def _write_virtual(
     file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, parts: Sequence[_Entry]
 ) -> None:
     """The whole tensor as one dataset, for people and tools that know nothing of shards."""
-    stored = schema.to_stored(torch.empty(0, dtype=getattr(torch, dtype))).dtype
+    stored = schema.stored_dtype(schema.DTYPES[dtype])
     layout = h5py.VirtualLayout(shape, stored)
     for part in parts:
         size = tuple(b - a for a, b in zip(part.start, part.stop, strict=True))
@@ -212,26 +218,25 @@ def _write_virtual(
     dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype
 
 
-def _write_small(directory: Path, step: int, num_ranks: int, contents: StepContents) -> None:
-    _write_text(directory / schema.STATE, json.dumps(contents.state, indent=1))
+def _write_small(directory: Path, contents: StepContents) -> None:
+    if contents.state is not None:
+        _write_text(directory / schema.STATE, contents.state.model_dump_json(indent=1))
     _write_text(directory / schema.CONFIG, contents.config)
     hf = directory / schema.HF
     hf.mkdir()
     for name, path in contents.hf_files.items():
         shutil.copyfile(path, hf / name)
-    sizes = {
-        str(path.relative_to(directory)): path.stat().st_size
+        _sync(hf / name)
+    _sync(hf)
+
+
+def _manifest(directory: Path, step: int, num_ranks: int, save_id: str) -> Manifest:
+    files = {
+        str(path.relative_to(directory)): describe(path, not schema.RANK_FILE.fullmatch(path.name))
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
-    manifest = {
-        "format": schema.FORMAT_VERSION,
-        "step": step,
-        "time": time.time(),
-        "num_ranks": num_ranks,
-        "files": sizes,
-    }
-    _write_text(directory / schema.MANIFEST, json.dumps(manifest, indent=1))
+    return Manifest(step=step, time=time.time(), num_ranks=num_ranks, save_id=save_id, files=files)
 
 
 def _make_real(partial: Path, final: Path) -> None:

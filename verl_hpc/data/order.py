@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from verl_hpc.errors import DataError
@@ -16,13 +16,6 @@ class Position:
 
     epoch: int = 0
     offset: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, state: Mapping[str, int]) -> Position:
-        return cls(**state)
 
 
 class Order:

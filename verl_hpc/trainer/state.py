@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from verl_hpc.checkpoint.read import Hdf5Reader, Step
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
 from verl_hpc.checkpoint.store import complete_steps, prune
 from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
@@ -19,7 +20,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.megatron.parallel import generator_states, restore_generators
-from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.errors import CheckpointError, ConfigError, DamageError
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import assign_writers
@@ -59,13 +60,13 @@ def save(workers: Workers, progress: Progress) -> Path:
     if workers.critic is not None:
         components += _engine_components("critic", workers.critic, workers)
         counters["critic"] = _counters(workers.critic)
-    state = {
-        "step": progress.step,
-        "position": progress.position.to_dict(),
-        "num_rows": len(workers.train_source),
-        "kl_coefficient": workers.kl.coefficient,
-        "optimizers": counters,
-    }
+    state = RunState(
+        step=progress.step,
+        position=progress.position,
+        num_rows=len(workers.train_source),
+        kl_coefficient=workers.kl.coefficient,
+        optimizers=counters,
+    )
     contents = StepContents(
         state,
         dump_config(workers.config),
@@ -75,7 +76,10 @@ def save(workers: Workers, progress: Progress) -> Path:
     root = checkpoint_root(workers.config)
     path = save_step(workers.session.control, root, progress.step, components, contents)
     if workers.rank == 0:
-        prune(root, workers.config.checkpoint.keep)
+        try:
+            prune(root, workers.config.checkpoint.keep)
+        except OSError as error:
+            _logger.warning("old steps below %s stay: %s", root, error)
     return path
 
 
@@ -92,18 +96,20 @@ def _engine_components(name: str, engine: MegatronEngine, workers: Workers) -> l
     return [weights, moments]
 
 
-def _counters(engine: MegatronEngine) -> dict[str, int]:
+def _counters(engine: MegatronEngine) -> OptimizerCounters:
     assert engine.optimizer is not None
-    return engine.optimizer.counters()
+    return OptimizerCounters(**engine.optimizer.counters())
 
 
 def restore(workers: Workers) -> Progress | None:
     """Go on from the newest step that can be read; None if the run is new.
 
     Raises:
-        CheckpointError: on every rank, if there are steps and none can be read, or
-            checkpoint.resume is must and there is none.
-        ConfigError: checkpoint.resume is never and there are steps.
+        CheckpointError: on every rank, if there are steps and none can be read, the newest that can
+            has another format or lacks what this run needs, or checkpoint.resume is must and there
+            is none.
+        ConfigError: checkpoint.resume is never and there are steps, or the newest that can be read
+            is of another model or data set.
     """
     control = workers.session.control
     root = checkpoint_root(workers.config)
@@ -124,7 +130,7 @@ def restore(workers: Workers) -> Progress | None:
     for path in steps:
         try:
             return _load(workers, path)
-        except CheckpointError as error:
+        except DamageError as error:
             reasons.append(str(error))
             if workers.rank == 0:
                 _logger.warning("%s cannot be used, trying the step before: %s", path, error)
@@ -142,45 +148,63 @@ def _agreed(error: Any) -> Any:
 
 
 def _load(workers: Workers, path: Path) -> Progress:
-    """Load one step; a CheckpointError is raised on every rank or on none."""
+    """Load one step; an error is raised on every rank or on none.
+
+    Raises:
+        DamageError: the step is not as it was written.
+        CheckpointError, ConfigError: it is, but not for this run.
+    """
     control = workers.session.control
     # One rank looks at every file; that many ranks asking for that many sizes would hurt.
-    control.together(lambda: Step(path, check_files=workers.rank == 0))
-    step = control.together(lambda: Step(path, check_files=False))
-    state = step.state
-    _load_engine(workers, step, "actor", workers.actor, state["optimizers"])
+    step = control.together(lambda: Step(path, check_files=workers.rank == 0))
+    state = control.together(lambda: step.state)
+    _load_engine(workers, step, "actor", workers.actor)
     if workers.critic is not None:
-        _load_engine(workers, step, "critic", workers.critic, state["optimizers"])
+        _load_engine(workers, step, "critic", workers.critic)
     if step.num_ranks == workers.session.world.size:
         restore_generators(control.together(lambda: step.rank_arrays(workers.rank)))
-    workers.kl.coefficient = state["kl_coefficient"]
-    if state["num_rows"] != len(workers.train_source):
+    workers.kl.coefficient = state.kl_coefficient
+    if state.num_rows != len(workers.train_source):
         raise _agreed(
             ConfigError(
                 f"data.train has {len(workers.train_source)} rows, the run so far used one of "
-                f"{state['num_rows']}; give the same data set, or another run name"
+                f"{state.num_rows}; give the same data set, or another run name"
             )
         )
     if workers.kept is not None:
         workers.kept.load(control, path)
-    return Progress(state["step"], Position.from_dict(state["position"]))
+    return Progress(state.step, state.position)
 
 
-def _load_engine(
-    workers: Workers, step: Step, name: str, engine: MegatronEngine, counters: Mapping[str, Any]
-) -> None:
+def _load_engine(workers: Workers, step: Step, name: str, engine: MegatronEngine) -> None:
     assert engine.optimizer is not None
     control = workers.session.control
     weights = control.together(lambda: step.component(name))
-    _fill(workers, weights, engine.shard_map, engine.weights, engine.dtype)
+    control.together(lambda: _check_model(step, name, weights, engine.shard_map))
+    _fill(workers, step, weights, engine.shard_map, engine.weights, engine.dtype)
     state = control.together(lambda: step.component(f"{name}.optimizer"))
     tensors = engine.optimizer.state_tensors()
-    _fill(workers, state, engine.optimizer_map(), tensors, torch.float32)
-    engine.optimizer.restore_counters(counters[name])
+    _fill(workers, step, state, engine.optimizer_map(), tensors, torch.float32)
+    engine.optimizer.restore_counters(step.state.optimizers[name].model_dump())
+
+
+def _check_model(step: Step, name: str, found: ShardMap, needed: ShardMap) -> None:
+    def shapes(shard_map: ShardMap) -> dict[str, tuple[int, ...]]:
+        return {tensor: spec.shape for tensor, spec in shard_map.tensors.items()}
+
+    there, here = shapes(found), shapes(needed)
+    for tensor in sorted(there.keys() | here.keys()):
+        if there.get(tensor) != here.get(tensor):
+            raise ConfigError(
+                f"model.path: {step.path} is of another model: {tensor} of its {name} has shape "
+                f"{there.get(tensor)}, of this configuration's {here.get(tensor)}; give the model "
+                "that the run started with, or the run another name"
+            )
 
 
 def _fill(
     workers: Workers,
+    step: Step,
     source: ShardMap,
     target: ShardMap,
     tensors: Mapping[str, torch.Tensor],
@@ -188,4 +212,4 @@ def _fill(
 ) -> None:
     world, control = workers.session.world, workers.session.control
     plan = control.together(lambda: plan_transfer(source, target, world.node_of))
-    Transfer(plan, world.rank, Hdf5Reader()).run({}, tensors, dtype, control.together)
+    Transfer(plan, world.rank, step.reader()).run({}, tensors, dtype, control.together)

@@ -105,7 +105,7 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
             built, where the configuration, the model, the data or the reward do not work.
     """
     together = session.control.together
-    weights = together(lambda: open_weights(config.model.path))
+    weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
     source = together(lambda: _open_nonempty(config.data.train, "data.train"))
@@ -187,7 +187,9 @@ def _build_critic(
     path = config.critic.path
     chosen = weights
     if path is not None:
-        chosen = session.control.together(lambda: open_weights(path))
+        chosen = session.control.together(
+            lambda: open_weights(path, check_files=session.world.rank == 0)
+        )
     return _build_engine(session, config, chosen, layouts, "critic")
 
 

@@ -1,38 +1,9 @@
 """The control plane over gloo, in one process of several threads' ranks: no launcher, no MPI."""
 
-import threading
-from datetime import timedelta
-
 import pytest
-import torch.distributed as dist
 
+from tests.unit.ranks import on_ranks
 from verl_hpc.errors import ConfigError
-from verl_hpc.runtime.control import Control
-from verl_hpc.runtime.gloo_channel import GlooChannel
-
-
-def on_ranks(size, work, timeout_s=20.0):
-    """What `work(control)` gives on each rank, each a thread; exceptions are given, too."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    results = [None] * size
-
-    def rank(number):
-        client = dist.TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=20))
-        try:
-            results[number] = work(Control(GlooChannel(client, number, size, timeout_s)))
-        except Exception as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive(), "a rank hangs"
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    return results
 
 
 def test_collectives_of_values_of_different_sizes():

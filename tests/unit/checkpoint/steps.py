@@ -1,0 +1,97 @@
+"""A small whole step that two ranks write, and everything that is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.unit.ranks import on_ranks
+from verl_hpc.checkpoint.convert import DEFAULT_SHARD_BYTES, export_step
+from verl_hpc.checkpoint.manifest import describe, read_manifest, write_manifest
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
+from verl_hpc.checkpoint.weights import hf_files, open_weights
+from verl_hpc.checkpoint.write import Component, StepContents, save_step
+from verl_hpc.data.order import Position
+from verl_hpc.layout.shard_map import ShardMap, TensorSpec, whole
+from verl_hpc.testing.tiny import make_tiny_model
+
+STATE = RunState(
+    step=6,
+    position=Position(0, 24),
+    num_rows=64,
+    kl_coefficient=0.1,
+    optimizers={"actor": OptimizerCounters(num_steps=12)},
+    fingerprint={"data": "3f"},
+)
+
+
+def make_model(directory: Path) -> Path:
+    return make_tiny_model(
+        directory, "qwen2", tied=True, hidden_size=32, num_hidden_layers=1, noise=0.1
+    )
+
+
+def write_step(model: Path, root: Path, number: int = 6, seed: int = 0) -> Path:
+    """Two ranks write the model's shapes, full of random numbers, and two moments of each."""
+    shapes = {n: s.shape for n, s in open_weights(model).arch.tensors().items()}
+
+    def write(control):
+        torch.manual_seed(seed)
+        components = [
+            _component(control, "actor", shapes, torch.bfloat16),
+            _component(
+                control,
+                "actor.optimizer",
+                {f"{kind}/{n}": s for kind in ("exp_avg", "main") for n, s in shapes.items()},
+                torch.float32,
+            ),
+        ]
+        random = {"torch": torch.arange(256, dtype=torch.uint8) + control.rank}
+        contents = StepContents(STATE, "name: run\n", hf_files(model), random)
+        return save_step(control, root, number, components, contents)
+
+    return on_ranks(2, write)[0]
+
+
+def _component(control, name, shapes, dtype):
+    kind = str(dtype).removeprefix("torch.")
+    tensors = {n: torch.randn(s).to(dtype) for n, s in shapes.items()}
+    specs = {n: TensorSpec(s, kind) for n, s in shapes.items()}
+    regions = [whole(n, n, s, (i % 2,)) for i, (n, s) in enumerate(shapes.items())]
+    shard_map = ShardMap(specs, regions)
+    return Component(name, shard_map, tensors, shard_map.held_by(control.rank))
+
+
+def contents(path: Path, out: Path) -> dict[str, object]:
+    """All that resume and export take from a step, bit for bit."""
+    step = Step(path)
+    reader = step.reader()
+    found: dict[str, object] = {"state": step.state, "number": step.number}
+    for component in ("actor", "actor.optimizer"):
+        for region in step.component(component).regions:
+            part = reader.read(str(region.holders[0]), region.view.name, region.box)
+            found[f"{component}/{region.tensor}/{region.box}"] = _bits(part)
+    for rank in range(step.num_ranks):
+        for name, array in step.rank_arrays(rank).items():
+            found[f"{rank}/{name}"] = _bits(array)
+    export_step(path, out, shard_bytes=DEFAULT_SHARD_BYTES)
+    for file in out.iterdir():
+        found[f"export/{file.name}"] = file.read_bytes()
+    return found
+
+
+def _bits(tensor: torch.Tensor) -> tuple[object, ...]:
+    raw = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+    return tensor.dtype, tuple(tensor.shape), raw
+
+
+def reseal(step: Path) -> None:
+    """Make a manifest of the files as they are now, as somebody would who forges a step."""
+    old = read_manifest(step)
+    files = {
+        name: describe(step / name, written.sha256 is not None)
+        for name, written in old.files.items()
+    }
+    write_manifest(step, old.model_copy(update={"files": files}))

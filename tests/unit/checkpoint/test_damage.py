@@ -1,0 +1,188 @@
+"""One flipped bit anywhere in a step is noticed, or changes nothing that is read."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+
+from tests.unit.checkpoint.steps import STATE, contents, make_model, reseal, write_step
+from tests.unit.ranks import on_ranks
+from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.convert import import_model
+from verl_hpc.checkpoint.manifest import sum_of, write_manifest
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.errors import CheckpointError, DamageError
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("steps")
+    return write_step(make_model(directory / "model"), directory / "checkpoints")
+
+
+@pytest.fixture(scope="module")
+def intact(step, tmp_path_factory):
+    return contents(step, tmp_path_factory.mktemp("intact") / "out")
+
+
+FLIPS = {
+    "rank_*.h5": 2400,
+    "index.h5": 1200,
+    "state.json": 1200,
+    "config.yaml": 100,
+    "hf/*": 300,
+    "manifest.json": 1200,
+}
+
+
+def flip(step, intact, tmp_path, pattern, count):
+    """How flips ended; everything but noticed and harmless is a failure."""
+    chance = random.Random(f"{pattern}")
+    ends = {"noticed": 0, "harmless": 0}
+    files = sorted(step.glob(pattern))
+    for number in range(count):
+        file = files[chance.randrange(len(files))]
+        good = file.read_bytes()
+        spoilt = bytearray(good)
+        place, bit = chance.randrange(len(good)), chance.randrange(8)
+        spoilt[place] ^= 1 << bit
+        file.write_bytes(spoilt)
+        out = tmp_path / str(number)
+        try:
+            found = contents(step, out)
+        except CheckpointError:
+            ends["noticed"] += 1
+        except Exception as error:
+            pytest.fail(f"{file.name} byte {place} bit {bit}: {error!r}")
+        else:
+            wrong = [name for name in intact if found.get(name) != intact[name]]
+            assert not wrong, f"{file.name} byte {place} bit {bit}: {wrong[:3]} read back wrong"
+            ends["harmless"] += 1
+        finally:
+            file.write_bytes(good)
+            shutil.rmtree(out, ignore_errors=True)
+    return ends
+
+
+@pytest.mark.parametrize("pattern", FLIPS)
+def test_a_flipped_bit_is_noticed_or_harmless(step, intact, tmp_path, pattern):
+    assert flip(step, intact, tmp_path, pattern, 25)["noticed"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pattern", "count"), FLIPS.items())
+def test_thousands_of_flipped_bits(step, intact, tmp_path, pattern, count):
+    assert flip(step, intact, tmp_path, pattern, count)["noticed"] > 0
+
+
+@pytest.fixture
+def copy(step, tmp_path):
+    return Path(shutil.copytree(step, tmp_path / step.name))
+
+
+def test_a_chunk_of_zeros_is_noticed(copy, tmp_path):
+    """What a crash of the machine may leave of a file; its zero of a checksum is even right."""
+    path = copy / "rank_00001.h5"
+    with h5py.File(path) as file:
+        (part,) = file["actor/model.norm.weight"].values()
+        chunk = part.id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    path.write_bytes(data)
+    with h5py.File(copy / "index.h5") as file:
+        assert not file["actor/model.norm.weight"][...].any(), "plain HDF5 notices it already"
+    with pytest.raises(DamageError, match="another checksum than what was written"):
+        contents(copy, tmp_path / "out")
+
+
+def test_a_file_of_another_save_is_noticed(copy, tmp_path):
+    other = write_step(make_model(tmp_path / "model"), tmp_path / "others", seed=1)
+    shutil.copyfile(other / "rank_00001.h5", copy / "rank_00001.h5")
+    assert Step(copy).number == 6, "sizes are the same"
+    with pytest.raises(DamageError, match=r"rank_00001\.h5: damaged \(of another save"):
+        contents(copy, tmp_path / "out")
+
+
+def test_a_step_of_the_first_format_is_refused_and_is_no_damage(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    sizes = {name: written["bytes"] for name, written in manifest["files"].items()}
+    old = {"format": 1, "step": 6, "time": 0.0, "num_ranks": 2, "files": sizes}
+    (copy / "manifest.json").write_text(json.dumps(old))
+    with pytest.raises(CheckpointError, match="format 1 of checkpoints, this program reads") as e:
+        Step(copy)
+    assert not isinstance(e.value, DamageError)
+
+
+def test_a_step_of_a_later_format_is_refused_and_is_no_damage(copy, monkeypatch):
+    manifest = Step(copy).manifest
+    monkeypatch.setattr(schema, "FORMAT_VERSION", 3)
+    write_manifest(copy, manifest)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="format 3 of checkpoints, this program reads") as e:
+        Step(copy)
+    assert not isinstance(e.value, DamageError)
+
+
+STATES = [
+    "[]",
+    "{}",
+    "null",
+    '{"step": 6}',
+    STATE.model_dump_json().replace('"step":6', '"step":"6"'),
+    STATE.model_dump_json().replace('"step":6', '"step":-1'),
+    STATE.model_dump_json().replace('"epoch":0', '"epoch":"x"'),
+    STATE.model_dump_json().replace("num_rows", "num_row"),
+    STATE.model_dump_json().replace("0.1", "[]"),
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("text", STATES)
+def test_a_state_that_is_none_is_damage_though_its_checksum_is_right(copy, text):
+    (copy / "state.json").write_text(text)
+    reseal(copy)
+    with pytest.raises(DamageError, match=r"state\.json: damaged"):
+        Step(copy).state  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "6"},
+        {"num_ranks": 0},
+        {"num_ranks": "2"},
+        {"files": []},
+        {"files": {"../x": {"bytes": 1, "sha256": None}}},
+        {"files": {"/etc/passwd": {"bytes": 1, "sha256": None}}},
+        {"files": {"index.h5": 5}},
+        {"files": {"index.h5": {"bytes": -1, "sha256": None}}},
+        {"save_id": None},
+        {"more": 1},
+    ],
+)
+def test_a_manifest_that_is_none_is_damage_though_its_checksum_is_right(copy, change):
+    content = json.loads((copy / "manifest.json").read_text()) | change
+    del content["sha256"]
+    content["sha256"] = sum_of(content)
+    (copy / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(DamageError, match=r"manifest\.json: damaged"):
+        Step(copy)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"format": 2}', "[" * 100_000])
+def test_a_manifest_of_something_else_is_damage(copy, text):
+    (copy / "manifest.json").write_text(text)
+    with pytest.raises(DamageError, match=r"manifest\.json: damaged"):
+        Step(copy)
+
+
+def test_no_run_goes_on_from_an_imported_model(tmp_path):
+    model = make_model(tmp_path / "model")
+    (step,) = on_ranks(1, lambda control: import_model(control, model, tmp_path / "imported"))
+    assert Step(step).component("actor").num_bytes > 0
+    with pytest.raises(CheckpointError, match=r"an imported model.*model\.path") as e:
+        Step(step).state  # noqa: B018
+    assert not isinstance(e.value, DamageError)

@@ -1,0 +1,29 @@
+"""One place where what a damaged file makes of its reader becomes an error of its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from verl_hpc.errors import DamageError
+
+_SIGNS = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(RuntimeError, OverflowError, MemoryError),
+)
+"""What HDF5, JSON, pydantic and indexing say of content that is not what was written."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around the reading of a step's file, and of nothing else.
+
+    Raises:
+        DamageError: names the file, whatever its content made the body raise.
+    """
+    try:
+        yield
+    except _SIGNS as error:
+        text = str(error).splitlines() or [type(error).__name__]
+        raise DamageError(f"{path}: damaged ({text[0]}); resume uses the step before it") from error

@@ -1,0 +1,33 @@
+"""state.json: what a run remembers besides its tensors; small, and the same on all ranks."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from verl_hpc.data.order import Position
+
+
+class OptimizerCounters(BaseModel):
+    """What an optimizer remembers besides its moments."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    num_steps: int = Field(ge=0)
+
+
+class RunState(BaseModel):
+    """Everything small of a run after a step."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    step: int = Field(ge=0)
+    """Steps done."""
+    position: Position
+    """Of the training data."""
+    num_rows: int = Field(ge=0)
+    """Of the training data."""
+    kl_coefficient: float
+    optimizers: dict[str, OptimizerCounters]
+    """By engine: actor, and critic if there is one."""
+    fingerprint: dict[str, str] = {}
+    """What the run is made of, by name: a value that changes means other data, another recipe."""

@@ -4,6 +4,9 @@ Every message names the field or file, the value found, what is allowed, and wha
 Broken invariants of our own code are `assert`s, never one of these.
 """
 
+_LONGEST = 4000
+"""Characters of a message; what a file or a user's code puts into one has no bounds."""
+
 
 class VerlHpcError(Exception):
     """Base of every error that verl_hpc raises for its users."""
@@ -12,6 +15,12 @@ class VerlHpcError(Exception):
     """True once every rank of the job has raised the same error: no rank waits for another."""
     elsewhere = False
     """True where another rank met it: this one's calls tell nothing about it."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) <= _LONGEST:
+            return text
+        return f"{text[: _LONGEST - 500]} ... ({len(text)} characters) ... {text[-300:]}"
 
 
 class ConfigError(VerlHpcError):

@@ -20,11 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import verl_hpc
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.load import dump_config
+from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import ConfigError
 
 JOBS = "submitted.jsonl"
@@ -52,7 +51,7 @@ def write_job(request: Request, script: str, report: str) -> Path:
         (job / ENDED).unlink(missing_ok=True)
         if request.program == "train":
             (job / "config.yaml").write_text(dump_config(request.config), encoding="utf-8")
-        profile = yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False)
+        profile = write_yaml(site.model_dump(mode="json"))
         (job / "site.yaml").write_text(profile, encoding="utf-8")
         (job / "job.sbatch").write_text(script, encoding="utf-8")
         (job / "dry_run.txt").write_text(report, encoding="utf-8")

@@ -104,7 +104,7 @@ class Site(Section):
     setup: list[Line] = []
     """Lines of the batch script before anything else: modules, ulimit."""
 
-    signal_lead_s: Annotated[int, Field(ge=1, le=LONGEST_LEAD_S)] | None = None
+    signal_lead_s: Annotated[Positive, Field(le=LONGEST_LEAD_S)] | None = None
     """Seconds before the time limit at which ranks are told to save and stop; if not given, 900,
     or a third of a short limit. Slurm may send the signal up to a minute early."""
     restarts: RestartConfig = RestartConfig()

@@ -11,6 +11,7 @@ from verl_hpc.config.base import (
     Finite,
     Fraction,
     NonNegativeFinite,
+    Number,
     Positive,
     PositiveFinite,
     Section,
@@ -112,7 +113,7 @@ class AlgorithmConfig(Section):
     clip_low: Fraction = 0.2
     clip_high: NonNegativeFinite = 0.2
     """0.28 is DAPO's clip-higher."""
-    dual_clip: Annotated[float, Field(gt=1.0)] | None = 3.0
+    dual_clip: Annotated[Number, Field(gt=1.0, le=1e9)] | None = 3.0
     """Bound on the ratio where the advantage is negative (arXiv 1912.09729); null is off."""
     aggregation: Aggregation = "token-mean"
     loss_scale: PositiveFinite | None = None
@@ -127,7 +128,7 @@ class AlgorithmConfig(Section):
 class BatchConfig(Section):
     """How much work a step is and how it is cut."""
 
-    size: Positive = 128
+    size: Annotated[Positive, Field(le=1_000_000)] = 128
     """Prompts a step (ppo, grpo) or examples a step (sft)."""
     mini_batches: Positive = 1
     """Optimizer steps that a batch is cut into, per update epoch."""

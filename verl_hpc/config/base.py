@@ -15,9 +15,21 @@ class Section(BaseModel):
     )
 
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-NonNegativeFinite = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-PositiveFinite = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+_MOST = 2**31 - 1
+_LARGEST = 1e9
+# Strict: true is no number, and a text that looks like one is a text.
+Integer = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True)]
+
+Positive = Annotated[Integer, Field(ge=1, le=_MOST)]
+NonNegative = Annotated[Integer, Field(ge=0, le=_MOST)]
+Seed = Annotated[Integer, Field(ge=0, lt=2**63)]
+Fraction = Annotated[Number, Field(ge=0.0, le=1.0)]
+ProperFraction = Annotated[Number, Field(ge=0.0, lt=1.0)]
+Finite = Annotated[Number, Field(ge=-_LARGEST, le=_LARGEST)]
+NonNegativeFinite = Annotated[Number, Field(ge=0.0, le=_LARGEST)]
+PositiveFinite = Annotated[Number, Field(gt=0.0, le=_LARGEST)]
+Rate = Annotated[Number, Field(ge=0.0, le=100.0)]
+"""Of learning, decay and the like: far above what anybody trains with."""
+Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
+"""Of a time limit: a month at most."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+from verl_hpc.config.base import Finite, NonNegative, Number, Positive, Seconds, Section, Seed
 from verl_hpc.config.explain import near_or_all
 
 REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
@@ -41,14 +41,14 @@ class ReasoningGymConfig(Section):
     kind: Literal["reasoning_gym"] = "reasoning_gym"
     task: str
     """Name of a reasoning-gym data set, such as chain_sum."""
-    size: Annotated[int, Field(ge=1, le=100_000_000)]
+    size: Annotated[Positive, Field(le=100_000_000)]
     """Rows of the split."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     split: Literal["all", "train", "evaluation"] = "all"
     """Which questions: a hash of a question's text says whether it belongs to train or to
     evaluation, whatever the seed. No question of train occurs in evaluation, and no question
     occurs in evaluation twice."""
-    evaluation_share: Annotated[float, Field(ge=0.001, le=0.999)] = 0.1
+    evaluation_share: Annotated[Number, Field(ge=0.001, le=0.999)] = 0.1
     """Share of all questions that belong to evaluation; the same in every run that is to be
     compared."""
     options: dict[str, Any] = {}
@@ -82,9 +82,9 @@ class RewardConfig(Section):
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"
     """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
-    timeout_s: PositiveFinite = 30.0
+    timeout_s: Seconds = 30.0
     """Longest one call may take; a longer one is an error as on_error says."""
-    import_timeout_s: PositiveFinite = 300.0
+    import_timeout_s: Seconds = 300.0
     """Longest that importing the function's file may take; a longer one ends the run."""
 
 
@@ -95,5 +95,5 @@ class EvaluationConfig(Section):
     """Steps between evaluations; 0 never evaluates."""
     at_start: bool = False
     max_prompts: Positive | None = None
-    stop_at: float | None = None
+    stop_at: Finite | None = None
     """End the run when the mean score reaches this."""

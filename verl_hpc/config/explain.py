@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+
+_MOST_LINES = 20
+_LONGEST_LINE = 400
+_LONGEST_NAME = 60
+
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 120
+_repr.maxlong = 40
+_repr.maxlist = _repr.maxdict = 4
+_repr.maxlevel = 3
 
 
 def explain(
@@ -19,21 +30,38 @@ def explain(
         model: of the whole tree.
         tagged: members of discriminated unions by their tag, which pydantic puts into a location.
     """
-    return "\n".join(f"  {_line(detail, model, tagged)}" for detail in error.errors())
+    details = error.errors(include_url=False)
+    lines = [f"  {_line(detail, model, tagged)}" for detail in details[:_MOST_LINES]]
+    if len(details) > _MOST_LINES:
+        lines.append(f"  and {len(details) - _MOST_LINES} more")
+    return "\n".join(lines)
+
+
+def shown(value: Any) -> str:
+    """A value as Python writes it, the middle of a long one left out."""
+    return _repr.repr(value)
 
 
 def near_or_all(word: str, known: Iterable[str], what: str = "known") -> str:
     """Names that a misspelt word may mean, as a question; where none is near, all there are."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(word[:_LONGEST_NAME], names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(names)}"
 
 
 def _line(
     detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> str:
+    text = _told(detail, model, tagged)
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
+
+
+def _told(
+    detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
+) -> str:
     *sections, field = detail["loc"] or ("",)
-    name = ".".join(str(part) for part in (*(s for s in sections if s not in tagged), field))
+    parts = (str(part) for part in (*(s for s in sections if s not in tagged), field))
+    name = ".".join(part if len(part) <= _LONGEST_NAME else shown(part) for part in parts)
     if detail["type"] == "extra_forbidden":
         known = _fields_below(sections, model, tagged)
         return f"{name}: no such setting; {near_or_all(str(field), known)}"
@@ -46,7 +74,7 @@ def _line(
         return message
     if isinstance(detail["input"], BaseModel | Mapping):
         return f"{name}: {message}"
-    return f"{name} = {detail['input']!r}: {message}"
+    return f"{name} = {shown(detail['input'])}: {message}"
 
 
 def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -56,7 +84,7 @@ def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     allowed = ", ".join(t for o in options for t in get_args(o.model_fields[tag].annotation))
     if detail["type"] == "union_tag_not_found":
         return f"{tag}: is needed and not given; one of {allowed}"
-    return f"{tag} = {detail['ctx']['tag']!r}: must be one of {allowed}"
+    return f"{tag} = {shown(detail['ctx']['tag'])}: must be one of {allowed}"
 
 
 def _fields_below(

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from verl_hpc.config.algorithm import GaeConfig, GrpoConfig
 from verl_hpc.config.data import FilesConfig, ReasoningGymConfig
 from verl_hpc.config.explain import explain
+from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import parse_override, put, read_tree
 from verl_hpc.errors import ConfigError
@@ -44,7 +44,7 @@ def parse_config(tree: Mapping[str, Any], origin: str = "config") -> RunConfig:
 
 def dump_config(config: RunConfig) -> str:
     """The resolved configuration as YAML; `load_config` of it gives the same run."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return write_yaml(config.model_dump(mode="json"))
 
 
 _TAGGED: Mapping[str, type[BaseModel]] = {

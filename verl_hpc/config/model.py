@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from verl_hpc.config.base import (
-    Fraction,
     NonNegative,
     NonNegativeFinite,
     Positive,
     PositiveFinite,
+    ProperFraction,
+    Rate,
     Section,
 )
 
@@ -49,8 +50,8 @@ _NOT_RECOMPUTED = {
 
 
 def _recomputable(name: object) -> object:
-    if name in _NOT_RECOMPUTED:
-        raise ValueError(f"{name} cannot be recomputed: {_NOT_RECOMPUTED[str(name)]}")
+    if isinstance(name, str) and name in _NOT_RECOMPUTED:
+        raise ValueError(f"{name} cannot be recomputed: {_NOT_RECOMPUTED[name]}")
     return name
 
 
@@ -99,18 +100,18 @@ class ParallelConfig(Section):
 class OptimizerConfig(Section):
     """Adam with decoupled weight decay, sharded over data-parallel ranks."""
 
-    lr: PositiveFinite = 1e-6
-    min_lr: NonNegativeFinite = 0.0
+    lr: Annotated[Rate, Field(gt=0.0)] = 1e-6
+    min_lr: Rate = 0.0
     """Where the schedule ends."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegative = 0
     """Optimizer steps over which lr rises from 0."""
     decay_steps: Positive | None = None
     """Optimizer steps until min_lr; needed by linear and cosine."""
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
-    epsilon: PositiveFinite = 1e-8
-    weight_decay: NonNegativeFinite = 0.0
+    beta1: ProperFraction = 0.9
+    beta2: ProperFraction = 0.95
+    epsilon: Annotated[Rate, Field(gt=0.0)] = 1e-8
+    weight_decay: Rate = 0.0
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""
 

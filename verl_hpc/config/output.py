@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+from pydantic import Field
+
+from verl_hpc.config.base import NonNegative, Positive, Seconds, Section
 
 
 class CheckpointConfig(Section):
@@ -33,13 +35,13 @@ class MetricsConfig(Section):
 class RuntimeConfig(Section):
     """Waiting, threads and failing."""
 
-    collective_timeout_s: PositiveFinite = 1800.0
+    collective_timeout_s: Annotated[Seconds, Field(ge=1.0)] = 1800.0
     """A collective that takes longer ends the job."""
-    late_after_s: PositiveFinite = 120.0
+    late_after_s: Seconds = 120.0
     """A rank that is this far behind the first is reported, with what it is in."""
-    threads_per_rank: Positive | None = None
-    """CPU threads of a rank; null takes the cores it may run on, shared with the ranks
-    that have the same."""
+    threads_per_rank: Annotated[Positive, Field(le=4096)] | None = None
+    """CPU threads of a rank, at most the node's cores; null takes the cores it may run on, shared
+    with the ranks that have the same."""
     post_mortem: bool = False
     """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
     a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from verl_hpc.config.base import NonNegativeFinite, Positive, PositiveFinite, Section
+from verl_hpc.config.base import Integer, Number, Positive, PositiveFinite, Section
+
+
+def _greedy_or_warm(temperature: float) -> float:
+    if 0.0 < temperature < 0.01:
+        # vLLM would sample at 0.01 without a word.
+        raise ValueError("must be 0, which is greedy, or at least 0.01")
+    return temperature
+
+
+Temperature = Annotated[Number, Field(ge=0.0, le=100.0), AfterValidator(_greedy_or_warm)]
 
 
 class VerifyConfig(Section):
@@ -30,12 +40,12 @@ class RolloutConfig(Section):
     """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """The model's training dtype if null."""
-    num_samples: Positive = 1
+    num_samples: Annotated[Positive, Field(le=100_000)] = 1
     """Responses per prompt."""
-    temperature: NonNegativeFinite = 1.0
-    """0 decodes greedily."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=-1, ge=-1)
+    temperature: Temperature = 1.0
+    """0 decodes greedily; from 0.01 to 100 otherwise."""
+    top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[Integer, Field(ge=-1, le=2**31 - 1)] = -1
     """-1 keeps the whole vocabulary."""
     max_prompt_tokens: Positive = 512
     max_response_tokens: Positive = 512
@@ -48,9 +58,9 @@ class RolloutConfig(Section):
     step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
     max_num_seqs: Positive = 256
     """Sequences that one engine decodes at a time."""
-    gpu_memory_utilization: float = Field(default=0.5, gt=0.0, lt=1.0)
+    gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of device memory for the engine's weights and cache."""
-    kv_cache_gib: PositiveFinite | None = None
+    kv_cache_gib: Annotated[Number, Field(gt=0.0, le=2.0**20)] | None = None
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
     enforce_eager: bool = False
     """Never capture CUDA graphs."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, GaeConfig, GrpoConfig
-from verl_hpc.config.base import NonNegative, Positive, Section
+from verl_hpc.config.base import Positive, Section, Seed
 from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
 from verl_hpc.config.model import (
     CriticConfig,
@@ -31,7 +31,7 @@ class RunConfig(Section):
     recipe: Recipe
     steps: Positive
     """Batches to train on."""
-    seed: NonNegative = 0
+    seed: Seed = 0
     directory: str = "runs"
     """The run directory is directory/name."""
     model: ModelConfig

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from verl_hpc.config.explain import shown
+from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.errors import ConfigError
 
 INCLUDE = "include"
 """Key of a list of files, relative to the one that names them, that are merged in below it."""
+_MOST_BYTES = 256 * 1024
+"""Of one file; reading takes a second for each 100 kB."""
 
 
 def read_tree(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -20,23 +22,45 @@ def read_tree(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises:
         ConfigError: missing or malformed files, and files that include each other in a circle.
     """
-    resolved = path.resolve()
-    if resolved in chain:
-        circle = " -> ".join(p.name for p in (*chain, resolved))
-        raise ConfigError(f"{INCLUDE}: files include each other in a circle: {circle}")
     try:
-        tree = yaml.safe_load(resolved.read_text(encoding="utf-8"))
+        resolved = path.resolve()
+        if resolved in chain:
+            circle = " -> ".join(p.name for p in (*chain, resolved))
+            raise ConfigError(f"{INCLUDE}: files include each other in a circle: {circle}")
+        text = _read(resolved)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; give the path of a run's YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (ValueError, RuntimeError) as error:  # a NUL in the path, a loop of links
+        raise ConfigError(f"{shown(str(path))}: not a path that can be read: {error}") from None
+    try:
+        tree = read_yaml(text.decode())
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping of settings, found {type(tree).__name__}")
     merged: dict[str, Any] = {}
-    for name in tree.pop(INCLUDE, None) or []:
+    for name in _includes(path, tree.pop(INCLUDE, None)):
         _merge(merged, read_tree(path.parent / name, (*chain, resolved)))
     _merge(merged, tree)
     return merged
+
+
+def _read(path: Path) -> bytes:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{path}: not a file, and reading it may never end; copy it into one")
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ConfigError(f"{path}: more than {_MOST_BYTES} bytes; give the path of a YAML file")
+    return text
+
+
+def _includes(path: Path, names: Any) -> list[str]:
+    if names is None:
+        return []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{path}: {INCLUDE} = {shown(names)}: expected a list of files")
+    return names
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
@@ -55,11 +79,14 @@ def parse_override(word: str, prefix: str = "") -> tuple[str, Any]:
     """
     name, separator, text = word.removeprefix(prefix).partition("=")
     if not separator or not name:
-        raise ConfigError(f"override {word!r}: expected {prefix or 'section.'}field=value")
+        raise ConfigError(f"override {shown(word)}: expected {prefix or 'section.'}field=value")
     try:
-        return name, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {word!r}: the value is not valid YAML") from None
+        return name, read_yaml(text)
+    except ValueError as error:
+        problem = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"override {shown(word)}: the value is not valid YAML: {problem}"
+        ) from None
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:

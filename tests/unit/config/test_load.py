@@ -1,5 +1,6 @@
 """YAML files, includes and overrides; what a typo or a broken file is answered with."""
 
+import os
 import re
 
 import pytest
@@ -76,7 +77,6 @@ def test_values_of_overrides_are_yaml(write, word, section, field, value):
 
 @pytest.mark.parametrize("text", ["1e-6", "1E-6", "1.0e-6", ".000001", "0.000001"])
 def test_small_numbers_in_a_file(write, text):
-    """YAML 1.1 reads 1e-6 as a string; the schema still wants, and gets, a number."""
     path = write(run=yaml.safe_dump(SMALLEST) + f"optimizer: {{lr: {text}}}\n")
     assert load_config(path).optimizer.lr == 1e-6
 
@@ -90,7 +90,9 @@ def test_an_override_without_name_or_value(write, word):
 
 def test_an_override_whose_value_is_not_yaml(write):
     message = refusal(write(run=SMALLEST), "steps=[1")
-    assert message == "override 'steps=[1': the value is not valid YAML"
+    assert message == (
+        "override 'steps=[1': the value is not valid YAML: while parsing a flow sequence"
+    )
 
 
 def test_an_override_below_a_value(write):
@@ -316,10 +318,10 @@ def test_a_dump_says_everything():
 settings_of_runs = st.fixed_dictionaries(
     {
         "name": st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,8}\Z"),
-        "seed": st.integers(0, 2**70),
-        "optimizer__lr": st.floats(1e-300, 1e3, exclude_min=True),
-        "optimizer__weight_decay": st.floats(0, 1e10),
-        "rollout__temperature": st.floats(1e-9, 5),
+        "seed": st.integers(0, 2**63 - 1),
+        "optimizer__lr": st.floats(1e-300, 1e2, exclude_min=True),
+        "optimizer__weight_decay": st.floats(0, 1e2),
+        "rollout__temperature": st.floats(0.01, 5),
         "rollout__stop": st.lists(st.text(max_size=4), max_size=2),
         "algorithm__loss_scale": st.none() | st.floats(1e-9, 1e9),
         "checkpoint__resume": st.sampled_from(["auto", "never", "must"]),
@@ -334,3 +336,89 @@ settings_of_runs = st.fixed_dictionaries(
 def test_any_run_survives_its_dump(values):
     config = parse(**values)
     assert parse_config(yaml.safe_load(dump_config(config))) == config
+
+
+# What Python cannot make of a text, and what PyYAML makes of it that nobody meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: !!int abc",
+        "seed: " + "9" * 5000,
+        'name: "\\UFFFFFFFF"',
+        'directory: "a\\0b"',
+        "reward: " + "[" * 5000,
+        "name: a\nname: b",
+        "optimizer: {lr: 1}\noptimizer: {lr: 2}",
+    ],
+)
+def test_a_file_that_python_cannot_construct(write, text):
+    path = write(run=text)
+    message = refusal(path)
+    assert message.startswith(f"{path}: not valid YAML: ")
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize("word", ["seed=!!int x", "seed=" + "9" * 5000, 'name="\\0"', "name={a: "])
+def test_an_override_that_python_cannot_construct(write, word):
+    message = refusal(write(run=SMALLEST), word)
+    assert "the value is not valid YAML: " in message
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize("names", ["5", "[5]", "{a: b}", "base.yaml", "[[base.yaml]]", "true"])
+def test_an_include_that_is_no_list_of_files(write, names):
+    assert "expected a list of files" in refusal(write(run=f"include: {names}\nname: a\n"))
+
+
+def test_paths_that_no_file_can_have(tmp_path):
+    (tmp_path / "loop.yaml").symlink_to(tmp_path / "loop.yaml")
+    for name in ("a\0b", "x" * 5000, "loop.yaml"):
+        message = refusal(tmp_path / name)
+        assert len(message) < 4100
+        assert "yaml" in message or "path" in message
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.yaml")
+    assert "not a file" in refusal(tmp_path / "run.yaml")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    assert "not a file" in refusal("/dev/zero")
+    (tmp_path / "run.yaml").write_text("a: b\n" * 100_000)
+    assert "more than 262144 bytes" in refusal(tmp_path / "run.yaml")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["steps=true", "steps=yes", "steps=1:30", "steps=1_000", "steps='3'", "steps=2.0",
+     "optimizer.lr=true", "optimizer.lr='1e-6'", "rollout.top_p=true", "rollout.top_k=true",
+     "algorithm.dual_clip='3'", "steps=[1]", "steps=.nan"],
+)  # fmt: skip
+def test_what_is_no_number_is_not_taken_for_one(write, word):
+    name = word.partition("=")[0]
+    assert f"  {name} = " in refusal(write(run=SMALLEST), word)
+
+
+def test_a_number_with_a_leading_zero_is_decimal(write):
+    assert load_config(write(run=SMALLEST), ["steps=010"]).steps == 10
+
+
+def test_words_of_version_1_1_are_words(write):
+    config = load_config(write(run=SMALLEST), ["metrics.terminal=off", "data.shuffle=no"])
+    assert config.metrics.terminal == "off"
+    assert config.data.shuffle is False
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["name=" + "x" * 100_000 + "!", "steps=" + "x" * 100_000, "x" * 100_000 + "=1",
+     "model." + "x" * 100_000 + "=1", "x" * 100_000, "steps." + "x" * 100_000 + "=1",
+     "data.train={kind: " + "x" * 100_000 + "}", "rollout.stop=" + "x" * 100_000,
+     "reward.function=" + "x" * 100_000,
+     "optimizer={" + ", ".join(f"a{i}: 1" for i in range(3000)) + "}"],
+)  # fmt: skip
+def test_long_values_are_cut(write, word):
+    assert len(refusal(write(run=SMALLEST), word)) <= 4000

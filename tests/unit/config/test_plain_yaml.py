@@ -1,0 +1,80 @@
+"""YAML as version 1.2 reads it, and what is refused where PyYAML fails or guesses."""
+
+import math
+
+import pytest
+import yaml
+
+from verl_hpc.config.plain_yaml import read_yaml, write_yaml
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]\n"
+    for below, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("010", 10), ("-7", -7), ("+7", 7), ("0x1F", 31), ("0o17", 15),
+        ("1e-6", 1e-6), ("1.5E3", 1500.0), (".5", 0.5), ("5.", 5.0), ("-.inf", -math.inf),
+        ("1:30", "1:30"), ("1_000", "1_000"), ("yes", "yes"), ("off", "off"), ("2026-11-22",) * 2,
+        ("2026-99-99",) * 2, ("99:99",) * 2, ("true", True), ("False", False), ("~", None),
+        ("", None), ("{<<: {a: 1, b: 1}, b: 2}", {"a": 1, "b": 2}), ("!!str 5", "5"),
+        ("[&a {x: 1}, *a]", [{"x": 1}, {"x": 1}]),
+    ],
+)  # fmt: skip
+def test_values(text, value):
+    found = read_yaml(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("!!int abc", "'abc' is no number"),
+        ("!!float 1:30", "'1:30' is no number"),
+        ("9" * 5000, "9...' is no number"),
+        ("0x" + "f" * 5000, "f...' is no number"),
+        ("!!bool maybe", "impossible kind"),
+        ('"\\UFFFFFFFF"', "impossible kind"),
+        ('"a\\0b"', "a character that no file can hold"),
+        ('"\\ud800"', "a character that no file can hold"),
+        ("[" * 5000, "more than 50 levels"),
+        ("{a: " * 3000 + "1" + "}" * 3000, "more than 50 levels"),
+        ("[" * 60 + "]" * 60, "more than 50 levels"),
+        ("- " * 3000 + "x", "more than 50 levels"),
+        ("? " * 3000 + "x", "more than 50 levels"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in range(60)),
+            "50 levels",
+        ),
+        ("&a [*a]", "a value holds itself"),
+        (LAUGHS, "more than 100000 values"),
+        ("a: 1\nb: 2\na: 3\n", "'a' is given twice"),
+        ("{[1]: 2}", "unhashable key"),
+        ("!!timestamp 2026-99-99", "constructor"),
+        ("!!set {a, b}", "constructor"),
+        ("--- a\n--- b\n", "single document"),
+    ],
+)
+def test_refusals(text, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        read_yaml(text)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_key_that_is_given_twice_is_found_where_it_is():
+    with pytest.raises(ValueError, match=r"'lr' is given twice\n.*line 3, column 3"):
+        read_yaml("optimizer:\n  lr: 1\n  lr: 2\n")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["010", "1:30", "yes", "off", "1e-6", "0o17", "~", "2026-01-01", "\n", "é", "null", "<<", "",
+     1e-6, 1e300, -math.inf, 5, True, None, {"a": [1, {"b": "no"}]}],
+)  # fmt: skip
+def test_what_is_written_is_read_back_by_both_versions(value):
+    text = write_yaml({"value": value})
+    assert read_yaml(text) == yaml.safe_load(text) == {"value": value}

@@ -31,5 +31,6 @@ NonNegativeFinite = Annotated[Number, Field(ge=0.0, le=_LARGEST)]
 PositiveFinite = Annotated[Number, Field(gt=0.0, le=_LARGEST)]
 Rate = Annotated[Number, Field(ge=0.0, le=100.0)]
 """Of learning, decay and the like: far above what anybody trains with."""
+PositiveRate = Annotated[Number, Field(gt=0.0, le=100.0)]
 Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
 """Of a time limit: a month at most."""

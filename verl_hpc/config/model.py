@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from verl_hpc.config.base import (
     NonNegative,
     NonNegativeFinite,
     Positive,
     PositiveFinite,
+    PositiveRate,
     ProperFraction,
     Rate,
     Section,
@@ -100,7 +101,7 @@ class ParallelConfig(Section):
 class OptimizerConfig(Section):
     """Adam with decoupled weight decay, sharded over data-parallel ranks."""
 
-    lr: Annotated[Rate, Field(gt=0.0)] = 1e-6
+    lr: PositiveRate = 1e-6
     min_lr: Rate = 0.0
     """Where the schedule ends."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -110,7 +111,7 @@ class OptimizerConfig(Section):
     """Optimizer steps until min_lr; needed by linear and cosine."""
     beta1: ProperFraction = 0.9
     beta2: ProperFraction = 0.95
-    epsilon: Annotated[Rate, Field(gt=0.0)] = 1e-8
+    epsilon: PositiveRate = 1e-8
     weight_decay: Rate = 0.0
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""

@@ -60,7 +60,7 @@ class RolloutConfig(Section):
     """Sequences that one engine decodes at a time."""
     gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of device memory for the engine's weights and cache."""
-    kv_cache_gib: Annotated[Number, Field(gt=0.0, le=2.0**20)] | None = None
+    kv_cache_gib: Annotated[Number, Field(gt=0.0, le=1000.0)] | None = None
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
     enforce_eager: bool = False
     """Never capture CUDA graphs."""

@@ -1,9 +1,13 @@
 """Both rollout engines: what they sample, from which distribution, and what they leave alone."""
 
+import dataclasses
+
 import pytest
 import torch
+from vllm import EngineArgs
 
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.planner import plan_transfer
@@ -49,6 +53,47 @@ def hf(here, directory):
     engine = HfEngine(here.world, arch, path, path, ((0,), (1,)), LIMITS, "float32")
     load(here, engine, directory)
     return engine
+
+
+def build(here, directory, **options):
+    """An engine of one rank with options of vLLM's."""
+    limits = LIMITS.model_copy(update={"engine_options": options})
+    path = str(directory)
+    arch = read_architecture(directory)
+    return VllmEngine(here.world, arch, path, path, ((0,), (1,)), limits, "float32")
+
+
+def test_options_of_vllm_reach_it(here, directory):
+    engine = build(here, directory, enable_prefix_caching=False, max_num_batched_tokens=300)
+    try:
+        config = engine._llm.llm_engine.vllm_config
+        assert config.cache_config.enable_prefix_caching is False
+        assert config.scheduler_config.max_num_batched_tokens == 300
+        load(here, engine, directory)
+        assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (
+            {"enable_prefix_cache": False},
+            "engine_options.enable_prefix_cache: vLLM 0.* has no such option; did you mean enable_",
+        ),
+        ({"max_num_batched_tokens": "many"}, "max_num_batched_tokens: Input should be a valid int"),
+        ({"max_num_batched_tokens": 8}, r"max_num_batched_tokens \(8\) must be greater than or eq"),
+        ({"attention_backend": "NOPE"}, "Unknown attention backend: 'NOPE'. Valid options are"),
+    ],
+)
+def test_options_that_vllm_does_not_take(here, directory, options, words):
+    with pytest.raises(ConfigError, match=f"rollout.*{words}"):
+        build(here, directory, **options)
+
+
+def test_what_is_refused_are_names_of_vllms():
+    assert {*SETTINGS, *FIXED} <= {field.name for field in dataclasses.fields(EngineArgs)}
 
 
 def test_the_same_seeds_give_the_same_and_others_something_else(vllm):

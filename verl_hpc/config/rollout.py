@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.config.base import Integer, Number, Positive, PositiveFinite, Section
+from verl_hpc.config.vllm_options import refuse_owned
 
 
 def _greedy_or_warm(temperature: float) -> float:
@@ -64,4 +65,13 @@ class RolloutConfig(Section):
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
     enforce_eager: bool = False
     """Never capture CUDA graphs."""
+    engine_options: dict[str, Any] = {}
+    """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
     verify: VerifyConfig = VerifyConfig()
+
+    @model_validator(mode="after")
+    def _options_are_the_engines(self) -> RolloutConfig:
+        if self.engine_options and self.engine != "vllm":
+            raise ValueError("engine_options needs engine: vllm")
+        refuse_owned(self.engine_options)
+        return self

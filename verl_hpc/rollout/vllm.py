@@ -6,17 +6,21 @@ its own parameters. Written against vLLM 0.32.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pydantic
 import torch
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
-from vllm import LLM, SamplingParams
+from vllm import LLM, EngineArgs, SamplingParams
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.rollout.protocol import Response, Sampling, never
@@ -40,6 +44,9 @@ class VllmEngine:
         config: sizes and limits.
         dtype: element type of the weights.
         seed: of vLLM's own generators; requests bring seeds of their own.
+
+    Raises:
+        ConfigError: vLLM does not know an option, does not take a value, or has not the memory.
     """
 
     def __init__(
@@ -65,23 +72,31 @@ class VllmEngine:
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
         start_groups(world, replicas)
-        with _generators_untouched():
-            self._llm = LLM(
-                model=model,
-                tokenizer=tokenizer,
-                dtype=dtype,
-                seed=seed,
-                load_format="dummy",
-                tensor_parallel_size=len(replicas[0]),
-                distributed_executor_backend="external_launcher",
-                max_model_len=config.max_prompt_tokens + config.max_response_tokens,
-                max_num_seqs=config.max_num_seqs,
-                enforce_eager=config.enforce_eager or world.device == "cpu",
-                enable_sleep_mode=self._can_sleep,
-                logprobs_mode="processed_logprobs",
-                disable_log_stats=True,
-                **_memory(config, world.device),
-            )
+        arguments = {
+            "model": model,
+            "tokenizer": tokenizer,
+            "dtype": dtype,
+            "seed": seed,
+            "load_format": "dummy",
+            "tensor_parallel_size": len(replicas[0]),
+            "distributed_executor_backend": "external_launcher",
+            "max_model_len": config.max_prompt_tokens + config.max_response_tokens,
+            "max_num_seqs": config.max_num_seqs,
+            "enforce_eager": config.enforce_eager or world.device == "cpu",
+            "enable_sleep_mode": self._can_sleep,
+            "logprobs_mode": "processed_logprobs",
+            "disable_log_stats": True,
+            **_memory(config, world.device),
+            **_checked(config.engine_options),
+        }
+        try:
+            with _generators_untouched():
+                self._llm = LLM(**arguments)
+        except ValueError as error:
+            stop_groups()
+            raise ConfigError(
+                f"rollout: vLLM cannot start with these settings: {_in_one_line(error)}"
+            ) from error
         client = self._llm.llm_engine.engine_core
         # When vLLM's engine goes it destroys torch.distributed's groups, which are the job's.
         client._finalizer.detach()
@@ -162,6 +177,27 @@ def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     if config.kv_cache_gib is not None:
         sizes["kv_cache_memory_bytes"] = int(config.kv_cache_gib * _GIB)
     return sizes
+
+
+def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {field.name for field in dataclasses.fields(EngineArgs)}
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"rollout.engine_options.{name}: vLLM {vllm.__version__} has no such option; "
+                f"{near_or_all(name, sorted(known))}"
+            )
+    return options
+
+
+def _in_one_line(error: ValueError) -> str:
+    """What is wrong; without the address of an explanation, and the repetition of all settings."""
+    if isinstance(error, pydantic.ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")
+            for detail in error.errors()
+        )
+    return str(error).split("\n")[0]
 
 
 def _parameters(sampling: Sampling, seed: int) -> SamplingParams:

@@ -103,6 +103,18 @@ def test_values_at_their_bounds_are_taken(name, value):
     [
         ({"parallel__virtual_pipeline": 2}, "virtual_pipeline > 1 needs pipeline_parallel > 1"),
         ({"parallel__sequence_parallel": True}, "sequence_parallel needs tensor_parallel > 1"),
+        (
+            {"rollout__engine_options": {"block_size": 32, "max_num_seqs": 8}},
+            "engine_options.max_num_seqs: set rollout.max_num_seqs instead",
+        ),
+        (
+            {"rollout__engine_options": {"quantization": "fp8"}},
+            "engine_options.quantization cannot be chosen: every weight comes from the trainer",
+        ),
+        (
+            {"rollout__engine": "hf", "rollout__engine_options": {"block_size": 32}},
+            "engine_options needs engine: vllm",
+        ),
         ({"parallel__recompute_num_layers": 2}, "recompute_num_layers needs recompute: full"),
         (
             {"parallel__recompute": "selective", "parallel__recompute_method": "block"},

@@ -1,0 +1,60 @@
+"""vLLM's own engine options, and those of them that are not free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SETTINGS = {
+    "dtype": "rollout.dtype",
+    "enforce_eager": "rollout.enforce_eager",
+    "gpu_memory_utilization": "rollout.gpu_memory_utilization",
+    "kv_cache_memory_bytes": "rollout.kv_cache_gib",
+    "max_model_len": "rollout.max_prompt_tokens and rollout.max_response_tokens",
+    "max_num_seqs": "rollout.max_num_seqs",
+    "model": "model.path",
+    "seed": "seed",
+    "tensor_parallel_size": "rollout.tensor_parallel",
+    "tokenizer": "model.tokenizer",
+}
+"""Our setting in the place of each."""
+
+_PROCESS = "the engine lives in the ranks of the job, one a GPU"
+_WEIGHTS = "every weight comes from the trainer, in the dtype and under the names of the model"
+FIXED = {
+    "cpu_offload_gb": _WEIGHTS,
+    "data_parallel_size": _PROCESS,
+    "decode_context_parallel_size": _PROCESS,
+    "disable_log_stats": "nobody reads them",
+    "distributed_executor_backend": _PROCESS,
+    "enable_expert_parallel": _PROCESS,
+    "enable_lora": _WEIGHTS,
+    "enable_sleep_mode": "the engine sleeps while the trainer has the GPU",
+    "hf_overrides": _WEIGHTS,
+    "hf_token": "nothing is downloaded, and settings are written to the run directory",
+    "load_format": _WEIGHTS,
+    "logprobs_mode": "log-probs are compared with the trainer's",
+    "model_class_overrides": _WEIGHTS,
+    "offload_backend": _WEIGHTS,
+    "pipeline_parallel_size": _PROCESS,
+    "prefill_context_parallel_size": _PROCESS,
+    "quantization": _WEIGHTS,
+    "quantization_config": _WEIGHTS,
+    "skip_tokenizer_init": "stop strings need the tokenizer",
+    "trust_remote_code": "code of a model's directory is never run",
+    "worker_cls": _PROCESS,
+}
+"""Why each cannot be chosen."""
+
+
+def refuse_owned(options: Mapping[str, Any]) -> None:
+    """Whether an option is vLLM's at all is known only where vLLM is.
+
+    Raises:
+        ValueError: an option is another setting's, or must be what it is.
+    """
+    for name in options:
+        if name in SETTINGS:
+            raise ValueError(f"engine_options.{name}: set {SETTINGS[name]} instead")
+        if name in FIXED:
+            raise ValueError(f"engine_options.{name} cannot be chosen: {FIXED[name]}")

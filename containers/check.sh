@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# Whether an image has what it should, without a GPU: versions, and which libmpi mpi4py found.
+# Whether an image has what it should, without a GPU or an adapter: drivers of InfiniBand, versions,
+# and which libmpi mpi4py found.
+# usage: check.sh [ROOT]     (ROOT: where the drivers' directories are, instead of /)
 set -euo pipefail
+compgen -G "${1:-}/usr/lib/*/libibverbs/libmlx5-rdmav*.so" || {
+    echo "check.sh: libibverbs has no driver for InfiniBand adapters: install ibverbs-providers" >&2
+    exit 1
+}
 /opt/verl_hpc/bin/python - <<'PY'
 from importlib.metadata import version
 

@@ -11,7 +11,7 @@ MPI4PY=4.1.2
 TORCH=2.13.0
 VLLM=0.32.0
 MEGATRON_CORE=0.16.1
-TRANSFORMER_ENGINE=2.20.2
+TRANSFORMER_ENGINE=2.11.0 # the newest that this megatron-core declares
 APEX=26.09 # a tag of NVIDIA's repository; PyPI's `apex` is another project
 H5PY=3.16.0
 
@@ -23,10 +23,13 @@ trap 'rm -rf "$scratch"' EXIT
 
 say() { printf '== %s\n' "$*"; }
 
+# ibverbs-providers has the drivers of InfiniBand adapters (libmlx5). libibverbs1 only recommends it,
+# and without it NCCL finds no adapter and takes TCP.
 say "compilers and libraries"
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends build-essential ca-certificates curl git \
-    libibverbs1 librdmacm1 libnuma1 ninja-build python3-dev python3-venv
+    ibverbs-providers ibverbs-utils libibverbs1 librdmacm1 libnuma1 ninja-build python3-dev \
+    python3-venv
 rm -rf /var/lib/apt/lists/*
 python3 -m venv "$venv"
 pip=("$venv/bin/pip" install --quiet)

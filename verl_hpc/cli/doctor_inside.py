@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from verl_hpc.cluster.profile import Profile
-from verl_hpc.cluster.verdict import any_fails
+from verl_hpc.cluster.verdict import Verdict, any_fails
 from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.runtime.preflight_gpu import Gpu
 
 _TIMEOUT_S = 120.0
 """Of a collective: nodes that do not answer are what this is for."""
@@ -25,6 +30,17 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
 
     gpus = read_gpus()
     from verl_hpc.runtime import environment
+
+    with TemporaryDirectory() as temporary:
+        nccl_log = environment.log_nccl(Path(temporary, "nccl.log"))
+        verdicts = _in_session(arguments, profile, gpus, nccl_log)
+    return 1 if any_fails(verdicts) else 0
+
+
+def _in_session(
+    arguments: argparse.Namespace, profile: Profile | None, gpus: list[Gpu] | str, nccl_log: Path
+) -> list[Verdict]:
+    from verl_hpc.runtime import environment
     from verl_hpc.runtime.session import session
 
     directory = arguments.out or Path.cwd()
@@ -39,7 +55,7 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
         here.control.together(lambda: _check(directory))
         site = None if profile is None else profile.site
         verdicts = examine(
-            here, site, directory, _scratch(arguments, profile), gpus, arguments.nodes
+            here, site, directory, _scratch(arguments, profile), gpus, nccl_log, arguments.nodes
         )
         path = result_path(directory, environment.job_id())
         if here.world.rank == 0:
@@ -47,7 +63,7 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
         here.control.together(
             lambda: write_result(path, verdicts) if here.world.rank == 0 else None
         )
-    return 1 if any_fails(verdicts) else 0
+    return verdicts
 
 
 def _scratch(arguments: argparse.Namespace, profile: Profile | None) -> Path:

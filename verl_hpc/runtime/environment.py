@@ -120,6 +120,28 @@ def choose_compiler(world: World) -> None:
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
+def uses_other_network() -> bool:
+    """Whether the user or the site has chosen something else than InfiniBand for NCCL."""
+    named = os.environ.get("NCCL_NET", "IB").upper() != "IB" or "NCCL_NET_PLUGIN" in os.environ
+    return named or os.environ.get("NCCL_IB_DISABLE", "0") != "0"
+
+
+def require_infiniband() -> None:
+    """Have NCCL fail without InfiniBand. Before NCCL starts, which reads the variable once."""
+    os.environ["NCCL_NET"] = "IB"
+
+
+def log_nccl(file: Path) -> Path:
+    """Have NCCL write down what it uses. Before NCCL starts.
+
+    Returns:
+        Where it does: `file`, or what the user has set.
+    """
+    for name, value in (("DEBUG", "INFO"), ("DEBUG_SUBSYS", "INIT,NET"), ("DEBUG_FILE", str(file))):
+        os.environ.setdefault(f"NCCL_{name}", value)
+    return Path(os.environ["NCCL_DEBUG_FILE"])
+
+
 def name_shared_memory(world: World) -> None:
     """Name vLLM's shared-memory segments on CPUs, or keep its ranks from using any.
 

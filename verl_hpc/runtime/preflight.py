@@ -12,6 +12,7 @@ from verl_hpc.cluster.verdict import Verdict, failing_nodes, fails, listed, ok, 
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding
+from verl_hpc.runtime.preflight_fabric import check_fabric, check_network
 from verl_hpc.runtime.preflight_gpu import Gpu, judge_gpus, judge_nearness
 from verl_hpc.runtime.preflight_network import check_all, check_pairs
 from verl_hpc.runtime.preflight_node import check_clocks, check_writing
@@ -24,6 +25,7 @@ def examine(
     directory: Path,
     scratch: Path,
     gpus: list[Gpu] | str,
+    nccl_log: Path,
     num_nodes: int | None = None,
 ) -> list[Verdict]:
     """Every check, one after the other; all ranks call it, and all get the same verdicts.
@@ -34,6 +36,7 @@ def examine(
         directory: where runs of this site write.
         scratch: node-local directory; made if it is not there.
         gpus: of this rank's node, read before MPI was started.
+        nccl_log: where NCCL writes what it uses.
         num_nodes: nodes that there should be; None takes what there is.
     """
     wanted = site.preflight if site is not None else PreflightConfig()
@@ -44,11 +47,13 @@ def examine(
         judge_binding(bindings),
         _check_gpus(here, hosts, gpus, site.gpus_per_node if site else None),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
+        *check_fabric(here, hosts),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
         check_writing(here, hosts, "run directory", directory, wanted.min_write_gb_s),
         check_writing(here, hosts, "scratch", scratch, None),
         *check_pairs(here, hosts, wanted.min_bandwidth_gb_s),
         *check_all(here, wanted.min_bandwidth_gb_s),
+        *check_network(here, hosts, nccl_log),
     ]
 
 

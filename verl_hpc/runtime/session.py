@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from verl_hpc.runtime import environment, gloo
+from verl_hpc.runtime import environment, fabric, gloo
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
@@ -97,6 +97,7 @@ def start_torch(
 
     Raises:
         LaunchError: rank 0's node has no address on one of the others.
+        ClusterError: a node of several has InfiniBand that its ranks cannot use.
     """
     import torch
     import torch.distributed as dist
@@ -123,6 +124,8 @@ def start_torch(
     backend = "gloo"
     if world.device != "cpu":
         torch.cuda.set_device(world.device)
+        if world.num_nodes > 1:
+            fabric.use_infiniband(control)
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(
         backend, store=master or connect(), rank=world.rank, world_size=world.size, timeout=timeout

@@ -2,8 +2,11 @@
 
 import re
 import runpy
+import subprocess
+from importlib.metadata import requires
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.unit.cluster.requests import ROOT
 from tests.unit.cluster.shellcheck import shellcheck
@@ -125,6 +128,32 @@ def test_what_the_package_needs_is_installed(monkeypatch):
         name = re.match(r"[\w-]+", need).group()
         if name not in besides:
             assert f"{name}==" in text or f'"{need}"' in text, need
+
+
+def test_transformer_engine_is_one_that_megatron_core_declares():
+    (need,) = [n for n in requires("megatron-core") if n.startswith("transformer-engine")]
+    assert Requirement(need).specifier.contains(pins()["TRANSFORMER_ENGINE"])
+
+
+@pytest.mark.parametrize("drivers", [False, True])
+def test_an_image_without_drivers_of_infiniband_fails(tmp_path, drivers):
+    """What comes after the drivers needs an image."""
+    directory = tmp_path / "usr/lib/x86_64-linux-gnu/libibverbs"
+    directory.mkdir(parents=True)
+    if drivers:
+        (directory / "libmlx5-rdmav34.so").touch()
+    done = subprocess.run(
+        ["bash", RECIPES / "check.sh", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (127 if drivers else 1)
+    assert (
+        "no driver for InfiniBand adapters: install ibverbs-providers" in done.stderr
+    ) != drivers
+
+
+def test_the_drivers_of_infiniband_are_installed():
+    packages = re.search(r"apt-get install (.*?)\nrm", (RECIPES / "install.sh").read_text(), re.S)
+    assert {"ibverbs-providers", "libibverbs1", "librdmacm1"} <= set(packages[1].split())
 
 
 def test_apex_is_nvidias_source_at_a_tag():

@@ -1,0 +1,162 @@
+"""InfiniBand of a node: the kernel's files are made here, and the verbs library is a stand-in."""
+
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.fabric import Fabric, network_of, read_fabric, trouble, use_infiniband
+
+VERBS = """
+#include <string.h>
+struct device { const char *name; int opens; };
+static struct device devices[] = { DEVICES };
+static struct device *list[sizeof devices / sizeof *devices + 1];
+struct device **ibv_get_device_list(int *count) {
+    *count = sizeof devices / sizeof *devices;
+    for (int i = 0; i < *count; i++) list[i] = &devices[i];
+    return list;
+}
+const char *ibv_get_device_name(struct device *d) { return d->name; }
+void *ibv_open_device(struct device *d) { return d->opens ? d : 0; }
+int ibv_close_device(void *d) { return 0; }
+void ibv_free_device_list(struct device **l) { memset(l, 0, sizeof list); }
+"""
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    """`adapters(mlx5_0=("InfiniBand", "4: ACTIVE"))` gives the kernel's directory of them."""
+
+    def make(**ports):
+        for name, (layer, state) in ports.items():
+            port = tmp_path / "class" / name / "ports" / "1"
+            port.mkdir(parents=True)
+            (port / "link_layer").write_text(f"{layer}\n")
+            (port / "state").write_text(f"{state}\n")
+        return tmp_path / "class"
+
+    return make
+
+
+@pytest.fixture
+def verbs(tmp_path):
+    """A library with devices, each with whether it can be opened."""
+
+    def make(**devices):
+        if shutil.which("cc") is None:
+            pytest.skip("no C compiler")
+        source = tmp_path / "verbs.c"
+        listed = ", ".join(f'{{"{name}", {int(opens)}}}' for name, opens in devices.items())
+        source.write_text(VERBS.replace("DEVICES", listed))
+        library = tmp_path / "libverbs.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+        return str(library)
+
+    return make
+
+
+UP = ("InfiniBand", "4: ACTIVE")
+
+
+def test_no_adapters(tmp_path):
+    assert read_fabric(tmp_path / "none") == Fabric()
+    assert trouble(Fabric()) is None
+
+
+def test_ports_that_are_down_and_ethernet_do_not_count(adapters):
+    found = read_fabric(
+        adapters(mlx5_0=UP, mlx5_1=("InfiniBand", "1: DOWN"), mlx5_2=("Ethernet", "4: ACTIVE")),
+        "libnone.so.1",
+    )
+    assert found == Fabric(active=("mlx5_0",), known=None)
+
+
+def test_adapters_that_can_be_opened(adapters, verbs):
+    found = read_fabric(adapters(mlx5_0=UP, mlx5_1=UP), verbs(mlx5_0=True, mlx5_1=False))
+    assert found == Fabric(("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"), ("mlx5_0",))
+    assert trouble(found) is None
+
+
+def test_a_missing_library_is_named(adapters):
+    why = trouble(read_fabric(adapters(mlx5_0=UP), "libnone.so.1"))
+    assert why.startswith("mlx5_0 up, but libibverbs.so.1 is missing: install libibverbs1")
+
+
+@pytest.mark.parametrize("devices", [{}, {"irdma0": True}])
+def test_a_library_without_the_driver_names_the_package(adapters, verbs, devices):
+    library = verbs(**devices) if devices else None
+    known = tuple(devices)
+    found = read_fabric(adapters(mlx5_0=UP), library) if devices else Fabric(("mlx5_0",), known)
+    assert found.known == known
+    assert "mlx5_0 up, but libibverbs has no driver for it: install ibverbs-providers" in trouble(
+        found
+    )
+
+
+def test_adapters_that_nobody_may_open(adapters, verbs):
+    found = read_fabric(adapters(mlx5_0=UP), verbs(mlx5_0=False))
+    assert "cannot be opened: is /dev/infiniband there" in trouble(found)
+
+
+@pytest.mark.parametrize(
+    "log, network",
+    [
+        ("", None),
+        (
+            "n0 [0] NCCL INFO NET/IB : No device found\nn0 [0] NCCL INFO Using network Socket\n",
+            "Socket",
+        ),
+        ("n0 [0] NCCL INFO Using network IB\nn0 [0] NCCL INFO DMA-BUF is used\n", "IB"),
+        ("n0 [0] NCCL INFO Using network AWS Libfabric\n", "AWS Libfabric"),
+    ],
+)
+def test_the_network_that_nccl_says_it_uses(log, network):
+    assert network_of(log) == network
+
+
+class OneRank:
+    """The control plane of a job whose ranks all are alike."""
+
+    def any(self, flag):
+        return flag
+
+    def together(self, work):
+        return work()
+
+
+@pytest.fixture
+def environ(monkeypatch):
+    system = SimpleNamespace(environ={"SLURMD_NODENAME": "n7"})
+    monkeypatch.setattr(environment, "os", system)
+    return system.environ
+
+
+GOOD, BAD = Fabric(("mlx5_0",), ("mlx5_0",), ("mlx5_0",)), Fabric(("mlx5_0",), ())
+
+
+@pytest.mark.parametrize(
+    "chosen, fabric, network",
+    [
+        ({}, GOOD, "IB"),
+        ({}, Fabric(), None),
+        ({"NCCL_NET": "IB"}, Fabric(), "IB"),
+        ({"NCCL_NET": "Socket"}, BAD, "Socket"),
+        ({"NCCL_IB_DISABLE": "1"}, BAD, None),
+        ({"NCCL_NET_PLUGIN": "ofi"}, BAD, None),
+    ],
+)
+def test_nccl_takes_infiniband_or_fails_unless_the_site_chose(environ, chosen, fabric, network):
+    environ |= chosen
+    use_infiniband(OneRank(), lambda: fabric)
+    assert environ.get("NCCL_NET") == network
+
+
+@pytest.mark.parametrize("chosen", [{}, {"NCCL_NET": "IB"}])
+def test_a_node_whose_adapters_cannot_be_used_is_refused(environ, chosen):
+    environ |= chosen
+    with pytest.raises(ClusterError, match="n7: InfiniBand mlx5_0 up, but .*ibverbs-providers"):
+        use_infiniband(OneRank(), lambda: BAD)

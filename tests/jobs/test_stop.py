@@ -8,7 +8,7 @@ import h5py
 import pytest
 
 from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
-from verl_hpc.config.requests import Request, leave_request, read_request
+from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
 STEPS = 4
@@ -124,10 +124,10 @@ def test_requests_save_and_stop_for_good(model, tmp_path):
     assert wait_until(lambda: (run / "config.yaml").exists(), job)
     leave_request(run, Request(kind="save", by="ann"))
     assert wait_until(lambda: (run / "checkpoints/latest").is_symlink(), job)
-    assert wait_until(lambda: read_request(run) is None, job)
+    assert wait_until(lambda: not read_requests(run), job)
     leave_request(run, Request(kind="stop", after_step=STEPS - 1, by="ann"))
     status, output = finish(job)
     assert status == 0, output
     assert steps_done(run) == STEPS - 1
     assert f"left after step {STEPS - 1}, which is saved: asked to stop by ann" in output
-    assert read_request(run) is None
+    assert not read_requests(run)

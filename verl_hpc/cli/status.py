@@ -63,7 +63,7 @@ def read_status(directory: Path, now: float) -> Status:
     from verl_hpc.cluster.status import conclude, last_save, look
     from verl_hpc.cluster.status_queue import ask_slurm
     from verl_hpc.cluster.status_runs import restart_budget, total_steps
-    from verl_hpc.config.requests import read_request
+    from verl_hpc.config.requests import read_requests
 
     progress = read_progress(directory)
     sight = look(directory, now, progress.longest_s)
@@ -77,7 +77,7 @@ def read_status(directory: Path, now: float) -> Status:
         total_steps=total_steps(directory) if total is None else total,
         most_restarts=restart_budget(directory),
         save=last_save(directory),
-        request=read_request(directory),
+        requests=tuple(read_requests(directory)),
         problem=answer.problem,
     )
 

@@ -29,7 +29,7 @@ class Status:
     total_steps: int | None
     most_restarts: int | None
     save: Save | None
-    request: Request | None
+    requests: tuple[Request, ...]
     problem: str = ""
     """Why Slurm did not answer."""
 
@@ -65,7 +65,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "metrics": {name: figure.value for name, figure in progress.figures.items()},
         "last_save": {"step": status.save.step, "time": status.save.time} if status.save else None,
         "remaining_s": status.remaining_s,
-        "request": status.request.model_dump() if status.request else None,
+        "requests": [request.model_dump() for request in status.requests],
         "problem": status.problem,
     }
 
@@ -85,7 +85,7 @@ def as_rows(status: Status) -> list[tuple[str, str]]:
         ("metrics", _metrics(status.progress)),
         ("last save", _save(status)),
         ("job", _job(status)),
-        ("request", _request(status.request)),
+        ("request", "; ".join(map(described, status.requests))),
         ("note", _note(status)),
     ]
     return [(label, text) for label, text in rows if text]
@@ -163,9 +163,8 @@ def _job(status: Status) -> str:
     return ", ".join(words)
 
 
-def _request(request: Request | None) -> str:
-    if request is None:
-        return ""
+def described(request: Request) -> str:
+    """'stop after step 50, asked by ann'."""
     after = f" after step {request.after_step}" if request.after_step else ""
     return f"{request.kind}{' now' if request.now else ''}{after}, asked by {request.by}"
 

@@ -2,13 +2,13 @@
 
 No signal is needed and no job id: the request is a file in the run directory, so that everybody
 who may write there can ask. The run looks for it every few seconds. RUN is a run directory or the
-name of one below runs/. A later request replaces an earlier one.
+name of one below runs/. A later stop replaces an earlier one; a save changes nothing about it.
 
 examples:
   python -m verl_hpc stop ppo_lab                    # after the step under way
   python -m verl_hpc stop ppo_lab --after-step 200
   python -m verl_hpc stop runs/ppo_lab --now         # do not finish the step if it can be dropped
-  python -m verl_hpc stop ppo_lab --cancel           # withdraw the request that waits
+  python -m verl_hpc stop ppo_lab --cancel           # withdraw what waits, also a save
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--now", action="store_true", help="drop the step under way if no weights have changed yet"
     )
     when.add_argument("--after-step", type=int, metavar="N", help="not before N steps are done")
-    when.add_argument("--cancel", action="store_true", help="withdraw the request that waits")
+    when.add_argument("--cancel", action="store_true", help="withdraw what waits")
 
 
 def run(arguments: argparse.Namespace) -> int:

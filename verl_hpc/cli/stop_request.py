@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from verl_hpc.cli.status import read_status
-from verl_hpc.cli.status_text import Status, headline
-from verl_hpc.config.requests import Request, leave_request, read_request, withdraw
+from verl_hpc.cli.status_text import Status, described, headline
+from verl_hpc.config.requests import KINDS, Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ClusterError, ConfigError
 
 
@@ -27,10 +27,11 @@ def ask(directory: Path, request: Request, promise: Callable[[Status], str]) -> 
     status = read_status(directory, time.time())
     _refuse_absent(status, request)
     text = promise(status)
-    before = read_request(directory)
+    before = read_requests(directory)
     leave_request(directory, request)
-    if before is not None:
-        print(f"replaces: {described(before)}")
+    for other in before:
+        word = "replaces" if other.kind == request.kind else "waits as well"
+        print(f"{word}: {described(other)}")
     print(f"{directory}: {text}.")
     if status.state.name in ("no heartbeat", "unknown", "not started"):
         print(
@@ -40,22 +41,17 @@ def ask(directory: Path, request: Request, promise: Callable[[Status], str]) -> 
 
 
 def cancel(directory: Path) -> None:
-    """Withdraw the request that waits, and say which it was."""
-    waiting = read_request(directory)
+    """Withdraw the requests that wait, and say which they were."""
+    waiting = read_requests(directory)
     try:
-        withdraw(directory)
+        for kind in KINDS:
+            withdraw(directory, kind)
     except OSError as error:
         raise ConfigError(f"cannot withdraw a request in {directory}: {error}") from None
-    if waiting is None:
+    if not waiting:
         print(f"{directory}: no request waits")
-    else:
-        print(f"{directory}: withdrawn: {described(waiting)}")
-
-
-def described(request: Request) -> str:
-    """'stop after step 50, asked by ann'."""
-    after = f" after step {request.after_step}" if request.after_step else ""
-    return f"{request.kind}{' now' if request.now else ''}{after}, asked by {request.by}"
+    for request in waiting:
+        print(f"{directory}: withdrawn: {described(request)}")
 
 
 def _refuse_absent(status: Status, request: Request) -> None:

@@ -1,6 +1,7 @@
-"""What people ask of a run that is under way: a file in its run directory.
+"""What people ask of a run that is under way: files in its run directory, one for each kind.
 
-No signal is needed, and whoever may write to the directory may ask.
+No signal is needed, and whoever may write to the directory may ask. A request replaces an earlier one
+of its kind alone: a save must not undo somebody's stop.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pydantic import Field, ValidationError, model_validator
 from verl_hpc.config.base import NonNegative, Section
 from verl_hpc.errors import ConfigError
 
-FILE = "request.json"
+Kind = Literal["stop", "save"]
+KINDS: tuple[Kind, ...] = ("stop", "save")
 
 
 class Request(Section):
-    """One request; a later one replaces it."""
+    """One request."""
 
-    kind: Literal["stop", "save"]
+    kind: Kind
     now: bool = False
     """stop only: do not finish the step under way."""
     after_step: NonNegative = 0
@@ -49,7 +51,7 @@ def leave_request(run_directory: Path, request: Request) -> Path:
     """
     if not (run_directory / "config.yaml").exists():
         raise ConfigError(f"{run_directory} is no run directory: it has no config.yaml")
-    target = run_directory / FILE
+    target = _file(run_directory, request.kind)
     fresh = target.with_suffix(".new")
     try:
         fresh.write_text(request.model_dump_json() + "\n", encoding="utf-8")
@@ -59,14 +61,23 @@ def leave_request(run_directory: Path, request: Request) -> Path:
     return target
 
 
-def read_request(run_directory: Path) -> Request | None:
-    """The request that waits, if there is one; what cannot be read is none."""
+def read_requests(run_directory: Path) -> list[Request]:
+    """The requests that wait, a stop first; what cannot be read is none."""
+    found = (_read(_file(run_directory, kind)) for kind in KINDS)
+    return [request for request in found if request is not None]
+
+
+def withdraw(run_directory: Path, kind: Kind) -> None:
+    """Remove the request of a kind."""
+    _file(run_directory, kind).unlink(missing_ok=True)
+
+
+def _file(run_directory: Path, kind: Kind) -> Path:
+    return run_directory / f"request_{kind}.json"
+
+
+def _read(path: Path) -> Request | None:
     try:
-        return Request.model_validate_json((run_directory / FILE).read_bytes())
+        return Request.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
-
-
-def withdraw(run_directory: Path) -> None:
-    """Remove the request."""
-    (run_directory / FILE).unlink(missing_ok=True)

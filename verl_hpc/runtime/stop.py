@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from verl_hpc.config.requests import read_request, withdraw
+from verl_hpc.config.requests import KINDS, Request, read_requests, withdraw
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
@@ -167,11 +167,16 @@ class StopFlag:
             self.reason = "another rank was told to"
         return agreed
 
-    def honoured(self) -> None:
-        """The request has been acted on: forget it, so that the next start does not meet it."""
+    def honoured(self, wish: Wish = Wish.STOP_NOW) -> None:
+        """Requests have been acted on: forget them, so that the next start does not meet them.
+
+        Args:
+            wish: what was done; a save leaves a stop that waits for its step where it is.
+        """
         self._asked = Wish.GO_ON
         if self._control.rank == 0:
-            withdraw(self._directory)
+            for kind in ("save",) if wish is Wish.SAVE else KINDS:
+                withdraw(self._directory, kind)
 
     def _time_wish(self) -> Wish:
         needed = self._pace.step + self._pace.save + MARGIN_S
@@ -181,19 +186,22 @@ class StopFlag:
         return Wish.RESTART
 
     def _file_wish(self) -> Wish:
-        """What the request file asks; one rank looks, and not more often than a file system of
-        many users likes."""
+        """The strongest of the requests that are due; one rank looks, and not more often than a
+        file system of many users likes."""
         now = self._clock()
         if self._control.rank != 0 or now < self._file_due:
             return self._asked
         self._file_due = now + _FILE_EVERY_S
-        request = read_request(self._directory)
+        due = [r for r in read_requests(self._directory) if self._done >= r.after_step]
         self._asked = Wish.GO_ON
-        if request is not None and self._done >= request.after_step:
-            self._asked = {
-                ("save", False): Wish.SAVE,
-                ("stop", False): Wish.STOP,
-                ("stop", True): Wish.STOP_NOW,
-            }[request.kind, request.now]
-            self.reason = f"asked to {request.kind} by {request.by}"
+        if due:
+            strongest = max(due, key=_wish_of)
+            self._asked = _wish_of(strongest)
+            self.reason = f"asked to {strongest.kind} by {strongest.by}"
         return self._asked
+
+
+def _wish_of(request: Request) -> Wish:
+    if request.kind == "save":
+        return Wish.SAVE
+    return Wish.STOP_NOW if request.now else Wish.STOP

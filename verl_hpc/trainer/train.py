@@ -254,7 +254,7 @@ class _Run:
             if outcome or wish is Wish.SAVE or self._due(self.config.checkpoint.every, step):
                 saved = self._save(progress, saved)
             if wish is Wish.SAVE:
-                self.stop.honoured()
+                self.stop.honoured(wish)
             self._record(step, metrics)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")

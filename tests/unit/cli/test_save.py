@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.cli.status_runs import beat, make_run, without_slurm, work
 from verl_hpc.cli.main import main
-from verl_hpc.config.requests import read_request
+from verl_hpc.config.requests import Request, leave_request, read_requests
 
 
 @pytest.fixture
@@ -20,10 +20,17 @@ def run(tmp_path, monkeypatch):
 
 def test_a_save_after_the_step_under_way(run, capsys):
     assert main(["save", "ppo_lab"]) == 0
-    assert read_request(run).kind == "save"
+    assert read_requests(run)[0].kind == "save"
     assert capsys.readouterr().out == (
         "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and goes on.\n"
     )
+
+
+def test_a_save_leaves_a_stop_that_waits(run, capsys):
+    leave_request(run, Request(kind="stop", after_step=9, by="ann"))
+    assert main(["save", "ppo_lab"]) == 0
+    assert capsys.readouterr().out.startswith("waits as well: stop after step 9, asked by ann\n")
+    assert [request.kind for request in read_requests(run)] == ["stop", "save"]
 
 
 def test_a_run_that_is_over_cannot_save(run, capsys):

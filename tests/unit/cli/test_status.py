@@ -86,7 +86,7 @@ def test_a_checkpoint_and_a_request(run, capsys):
     assert "request    stop after step 9, asked by ann" in text
     found = as_json(capsys, "ppo_lab")
     assert found["last_save"]["step"] == 2
-    assert found["request"]["by"] == "ann"
+    assert [r["by"] for r in found["requests"]] == ["ann"]
 
 
 def test_a_job_its_attempt_and_its_restarts(here, capsys, monkeypatch):

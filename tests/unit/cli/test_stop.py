@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cli.status_runs import beat, fake_slurm, submit_run
 from verl_hpc.cli.main import main
-from verl_hpc.config.requests import Request, leave_request, read_request
+from verl_hpc.config.requests import Request, leave_request, read_requests
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -21,7 +21,7 @@ def stop(*words):
 
 
 def asked(run):
-    request = read_request(run)
+    (request,) = read_requests(run)
     return request.kind, request.now, request.after_step
 
 
@@ -71,7 +71,7 @@ def test_before_the_first_step_nothing_is_promised_about_time(run, capsys):
 def test_a_step_that_cannot_be(run, capsys, after, words):
     assert stop("ppo_lab", f"--after-step={after}") == 1
     assert words in capsys.readouterr().err
-    assert read_request(run) is None
+    assert not read_requests(run)
 
 
 def test_a_later_request_replaces_an_earlier_one(run, capsys):
@@ -85,7 +85,7 @@ def test_a_request_is_withdrawn(run, capsys):
     leave_request(run, Request(kind="stop", now=True, by="ann"))
     assert stop("ppo_lab", "--cancel") == 0
     assert capsys.readouterr().out == "runs/ppo_lab: withdrawn: stop now, asked by ann\n"
-    assert read_request(run) is None
+    assert not read_requests(run)
     assert stop("ppo_lab", "--cancel") == 0
     assert capsys.readouterr().out == "runs/ppo_lab: no request waits\n"
 
@@ -95,7 +95,7 @@ def test_of_a_run_that_is_over_nothing_is_asked(run, capsys, outcome):
     beat(run, outcome=outcome)
     assert stop("ppo_lab") == 1
     assert "ClusterError: runs/ppo_lab is not under way (" in capsys.readouterr().err
-    assert read_request(run) is None
+    assert not read_requests(run)
 
 
 def test_a_run_in_the_queue_is_taken_out_of_it(here, capsys, monkeypatch):
@@ -103,7 +103,7 @@ def test_a_run_in_the_queue_is_taken_out_of_it(here, capsys, monkeypatch):
     fake_slurm(here, monkeypatch, squeue='echo "4711|PENDING|Priority|N/A"')
     assert stop("run") == 1
     assert "`scancel 4711` takes it out of the queue" in capsys.readouterr().err
-    assert read_request(run) is None
+    assert not read_requests(run)
 
 
 def test_a_run_that_is_silent_may_be_gone(run, capsys):
@@ -123,7 +123,7 @@ def test_a_run_that_keeps_no_heartbeat_is_asked_all_the_same(run, capsys):
 
 
 def test_a_run_directory_that_cannot_be_written(run, capsys):
-    (run / "request.new").mkdir()
+    (run / "request_stop.new").mkdir()
     assert stop("ppo_lab") == 1
     assert "cannot leave a request in runs/ppo_lab" in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from verl_hpc.config.requests import Request, leave_request, read_request
+from verl_hpc.config.requests import Request, leave_request, read_requests
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 
@@ -103,8 +103,28 @@ def test_requests(run, request_, wish):
     assert flag.wish(2) is wish
     assert flag.reason == f"asked to {request_.kind} by ann"
     flag.honoured()
-    assert read_request(run) is None
+    assert not read_requests(run)
     assert flag.wish(3) is Wish.GO_ON
+
+
+def test_a_save_undoes_no_stop_that_waits(run):
+    flag = StopFlag(Others(), run, Signals())
+    leave_request(run, Request(kind="stop", after_step=3, by="ann"))
+    leave_request(run, Request(kind="save", by="cron"))
+    assert flag.wish(1) is Wish.SAVE
+    flag.honoured(Wish.SAVE)
+    assert [request.kind for request in read_requests(run)] == ["stop"]
+    assert [flag.wish(step) for step in (2, 3)] == [Wish.GO_ON, Wish.STOP]
+    assert flag.reason == "asked to stop by ann"
+
+
+def test_a_stop_that_is_due_comes_before_a_save(run):
+    flag = StopFlag(Others(), run, Signals())
+    leave_request(run, Request(kind="stop", by="ann"))
+    leave_request(run, Request(kind="save", by="cron"))
+    assert flag.wish(1) is Wish.STOP
+    flag.honoured()
+    assert read_requests(run) == []
 
 
 def test_a_request_can_wait_for_a_step(run):
@@ -129,7 +149,7 @@ def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])
 def test_what_is_no_request_is_none(run, text):
-    (run / "request.json").write_text(text)
+    (run / "request_save.json").write_text(text)
     assert StopFlag(Others(), run, Signals()).wish(1) is Wish.GO_ON
 
 

@@ -38,6 +38,10 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
     refused = runs[0].try_to_submit()
     assert refused.returncode == 1
     assert f"its job {runs[0].job} is RUNNING; wait for it" in refused.stderr
+    # As a submission leaves it that is killed between sbatch and its record.
+    (runs[0].directory / "job/submitted.jsonl").unlink()
+    refused = runs[0].try_to_submit()
+    assert f"its job {runs[0].job} is RUNNING (the submission that made it" in refused.stderr
     for run in runs:
         run.finish()
         assert run.nodes == "n[0-1]"

@@ -43,6 +43,13 @@ def my_jobs(run: Runner = run_tool) -> dict[str, str]:
     return _pairs(run(["squeue", "--me", "--array", "--noheader", "--format=%i %T"]))
 
 
+def my_scripts(run: Runner = run_tool) -> dict[str, tuple[str, str]]:
+    """State and path of the batch script of each of the user's jobs in the queue, by job id."""
+    text = run(["squeue", "--me", "--array", "--noheader", "--format=%i|%T|%o"])
+    rows = (line.strip().split("|", 2) for line in text.splitlines() if line.count("|") > 1)
+    return {job_id: (state, script) for job_id, state, script in rows}
+
+
 def past_states(job_ids: Iterable[str], run: Runner = run_tool) -> dict[str, str]:
     """What accounting knows of jobs, by job id; needs a cluster with slurmdbd.
 

@@ -14,7 +14,7 @@ from verl_hpc.cluster.checks import check_passed, check_paths
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.run_directory import read_jobs, record_job, write_job
-from verl_hpc.cluster.slurm_tools import Runner, my_jobs, run_tool
+from verl_hpc.cluster.slurm_tools import Runner, my_scripts, run_tool
 from verl_hpc.cluster.sweep import Sweep
 from verl_hpc.errors import ClusterError
 
@@ -96,19 +96,34 @@ def _record(directory: Path, request: Request, job_id: str) -> None:
 def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:
     """Two jobs that train into one run directory would destroy each other's checkpoints.
 
+    A submission that was cut off between sbatch and its record leaves a job that only Slurm knows;
+    it is told by where its script lies, and recorded.
+
     Raises:
         ClusterError: an earlier job of this run is still in the queue.
     """
-    jobs = read_jobs(request.run_directory / "job")
-    if not jobs:
+    directory = request.run_directory / "job"
+    if not directory.is_dir():
         return
-    queued = my_jobs(run)
-    for facts in jobs:
-        if (state := queued.get(facts["job_id"])) is not None:
-            raise ClusterError(
-                f"{request.run_directory}: its job {facts['job_id']} is {state}; wait for it, "
-                f"end it with `scancel {facts['job_id']}`, or choose another name=..."
-            )
+    recorded = {facts["job_id"] for facts in read_jobs(directory)}
+    for job_id, (state, script) in my_scripts(run).items():
+        if job_id not in recorded and not _is_ours(request, job_id, Path(script)):
+            continue
+        note = ""
+        if job_id not in recorded:
+            _record(directory, request, job_id)
+            note = " (the submission that made it was cut off; it is recorded now)"
+        raise ClusterError(
+            f"{request.run_directory}: its job {job_id} is {state}{note}; wait for it, end it "
+            f"with `scancel {job_id}`, or choose another name=..."
+        )
+
+
+def _is_ours(request: Request, job_id: str, script: Path) -> bool:
+    """Whether a job's script was written for this run, or for the sweep that the run is one of."""
+    run = request.run_directory
+    _, _, index = job_id.partition("_")
+    return script.parent == run / "job" or bool(index and script.parent / index == run)
 
 
 def job_handle(directory: Path, job_id: str) -> submitit.SlurmJob[Any]:

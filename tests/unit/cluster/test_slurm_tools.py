@@ -6,6 +6,7 @@ from verl_hpc.cluster.slurm_tools import (
     job_details,
     mpi_plugins,
     my_jobs,
+    my_scripts,
     past_states,
     run_tool,
 )
@@ -31,6 +32,14 @@ def test_the_queue():
     }
     assert asked == [["squeue", "--me", "--array", "--noheader", "--format=%i %T"]]
     assert my_jobs(answering("")) == {}
+
+
+def test_scripts_in_the_queue():
+    answer = "12|PENDING|/runs/a/job/.submission_file_1.sh\n13_2|RUNNING|/runs/x|y.sh\n"
+    assert my_scripts(answering(answer)) == {
+        "12": ("PENDING", "/runs/a/job/.submission_file_1.sh"),
+        "13_2": ("RUNNING", "/runs/x|y.sh"),
+    }
 
 
 def test_accounting():

@@ -36,8 +36,8 @@ def cluster(tmp_path, monkeypatch):
     return lab
 
 
-def queue(**jobs):
-    text = "".join(f"{job[1:]} {state}\n" for job, state in jobs.items())
+def queue(script="/elsewhere/x.sh", **jobs):
+    text = "".join(f"{job[1:]}|{state}|{script}\n" for job, state in jobs.items())
     return lambda words: text
 
 
@@ -91,6 +91,24 @@ def test_two_jobs_never_share_a_run_directory(cluster, tmp_path, state):
     for part in (f"job 41 is {state}", "scancel 41", "name="):
         assert part in str(caught.value)
     assert not (cluster / "script.42").exists()
+
+
+def test_a_job_whose_submission_was_cut_off_is_found(cluster, tmp_path):
+    """sbatch had taken it, and the program that called sbatch did not live to write it down."""
+    send(tmp_path)
+    job = tmp_path / "runs/run/job"
+    (job / "submitted.jsonl").unlink()
+    with pytest.raises(ClusterError, match=r"its job 41 is PENDING.*was cut off"):
+        send(tmp_path, run=queue(job / ".submission_file_0123.sh", j41="PENDING"))
+    assert not (cluster / "script.42").exists()
+    assert [facts["job_id"] for facts in read_jobs(job)] == ["41"], "status must know of it"
+
+
+def test_a_run_of_a_sweep_that_was_cut_off_is_found(cluster, tmp_path):
+    send(tmp_path, "name='0'")
+    (tmp_path / "runs/0/job/submitted.jsonl").unlink()
+    with pytest.raises(ClusterError, match=r"its job 41_0 is RUNNING"):
+        send(tmp_path, "name='0'", run=lambda _: f"41_0|RUNNING|{tmp_path}/runs/.x.sh\n")
 
 
 def test_another_run_may_be_in_the_queue(cluster, tmp_path):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from verl_hpc.config.regular_file import is_regular, read_regular
 
 _MOST_BYTES = 16 * 1024**2
 
@@ -39,13 +40,9 @@ def read_shown(run: Path, name: str) -> tuple[str, str]:
     """
     for file in shown_files(run):
         if file.name == name:
-            return (run / name).read_text("utf-8", errors="replace"), file.kind
+            return read_regular(run / name).decode("utf-8", errors="replace"), file.kind
     raise LookupError("the run has no such file to show")
 
 
 def _is_shown(path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size <= _MOST_BYTES
+    return is_regular(path) and path.stat().st_size <= _MOST_BYTES

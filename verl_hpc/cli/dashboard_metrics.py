@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from verl_hpc.cli.status_progress import parse_row
+from verl_hpc.config.regular_file import open_regular
 from verl_hpc.metrics.log import FILE_NAME, Row
 
 
@@ -33,7 +34,7 @@ class MetricsTail:
             return list(self._rows)
 
     def _read(self) -> None:
-        with self._path.open("rb") as file:
+        with open_regular(self._path) as file:
             file_id = self._path.stat().st_ino
             # A run that resumes replaces the file, without the steps that are done again.
             if file_id != self._file_id or file.seek(0, 2) < self._position:

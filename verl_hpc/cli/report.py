@@ -71,7 +71,13 @@ def _one(directory: Path) -> int:
         known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
     except ValueError as error:
         raise DataError(f"{facts}: not JSON ({error}); delete it and try again") from None
-    path = write_report(directory, known)
+    try:
+        path = write_report(directory, known)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write a report into {directory}: {error}; copy config.yaml, facts.json and "
+            "metrics.jsonl to a directory of your own, and name that"
+        ) from None
     rows = read_metrics(directory)
     for name, label in ((VALIDATION, "held-out score"), (SCORE, "reward")):
         found = [(row["step"], row[name]) for row in rows if row.get(name) is not None]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
     from verl_hpc.cluster.request import Request
     from verl_hpc.cluster.script import render_script
+    from verl_hpc.cluster.shell import check_words
     from verl_hpc.config.load import load_config
 
+    check_words(_given(arguments))
     flags: dict[str, Any] = {
         field: getattr(arguments, name)
         for name, field in _SHORTHANDS.items()
@@ -110,6 +113,13 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(report)
         return 0
     return _submit(request, job, script, report)
+
+
+def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Options and their words; the script says all of them in its header."""
+    for name, value in vars(arguments).items():
+        option = "override" if name == "overrides" else f"--{name.replace('_', '-')}"
+        yield from ((option, str(word)) for word in (value if isinstance(value, list) else [value]))
 
 
 def _sweep(arguments: argparse.Namespace, base: Any) -> int:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
 REQUEST, ANSWER = "attach.json", "attached.json"
@@ -54,7 +55,7 @@ def take_request(run_directory: Path) -> str | None:
     """The request that waits, as JSON, and no longer; None if there is none."""
     file = run_directory / REQUEST
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_regular(file).decode("utf-8")
         file.unlink()
         found = json.loads(text)
         return json.dumps({"request": str(found["request"]), "rank": int(found["rank"])})
@@ -79,7 +80,7 @@ def answer(run_directory: Path, listening: Listening) -> None:
 def read_answer(run_directory: Path, request: str) -> Listening | None:
     """The answer to a request; None while there is none."""
     try:
-        found = Listening(**json.loads((run_directory / ANSWER).read_bytes()))
+        found = Listening(**json.loads(read_regular(run_directory / ANSWER)))
     except (OSError, ValueError, TypeError):
         return None
     return found if found.request == request else None

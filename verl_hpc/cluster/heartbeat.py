@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from verl_hpc.cluster.contract import ATTEMPT
+from verl_hpc.config.regular_file import read_regular
 
 FILE = "heartbeat.json"
 FAILED = "failed"
@@ -152,7 +153,7 @@ class Heartbeat:
 def read_heartbeat(run_directory: Path) -> Beat | None:
     """The last heartbeat of a run; None if there is none, or none that can be read."""
     try:
-        return _parse(json.loads((run_directory / FILE).read_bytes()))
+        return _parse(json.loads(read_regular(run_directory / FILE)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

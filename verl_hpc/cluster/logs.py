@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_hpc.config.regular_file import is_regular, open_regular
 from verl_hpc.errors import ClusterError
 
+_PICTURES = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if code != ord("\t")},
+    **dict.fromkeys(range(0x7F, 0xA0), "\ufffd"),
+}
+"""Control characters, and what is shown of them."""
 _LABEL = re.compile(r"^ *(\d+): ")
 
 
@@ -29,7 +35,7 @@ class Line:
 def last_lines(path: Path, most_bytes: int) -> list[bytes]:
     """The whole lines among a file's last bytes; none of a file that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(max(size - most_bytes, 0))
             lines = file.read().splitlines()
@@ -67,7 +73,7 @@ def attempt_directory(run: Path, attempt: int | None = None) -> Path:
 
 def node_logs(attempt: Path) -> list[Path]:
     """The log of each node, in the order of their names: n2 before n10."""
-    return sorted(attempt.glob("*.log"), key=_natural)
+    return sorted(filter(is_regular, attempt.glob("*.log")), key=_natural)
 
 
 def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
@@ -77,7 +83,7 @@ def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
         log: the file; its name is the node's.
         rank: only this rank's lines.
     """
-    with log.open("rb") as file:
+    with open_regular(log) as file:
         for line in file:
             parsed = parse_line(log.stem, line)
             if rank is None or parsed.rank == rank:
@@ -85,8 +91,11 @@ def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
 
 
 def parse_line(node: str, line: bytes) -> Line:
-    """Take srun's label off a line; bytes that are no UTF-8 are replaced."""
-    text = line.decode("utf-8", errors="replace").rstrip("\r\n")
+    """Take srun's label off a line.
+
+    Bytes that are no UTF-8 are replaced, and so are control characters: a terminal would obey them.
+    """
+    text = line.decode("utf-8", errors="replace").rstrip("\r\n").translate(_PICTURES)
     match = _LABEL.match(text)
     if match is None:
         return Line(node, None, text)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verl_hpc.cluster.logs import Line, attempt_directory, attempts_of, node_logs, parse_line
+from verl_hpc.config.regular_file import open_regular
 
 SHOWN_AT_FIRST = 10
 """Lines of each node that are there already."""
@@ -51,7 +52,7 @@ class Follower:
 
     def _gained(self, log: Path) -> list[bytes]:
         """Whole lines that a file has gained; a half one waits for its other half."""
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(self._positions.get(log, 0))
             data = file.read()
         self._positions[log] = self._positions.get(log, 0) + len(data)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.config.regular_file import read_regular
+
 FILE = "ranks.json"
 MOST_HISTORIES = 64
 """Ranks whose last operators are told, from rank 0: the file of a large run stays small."""
@@ -116,7 +118,7 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
 def read_ranks(run_directory: Path) -> Ranks | None:
     """The last word about all ranks; None if there is none, or none that can be read."""
     try:
-        return _parse(json.loads((run_directory / FILE).read_bytes()))
+        return _parse(json.loads(read_regular(run_directory / FILE)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -24,6 +24,7 @@ import verl_hpc
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import write_yaml
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
 JOBS = "submitted.jsonl"
@@ -69,10 +70,11 @@ def write_job(request: Request, script: str, report: str) -> Path:
 
 def read_jobs(job: Path) -> list[dict[str, Any]]:
     """Jobs submitted for a run so far, oldest first; `job` is its directory job/."""
-    file = job / JOBS
-    if not file.exists():
+    try:
+        text = read_regular(job / JOBS)
+    except FileNotFoundError:
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def record_job(job: Path, facts: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
+from collections.abc import Iterable
 
 from verl_hpc.errors import ConfigError
 
@@ -23,6 +25,26 @@ def expandable(text: str) -> str:
         return text
     escaped = re.sub(r'([\\"`])', r"\\\1", text)
     return f'"{_NO_EXPANSION.sub(lambda _: chr(92) + "$", escaped)}"'
+
+
+def control_characters(text: str) -> list[str]:
+    """Line breaks and other characters that are not seen; a line break ends a script's comment, or
+    an option of sbatch, and what follows it is a command."""
+    return sorted({c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")})
+
+
+def check_words(words: Iterable[tuple[str, str]]) -> None:
+    """Refuse words of a command line, each after its option, that cannot stand in a script.
+
+    Raises:
+        ConfigError: one has a line break or another control character.
+    """
+    for name, text in words:
+        if found := control_characters(text):
+            raise ConfigError(
+                f"{name} {text!r}: has {' '.join(map(repr, found))}, which cannot stand in a batch "
+                "script; write it in one line"
+            )
 
 
 def check_path(name: str, path: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.secret import looks_secret
+from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
@@ -15,20 +17,27 @@ LONGEST_LEAD_S = 65535
 
 
 def _option(text: str) -> str:
-    if not text.startswith("--") or "\n" in text:
+    if not text.startswith("--"):
         raise ValueError(f"{text!r} is not an option; write --name or --name=value")
     return text
 
 
-def _one_line(text: str) -> str:
-    if "\n" in text:
-        raise ValueError("has a line break")
-    return text
-
-
 Option = Annotated[str, AfterValidator(_option)]
-Line = Annotated[str, AfterValidator(_one_line)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+def _texts(tree: object, name: str) -> Iterator[tuple[str, str]]:
+    """All texts of a tree of plain values, keys among them, with their dotted names."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            inner = f"{name}.{key}".removeprefix(".")
+            yield repr(inner), str(key)
+            yield from _texts(value, inner)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value, name)
+    elif isinstance(tree, str):
+        yield name, tree
 
 
 class RestartConfig(Section):
@@ -53,7 +62,7 @@ class PreflightConfig(Section):
     """How far apart the clocks of two nodes may be, in seconds."""
     exclude_days: PositiveFinite = 7.0
     """Days for which a node that failed is kept out of submissions."""
-    exclude_list: Line | None = None
+    exclude_list: str | None = None
     """File of the nodes that are kept out; null is ~/.config/verl_hpc/excluded_nodes.json. A group
     that shares nodes may share a file."""
 
@@ -85,7 +94,7 @@ class Site(Section):
     """What `srun --mpi=list` offers and the MPI library speaks: pmi2 for MPICH and its relatives,
     pmix for Open MPI, cray_shasta for Cray MPICH. none does without MPI: ranks find each other by
     Slurm's variables, for sites whose MPI and container disagree."""
-    python: Line = "python"
+    python: str = "python"
     """Interpreter of the ranks; in a container, the one inside."""
     container: ContainerConfig = BareConfig()
     """bare, pyxis, apptainer or bwrap."""
@@ -96,12 +105,12 @@ class Site(Section):
     expanded on the first node of the job."""
     offline: bool = True
     """Compute nodes reach no network: keep libraries from trying."""
-    environment: dict[VariableName, Line] = {}
+    environment: dict[VariableName, str] = {}
     """Variables of the ranks, such as the fabric's; $NAME is expanded in the batch script."""
     pass_environment: list[VariableName] = []
     """Variables whose value is taken from the environment of whoever submits, and written into no
     file: the way for tokens and keys."""
-    setup: list[Line] = []
+    setup: list[str] = []
     """Lines of the batch script before anything else: modules, ulimit."""
 
     signal_lead_s: Annotated[Positive, Field(le=LONGEST_LEAD_S)] | None = None
@@ -129,6 +138,18 @@ class Site(Section):
     @property
     def cores_per_rank(self) -> int:
         return self.cores_per_node // self.ranks_per_node
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_control_characters(cls, tree: object) -> object:
+        """Every text of a profile may come to stand in a line of the batch script."""
+        for name, text in _texts(tree, ""):
+            if found := control_characters(text):
+                raise ValueError(
+                    f"{name} = {text!r}: has {' '.join(map(repr, found))}; texts of a profile "
+                    "stand in one line"
+                )
+        return tree
 
     @model_validator(mode="after")
     def _consistent(self) -> Site:

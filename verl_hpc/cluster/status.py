@@ -14,6 +14,7 @@ from typing import Any
 from verl_hpc.cluster.heartbeat import FAILED, Beat, read_heartbeat
 from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.status_queue import ACTIVE, WAITING, Answer, QueuedJob
+from verl_hpc.config.regular_file import read_regular
 
 SAVING = "save_checkpoint"
 """The operator that writes a checkpoint."""
@@ -201,7 +202,7 @@ def _silent(sight: Sight, beat: Beat, job: QueuedJob | None) -> State:
 def _recorded(run: Path) -> tuple[State | None, float]:
     facts = run / "facts.json"
     try:
-        text, written = json.loads(facts.read_bytes())["state"], facts.stat().st_mtime
+        text, written = json.loads(read_regular(facts))["state"], facts.stat().st_mtime
         match = re.match(rf"({'|'.join(_FACTS)})\b(?: (.*))?$", str(text), re.DOTALL)
     except (OSError, ValueError, KeyError, TypeError):
         return None, 0.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.cluster.slurm_tools import Runner, past_states, run_tool
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ClusterError
 
 EVERY_S = 30.0
@@ -124,7 +125,7 @@ def _cache_files(directory: Path) -> list[Path]:
 
 def _read(file: Path) -> Answer | None:
     try:
-        found: dict[str, Any] = json.loads(file.read_bytes())
+        found: dict[str, Any] = json.loads(read_regular(file))
         jobs = {str(job): QueuedJob(**facts) for job, facts in found["jobs"].items()}
         return Answer(jobs, str(found["problem"]), float(found["time"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

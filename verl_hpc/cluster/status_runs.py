@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
 RUNS = Path("runs")
@@ -91,7 +92,7 @@ def recipe(run: Path) -> str | None:
 def _top_level(run: Path, setting: str, pattern: str) -> str | None:
     for name in ("config.yaml", "job/config.yaml"):
         try:
-            text = (run / name).read_text(encoding="utf-8", errors="replace")
+            text = read_regular(run / name).decode("utf-8", errors="replace")
         except OSError:
             continue
         # What dump_config writes; to parse all of it takes longer than everything else here.
@@ -103,7 +104,7 @@ def _top_level(run: Path, setting: str, pattern: str) -> str | None:
 def restart_budget(run: Path) -> int | None:
     """Times that Slurm starts a job again unasked; None for a chain, and if none was submitted."""
     try:
-        text = (run / "job" / "site.yaml").read_text(encoding="utf-8", errors="replace")
+        text = read_regular(run / "job" / "site.yaml").decode("utf-8", errors="replace")
     except OSError:
         return None
     match = re.search(r"^restarts:\n +by: requeue\n +most: (\d+)$", text, re.MULTILINE)

@@ -1,7 +1,7 @@
 """What people ask of a run that is under way: files in its run directory, one for each kind.
 
-No signal is needed, and whoever may write to the directory may ask. A request replaces an earlier one
-of its kind alone: a save must not undo somebody's stop.
+No signal is needed, and whoever may write to the directory may ask. A request replaces an earlier
+one of its kind alone: a save must not undo somebody's stop.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from verl_hpc.config.base import NonNegative, Section
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
 Kind = Literal["stop", "save"]
@@ -78,6 +79,6 @@ def _file(run_directory: Path, kind: Kind) -> Path:
 
 def _read(path: Path) -> Request | None:
     try:
-        return Request.model_validate_json(path.read_bytes())
+        return Request.model_validate_json(read_regular(path))
     except (OSError, ValidationError):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import DataError
 
 FILE_NAME = "metrics.jsonl"
@@ -71,7 +73,7 @@ def read_metrics(run_directory: str | Path) -> list[Row]:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    with path.open(encoding="ascii", errors="replace") as lines:
+    with io.TextIOWrapper(open_regular(path), encoding="ascii", errors="replace") as lines:
         for line in lines:
             try:
                 yield json.loads(line)

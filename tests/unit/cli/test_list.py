@@ -59,6 +59,17 @@ def test_slurm_is_asked_once_for_all(here, capsys, monkeypatch):
     assert sorted(asked[0].split("--jobs=")[1].split()[0].split(",")) == ["0", "1", "2"]
 
 
+@pytest.mark.timeout(60)
+def test_pipes_and_links_in_a_run_directory_hold_nobody_up(here, capsys, monkeypatch):
+    """Somebody with whom runs/ is shared could make them."""
+    without_slurm(here, monkeypatch)
+    run = make_run(here / "runs", "x")
+    for name in ("metrics.jsonl", "heartbeat.json", "facts.json", "request_stop.json"):
+        os.mkfifo(run / name)
+    assert lines(capsys)[1][0] == "x"
+    assert main(["status", "x"]) == 0
+
+
 def test_a_directory_without_runs(here, capsys):
     assert main(["list", str(here)]) == 0
     assert capsys.readouterr().out.endswith(": no runs\n")

@@ -33,6 +33,21 @@ def test_the_last_start_node_by_node(run, capsys):
     assert capsys.readouterr().out == "n0 0: zero of 1\nn0 1: one of 1\nn1 2: two of 1\n"
 
 
+def test_a_terminal_is_told_nothing_by_what_ranks_print(run, capsys):
+    (run / "job/attempts/1/n0.log").write_bytes(b"0: \x1b[2Jgone\x07\tin a\xc2\x9bline\r\n")
+    assert logs("ppo_lab", "--rank", "0") == 0
+    assert capsys.readouterr().out == "n0 0: \u241b[2Jgone\u2407\tin a\ufffdline\n"
+
+
+def test_a_log_that_is_a_link_is_none(run, tmp_path, capsys):
+    (tmp_path / "secret").write_text("0: secret\n")
+    log = run / "job/attempts/1/n1.log"
+    log.unlink()
+    log.symlink_to(tmp_path / "secret")
+    assert logs("ppo_lab") == 0
+    assert "secret" not in capsys.readouterr().out
+
+
 def test_one_rank_of_one_start(run, capsys):
     assert logs("ppo_lab", "--rank", "2", "--attempt", "0") == 0
     assert capsys.readouterr().out == "n1 2: two of 0\n"

@@ -148,3 +148,13 @@ def test_a_login_node_imports_nothing_heavy(here):
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stdout.endswith("heavy:\n"), done.stdout[-200:] + done.stderr
+
+
+def test_a_report_into_a_directory_that_cannot_be_written(tmp_path, capsys):
+    run = make_run(tmp_path, "run")
+    work(run, 2)
+    (run / "report.html").mkdir()
+    assert main(["report", str(run)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"ConfigError: cannot write a report into {run}: ")
+    assert "copy config.yaml, facts.json and metrics.jsonl" in said

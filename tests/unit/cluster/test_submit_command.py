@@ -43,6 +43,25 @@ def test_a_dry_run_is_the_same_every_time(files, capsys):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--account", "a\ntouch x"],
+        ['site.memory="9G\ntouch x"'],
+        ['site.name="n\ntouch x"'],
+        ["reward.function=a\ntouch x:b"],
+        ["--sweep", "seed=1,2\ntouch x"],
+        ["optimizer.lr=1e-6\rtouch x"],
+    ],
+)
+@pytest.mark.parametrize("way", ["--dry-run", "--script-only"])
+def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
+    assert submit(*files, *words, way) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "which cannot stand in a batch script; write it in one line" in shown.err
+
+
 def test_options_are_fields_of_the_profile(files, capsys):
     words = ["--account", "a1", "--partition", "p1", "--qos", "q1", "--max-restarts", "3"]
     assert submit(*files, *words, "--dry-run") == 0

@@ -1,0 +1,41 @@
+"""Reading files of a run directory, which others may write to, too."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read it.
+
+    A pipe of its name would keep the reader waiting for ever, and a link could lead to any file
+    that only the reader may see.
+
+    Raises:
+        OSError: there is no file, it cannot be read, or it is a link or no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file; raises as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a path is a regular file, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -140,7 +140,7 @@ def _encode(
     for group, problem in zip(wanted, problems, strict=True):
         ids = encode_prompt(problem, workers.tokenizer, config.data.chat)
         limit, policy = config.rollout.max_prompt_tokens, config.rollout.overlong_prompt
-        found[group] = problem, fit_prompt(ids, limit, policy, problem.index)
+        found[group] = problem, fit_prompt(ids, limit, policy, problem.where)
     return found
 
 

@@ -50,7 +50,14 @@ def _request(workers: Workers, generated: Generated, position: int) -> Request:
     text = workers.tokenizer.decode(tokens, skip_special_tokens=True)
     if not isinstance(text, str):
         raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
-    return Request(problem.index, problem.data_source, problem.ground_truth, problem.extra, text)
+    return Request(
+        problem.index,
+        problem.data_source,
+        problem.ground_truth,
+        problem.extra,
+        text,
+        problem.origin,
+    )
 
 
 def _means(scores: Sequence[Score]) -> dict[str, float]:

@@ -66,6 +66,12 @@ class DataConfig(Section):
     train: SourceConfig
     evaluation: SourceConfig | None = None
     """Held-out problems; needed where evaluation.every > 0."""
+    check: Literal["all", "drawn"] = "all"
+    """When a row that cannot be used is an error: all reads every row of the files at start; drawn
+    leaves it to the step that draws it."""
+    overlap: Literal["refuse", "drop", "warn"] = "refuse"
+    """What prompts do that occur in evaluation and in train: end the run at its start, leave
+    train, or are told about in the log and the report."""
     shuffle: bool = True
     """A new order each epoch, from the run's seed."""
     chat: Literal["auto", "always", "never"] = "auto"

@@ -39,8 +39,9 @@ class Rows(Protocol):
 class FilesSource:
     """The rows of several files, one after another."""
 
-    def __init__(self, config: FilesConfig) -> None:
+    def __init__(self, config: FilesConfig, needs_answer: bool = False) -> None:
         self._config = config
+        self._needs_answer = needs_answer
         self._files = [open_rows(Path(path), config) for path in config.paths]
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
@@ -58,7 +59,7 @@ class FilesSource:
         row = index - (self._ends[file] - len(rows))
         values = rows[row]
         try:
-            return _problem(index, rows.where(row), values, self._config)
+            return self._problem(index, rows.where(row), values)
         except DataError as error:
             raise DataError(f"{rows.where(row)}: {error}") from None
 
@@ -73,9 +74,21 @@ class FilesSource:
                 yield values
                 continue
             try:
-                yield _problem(row, "", values, self._config).prompt
+                yield self._problem(row, "", values).prompt
             except DataError as error:
                 yield DataError(f"{rows.where(row)}: {error}")
+
+    def _problem(self, index: int, origin: str, row: Mapping[str, Any]) -> Problem:
+        config = self._config
+        return Problem(
+            index=index,
+            prompt=_prompt(_value(row, config.prompt_key)),
+            data_source=row.get("data_source") or "",
+            ground_truth=_ground_truth(row),
+            extra=_mapping(row, "extra_info"),
+            answer=_answer(row, config.answer_key, self._needs_answer),
+            origin=origin,
+        )
 
 
 def open_rows(path: Path, config: FilesConfig) -> Rows:
@@ -96,18 +109,6 @@ def open_rows(path: Path, config: FilesConfig) -> Rows:
         needed = [key for key in (config.prompt_key, config.answer_key) if key]
         return ParquetRows(path, needed, OPTIONAL_COLUMNS)
     raise DataError(f"{path}: the ending says the format; it must be .parquet or .jsonl")
-
-
-def _problem(index: int, origin: str, row: Mapping[str, Any], config: FilesConfig) -> Problem:
-    return Problem(
-        index=index,
-        prompt=_prompt(_value(row, config.prompt_key)),
-        data_source=row.get("data_source") or "",
-        ground_truth=_ground_truth(row),
-        extra=_mapping(row, "extra_info"),
-        answer=_answer(row, config.answer_key),
-        origin=origin,
-    )
 
 
 def _value(row: Mapping[str, Any], key: str) -> Any:
@@ -161,12 +162,17 @@ def _is_message(value: Any) -> bool:
     )
 
 
-def _answer(row: Mapping[str, Any], key: str | None) -> str | None:
+def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None:
     value = _value(row, key) if key else _first(row, ANSWER_COLUMNS)
     if isinstance(value, str):
         return _unicode(key or "the answer", value)
     if key:
         raise DataError(f"{key} is {_kind(value)}; expected the text to imitate")
+    if needed:
+        raise DataError(
+            f"no text in {' or '.join(ANSWER_COLUMNS)}; columns are {', '.join(row)}; name the "
+            "column of the text to imitate in answer_key of the data set"
+        )
     return None
 
 

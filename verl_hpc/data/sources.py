@@ -24,15 +24,18 @@ class Source(Protocol):
         ...
 
 
-def open_source(config: SourceConfig) -> Source:
+def open_source(config: SourceConfig, *, needs_answer: bool = False) -> Source:
     """Open a data set.
+
+    Args:
+        needs_answer: a row without a text to imitate is an error.
 
     Raises:
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
             reasoning-gym does not have.
     """
     if isinstance(config, FilesConfig):
-        return FilesSource(config)
+        return FilesSource(config, needs_answer)
     return ReasoningGymSource(config)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -14,10 +14,9 @@ from verl_hpc.checkpoint.weights import Weights, open_weights
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
-from verl_hpc.data.sources import Source, open_source
+from verl_hpc.data.sources import Source
 from verl_hpc.engines.megatron.engine import MegatronEngine, Role
 from verl_hpc.engines.megatron.parallel import start_model_parallel
-from verl_hpc.errors import DataError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import VALUE_HEAD
 from verl_hpc.layout.planner import plan_transfer
@@ -28,6 +27,7 @@ from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.problems import Problems, open_problems
 from verl_hpc.trainer.reference import ReferenceWeights
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.transfer.execute import Transfer
@@ -52,14 +52,13 @@ class Workers:
     hf_directory: Path
     """Where the model's config.json and tokenizer came from."""
     tokenizer: PreTrainedTokenizerBase
-    train_source: Source
+    problems: Problems
     order: Order
     actor: MegatronEngine
     critic: MegatronEngine | None = None
     reference: ReferenceWeights | None = None
     rollout: RolloutEngine | None = None
     sync: WeightSync | None = None
-    evaluation_source: Source | None = None
     reward: RewardFunction | None = None
     stop: StopFlag | None = None
     replica_control: Control | None = None
@@ -67,6 +66,14 @@ class Workers:
     kept: KeptResponses | None = None
     """None where finished responses of an interrupted rollout are dropped."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
+
+    @property
+    def train_source(self) -> Source:
+        return self.problems.train
+
+    @property
+    def evaluation_source(self) -> Source | None:
+        return self.problems.evaluation
 
     @property
     def rank(self) -> int:
@@ -108,10 +115,9 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
-    source = together(lambda: _open_nonempty(config.data.train, "data.train"))
     generates = config.recipe != "sft" or config.evaluation.every > 0
     reward = together(lambda: get_reward_function(config.reward)) if generates else None
-    evaluation = config.data.evaluation
+    problems = open_problems(session, config)
     start_model_parallel(layouts.train, config.seed)
     workers = Workers(
         session,
@@ -120,13 +126,11 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         layouts,
         weights.hf_directory,
         tokenizer,
-        source,
-        Order(len(source), config.seed, config.data.shuffle),
+        problems,
+        Order(len(problems.train), config.seed, config.data.shuffle),
         actor=_build_engine(session, config, weights, layouts, "actor"),
         reward=reward,
     )
-    if evaluation is not None:
-        workers.evaluation_source = together(lambda: _open_nonempty(evaluation, "data.evaluation"))
     if config.recipe == "ppo":
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
@@ -144,13 +148,6 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
 
 def _tokenizer_path(config: RunConfig, weights: Weights) -> str:
     return config.model.tokenizer or str(weights.hf_directory)
-
-
-def _open_nonempty(config: Any, section: str) -> Source:
-    source = open_source(config)
-    if not len(source):
-        raise DataError(f"{section}: the data set has no rows")
-    return source
 
 
 def _build_engine(

@@ -18,6 +18,7 @@ from verl_hpc.data.sources import Source
 from verl_hpc.engines.megatron.engine import MegatronEngine, Role
 from verl_hpc.engines.megatron.parallel import start_model_parallel
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import VALUE_HEAD
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
@@ -166,6 +167,7 @@ def _build_engine(
             max_tokens=config.batch.max_tokens_per_micro_batch,
         )
     )
+    _check(session, engine, "Megatron-core")
     # A critic's head has no source to come from; it starts at zero.
     names = [n for n in engine.shard_map.tensors if n != VALUE_HEAD]
     plan = plan_transfer(
@@ -196,7 +198,7 @@ def _build_rollout(
     # Imported here: an SFT run without evaluation needs neither, and vLLM takes seconds.
     from verl_hpc.rollout.factory import build_rollout
 
-    return session.control.together(
+    engine = session.control.together(
         lambda: build_rollout(
             session.world,
             weights.arch,
@@ -207,3 +209,11 @@ def _build_rollout(
             config.rollout.dtype or config.model.dtype,
         )
     )
+    _check(session, engine, f"rollout.engine = {config.rollout.engine}")
+    return engine
+
+
+def _check(session: Session, engine: MegatronEngine | RolloutEngine, name: str) -> None:
+    """Its shard map, on every rank, against the parameters it has."""
+    rank = session.world.rank
+    session.control.together(lambda: check_parameters(engine.shard_map, rank, engine.weights, name))

@@ -83,7 +83,12 @@ class RewardConfig(Section):
     """The scorer."""
 
     function: Annotated[str, AfterValidator(_reward_function)] = "auto"
-    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source."""
+    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source.
+
+    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
+    `ground_truth` and `extra_info`. One of two arguments is called as
+    `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
+    """
     options: dict[str, Any] = {}
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"

@@ -19,7 +19,7 @@ train() { run "$mpiexec" -n 4 "$python" -m verl_hpc train "$@" "directory=$runs"
 
 say "1 of 6: a decoder of 1.0 M parameters with random weights, and a tokenizer for its task"
 run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" \
-    --texts-of configs/run/quickstart_sft.yaml --sizes '{"hidden_size": 128,
+    --prompts-of configs/run/quickstart_sft.yaml --sizes '{"hidden_size": 128,
     "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
     "num_hidden_layers": 4, "max_position_embeddings": 64}'
 

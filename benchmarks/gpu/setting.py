@@ -191,10 +191,10 @@ def architecture(fields: Mapping[str, Any]) -> Architecture:
 
 def write_configuration(directory: Path, fields: Mapping[str, Any]) -> Path:
     """A model directory without weights: config.json and a byte tokenizer."""
-    from verl_hpc.testing.tiny import save_byte_tokenizer
+    from verl_hpc.testing.tiny import save_tokenizer
 
     directory.mkdir(parents=True, exist_ok=True)
-    save_byte_tokenizer(directory)
+    save_tokenizer(directory)
     config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **fields}
     (directory / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     return directory

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +20,26 @@ CHAT_TEMPLATE = (
 )
 
 
-def save_byte_tokenizer(directory: Path) -> int:
-    """Write a tokenizer with one token per byte.
+def save_tokenizer(directory: Path, phrases: Sequence[str] = ()) -> int:
+    """Write a tokenizer with one token per byte, and one for each of `phrases`.
 
     Token 0 ends a text and pads, 1 and 2 open and close a chat message.
 
     Returns:
         The vocabulary's size.
     """
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {t: i for i, t in enumerate((*SPECIAL_TOKENS, *symbols))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    return _save_tokenizer(
-        tokenizer, directory, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    )
-
-
-def train_tokenizer(directory: Path, texts: Iterable[str], vocab_size: int) -> int:
-    """Write a byte-pair tokenizer that is made for `texts`: digits one by one, all else merged.
-
-    What texts have in common becomes few tokens, which keeps a small model's prompts short.
-
-    Returns:
-        The vocabulary's size.
-    """
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    splitting = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = splitting
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _save_tokenizer(tokenizer, directory, splitting)
-
-
-def _save_tokenizer(tokenizer: Any, directory: Path, splitting: Any) -> int:
-    from tokenizers import AddedToken, decoders
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer.pre_tokenizer = splitting
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS]
     )
+    tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=SPECIAL_TOKENS[0],
@@ -82,6 +51,21 @@ def _save_tokenizer(tokenizer: Any, directory: Path, splitting: Any) -> int:
     return int(tokenizer.get_vocab_size())
 
 
+def common_phrases(texts: Iterable[str]) -> list[str]:
+    """What all texts begin with, and what they end with: as tokens, they keep prompts short."""
+    different = set(texts)
+    beginning = _common_beginning(different)
+    end = _common_beginning({text.removeprefix(beginning)[::-1] for text in different})[::-1]
+    return [phrase for phrase in (beginning, end) if len(phrase) > 1]
+
+
+def _common_beginning(texts: Collection[str]) -> str:
+    if not texts:
+        return ""
+    pairs = zip(min(texts), max(texts), strict=False)
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def make_tiny_model(
     directory: str | Path,
     family: str = "llama",
@@ -89,7 +73,7 @@ def make_tiny_model(
     tied: bool = False,
     seed: int = 0,
     noise: float = 0.0,
-    texts: Iterable[str] | None = None,
+    prompts: Iterable[str] = (),
     **sizes: Any,
 ) -> Path:
     """Write config, random weights (float32 safetensors) and a tokenizer to `directory`.
@@ -100,7 +84,8 @@ def make_tiny_model(
         seed: of the random weights.
         noise: standard deviation of noise on every parameter, so that biases and norms, which
             start at 0 and 1, are told apart in tests.
-        texts: what the tokenizer is made for; one token per byte if None.
+        prompts: have one token for what they all begin with, and one for what they all end
+            with; every other byte is a token.
         sizes: fields of the Hugging Face configuration.
     """
     import torch
@@ -110,9 +95,7 @@ def make_tiny_model(
     logging.disable_progress_bar()
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    vocab_size = (
-        save_byte_tokenizer(target) if texts is None else train_tokenizer(target, texts, 128)
-    )
+    vocab_size = save_tokenizer(target, common_phrases(prompts))
     fields: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": 64,
@@ -143,16 +126,14 @@ def make_tiny_model(
     return target
 
 
-def texts_of(config_file: Path, most: int = 2000) -> Iterator[str]:
-    """Prompts and answers of a run's training data."""
+def prompts_of(config_file: Path, most: int = 2000) -> Iterator[str]:
+    """Prompts of a run's training data."""
     from verl_hpc.config.load import load_config
     from verl_hpc.data.sources import open_source
 
     source = open_source(load_config(config_file).data.train)
     for index in range(min(len(source), most)):
-        problem = source[index]
-        yield str(problem.prompt)
-        yield problem.answer or ""
+        yield str(source[index].prompt)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -163,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tied", action="store_true", help="share embedding and output weights")
     parser.add_argument(
-        "--texts-of", type=Path, metavar="YAML", help="make the tokenizer for this run's data"
+        "--prompts-of",
+        type=Path,
+        metavar="YAML",
+        help="give the tokenizer a token for what all prompts of this run begin with, and for "
+        "what they end with; else it has one for each byte",
     )
     parser.add_argument(
         "--sizes", default="{}", metavar="JSON", help='such as {"hidden_size": 128}'
@@ -177,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.family,
         tied=arguments.tied,
         seed=arguments.seed,
-        texts=texts_of(arguments.texts_of) if arguments.texts_of else None,
+        prompts=prompts_of(arguments.prompts_of) if arguments.prompts_of else (),
         **json.loads(arguments.sizes),
     )
     print(f"{arguments.out}: a {arguments.family} with random weights, and its tokenizer")

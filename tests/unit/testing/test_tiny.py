@@ -1,0 +1,41 @@
+"""Tokenizers of tiny models."""
+
+import pytest
+
+from tests.unit.config.test_run import parse
+from verl_hpc.config.load import dump_config
+from verl_hpc.testing.tiny import common_phrases, main
+
+QUESTIONS = ["Reverse: ab ->", "Reverse: abc ->", "Reverse: x ->"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "phrases"),
+    [
+        (QUESTIONS, ["Reverse: ", " ->"]),
+        (["1?", "2?"], []),  # a byte is a token anyway
+        (["same", "same"], ["same"]),
+        (["aaaa", "aaa"], ["aaa"]),  # what it begins with, it does not end with, too
+        ([], []),
+    ],
+)
+def test_what_all_texts_begin_and_end_with(texts, phrases):
+    assert common_phrases(texts) == phrases
+
+
+def test_a_tokenizer_for_a_run_has_one_token_a_letter(tmp_path):
+    from transformers import AutoConfig, AutoTokenizer
+
+    task = {"kind": "reasoning_gym", "task": "spell_backward", "size": 20}
+    config = tmp_path / "run.yaml"
+    config.write_text(dump_config(parse(data__train=task | {"template": "{question} ->"})))
+    model = tmp_path / "model"
+    assert main(["--out", str(model), "--prompts-of", str(config)]) == 0
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    prompt = "Spell this word backward (example: sun -> nus): zyx ->"
+    ids = tokenizer(prompt)["input_ids"]
+    assert len(ids) == 5
+    assert tokenizer.convert_ids_to_tokens(ids[1:4]) == ["z", "y", "x"]
+    assert tokenizer.decode(ids) == prompt
+    assert AutoConfig.from_pretrained(model).vocab_size == len(tokenizer) == 3 + 256 + 2

@@ -44,6 +44,8 @@ class ReasoningGymConfig(Section):
     size: Annotated[Positive, Field(le=100_000_000)]
     """Rows of the split."""
     seed: Seed = 0
+    """Entry i of the task is drawn from seed + i: for other rows, give seeds further apart than
+    size."""
     split: Literal["all", "train", "evaluation"] = "all"
     """Which questions: a hash of a question's text says whether it belongs to train or to
     evaluation, whatever the seed. No question of train occurs in evaluation, and no question

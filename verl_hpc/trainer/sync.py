@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.megatron.offload import Part
@@ -12,6 +15,28 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.transfer.execute import Transfer
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
+
+
+def offloaded(config: RunConfig) -> list[Part]:
+    """What goes to the host in every step, in the order in which it goes."""
+    return [part for part in PARTS if getattr(config.offload, part)]
+
+
+@contextmanager
+def device_to_itself(engines: Sequence[MegatronEngine], config: RunConfig) -> Iterator[None]:
+    """Inside, nothing of the training engines is on the device.
+
+    For building a rollout engine, which asks for its share of the device to be free: it must sleep
+    before the end.
+    """
+    often = offloaded(config)
+    for engine in engines:
+        for part in PARTS:
+            engine.host.put_away(part, once=part not in often)
+    yield
+    for engine in engines:
+        for part in reversed(PARTS):
+            engine.host.bring_back(part)
 
 
 class WeightSync:
@@ -31,8 +56,7 @@ class WeightSync:
     ) -> None:
         self._session = session
         self._actor, self._critic, self._rollout = actor, critic, rollout
-        wanted = config.offload
-        self._offloaded = [part for part in PARTS if getattr(wanted, part)]
+        self._offloaded = offloaded(config)
         plan = plan_transfer(actor.shard_map, rollout.shard_map, session.world.node_of)
         self._transfer = Transfer(plan, session.world.rank, verify=config.rollout.verify.checksums)
         self._minimum = sum(minimum_received(plan.bundles).values())

@@ -30,7 +30,7 @@ from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.problems import Problems, open_problems
 from verl_hpc.trainer.reference import ReferenceWeights
-from verl_hpc.trainer.sync import WeightSync
+from verl_hpc.trainer.sync import WeightSync, device_to_itself
 from verl_hpc.transfer.execute import Transfer
 
 if TYPE_CHECKING:
@@ -135,7 +135,10 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
     if config.recipe == "ppo":
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
-        workers.rollout = _build_rollout(session, config, weights, layouts)
+        engines = [engine for engine in (workers.actor, workers.critic) if engine is not None]
+        with device_to_itself(engines, config):
+            workers.rollout = _build_rollout(session, config, weights, layouts)
+            workers.rollout.sleep()
         workers.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
         workers.replica_control = session.control.split(workers.group_index(ROLLOUT))
         workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)

@@ -32,8 +32,12 @@ class HostStore:
         self._away: dict[Part, list[tuple[torch.Tensor, list[torch.Tensor], int]]] = {}
         self._page_locked: dict[tuple[Part, int], list[torch.Tensor]] = {}
 
-    def put_away(self, part: Part) -> int:
+    def put_away(self, part: Part, once: bool = False) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
+
+        Args:
+            part: what to move.
+            once: take ordinary memory, which copies slowly and is given back.
 
         Returns:
             Bytes freed.
@@ -47,7 +51,11 @@ class HostStore:
             storage = tensor.untyped_storage()
             size = storage.nbytes()
             on_gpu = tensor.is_cuda
-            kept = [] if part == "gradients" else self._host_memory(part, index, size, on_gpu)
+            kept = (
+                []
+                if part == "gradients"
+                else self._host_memory(part, index, size, on_gpu and not once)
+            )
             for piece, there in zip(_pieces(tensor), kept, strict=False):
                 there.copy_(piece, non_blocking=on_gpu)
             self._away[part].append((tensor, kept, size))

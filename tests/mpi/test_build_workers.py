@@ -1,0 +1,62 @@
+"""What is on the device while a run is built."""
+
+import pytest
+import torch
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.rollout import factory
+from verl_hpc.trainer import workers as module
+
+pytestmark = pytest.mark.world(2)
+PARTS = ("parameters", "gradients", "optimizer")
+
+
+def bytes_held(engine):
+    """Memory of an engine, by part."""
+    return {
+        part: sum(t.untyped_storage().nbytes() for t in engine.host._tensors(part))
+        for part in PARTS
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_rollout_engine_is_built_on_a_device_of_its_own(
+    here, tiny_model, shared_directory, monkeypatch, dtype
+):
+    """vLLM wants its share of a GPU to be free when it starts."""
+    config = parse_config(
+        {
+            "name": "build",
+            "recipe": "ppo",
+            "steps": 2,
+            "directory": str(shared_directory / "build"),
+            "model": {"path": str(tiny_model()), "dtype": dtype},
+            "offload": {"optimizer": True},
+            "rollout": {"engine": "hf", "max_prompt_tokens": 128, "max_response_tokens": 16},
+            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 16}},
+        }
+    )
+    engines, before, during = [], [], []
+    build_engine, build_rollout = module._build_engine, factory.build_rollout
+
+    def remember(*arguments):
+        engines.append(build_engine(*arguments))
+        weights = {name: w.clone() for name, w in engines[-1].weights.items()}
+        before.append((bytes_held(engines[-1]), weights))
+        return engines[-1]
+
+    def count(*arguments):
+        during.extend(bytes_held(engine) for engine in engines)
+        return build_rollout(*arguments)
+
+    monkeypatch.setattr(module, "_build_engine", remember)
+    monkeypatch.setattr(factory, "build_rollout", count)
+    workers = module.build_workers(here, config)
+    assert engines == [workers.actor, workers.critic]
+    assert during == [dict.fromkeys(PARTS, 0)] * 2
+    for engine, (held, weights) in zip(engines, before, strict=True):
+        assert held["parameters"] > 0 and held["gradients"] > 0
+        assert bytes_held(engine) == held
+        assert engine.host.away == frozenset()
+        for name, weight in engine.weights.items():
+            assert torch.equal(weight, weights[name])

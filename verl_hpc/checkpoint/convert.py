@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from verl_hpc.checkpoint.schema import DTYPES, MANIFEST, step_name
@@ -60,17 +61,27 @@ def export_step(
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is no whole step")
     weights = open_weights(step)
     partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _write_model(weights, partial, dtype, shard_bytes)
+        os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"--out {out}: {reason}; nothing was exported") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return weights.arch.num_parameters
+
+
+def _write_model(weights: Weights, out: Path, dtype: str | None, shard_bytes: int) -> None:
     names = list(weights.arch.tensors())
     kind = dtype or weights.shard_map.tensors[names[0]].dtype
-    sums = _write_shards(weights, weights.arch.tensors(kind), partial, shard_bytes)
+    sums = _write_shards(weights, weights.arch.tensors(kind), out, shard_bytes)
     for name, path in hf_files(weights.hf_directory).items():
-        shutil.copyfile(path, partial / name)
-    _set_dtype(partial / "config.json", kind)
-    _verify(partial, weights.arch, sums)
-    os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
-    return weights.arch.num_parameters
+        shutil.copyfile(path, out / name)
+    _set_dtype(out / "config.json", kind)
+    _verify(out, weights.arch, sums)
 
 
 def _write_shards(

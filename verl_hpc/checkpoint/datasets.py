@@ -9,7 +9,9 @@ links into others, no storage elsewhere, and not more bytes than the file has.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -21,6 +23,18 @@ from verl_hpc.layout.box import Box
 
 _CHUNK_BYTES = 1 << 20
 _SUMS = "xxh3_64"
+
+
+def open_file(path: Path) -> h5py.File:
+    """Open a regular file to read.
+
+    Raises:
+        OSError: it is not there, or no HDF5.
+        ValueError: it is a link, a pipe or a device.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError("not a regular file")
+    return h5py.File(path, "r", locking=False)
 
 
 def write_dataset(file: h5py.File, name: str, tensor: torch.Tensor) -> None:

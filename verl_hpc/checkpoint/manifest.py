@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.damage import reading
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import CheckpointError, DamageError
 
 _OWN_SUM = "sha256"
@@ -88,7 +89,7 @@ class Manifest(_Data):
         path = step / name
         _check_size(path, written)
         with reading(path):
-            data = path.read_bytes()
+            data = read_regular(path)
             if hashlib.sha256(data).hexdigest() != written.sha256:
                 raise ValueError("its checksum is not that of what was written")
         return data
@@ -150,7 +151,7 @@ def read_manifest(step: Path) -> Manifest:
             raise ValueError("is missing, so this is not a whole step")
         if size > _MOST_BYTES:
             raise ValueError(f"has {size} bytes")
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path))
         own = content.pop(_OWN_SUM, None)
         version = content["format"]
         if own != sum_of(content) and not _is_first_format(content, own):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from io import BytesIO
@@ -14,7 +13,7 @@ import torch
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.damage import reading
-from verl_hpc.checkpoint.datasets import dataset_names, plain_dataset, read_dataset
+from verl_hpc.checkpoint.datasets import dataset_names, open_file, plain_dataset, read_dataset
 from verl_hpc.checkpoint.manifest import read_manifest
 from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.errors import CheckpointError
@@ -139,9 +138,7 @@ class Hdf5Reader:
 
 
 def _open(path: Path, save_id: str) -> h5py.File:
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise ValueError("not a regular file")
-    file = h5py.File(path, "r", locking=False)
+    file = open_file(path)
     if file.attrs[schema.SAVE_ATTRIBUTE] != save_id:
         raise ValueError("of another save than the rest of the step")
     return file

@@ -19,7 +19,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import torch
 
+from verl_hpc.checkpoint.damage import reading
+from verl_hpc.checkpoint.datasets import open_file, read_dataset, write_dataset
 from verl_hpc.checkpoint.guarded_file import GuardedFile
 from verl_hpc.errors import CheckpointError
 
@@ -48,19 +51,18 @@ def write_responses(
     partial = path.with_suffix(".partial")
     found = list(responses.values())
     columns = {
-        "slots": np.array(list(responses), np.int64),
-        "lengths": np.array([len(r.tokens) for r in found], np.int64),
-        "cut": np.array([r.cut for r in found], np.bool_),
-        "tokens": np.array([t for r in found for t in r.tokens], np.int32),
-        "log_probs": np.array([p for r in found for p in r.log_probs], np.float32),
+        "slots": torch.tensor(list(responses), dtype=torch.int64),
+        "lengths": torch.tensor([len(r.tokens) for r in found], dtype=torch.int64),
+        "cut": torch.tensor([r.cut for r in found], dtype=torch.bool),
+        "tokens": torch.tensor([t for r in found for t in r.tokens], dtype=torch.int32),
+        "log_probs": torch.tensor([p for r in found for p in r.log_probs], dtype=torch.float32),
     }
     try:
         path.parent.mkdir(exist_ok=True)
         with GuardedFile(partial) as guarded, h5py.File(guarded, "w", libver="latest") as file:
             file.attrs[_KEY] = key
             for name, column in columns.items():
-                # Empty ones cannot have chunks, nor a checksum.
-                file.create_dataset(name, data=column, fletcher32=True if len(column) else None)
+                write_dataset(file, name, column)
         partial.replace(path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error}") from None
@@ -70,20 +72,21 @@ def read_responses(step: Path) -> Iterator[tuple[str, dict[int, StoredResponse]]
     """Key and responses by slot of each replica that left some.
 
     Raises:
-        CheckpointError: a file is damaged.
+        DamageError: a file is not as it was written.
     """
     for path in sorted((step / _DIRECTORY).glob("replica_*.h5")):
-        try:
-            with h5py.File(path, "r", locking=False) as file:
-                yield str(file.attrs[_KEY]), _responses(file)
-        except (OSError, KeyError) as error:
-            raise CheckpointError(f"{path}: {error}") from None
+        with reading(path), open_file(path) as file:
+            found = str(file.attrs[_KEY]), _responses(file)
+        yield found
 
 
 def _responses(file: h5py.File) -> dict[int, StoredResponse]:
     names = ("slots", "lengths", "cut", "tokens", "log_probs")
-    slots, lengths, cut, tokens, log_probs = (file[name][:] for name in names)
+    slots, lengths, cut, tokens, log_probs = (read_dataset(file, name).numpy() for name in names)
     ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    if (lengths < 0).any() or not len(tokens) == len(log_probs) == total:
+        raise ValueError(f"has {len(tokens)} tokens, {total} were written")
     return {
         int(slot): StoredResponse(
             tuple(tokens[end - length : end].tolist()),

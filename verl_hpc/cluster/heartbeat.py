@@ -87,7 +87,9 @@ class Heartbeat:
         self._reported = False
         now, host = clock(), socket.gethostname()
         nodes = os.environ.get("SLURM_JOB_NODELIST") or host
-        self._beat = Beat(now, 0, total_steps, "", host, nodes, os.getpid(), **_job(), started=now)
+        self._beat = Beat(
+            now, 0, total_steps, "", host, nodes, os.getpid(), **slurm_job(), started=now
+        )
 
     def beat(self, operator: str, step: int) -> None:
         """Say that `operator` of `step` begins or goes on; cheap, and does nothing after `end`.
@@ -185,7 +187,7 @@ def _job_id() -> str | None:
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
 
 
-def _job() -> dict[str, Any]:
+def slurm_job() -> dict[str, Any]:
     """What the batch script's environment says about this start."""
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
     attempt = Path(os.environ.get(ATTEMPT, "")).name

@@ -12,7 +12,7 @@ import torch
 
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
-from verl_hpc.checkpoint.store import complete_steps, prune
+from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
 from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.config.load import dump_config
@@ -52,6 +52,7 @@ def save(workers: Workers, progress: Progress) -> Path:
 
     Raises:
         CheckpointError: on every rank, if it could not be written; earlier steps are intact.
+        ConfigError: another process has taken over the run directory.
     """
     if workers.sync is not None:
         workers.sync.to_training()
@@ -74,7 +75,10 @@ def save(workers: Workers, progress: Progress) -> Path:
         generator_states(),
     )
     root = checkpoint_root(workers.config)
-    path = save_step(workers.session.control, root, progress.step, components, contents)
+    check_owner = workers.lock.check if workers.lock is not None else lambda: None
+    path = save_step(
+        workers.session.control, root, progress.step, components, contents, check_owner
+    )
     if workers.rank == 0:
         try:
             prune(root, workers.config.checkpoint.keep)
@@ -114,6 +118,8 @@ def restore(workers: Workers) -> Progress | None:
     control = workers.session.control
     root = checkpoint_root(workers.config)
     mode = workers.config.checkpoint.resume
+    if workers.rank == 0:
+        remove_torn(root)
     steps = control.broadcast(complete_steps(root) if workers.rank == 0 else None)
     if not steps:
         if mode == "must":

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from verl_hpc import __version__
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.cluster.heartbeat import Heartbeat
 from verl_hpc.cluster.ranks import FILE as RANKS
+from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
@@ -51,6 +52,8 @@ RECIPES: Mapping[str, Callable[[Workers], DataFlow]] = {"sft": sft, "grpo": grpo
 FACTS = "facts.json"
 _ENDS = ("finished", "goal reached")
 _STATES = {name: name for name in (*_ENDS, "stopped")} | {"restart": "interrupted"}
+
+T = TypeVar("T")
 
 Outcome = Literal["finished", "goal reached", "stopped", "restart"]
 """All steps done; evaluation.stop_at reached; left for good on request; left to be started again
@@ -86,14 +89,18 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     """
     signals = signals or Signals()
     signals.listen()
-    _make_run_directory(session, config)
-    _be_watched(session, config)
-    with _heartbeat(session, config) as heartbeat:
-        return _train(session, config, signals, heartbeat)
+    with _run_directory(session, config) as lock:
+        _be_watched(session, config)
+        with _heartbeat(session, config) as heartbeat:
+            return _train(session, config, signals, lock, heartbeat)
 
 
 def _train(
-    session: Session, config: RunConfig, signals: Signals, heartbeat: Heartbeat | None
+    session: Session,
+    config: RunConfig,
+    signals: Signals,
+    lock: RunLock | None,
+    heartbeat: Heartbeat | None,
 ) -> Result:
     def enter(stage: str) -> None:
         session.enter(stage)
@@ -102,6 +109,7 @@ def _train(
 
     enter("build engines")
     workers = build_workers(session, config)
+    workers.lock = lock
     resume_collection()
     signals.listen()
     stop = StopFlag(session.control, config.run_directory, signals)
@@ -122,17 +130,34 @@ def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractConte
     return Heartbeat(config.run_directory, total_steps=config.steps)
 
 
-def _make_run_directory(session: Session, config: RunConfig) -> None:
-    def make() -> None:
-        directory = config.run_directory
+@contextmanager
+def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | None]:
+    """Make the run directory, and hold it; rank 0 alone does."""
+    directory = config.run_directory
+
+    def reporting(work: Callable[[], T]) -> T:
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-            (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
+            return work()
         except OSError as error:
             raise CheckpointError(f"run.directory: cannot write {directory}: {error}") from error
 
-    session.control.together(make if session.world.rank == 0 else lambda: None)
+    def hold() -> RunLock:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return RunLock(directory)
+
+    def begin() -> None:
+        (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
+
+    together = session.control.together
+    if session.world.rank != 0:
+        together(lambda: None)
+        together(lambda: None)
+        yield None
+        return
+    with together(lambda: reporting(hold)) as lock:
+        together(lambda: reporting(begin))
+        yield lock
 
 
 def _be_watched(session: Session, config: RunConfig) -> None:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, open_weights
+from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
@@ -62,6 +63,8 @@ class Workers:
     sync: WeightSync | None = None
     reward: RewardFunction | None = None
     stop: StopFlag | None = None
+    lock: RunLock | None = None
+    """Of the run directory; rank 0 has it."""
     replica_control: Control | None = None
     """Of the ranks that share a rollout engine."""
     kept: KeptResponses | None = None

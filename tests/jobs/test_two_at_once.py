@@ -1,0 +1,28 @@
+"""Two runs of one name: the second is refused, and the first does not notice."""
+
+import os
+import signal
+
+from tests.jobs.launch import finish, ranks_of, start, train, wait_until, write_config
+from verl_hpc.checkpoint.store import complete_steps
+
+
+def test_a_second_run_in_the_same_directory_is_refused_until_the_first_is_gone(tree, tmp_path):
+    config = write_config(tmp_path / "config.yaml", tree | {"steps": 12})
+    words = ["-m", "verl_hpc", "train", "--config", config]
+    root = tmp_path / "run/checkpoints"
+    first = start(2, words)
+    assert wait_until((tmp_path / "run/lock.json").exists, first)
+    status, output = train(2, config)
+    assert status == 1, output
+    assert "ConfigError: " in output and "in use by process" in output
+    assert "Traceback" not in output and "Free space" not in output
+    assert wait_until(lambda: len(complete_steps(root)) > 1, first), "the first run has ended"
+    for rank in ranks_of(first):
+        os.kill(rank, signal.SIGKILL)
+    again = start(2, words)
+    finish(first, timeout=60)
+    status, output = finish(again)
+    assert status == 0, output
+    assert not (tmp_path / "run/lock.json").exists()
+    assert [p.name for p in root.iterdir() if "partial" in p.name] == []

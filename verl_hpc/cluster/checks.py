@@ -8,7 +8,6 @@ from pathlib import Path
 
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.secret import looks_secret
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
@@ -19,9 +18,8 @@ def check_request(request: Request) -> None:
     """Compare the ranks with the layout; with the model's sizes, too, if it can be read here.
 
     Raises:
-        ConfigError, ModelError: the run cannot be laid out on these ranks, or holds a secret.
+        ConfigError, ModelError: the run cannot be laid out on these ranks.
     """
-    _refuse_secrets(request)
     sizes = request.config.parallel
     model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
     if request.num_ranks % model_parallel:
@@ -35,21 +33,6 @@ def check_request(request: Request) -> None:
     if (request.directory / model / "config.json").is_file():
         architecture = read_architecture(request.directory / model)
         run_layouts(request.config, architecture, request.num_ranks)
-
-
-def _refuse_secrets(request: Request) -> None:
-    """Options go into the run directory; what looks like a secret must not."""
-    config = request.config
-    options = {"reward": config.reward.options}
-    for name in ("train", "evaluation"):
-        options[f"data.{name}"] = getattr(getattr(config.data, name), "options", {})
-    for section, values in options.items():
-        for name in filter(looks_secret, values):
-            raise ConfigError(
-                f"{section}.options.{name} looks like a secret, and a run's settings are written "
-                "to its directory; export it as a variable, name that in the site profile's "
-                "pass_environment, and read it from the environment"
-            )
 
 
 def check_paths(request: Request, job: Job) -> None:

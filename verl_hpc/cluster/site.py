@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
-from verl_hpc.cluster.secret import looks_secret
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
+from verl_hpc.config.secret import holds_secret, looks_secret
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -165,8 +165,8 @@ class Site(Section):
                 f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "
                 "ranks on a node"
             )
-        for name in self.environment:
-            if looks_secret(name):
+        for name, value in self.environment.items():
+            if looks_secret(name) or holds_secret(value):
                 raise ValueError(
                     f"environment.{name} looks like a secret, and profiles are files; put the "
                     "name into pass_environment and export the value before you submit"

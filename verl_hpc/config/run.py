@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, GaeConfig, GrpoConfig
-from verl_hpc.config.base import Positive, Section, Seed
+from verl_hpc.config.base import PathText, Positive, Section, Seed
 from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
 from verl_hpc.config.model import (
     CriticConfig,
@@ -19,6 +19,7 @@ from verl_hpc.config.model import (
 )
 from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.secret import secrets_in
 
 Recipe = Literal["sft", "grpo", "ppo"]
 
@@ -26,13 +27,13 @@ Recipe = Literal["sft", "grpo", "ppo"]
 class RunConfig(Section):
     """Everything that decides what a run computes. The same file and seed give the same weights."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """Names the run directory: letters, digits, '.', '_' and '-'."""
     recipe: Recipe
     steps: Positive
     """Batches to train on."""
     seed: Seed = 0
-    directory: str = "runs"
+    directory: PathText = "runs"
     """The run directory is directory/name."""
     model: ModelConfig
     parallel: ParallelConfig = ParallelConfig()
@@ -59,6 +60,24 @@ class RunConfig(Section):
         if self.algorithm.advantage is not None:
             return self.algorithm.advantage
         return GaeConfig() if self.recipe == "ppo" else GrpoConfig()
+
+    @model_validator(mode="after")
+    def _holds_no_secrets(self) -> RunConfig:
+        """Settings are written into the run directory, its report and its checkpoints."""
+        options: dict[str, Any] = {
+            "reward.options": self.reward.options,
+            "rollout.engine_options": self.rollout.engine_options,
+        }
+        for name in ("train", "evaluation"):
+            options[f"data.{name}.options"] = getattr(getattr(self.data, name), "options", {})
+        for section, values in options.items():
+            for name in secrets_in(values, section):
+                raise ValueError(
+                    f"{name} looks like a secret, and a run's settings are written to its "
+                    "directory; export it as a variable, name that in the site profile's "
+                    "pass_environment, and read it from the environment"
+                )
+        return self
 
     @model_validator(mode="after")
     def _sections_agree(self) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Dump a failing rank's stack and local variables.
+"""What a failing rank was in, with the values of its variables, for who looks afterwards.
 
 Values are told by what is safe to tell: numbers, words, shapes. What looks like a secret, by the
 name of its variable or its key, or because an environment variable with such a name has that
@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from types import FrameType
 from typing import Any
 
-from verl_hpc.cluster.secret import looks_secret
+from verl_hpc.config.secret import looks_secret
 
 DIRECTORY = "post_mortem"
 REDACTED = "[redacted]"

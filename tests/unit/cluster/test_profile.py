@@ -103,6 +103,7 @@ def test_every_field_says_what_it_is():
         ({"environment": {"A B": "1"}}, ["environment", "A B"]),
         ({"environment": {"HF_TOKEN": "x"}}, ["environment.HF_TOKEN looks like a secret",
                                               "pass_environment"]),
+        ({"environment": {"URI": "db://me:pw@host/"}}, ["environment.URI looks like a secret"]),
         ({"container": {**CONTAINERS["pyxis"], "mounts": ["a:b:c:d"]}}, ["container.mounts.0",
                                                                         "SOURCE[:TARGET[:ro]]"]),
         ({"memory": 900}, ["memory = 900", "string"]),

@@ -1,0 +1,55 @@
+"""Which names are taken for secrets."""
+
+import pytest
+
+from tests.unit.config.trees import parse
+from verl_hpc.config.secret import looks_secret
+from verl_hpc.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_APIKEY", "TOKEN",
+     "hf_token", "GITHUB_TOKEN_FILE", "SOME_CREDENTIALS", "KEY", "GITHUB_PAT", "DB_PASS",
+     "PASSPHRASE", "AUTHORIZATION", "SLURM_JWT", "apiKey", "private-key", "DB_PWD", "http.auth"],
+)  # fmt: skip
+def test_secrets(name):
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TOKENIZERS_PARALLELISM", "NCCL_NET", "UCX_IB_PKEY", "MONKEYPATCH", "max_prompt_tokens",
+     "PYTHONHASHSEED", "KEYBOARD", "PATH", "PWD", "pass_rate", "SSH_AUTH_SOCK", "author",
+     "keyword", "max_tokens", "compass"],
+)  # fmt: skip
+def test_not_secrets(name):
+    assert not looks_secret(name)
+
+
+GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("reward.options.judge_api_key", {"judge_api_key": "hunter2", "scale": 1}),
+        ("reward.options.a.token", {"a": {"token": "hunter2"}}),
+        ("reward.options.a.b.DB_PASS", {"a": [1, {"b": {"DB_PASS": "hunter2"}}]}),
+        ("reward.options.MONGO_URI", {"MONGO_URI": "mongodb://me:hunter2@db.example/x"}),
+        ("reward.options.urls", {"urls": ["https://a.example", "https://me:hunter2@b.example"]}),
+    ],
+)
+def test_a_secret_in_a_run_is_refused_and_not_repeated(name, options):
+    with pytest.raises(ConfigError, match=f"{name} looks like a secret") as caught:
+        parse(reward__options=options)
+    assert "hunter2" not in str(caught.value)
+    for section in ("train", "evaluation"):
+        told = name.replace("reward.options", f"data.{section}.options")
+        with pytest.raises(ConfigError, match=f"{told} looks like a secret"):
+            parse(data={"train": GYM, section: GYM | {"options": options}})
+
+
+def test_what_is_no_secret_may_stand_in_a_run():
+    options = {"url": "https://a.example:8000/x@y", "use_auth": True, "token": None, "scale": 2}
+    assert parse(reward__options=options).reward.options == options

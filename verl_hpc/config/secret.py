@@ -1,0 +1,41 @@
+"""What must not be written down: names of secrets, and credentials in addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_SECRET = re.compile(
+    r"TOKEN(_|$)|(^|_|API|ACCESS|PRIVATE)KEY(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
+    r"|(^|_)(PASS|PAT|JWT|AUTH|BEARER|COOKIE)$|_PWD$|AUTHORIZATION",
+    re.I,
+)
+_CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
+_ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+
+
+def looks_secret(name: str) -> bool:
+    """True for names such as HF_TOKEN, apiKey or DB_PASS, not for TOKENIZERS_PARALLELISM."""
+    return _SECRET.search(_ENDS_OF_WORDS.sub("_", name)) is not None
+
+
+def holds_secret(value: str) -> bool:
+    """True for an address with a password in it, such as mongodb://user:password@host/."""
+    return _CREDENTIALS.search(value) is not None
+
+
+def secrets_in(values: Any, name: str) -> Iterator[str]:
+    """Dotted names below `name`, at any depth, that look secret or whose value holds one."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            below = f"{name}.{key}"
+            if looks_secret(str(key)) and not isinstance(value, bool | None) and value != "":
+                yield below
+            else:
+                yield from secrets_in(value, below)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from secrets_in(value, name)
+    elif isinstance(values, str) and holds_secret(values):
+        yield name

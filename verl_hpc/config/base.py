@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -34,3 +35,16 @@ Rate = Annotated[Number, Field(ge=0.0, le=100.0)]
 PositiveRate = Annotated[Number, Field(gt=0.0, le=100.0)]
 Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
 """Of a time limit: a month at most."""
+
+
+def check_path_text(text: str) -> str:
+    """Raises: ValueError: no file can have this path."""
+    if not text.isprintable():
+        raise ValueError("has a character that is not printable")
+    if max(len(os.fsencode(name)) for name in text.split("/")) > 255:
+        raise ValueError("has a name of more than 255 bytes, which no file system holds")
+    return text
+
+
+PathText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(check_path_text)]
+"""A path that a file may have."""

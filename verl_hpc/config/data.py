@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from verl_hpc.config.base import Finite, NonNegative, Number, Positive, Seconds, Section, Seed
+from verl_hpc.config.base import (
+    Finite,
+    NonNegative,
+    Number,
+    PathText,
+    Positive,
+    Seconds,
+    Section,
+    Seed,
+    check_path_text,
+)
 from verl_hpc.config.explain import near_or_all
 
 REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
@@ -14,8 +24,10 @@ REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
 
 
 def _reward_function(name: str) -> str:
-    if name in REWARD_FUNCTIONS or ":" in name:
+    if name in REWARD_FUNCTIONS:
         return name
+    if ":" in name:
+        return check_path_text(name)
     hint = near_or_all(name, REWARD_FUNCTIONS)
     end = "" if hint.endswith("?") else ";"
     raise ValueError(f"no such function; {hint}{end} your own is named path/to/file.py:function")
@@ -25,7 +37,7 @@ class FilesConfig(Section):
     """Parquet or JSONL files with verl's columns: prompt, data_source, reward_model, ..."""
 
     kind: Literal["files"] = "files"
-    paths: Annotated[list[str], Field(min_length=1)]
+    paths: Annotated[list[PathText], Field(min_length=1)]
     """Files, read as one data set in this order; the ending (.parquet, .jsonl) says the format."""
     prompt_key: str = "prompt"
     """Column of the prompt: a string, or a chat list of {role, content}. `a.b` is field b of a."""
@@ -68,12 +80,6 @@ class DataConfig(Section):
     train: SourceConfig
     evaluation: SourceConfig | None = None
     """Held-out problems; needed where evaluation.every > 0."""
-    check: Literal["all", "drawn"] = "all"
-    """When a row that cannot be used is an error: all reads every row of the files at start; drawn
-    leaves it to the step that draws it."""
-    overlap: Literal["refuse", "drop", "warn"] = "refuse"
-    """What prompts do that occur in evaluation and in train: end the run at its start, leave
-    train, or are told about in the log and the report."""
     shuffle: bool = True
     """A new order each epoch, from the run's seed."""
     chat: Literal["auto", "always", "never"] = "auto"
@@ -85,12 +91,7 @@ class RewardConfig(Section):
     """The scorer."""
 
     function: Annotated[str, AfterValidator(_reward_function)] = "auto"
-    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source.
-
-    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
-    `ground_truth` and `extra_info`. One of two arguments is called as
-    `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
-    """
+    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source."""
     options: dict[str, Any] = {}
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, model_validator
 from verl_hpc.config.base import (
     NonNegative,
     NonNegativeFinite,
+    PathText,
     Positive,
     PositiveFinite,
     PositiveRate,
@@ -30,9 +31,9 @@ class Fp8Config(Section):
 class ModelConfig(Section):
     """Which weights to start from, and the precision they train in."""
 
-    path: str
+    path: PathText
     """Hugging Face model directory, or a step directory of an earlier run's checkpoints."""
-    tokenizer: str | None = None
+    tokenizer: PathText | None = None
     """Directory of the tokenizer; the model's own if not given."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Element type of parameters and activations; master weights are float32."""
@@ -136,7 +137,7 @@ class OffloadConfig(Section):
 class CriticConfig(Section):
     """The value model of PPO."""
 
-    path: str | None = None
+    path: PathText | None = None
     """Weights to start from; the actor's if not given. The value head starts at zero."""
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
     warmup_steps: NonNegative = 0

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from verl_hpc.cluster.contract import ATTEMPT
+from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
@@ -66,6 +67,20 @@ def prepare_environment(threads: int | None, sharers: int) -> int:
     count = threads or max(cores // sharers, 1)
     os.environ["OMP_NUM_THREADS"] = str(count)
     return count
+
+
+def check_threads(count: int) -> None:
+    """Before any is made: too many take a node down, and everybody on it.
+
+    Raises:
+        ConfigError: more than this node has cores.
+    """
+    cores = os.cpu_count() or 1
+    if count > cores:
+        raise ConfigError(
+            f"runtime.threads_per_rank = {count}: {socket.gethostname()} has {cores} cores; "
+            "choose fewer, or leave it out"
+        )
 
 
 def _speak_for_ourselves() -> None:

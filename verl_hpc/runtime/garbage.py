@@ -9,7 +9,7 @@ import gc
 
 
 def pause_collection() -> None:
-    """Stop collecting: objects created from here on are long-lived."""
+    """From here on objects are made that stay."""
     gc.disable()
 
 

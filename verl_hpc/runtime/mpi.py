@@ -1,4 +1,4 @@
-"""Start MPI so that all ranks connect and none hangs."""
+"""The MPI library, started so that its ranks find each other and none waits for ever."""
 
 from __future__ import annotations
 

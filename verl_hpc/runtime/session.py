@@ -66,6 +66,7 @@ def session(
 
     Raises:
         LaunchError, ClusterError: as `choose`, `read_world` and `start_torch`.
+        ConfigError: more threads than a node has cores.
     """
     job = choose(bootstrap, collective_timeout_s)
     reporter = FailureReporter(job.rank, job.size, socket.gethostname())
@@ -74,6 +75,7 @@ def session(
         # Before torch is imported: it reads the environment once.
         threads = environment.prepare_environment(threads_per_rank, job.sharers())
         control = Control(job.connect(), collective_timeout_s)
+        control.together(lambda: environment.check_threads(threads))
         world = read_world(control, job.library, device)
         stores = start_torch(world, control, threads, collective_timeout_s)
         reporter.store = stores()

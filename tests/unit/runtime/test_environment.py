@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
@@ -184,3 +185,10 @@ def test_one_setting(environ):
     environ["KNOB"] = "7"
     assert environment.setting("KNOB", "1") == "7"
     assert environment.setting("OTHER", "1") == "1"
+
+
+def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
+    monkeypatch.setattr(environment.os, "cpu_count", lambda: 8)
+    environment.check_threads(8)
+    with pytest.raises(ConfigError, match=r"threads_per_rank = 9: \S+ has 8 cores; choose fewer"):
+        environment.check_threads(9)

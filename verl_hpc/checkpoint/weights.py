@@ -15,6 +15,7 @@ from verl_hpc.transfer.files import Reader, SafetensorsReader
 
 # Besides these and the tokenizer, config.json is all that transformers needs.
 _HF_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
+_WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _NOT_COPIED = ("model.safetensors.index.json",)
 
 
@@ -66,4 +67,16 @@ def open_weights(path: str | Path, component: str = "actor", check_files: bool =
             f"{source}: config.json calls for {len(missing)} tensors that are not there, first "
             f"{missing[0]}; is the download whole, and is tie_word_embeddings right?"
         )
+    for name, wanted in arch.tensors().items():
+        found = weights.shard_map.tensors[name]
+        if found.shape != wanted.shape:
+            raise ModelError(
+                f"{source}: tensor {name} has shape {list(found.shape)}; config.json calls for "
+                f"{list(wanted.shape)}"
+            )
+        if found.dtype not in _WEIGHT_DTYPES:
+            raise ModelError(
+                f"{source}: tensor {name} is {found.dtype}; weights are read from "
+                f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
+            )
     return weights

@@ -46,8 +46,7 @@ class Pipeline:
     def for_rank(self, rank: int) -> Iterator[Run | Move]:
         """The part of the schedule that `rank` takes part in, in order.
 
-        Operators on disjoint ranks are in each other's schedule only by the moves between them.
-        The trainer places all its operators on all ranks.
+        Operators on disjoint ranks overlap: neither's schedule has the other's.
         """
         for item in self.schedule:
             if isinstance(item, Run):

@@ -5,16 +5,25 @@ Families: Llama, Mistral, Qwen2, Qwen3 (dense) and Mixtral, Qwen3-MoE (mixture o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from verl_hpc.errors import ModelError
+from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
+from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.shard_map import TensorSpec
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+
+_NEEDED = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
@@ -134,11 +143,7 @@ def read_architecture(path: str | Path) -> Architecture:
             f"model: no config.json at {source}; give a Hugging Face model directory "
             "or the path of its config.json"
         )
-    try:
-        config = json.loads(file.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"model: {file} is not JSON ({error}); is the download whole?") from error
-    return architecture_from(config, str(file))
+    return architecture_from(read_json_object(file), str(file))
 
 
 def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Architecture:
@@ -152,84 +157,64 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         raise ModelError(
             f"{origin}: model_type = {family!r} is not mapped; mapped are {', '.join(FAMILIES)}"
         )
-    missing = [
-        field
-        for field in (
-            "num_hidden_layers",
-            "hidden_size",
-            "intermediate_size",
-            "num_attention_heads",
-            "vocab_size",
-        )
-        if field not in config
-    ]
+    missing = [field for field in _NEEDED if field not in config]
     if missing:
         raise ModelError(f"{origin}: lacks {', '.join(missing)}")
-    _refuse_variants(config, origin)
-    heads = config["num_attention_heads"]
-    rope = _rope(config)
+    fields = parse_hf_config(config, origin)
+    _refuse_variants(fields, origin)
+    rope = fields.rope
     moe = family in EXPERT_NAMES
+    num_experts = fields.num_local_experts or fields.num_experts or 0
     return Architecture(
         family=family,
-        num_layers=config["num_hidden_layers"],
-        hidden_size=config["hidden_size"],
-        ffn_size=config.get("moe_intermediate_size", config["intermediate_size"])
-        if moe
-        else config["intermediate_size"],
-        num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_size=config.get("head_dim") or config["hidden_size"] // heads,
-        vocab_size=config["vocab_size"],
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        num_layers=fields.num_hidden_layers,
+        hidden_size=fields.hidden_size,
+        ffn_size=(fields.moe_intermediate_size if moe else None) or fields.intermediate_size,
+        num_heads=fields.num_attention_heads,
+        num_kv_heads=fields.num_kv_heads,
+        head_size=fields.head_size,
+        vocab_size=fields.vocab_size,
+        tied_embeddings=bool(fields.tie_word_embeddings),
         qkv_bias=family == "qwen2",
         qk_norm=family in ("qwen3", "qwen3_moe"),
-        norm_epsilon=config.get("rms_norm_eps", 1e-6),
-        rope_theta=rope.get("rope_theta", 10000.0),
+        norm_epsilon=fields.rms_norm_eps,
+        rope_theta=rope["rope_theta"],
         rope_scaling=rope if rope.get("rope_type", "default") != "default" else None,
-        max_positions=config.get("max_position_embeddings", 2048),
-        num_experts=config.get("num_local_experts", config.get("num_experts", 0)) if moe else 0,
-        experts_per_token=config.get("num_experts_per_tok", 0) if moe else 0,
-        renormalise_router=family == "mixtral" or bool(config.get("norm_topk_prob", False)),
-        dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
+        max_positions=fields.max_position_embeddings,
+        num_experts=num_experts if moe else 0,
+        experts_per_token=(fields.num_experts_per_tok or 0) if moe else 0,
+        renormalise_router=family == "mixtral" or bool(fields.norm_topk_prob),
+        dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rotary settings, from today's `rope_parameters` or the older pair of fields."""
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if "type" in rope:
-        rope.setdefault("rope_type", rope.pop("type"))
-    rope.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    return rope
-
-
-def _refuse_variants(config: Mapping[str, Any], origin: str) -> None:
+def _refuse_variants(fields: HfConfig, origin: str) -> None:
     """Variants that would otherwise be computed wrongly without a word."""
     refused = {
-        "attention_bias": bool(config.get("attention_bias"))
-        and config["model_type"] not in ("qwen2",),
-        "mlp_bias": bool(config.get("mlp_bias")),
-        "quantization_config": bool(config.get("quantization_config")),
+        "attention_bias": fields.attention_bias and fields.model_type != "qwen2",
+        "mlp_bias": fields.mlp_bias,
+        "quantization_config": fields.quantization_config,
     }
     for field, present in refused.items():
         if present:
-            raise ModelError(f"{origin}: {field} = {config[field]!r} is not supported")
-    activation = config.get("hidden_act", "silu")
+            raise ModelError(f"{origin}: {field} = {getattr(fields, field)!r} is not supported")
+    activation = fields.hidden_act
     if activation != "silu":
         raise ModelError(f"{origin}: hidden_act = {activation!r}; only silu (SwiGLU) is supported")
-    rope_type = _rope(config).get("rope_type", "default")
+    rope_type = fields.rope.get("rope_type", "default")
     if rope_type not in ("default", "llama3"):
         raise ModelError(
             f"{origin}: rope_type = {rope_type!r} is not supported; supported are default, llama3"
         )
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
+    if fields.mlp_only_layers or fields.decoder_sparse_step not in (None, 1):
         raise ModelError(f"{origin}: dense layers among mixture-of-experts layers are not mapped")
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", config["model_type"] in ("mistral", "mixtral")):
-        positions = config.get("max_position_embeddings", 0)
-        if window < positions:
-            raise ModelError(
-                f"{origin}: sliding_window = {window} is below max_position_embeddings = "
-                f"{positions}; windowed attention is not supported. If no sequence will be longer "
-                f"than {window}, set max_position_embeddings to {window} in config.json"
-            )
+    window, slides = fields.sliding_window, fields.use_sliding_window
+    if slides is None:
+        slides = fields.model_type in ("mistral", "mixtral")
+    positions = fields.max_position_embeddings
+    if window and slides and window < positions:
+        raise ModelError(
+            f"{origin}: sliding_window = {window} is below max_position_embeddings = "
+            f"{positions}; windowed attention is not supported. If no sequence will be longer "
+            f"than {window}, set max_position_embeddings to {window} in config.json"
+        )

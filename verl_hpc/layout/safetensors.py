@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.config.explain import shown
 from verl_hpc.errors import ModelError
+from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
 
 _DTYPES = {
@@ -57,11 +59,15 @@ def _files(root: Path) -> list[Path]:
     files = sorted(root.glob("*.safetensors"))
     index = root / "model.safetensors.index.json"
     if index.is_file():
-        named = {root / name for name in json.loads(index.read_text())["weight_map"].values()}
-        missing = sorted(str(f.name) for f in named if not f.is_file())
-        if missing:
-            raise ModelError(f"model: {index} names files that are missing: {', '.join(missing)}")
-        files = sorted(named)
+        names = read_json_object(index).get("weight_map")
+        if not isinstance(names, dict) or not all(map(_is_file_name, names.values())):
+            raise ModelError(f"model: {index}: weight_map must give each tensor the name of a file")
+        files = sorted({root / name for name in names.values()})
+    missing = sorted(str(f.name) for f in files if not f.is_file())
+    if missing and index.is_file():
+        raise ModelError(f"model: {index} names files that are missing: {', '.join(missing)}")
+    if missing:
+        raise ModelError(f"model: {root}: no files, or links to none: {', '.join(missing)}")
     if not files:
         raise ModelError(
             f"model: no *.safetensors in {root}; convert other formats with transformers' "
@@ -70,26 +76,65 @@ def _files(root: Path) -> list[Path]:
     return files
 
 
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name and "\0" not in name
+
+
 def read_header(file: Path) -> Mapping[str, Any]:
     """Tensor entries of one file: {name: {dtype, shape, data_offsets}}.
 
     Raises:
-        ModelError: the header is not one, or the file is shorter than the header says.
+        ModelError: the header is not one, contradicts itself, or speaks of more or fewer bytes
+            than the file has.
     """
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if not 2 <= length <= _LARGEST_HEADER:
-            raise ModelError(f"{file}: not a safetensors file")
-        try:
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= _LARGEST_HEADER:
+                raise ModelError(f"{file}: not a safetensors file")
             header = json.loads(stream.read(length))
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            raise ModelError(f"{file}: damaged safetensors header; download it again") from None
+        size = file.stat().st_size
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ModelError(f"{file}: damaged safetensors header; download it again")
     header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    size = file.stat().st_size
-    if size < 8 + length + end:
+    end = 0
+    for start, stop, name in sorted(_range(file, name, entry) for name, entry in header.items()):
+        if start != end:
+            raise ModelError(
+                f"{file}: tensor {name} begins at byte {start}, where the one before ends at "
+                f"{end}; download it again"
+            )
+        end = stop
+    if size != 8 + length + end:
         raise ModelError(
             f"{file}: {size} bytes, but its header speaks of {8 + length + end}; the file is "
-            "truncated, download it again"
+            "truncated or damaged, download it again"
         )
     return header
+
+
+def _range(file: Path, name: str, entry: Any) -> tuple[int, int, str]:
+    """Where a tensor's bytes are.
+
+    Raises:
+        ModelError: the entry has another type, or its bytes are not those of its shape.
+    """
+    if isinstance(entry, dict) and str(entry.get("dtype")) in _DTYPES:
+        shape: Any = entry.get("shape")
+        offsets: Any = entry.get("data_offsets")
+        if _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2:
+            num_bytes = TensorSpec(tuple(shape), _DTYPES[entry["dtype"]]).num_bytes
+            if offsets[1] - offsets[0] == num_bytes:
+                return offsets[0], offsets[1], name
+    raise ModelError(
+        f"{file}: the header's entry of tensor {name:.200} is damaged: {shown(entry)}; download "
+        "the file again"
+    )
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**63 for v in values)

@@ -1,4 +1,4 @@
-"""Fan out to the metric sinks that a run's configuration names."""
+"""The sinks that a run's configuration asks for, as one."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import safe_open
 
+from verl_hpc.errors import ModelError
 from verl_hpc.layout.box import Box
 
 
@@ -20,14 +21,25 @@ class Reader(Protocol):
 
 
 class SafetensorsReader:
-    """Reads safetensors files; a file stays mapped while the reader lives."""
+    """Reads safetensors files; a file stays mapped while the reader lives.
+
+    Raises:
+        ModelError: a value that is read is NaN or infinite.
+    """
 
     def __init__(self) -> None:
         self._open = lru_cache(maxsize=64)(_open)
 
     def read(self, file: str, dataset: str, box: Box) -> torch.Tensor:
         part = self._open(file).get_slice(dataset)
-        return part[box.slices] if box.slices else part[()]
+        found: torch.Tensor = part[box.slices] if box.slices else part[()]
+        wrong = found.numel() - int(torch.isfinite(found).sum())
+        if wrong:
+            raise ModelError(
+                f"{file}: tensor {dataset} holds {wrong} values that are NaN or infinite; the "
+                "weights were damaged, or saved after a training that diverged"
+            )
+        return found
 
 
 def _open(file: str) -> Any:

@@ -123,3 +123,69 @@ def test_another_format_under_the_name(tmp_path, content):
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(ModelError, match=r"model.safetensors: not a safetensors file"):
         safetensors_shard_map(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", "{}", '{"weight_map": [1]}', '{"weight_map": {"w": 5}}', "null", "{", '"x"',
+     '{"weight_map": {"w": "../other/model.safetensors"}}',
+     '{"weight_map": {"w": "/etc/passwd"}}', '{"weight_map": {"w": "a\\u0000b"}}',
+     '{"weight_map": {"w": ""}}'],
+)  # fmt: skip
+def test_an_index_that_is_none(tmp_path, text):
+    save(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(ModelError, match=r"model.safetensors.index.json"):
+        safetensors_shard_map(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        [],
+        {},
+        {"dtype": "F32", "shape": [4, 3]},
+        {"dtype": "F99", "shape": [4, 3], "data_offsets": [0, 48]},
+        {"dtype": ["F32"], "shape": [4, 3], "data_offsets": [0, 48]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [-48, 0]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [48, 0]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 44]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [0]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, "48"]},
+        {"dtype": "F32", "shape": [-4, -3], "data_offsets": [0, 48]},
+        {"dtype": "F32", "shape": [4.0, 3], "data_offsets": [0, 48]},
+        {"dtype": "F32", "shape": "43", "data_offsets": [0, 48]},
+        {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 48]},
+        {"dtype": "F32", "shape": [4, 3], "data_offsets": [4, 52]},
+    ],
+)
+def test_an_entry_that_is_none(tmp_path, entry):
+    header = json.dumps({"w": entry}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(48))
+    with pytest.raises(ModelError, match=r"model.safetensors: .*tensor w .*download"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_tensors_that_share_bytes(tmp_path):
+    entry = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
+    header = json.dumps({"v": entry, "w": entry}).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(48))
+    with pytest.raises(ModelError, match="tensor w begins at byte 0, where the one before ends"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_bytes_that_no_tensor_has(tmp_path):
+    file = save(tmp_path)
+    file.write_bytes(file.read_bytes() + b"more")
+    with pytest.raises(ModelError, match="truncated or damaged"):
+        safetensors_shard_map(tmp_path)
+
+
+def test_links_and_directories_that_are_no_files(tmp_path):
+    (tmp_path / "a.safetensors").symlink_to("a.safetensors")
+    (tmp_path / "b.safetensors").mkdir()
+    with pytest.raises(ModelError, match="no files, or links to none: a.safetensors, b.safetensor"):
+        safetensors_shard_map(tmp_path)

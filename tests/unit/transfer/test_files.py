@@ -6,6 +6,7 @@ from safetensors.torch import save_file
 
 from tests.unit.layout.models import architecture
 from tests.unit.layout.simulate import local_sizes
+from verl_hpc.errors import ModelError
 from verl_hpc.layout.box import Box
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
@@ -72,3 +73,15 @@ def test_weights_go_from_files_through_training_to_rollout_and_back(tmp_path):
     assert torch.equal(fused, torch.cat([q, k, v]).bfloat16())
     for name in ("model.norm.weight", "lm_head.weight", "model.layers.3.mlp.down_proj.weight"):
         assert torch.equal(generating[name], weights[name].bfloat16().flatten())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_values_that_are_not_finite_are_counted_and_named(tmp_path, dtype, value):
+    weights = torch.ones(4, 6, dtype=dtype)
+    weights[1, :3] = value
+    save_file({"w": weights}, tmp_path / "f.safetensors")
+    reader = SafetensorsReader()
+    with pytest.raises(ModelError, match="f.safetensors: tensor w holds 3 values that are NaN or"):
+        reader.read(str(tmp_path / "f.safetensors"), "w", Box((0, 0), (4, 6)))
+    assert reader.read(str(tmp_path / "f.safetensors"), "w", Box((2, 0), (4, 6))).sum() == 12

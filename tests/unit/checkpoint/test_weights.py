@@ -1,0 +1,46 @@
+"""A model directory whose tensors are not those of its config.json."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.unit.checkpoint.steps import make_model
+from verl_hpc.checkpoint.weights import open_weights
+from verl_hpc.errors import ModelError
+
+NORM = "model.norm.weight"
+
+
+@pytest.fixture
+def model(tmp_path):
+    return make_model(tmp_path / "model")
+
+
+def change(model, **tensors):
+    file = model / "model.safetensors"
+    changed = {k: v.clone() for k, v in load_file(file).items()} | tensors
+    save_file({k: v for k, v in changed.items() if v is not None}, file)
+
+
+def test_a_whole_model(model):
+    assert NORM in open_weights(model).arch.tensors()
+
+
+def test_a_tensor_of_another_shape(model):
+    change(model, **{NORM: torch.zeros(5)})
+    with pytest.raises(ModelError, match=rf"tensor {NORM} has shape \[5\]; config.json calls for"):
+        open_weights(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float8_e4m3fn])
+def test_integers_are_no_weights(model, dtype):
+    weights = load_file(model / "model.safetensors")[NORM].to(dtype)
+    change(model, **{NORM: weights})
+    with pytest.raises(ModelError, match=f"tensor {NORM} is {str(dtype).split('.')[1]}; weights"):
+        open_weights(model)
+
+
+def test_a_tensor_that_is_missing(model):
+    change(model, **{NORM: None})
+    with pytest.raises(ModelError, match=f"1 tensors that are not there, first {NORM}"):
+        open_weights(model)

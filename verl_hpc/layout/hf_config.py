@@ -1,0 +1,125 @@
+"""What a Hugging Face `config.json` must be like: types, ranges, and sizes that fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from verl_hpc.config.base import Integer, Number
+from verl_hpc.config.explain import explain
+from verl_hpc.errors import ModelError
+
+Layers = Annotated[Integer, Field(ge=1, le=10_000)]
+Size = Annotated[Integer, Field(ge=1, le=2**24)]
+Count = Annotated[Integer, Field(ge=0, le=2**16)]
+Positions = Annotated[Integer, Field(ge=1, le=2**31 - 1)]
+Epsilon = Annotated[Number, Field(gt=0.0, le=1.0)]
+Positive = Annotated[Number, Field(gt=0.0, le=1e15)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+class Llama3Rope(BaseModel):
+    """Rotary settings of rope_type llama3; all are needed."""
+
+    factor: Positive
+    low_freq_factor: Positive
+    high_freq_factor: Positive
+    original_max_position_embeddings: Positions
+
+
+class HfConfig(BaseModel):
+    """The fields that are read here; others, such as token ids, are left to transformers.
+
+    A field that may be null stands for its default then, as in transformers.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model_type: str
+    num_hidden_layers: Layers
+    hidden_size: Size
+    intermediate_size: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size | None = None
+    head_dim: Size | None = None
+    vocab_size: Size
+    tie_word_embeddings: Flag | None = None
+    attention_bias: Flag | None = None
+    mlp_bias: Flag | None = None
+    hidden_act: str = "silu"
+    quantization_config: dict[str, Any] | None = None
+    rms_norm_eps: Epsilon = 1e-6
+    rope_theta: Positive = 10000.0
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    max_position_embeddings: Positions = 2048
+    sliding_window: Positions | None = None
+    use_sliding_window: Flag | None = None
+    moe_intermediate_size: Size | None = None
+    num_local_experts: Count | None = None
+    num_experts: Count | None = None
+    num_experts_per_tok: Count | None = None
+    norm_topk_prob: Flag | None = None
+    mlp_only_layers: list[Any] | None = None
+    decoder_sparse_step: Count | None = None
+    dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = None
+    torch_dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = None
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """Rotary settings, from today's `rope_parameters` or the older pair of fields."""
+        rope = dict(self.rope_parameters or self.rope_scaling or {})
+        if "type" in rope:
+            rope.setdefault("rope_type", rope.pop("type"))
+        rope.setdefault("rope_theta", self.rope_theta)
+        return rope
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> HfConfig:
+        heads = self.num_attention_heads
+        if self.head_dim is None and self.hidden_size % heads:
+            raise ValueError(
+                f"num_attention_heads = {heads} does not divide hidden_size = {self.hidden_size}, "
+                "and there is no head_dim"
+            )
+        if heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_key_value_heads = {self.num_kv_heads} does not divide "
+                f"num_attention_heads = {heads}"
+            )
+        if self.head_size % 2:
+            raise ValueError(f"head_dim = {self.head_size} is odd; rotary embeddings need pairs")
+        return self
+
+    @model_validator(mode="after")
+    def _rotary(self) -> HfConfig:
+        _Theta.model_validate(self.rope)
+        if self.rope.get("rope_type") == "llama3":
+            Llama3Rope.model_validate(self.rope)
+        return self
+
+
+class _Theta(BaseModel):
+    rope_theta: Positive
+
+
+def parse_hf_config(config: Mapping[str, Any], origin: str) -> HfConfig:
+    """Check the contents of a `config.json`.
+
+    Raises:
+        ModelError: a field of the wrong type or out of range, or sizes that contradict each other.
+    """
+    try:
+        return HfConfig.model_validate(config)
+    except ValidationError as error:
+        raise ModelError(f"{origin}:\n{explain(error, HfConfig, {})}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -39,12 +40,14 @@ Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
 
 def check_path_text(text: str) -> str:
     """Raises: ValueError: no file can have this path."""
-    if not text.isprintable():
-        raise ValueError("has a character that is not printable")
+    if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029]", text):
+        raise ValueError("has a control character or a line break")
+    if len(text) > 4000:
+        raise ValueError("should have at most 4000 characters")
     if max(len(os.fsencode(name)) for name in text.split("/")) > 255:
         raise ValueError("has a name of more than 255 bytes, which no file system holds")
     return text
 
 
-PathText = Annotated[str, Field(min_length=1, max_length=4000), AfterValidator(check_path_text)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(check_path_text)]
 """A path that a file may have."""

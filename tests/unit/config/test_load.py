@@ -326,7 +326,11 @@ settings_of_runs = st.fixed_dictionaries(
         "algorithm__loss_scale": st.none() | st.floats(1e-9, 1e9),
         "checkpoint__resume": st.sampled_from(["auto", "never", "must"]),
         "metrics__terminal": st.sampled_from(["auto", "live", "lines", "off"]),
-        "model__path": st.text(st.characters(codec="utf-8"), min_size=1, max_size=9),
+        "model__path": st.text(
+            st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]),
+            min_size=1,
+            max_size=9,
+        ),
     }
 )
 

@@ -214,3 +214,31 @@ def test_a_reward_function_that_is_not_known(name, words):
     with pytest.raises(ConfigError) as raised:
         parse(reward__function=name)
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("", "at least 1 character"),
+        ("a\0b", "control character"),
+        ("a\nb", "line break"),
+        ("x/" * 2500, "at most 4000"),
+        ("a/" + "x" * 256, "255 bytes"),
+        ("a/" + "é" * 128, "255 bytes"),
+    ],
+)
+def test_paths_that_no_file_can_have(path, told):
+    files = {"kind": "files", "paths": [path]}
+    changes = {
+        "model.path": {"model__path": path},
+        "model.tokenizer": {"model__tokenizer": path},
+        "critic.path": {"critic__path": path},
+        "directory": {"directory": path},
+        "data.train.paths.0": {"data__train": files},
+    }
+    if path:
+        changes["reward.function"] = {"reward__function": f"{path}:score"}
+    for name, change in changes.items():
+        with pytest.raises(ConfigError, match=f"  {name} = .*{told}") as caught:
+            parse(**change)
+        assert len(str(caught.value)) < 500

@@ -40,7 +40,7 @@ class DataError(VerlHpcError):
 
 
 class RewardError(VerlHpcError):
-    """A reward function that cannot be found, raised, or returned something that is no number."""
+    """A reward function that cannot be found, raised, or returned a non-number."""
 
 
 class FlowError(VerlHpcError):

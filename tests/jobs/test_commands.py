@@ -36,7 +36,10 @@ def run(tmp_path_factory, model):
         "optimizer": {"lr": 1e-3},
         "batch": {"size": 8},
         "rollout": {"max_prompt_tokens": 80, "max_response_tokens": 6, "kv_cache_gib": 0.02},
-        "data": {"train": task, "evaluation": task | {"size": 8, "seed": 5}},
+        "data": {
+            "train": task | {"split": "train"},
+            "evaluation": task | {"split": "evaluation", "size": 8},
+        },
         "evaluation": {"every": 2, "stop_at": 0.0},
         "metrics": {"terminal": "lines", "tensorboard": False},
     }
@@ -53,6 +56,12 @@ def test_a_run_ends_at_its_goal_and_leaves_a_report(run):
     assert rows[1]["sft/loss"] < rows[0]["sft/loss"]
     assert "SFT loss" in (run / "report.html").read_text()
     assert (run / "plots/sft_loss.png").is_file()
+    assert json.loads((run / "facts.json").read_text())["evaluation data"] == {
+        "rows": 8,
+        "different prompts": 8,
+        "prompts found in training": 0,
+        "rows dropped from training": 0,
+    }
     status, told, _ = command("report", run)
     assert status == 0
     assert str(run / "report.html") in told

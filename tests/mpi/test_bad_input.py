@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from verl_hpc.config.load import parse_config
+from verl_hpc.data.order import Position
 from verl_hpc.errors import (
     ClusterError,
     ConfigError,
@@ -145,6 +146,33 @@ def test_an_empty_data_set(here, configure, shared_directory):
     refused(here, configure(data=data), DataError, "empty.jsonl|no rows")
 
 
+def test_a_bad_last_row_is_found_before_engines_are_built(here, configure, shared_directory):
+    file = shared_directory / "last.jsonl"
+    file.write_text('{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n')
+    data = {"train": {"kind": "files", "paths": [str(file)]}}
+    refused(here, configure(data=data), DataError, r"last\.jsonl line 951: the prompt is int 5")
+    build_workers(here, configure(data=data | {"check": "drawn"}))
+
+
+def test_evaluation_on_prompts_of_training(here, configure, shared_directory):
+    rows = [json.dumps({"prompt": f"{i}?", "answer": "2"}) + "\n" for i in range(20)]
+    train, test = (shared_directory / f"{name}.jsonl" for name in ("train", "test"))
+    train.write_text("".join(rows))
+    test.write_text("".join(rows[17:]))
+    data = {
+        name: {"kind": "files", "paths": [str(path)]}
+        for name, path in (("train", train), ("evaluation", test))
+    }
+    message = "3 of the 3 different prompts of data.evaluation .* in 3 of its 20 rows; the first is"
+    refused(here, configure(data=data), DataError, message)
+    workers = build_workers(here, configure(data=data | {"overlap": "drop"}))
+    assert [problem.prompt for problem in workers.train_source] == [f"{i}?" for i in range(17)]
+    assert sorted(workers.order.take(Position(), 17)[0]) == list(range(17))
+    assert workers.problems.facts["rows dropped from training"] == 3
+    facts = build_workers(here, configure(data=data | {"overlap": "warn"})).problems.facts
+    assert (facts["prompts found in training"], facts["rows dropped from training"]) == (3, 0)
+
+
 def test_a_reward_function_that_cannot_be_found(here, configure):
     config = configure(
         recipe="grpo",
@@ -162,7 +190,7 @@ def test_fp8_without_a_gpu(here, configure):
 def test_a_prompt_that_is_longer_than_allowed(here, configure):
     limits = {"max_prompt_tokens": 20, "max_response_tokens": 16}
     workers = build_workers(here, configure(rollout=limits))
-    message = "row 0: the prompt has .* tokens, rollout.max_prompt_tokens = 20; raise it, or set"
+    message = "chain_sum row 0: the prompt has .* tokens, rollout.max_prompt_tokens = 20; raise it"
     with pytest.raises(DataError, match=message):
         examples(workers, Prompts(1, range(4)))
     dropping = build_workers(here, configure(rollout=limits | {"overlong_prompt": "drop"}))

@@ -222,6 +222,16 @@ def test_the_optimizer_is_adamw_with_clipping(here, tiny_model, reference):
         assert difference.max() < 2.5e-3, region
 
 
+def test_a_step_prepares_its_gradients_once(here, tiny_model, monkeypatch):
+    engine = build_engine(here, tiny_model("llama", False), layout_of(here), clip_grad=0.5)
+    shard, calls = engine.optimizer._shard, []
+    for name in ("prepare_grads", "get_grad_norm", "step_with_ready_grads"):
+        real = getattr(shard, name)
+        monkeypatch.setattr(shard, name, lambda n=name, r=real: calls.append(n) or r())
+    step(engine, some_sequences(8, 256))
+    assert calls == ["prepare_grads", "get_grad_norm", "step_with_ready_grads"]
+
+
 @pytest.mark.parametrize(
     "sizes, sequence_parallel",
     [(dict(tp=2), True), (dict(pp=2), False), (dict(pp=2, vpp=2), False)],

@@ -5,13 +5,12 @@ import random
 import pytest
 import torch
 
-from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.batch import DTYPES, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.redistribute import redistribute
 
 pytestmark = pytest.mark.world(4)
 
-LOG_PROBS = "log_probs"
-DTYPES = {TOKENS: torch.int64, LOG_PROBS: torch.float32}
+COLUMNS = (TOKENS, ROLLOUT_LOG_PROBS)
 PLACEMENTS = {
     "each alone": ((0,), (1,), (2,), (3,)),
     "neighbours": ((0, 1), (2, 3)),
@@ -55,9 +54,7 @@ def test_every_pair_of_placements(here, source, target, seed):
         return samples.owned_by(placement, mine[0]) if mine else []
 
     held = positions(source)
-    columns = Columns(
-        held, {n: [value(samples.samples[i], n) for i in held] for n in DTYPES}, DTYPES
-    )
+    columns = Columns(held, {n: [value(samples.samples[i], n) for i in held] for n in COLUMNS})
     moved = redistribute(
         here.world,
         samples,
@@ -67,9 +64,9 @@ def test_every_pair_of_placements(here, source, target, seed):
         torch.device("cpu"),
     )
     assert list(moved.positions) == positions(target)
-    assert moved.dtypes == DTYPES
-    for name, dtype in DTYPES.items():
+    assert set(moved.values) == set(COLUMNS)
+    for name in COLUMNS:
         assert len(moved[name]) == len(moved.positions)
         for i, arrived in zip(moved.positions, moved[name], strict=True):
-            assert arrived.dtype == dtype
+            assert arrived.dtype == DTYPES[name]
             assert torch.equal(arrived, value(samples.samples[i], name)), (i, name)

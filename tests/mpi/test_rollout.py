@@ -5,21 +5,27 @@ import dataclasses
 import pytest
 import torch
 from vllm import EngineArgs
+from vllm.distributed import parallel_state
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.rollout.vllm import VllmEngine
+from verl_hpc.rollout.vllm_groups import start_groups
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(2)
-LIMITS = RolloutConfig(max_prompt_tokens=32, max_response_tokens=32, kv_cache_gib=0.03)
+LIMITS = RolloutConfig(
+    max_prompt_tokens=32, max_response_tokens=32, max_num_seqs=400, kv_cache_gib=0.03
+)
 PROMPTS = [list(range(5, 5 + n)) for n in (3, 9, 4, 12)]
 
 
@@ -161,6 +167,64 @@ def test_transformers_is_interrupted_between_batches(hf):
     whole = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4])
     part = hf.generate(PROMPTS, Sampling(max_tokens=8), [1, 2, 3, 4], lambda: next(answers))
     assert part == [*whole[:2], None, None]
+
+
+def test_more_prompt_tokens_than_vllm_takes_at_once(vllm):
+    """It would cut a prompt in two, and on CPUs fail for the seeds that requests bring."""
+    dice = torch.Generator().manual_seed(0)
+    count = 300
+    prompts = torch.randint(5, 200, (count, 31), generator=dice).tolist()
+    limits = vllm._llm.llm_engine.vllm_config.scheduler_config
+    assert count < limits.max_num_seqs and limits.max_num_batched_tokens < count * 31
+    sampling = Sampling(max_tokens=2)
+    together = vllm.generate(prompts, sampling, range(count))
+    cut = limits.max_num_batched_tokens // 31
+    some = (0, cut - 1, cut, cut + 1, count - 1)
+    alone = [vllm.generate(prompts[i : i + 1], sampling, [i])[0] for i in some]
+    assert [r.tokens for r in alone] == [together[i].tokens for i in some]
+
+
+def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):
+    check_parameters(vllm.shard_map, here.world.rank, vllm.weights, "vLLM")
+    renamed = []
+    for region in vllm.shard_map.regions:
+        name = region.view.name.replace("gate_up_proj", "gate_proj")
+        view = dataclasses.replace(region.view, name=name)
+        renamed.append(dataclasses.replace(region, view=view))
+    wrong = ShardMap(vllm.shard_map.tensors, renamed)
+    with pytest.raises(ModelError) as error:
+        check_parameters(wrong, here.world.rank, vllm.weights, "vLLM")
+    text = str(error.value)
+    assert "model.layers.0.mlp.gate_proj.weight: the map has it, the engine not" in text
+    assert "model.layers.0.mlp.gate_up_proj.weight: the engine has it, [" in text
+
+
+def test_transformers_has_the_parameters_of_the_map_and_no_others(hf, here):
+    check_parameters(hf.shard_map, here.world.rank, hf.weights, "transformers")
+
+
+@pytest.mark.parametrize(
+    "family, sizes",
+    [
+        ("mixtral", {"num_local_experts": 4}),
+        ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 16}),
+    ],
+)
+def test_names_of_experts_are_vllms(here, monkeypatch, tiny_model, family, sizes):
+    """The engine cannot serve them yet; what it builds has the map's names and shapes."""
+
+    def start(*arguments):
+        start_groups(*arguments)
+        parallel_state._EP = parallel_state._TP
+
+    monkeypatch.setattr("verl_hpc.rollout.vllm.start_groups", start)
+    directory = tiny_model(family, num_hidden_layers=2, **sizes)
+    arch, path = read_architecture(directory), str(directory)
+    engine = VllmEngine(here.world, arch, path, path, ((0, 1),), LIMITS, "float32")
+    try:
+        check_parameters(engine.shard_map, here.world.rank, engine.weights, "vLLM")
+    finally:
+        engine.close()
 
 
 def test_nothing_to_generate(vllm):

@@ -97,3 +97,9 @@ def _paragraph(setting: SettingInfo) -> str:
 
 def _default(setting: SettingInfo) -> str:
     return "(needed)" if setting.default is None else setting.default
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("config")

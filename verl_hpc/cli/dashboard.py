@@ -46,3 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print()
     return 0
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("dashboard")

@@ -213,3 +213,9 @@ def _end(verdicts: Sequence[Verdict], as_json: bool, profile: Profile | None = N
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("doctor")

@@ -87,3 +87,9 @@ def ranks_under_way(directory: Path, action: str) -> Ranks:
             f"cannot write there; `python -m verl_hpc logs {directory} -f` shows what they say"
         )
     return ranks
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("hang")

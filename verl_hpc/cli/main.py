@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from verl_hpc import __version__
 from verl_hpc.errors import VerlHpcError
@@ -66,8 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def run_verb(verb: str) -> NoReturn:
+    """What `python -m verl_hpc.cli.VERB` does."""
+    sys.exit(main([verb, *sys.argv[1:]]))
+
+
 def _overview() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {text}" for name, text in VERBS.items()]
     usage = "usage: python -m verl_hpc VERB ...   (VERB --help says more; --version)"
     return "\n".join([usage, "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -78,3 +78,9 @@ def _after_step(status: Status, after: int) -> str:
     early = f"step {after} is done already; " if 0 < after <= done else ""
     about = "" if pace is None else f", which takes {duration(pace)}"
     return f"{early}it finishes the step under way{about}, saves and leaves for good"
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("stop")

@@ -185,3 +185,9 @@ def _warn() -> None:
 
     for name in overriding_variables():
         print(f"warning: {name} is set and wins over the script; unset it?", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("submit")

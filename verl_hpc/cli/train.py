@@ -67,3 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             where = f"after step {step}, which is saved" if step else "before the first step"
             print(f"verl_hpc: left {where}: {result.reason}", flush=True)
     return RESTART if result.outcome == "restart" else 0
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("train")

@@ -108,7 +108,7 @@ def _mounts(request: Request) -> list[Mount]:
     mounts = [Mount(scratch, scratch, False, profile.origin("node_scratch"))]
     origin = profile.origin("container.mounts")
     mounts += [parse_mount(text, origin) for text in site.container.mounts]
-    # Last, and so on top: the others may be, or hide, a directory above them.
+    # Mounted last, so that they win over a site's mount of a parent directory.
     mounts.append(Mount("$PWD", "$PWD", False, DEFAULT))
     if request.runs_elsewhere:
         mounts.append(Mount("$RUN", "$RUN", False, request.origin("directory")))

@@ -27,7 +27,7 @@ class Setting:
 
 
 def merge(ours: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:
-    """`ours` with `extra` after it; one of the same name is replaced where it stands."""
+    """`ours` with `extra` after it; an entry of the same name is overridden in place."""
     merged = {setting.name: setting for setting in ours}
     merged.update((setting.name, setting) for setting in extra)
     return list(merged.values())

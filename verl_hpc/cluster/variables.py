@@ -18,7 +18,7 @@ _ALWAYS = {
     # HDF5 locks fail on Lustre and NFS; one rank writes a file, and renames it when it is whole.
     "HDF5_USE_FILE_LOCKING": "FALSE",
 }
-# In an image, what whoever submits has installed at home must not shadow the image's packages.
+# In an image, the submitter's user-site packages must not shadow the image's.
 _IN_IMAGE = {"PYTHONNOUSERSITE": "1"}
 # Compilers that many ranks run at once; on a network file system their caches get stale handles.
 _CACHES = {

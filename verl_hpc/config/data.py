@@ -80,6 +80,12 @@ class DataConfig(Section):
     train: SourceConfig
     evaluation: SourceConfig | None = None
     """Held-out problems; needed where evaluation.every > 0."""
+    check: Literal["all", "drawn"] = "all"
+    """When a row that cannot be used is an error: all reads every row of the files at start; drawn
+    leaves it to the step that draws it."""
+    overlap: Literal["refuse", "drop", "warn"] = "refuse"
+    """What prompts do that occur in evaluation and in train: end the run at its start, leave
+    train, or are told about in the log and the report."""
     shuffle: bool = True
     """A new order each epoch, from the run's seed."""
     chat: Literal["auto", "always", "never"] = "auto"
@@ -91,7 +97,12 @@ class RewardConfig(Section):
     """The scorer."""
 
     function: Annotated[str, AfterValidator(_reward_function)] = "auto"
-    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source."""
+    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source.
+
+    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
+    `ground_truth` and `extra_info`. One of two arguments is called as
+    `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
+    """
     options: dict[str, Any] = {}
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +14,10 @@ from verl_hpc.data.parquet import ParquetRows
 from verl_hpc.data.problem import Problem, Prompt
 from verl_hpc.errors import DataError
 
-OPTIONAL_COLUMNS = ("data_source", "reward_model", "extra_info")
+ANSWER_COLUMNS = ("answer", "response")
+GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
+"""Where the ground truth of a row without reward_model is, first match first."""
+OPTIONAL_COLUMNS = ("data_source", "reward_model", "extra_info", *GROUND_TRUTH_COLUMNS)
 
 
 class Rows(Protocol):
@@ -24,6 +27,10 @@ class Rows(Protocol):
 
     def __getitem__(self, index: int) -> dict[str, Any]: ...
 
+    def scan(self) -> Iterator[dict[str, Any] | DataError]:
+        """All rows in order, as far as they can be wrong; an error in place of a damaged one."""
+        ...
+
     def where(self, index: int) -> str:
         """How a person finds the row: the file, and the line or row in it."""
         ...
@@ -32,8 +39,9 @@ class Rows(Protocol):
 class FilesSource:
     """The rows of several files, one after another."""
 
-    def __init__(self, config: FilesConfig) -> None:
+    def __init__(self, config: FilesConfig, needs_answer: bool = False) -> None:
         self._config = config
+        self._needs_answer = needs_answer
         self._files = [open_rows(Path(path), config) for path in config.paths]
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
@@ -51,9 +59,36 @@ class FilesSource:
         row = index - (self._ends[file] - len(rows))
         values = rows[row]
         try:
-            return _problem(index, values, self._config)
+            return self._problem(index, rows.where(row), values)
         except DataError as error:
             raise DataError(f"{rows.where(row)}: {error}") from None
+
+    def scan(self) -> Iterator[Prompt | DataError]:
+        """Check every row: all prompts in order; in place of a row that is wrong, why."""
+        found = (item for rows in self._files for item in self._scan(rows))
+        return islice(found, self._num_rows)
+
+    def _scan(self, rows: Rows) -> Iterator[Prompt | DataError]:
+        for row, values in enumerate(rows.scan()):
+            if isinstance(values, DataError):
+                yield values
+                continue
+            try:
+                yield self._problem(row, "", values).prompt
+            except DataError as error:
+                yield DataError(f"{rows.where(row)}: {error}")
+
+    def _problem(self, index: int, origin: str, row: Mapping[str, Any]) -> Problem:
+        config = self._config
+        return Problem(
+            index=index,
+            prompt=_prompt(_value(row, config.prompt_key)),
+            data_source=row.get("data_source") or "",
+            ground_truth=_ground_truth(row),
+            extra=_mapping(row, "extra_info"),
+            answer=_answer(row, config.answer_key, self._needs_answer),
+            origin=origin,
+        )
 
 
 def open_rows(path: Path, config: FilesConfig) -> Rows:
@@ -62,29 +97,18 @@ def open_rows(path: Path, config: FilesConfig) -> Rows:
     Raises:
         DataError: not there, neither .parquet nor .jsonl, malformed, or without a needed column.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; check the paths of the data set")
+    try:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; check the paths of the data set")
+        path.open("rb").close()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
     if path.suffix == ".jsonl":
         return JsonlRows(path)
     if path.suffix == ".parquet":
-        needed = [_column(key) for key in (config.prompt_key, config.answer_key) if key]
+        needed = [key for key in (config.prompt_key, config.answer_key) if key]
         return ParquetRows(path, needed, OPTIONAL_COLUMNS)
     raise DataError(f"{path}: the ending says the format; it must be .parquet or .jsonl")
-
-
-def _problem(index: int, row: Mapping[str, Any], config: FilesConfig) -> Problem:
-    return Problem(
-        index=index,
-        prompt=_prompt(_value(row, config.prompt_key)),
-        data_source=row.get("data_source") or "",
-        ground_truth=_mapping(row, "reward_model").get("ground_truth"),
-        extra=_mapping(row, "extra_info"),
-        answer=_answer(row, config.answer_key) if config.answer_key else None,
-    )
-
-
-def _column(key: str) -> str:
-    return key.partition(".")[0]
 
 
 def _value(row: Mapping[str, Any], key: str) -> Any:
@@ -92,7 +116,10 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
     value: Any = row
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            raise DataError(f"no column {key!r}; columns are {', '.join(row)}")
+            raise DataError(
+                f"no column {key!r}; columns are {', '.join(row)}; name the right one in "
+                "prompt_key or answer_key of the data set"
+            )
         value = value[name]
     return value
 
@@ -106,10 +133,23 @@ def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:
     return value
 
 
+def _ground_truth(row: Mapping[str, Any]) -> Any:
+    if row.get("reward_model") is not None:
+        return _mapping(row, "reward_model").get("ground_truth")
+    return _first(row, GROUND_TRUTH_COLUMNS)
+
+
+def _first(row: Mapping[str, Any], columns: Iterable[str]) -> Any:
+    return next((row[column] for column in columns if row.get(column) is not None), None)
+
+
 def _prompt(value: Any) -> Prompt:
     if isinstance(value, str) and value:
-        return value
+        return _unicode("the prompt", value)
     if isinstance(value, list) and value and all(map(_is_message, value)):
+        for message in value:
+            _unicode("the prompt", message["role"])
+            _unicode("the prompt", message["content"])
         return value
     raise DataError(
         f"the prompt is {_kind(value)}; expected text, or a list of {{role, content}} of texts"
@@ -122,11 +162,29 @@ def _is_message(value: Any) -> bool:
     )
 
 
-def _answer(row: Mapping[str, Any], key: str) -> str:
-    value = _value(row, key)
-    if not isinstance(value, str):
+def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None:
+    value = _value(row, key) if key else _first(row, ANSWER_COLUMNS)
+    if isinstance(value, str):
+        return _unicode(key or "the answer", value)
+    if key:
         raise DataError(f"{key} is {_kind(value)}; expected the text to imitate")
-    return value
+    if needed:
+        raise DataError(
+            f"no text in {' or '.join(ANSWER_COLUMNS)}; columns are {', '.join(row)}; name the "
+            "column of the text to imitate in answer_key of the data set"
+        )
+    return None
+
+
+def _unicode(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{name} has half of a surrogate pair, {error.object[error.start]!a}, at character "
+            f"{error.start}: no text that can be encoded; remove it"
+        ) from None
+    return text
 
 
 def _kind(value: Any) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,14 @@ class JsonlRows:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._starts = array("q")
+        self._blanks = array("q")
+        """Rows before each blank line."""
         position = 0
         with path.open("rb") as file:
             for line in file:
-                if not line.isspace():
+                if line.isspace():
+                    self._blanks.append(len(self._starts))
+                else:
                     self._starts.append(position)
                 position += len(line)
 
@@ -38,9 +44,22 @@ class JsonlRows:
         with self._path.open("rb") as file:
             file.seek(self._starts[index])
             line = file.readline()
+        return self._decode(index, line)
+
+    def scan(self) -> Iterator[dict[str, Any] | DataError]:
+        """All rows in order; in place of one that cannot be decoded, why not."""
+        with self._path.open("rb") as file:
+            lines = (line for line in file if not line.isspace())
+            for index, line in enumerate(lines):
+                try:
+                    yield self._decode(index, line)
+                except DataError as error:
+                    yield error
+
+    def _decode(self, index: int, line: bytes) -> dict[str, Any]:
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{self.where(index)}: not JSON ({error})") from None
         if not isinstance(row, dict):
             raise DataError(
@@ -50,6 +69,4 @@ class JsonlRows:
         return row
 
     def where(self, index: int) -> str:
-        with self._path.open("rb") as file:
-            lines_before = file.read(self._starts[index]).count(b"\n")
-        return f"{self._path} line {lines_before + 1}"
+        return f"{self._path} line {index + 1 + bisect_right(self._blanks, index)}"

@@ -1,4 +1,4 @@
-"""Which rows a step uses: the same on every rank without a word, and after every restart."""
+"""Which rows a step uses: the same on every rank without communication, and after every restart."""
 
 from __future__ import annotations
 

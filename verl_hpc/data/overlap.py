@@ -13,15 +13,16 @@ import argparse
 import json
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.config.load import load_config
 from verl_hpc.data.problem import Prompt
+from verl_hpc.data.scan import refuse, scan
 from verl_hpc.data.sources import Source, open_source
 from verl_hpc.data.split import digest, plain
-from verl_hpc.errors import ConfigError, VerlHpcError
+from verl_hpc.errors import ConfigError, DataError, VerlHpcError
 
 KEY_BYTES = 16
 
@@ -42,25 +43,34 @@ class Overlap:
     """Rows of each training source that have one of them, ascending."""
 
 
-def count_overlap(training: Sequence[Source], evaluation: Source) -> Overlap:
+def count_overlap(
+    training: Sequence[Source],
+    evaluation: Source,
+    on_bad: Callable[[DataError], None] = refuse,
+) -> Overlap:
     """Read all rows and count the prompts that occur on both sides.
 
     It holds 16 bytes and a set's entry for each prompt of evaluation, and 8 bytes for each row of
     training that has one.
 
+    Args:
+        on_bad: called with what is wrong with a row that cannot be used.
+
     Raises:
-        DataError: a malformed row.
+        DataError: what `on_bad` raises.
     """
     rows_with: dict[bytes, int] = {}
-    for key in _keys(evaluation):
+    for _, prompt in scan(evaluation, "data.evaluation", on_bad):
+        key = prompt_key(prompt)
         rows_with[key] = rows_with.get(key, 0) + 1
     shared: set[bytes] = set()
     found = []
     for source in training:
         rows = array("q")
-        for index, key in enumerate(_keys(source)):
+        for row, prompt in scan(source, "data.train", on_bad):
+            key = prompt_key(prompt)
             if key in rows_with:
-                rows.append(index)
+                rows.append(row)
                 shared.add(key)
         found.append(rows)
     return Overlap(
@@ -82,10 +92,6 @@ def prompt_key(prompt: Prompt) -> bytes:
     # White space that no plain text contains.
     parts = [plain(part) for message in messages for part in (message["role"], message["content"])]
     return digest("\x1f".join(parts), KEY_BYTES)
-
-
-def _keys(source: Source) -> Iterator[bytes]:
-    return (prompt_key(source[index].prompt) for index in range(len(source)))
 
 
 def report(run_directories: Sequence[Path]) -> Iterator[str]:

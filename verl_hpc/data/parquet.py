@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +17,12 @@ from verl_hpc.errors import DataError
 CACHED_ROW_GROUPS = 4
 """Decoded row groups that the process keeps, over all files."""
 
+SCANNED_ROWS = 4096
+"""Rows that a scan holds at a time."""
+
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+"""What damage makes pyarrow raise."""
+
 
 class ParquetRows:
     """Random access by way of the footer; only the columns that are used are read."""
@@ -25,14 +31,16 @@ class ParquetRows:
         self._path = path
         try:
             self._footer = parquet.read_metadata(path)
-        except (pa.ArrowInvalid, OSError) as error:
+        except UNREADABLE as error:
             raise DataError(f"{path}: not a readable Parquet file ({error})") from None
-        present = self._footer.schema.to_arrow_schema().names
-        for column in needed:
+        schema = self._footer.schema.to_arrow_schema()
+        present = schema.names
+        for column in map(top_level, needed):
             if column not in present:
                 raise DataError(f"{path}: no column {column!r}; columns are {', '.join(present)}")
-        used = (*needed, *optional)
+        used = (*map(top_level, needed), *optional)
         self._columns = [column for column in present if column in used]
+        self._scanned = self._columns_to_scan(needed, schema)
         groups = map(self._footer.row_group, range(self._footer.num_row_groups))
         self._ends = list(accumulate(group.num_rows for group in groups))
 
@@ -47,9 +55,58 @@ class ParquetRows:
     def where(self, index: int) -> str:
         return f"{self._path} row {index}"
 
+    def scan(self) -> Iterator[dict[str, Any] | DataError]:
+        """What can be wrong in a row, of all rows in order; in place of a row that cannot be
+        decoded, why not.
+
+        Mappings whose type is in the file's schema are left out.
+        """
+        first = 0
+        for group, end in enumerate(self._ends):
+            try:
+                with parquet.ParquetFile(self._path, metadata=self._footer) as file:
+                    for batch in file.iter_batches(SCANNED_ROWS, [group], self._scanned):
+                        yield from batch.to_pylist()
+                        first += batch.num_rows
+            except UNREADABLE as error:
+                damage = self._undecodable(group, error)
+                while first < end:
+                    yield damage
+                    first += 1
+
     def read_row_group(self, group: int) -> pa.Table:
-        with parquet.ParquetFile(self._path, metadata=self._footer) as file:
-            return file.read_row_group(group, columns=self._columns)
+        """Decode one row group.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        try:
+            with parquet.ParquetFile(self._path, metadata=self._footer) as file:
+                return file.read_row_group(group, columns=self._columns)
+        except UNREADABLE as error:
+            raise self._undecodable(group, error) from None
+
+    def _undecodable(self, group: int, error: Exception) -> DataError:
+        first = self._ends[group - 1] if group else 0
+        return DataError(
+            f"{self._path} rows {first} to {self._ends[group] - 1}: cannot be decoded "
+            f"({' '.join(str(error).split())}); the file is damaged, make it again"
+        )
+
+    def _columns_to_scan(self, needed: Sequence[str], schema: pa.Schema) -> list[str]:
+        leaves = {self._footer.schema.column(i).path for i in range(self._footer.num_columns)}
+        keys = [key if key in leaves else top_level(key) for key in needed]
+        checked = {top_level(key) for key in keys}
+        return keys + [
+            column
+            for column in self._columns
+            if column not in checked and not pa.types.is_struct(schema.field(column).type)
+        ]
+
+
+def top_level(key: str) -> str:
+    """The column of a key: `a` of `a.b`."""
+    return key.partition(".")[0]
 
 
 @lru_cache(maxsize=CACHED_ROW_GROUPS)

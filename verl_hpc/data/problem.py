@@ -23,3 +23,10 @@ class Problem:
     """What else a reward function may want; the row's `extra_info`."""
     answer: str | None = None
     """Target text of supervised fine-tuning."""
+    origin: str = field(default="", compare=False)
+    """Where it comes from: the file, and the line or row in it."""
+
+    @property
+    def where(self) -> str:
+        """What errors call it."""
+        return self.origin or f"row {self.index}"

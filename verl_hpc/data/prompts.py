@@ -56,7 +56,7 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
     """
     prompt = problem.prompt
     if chat == "always" or (chat == "auto" and not isinstance(prompt, str)):
-        return _encode_chat(prompt, tokenizer, problem.index)
+        return _encode_chat(prompt, tokenizer, problem.where)
     if not isinstance(prompt, str):
         prompt = "\n\n".join(message["content"] for message in prompt)
     return list(tokenizer.encode(prompt))
@@ -72,17 +72,18 @@ def encode_example(
     """
     if problem.answer is None:
         raise DataError(
-            f"row {problem.index} has no answer to imitate; set answer_key of the data set"
+            f"{problem.where}: no answer to imitate; set answer_key of the data set to the column "
+            "of its text, where that is neither answer nor response"
         )
     answer = tokenizer.encode(problem.answer, add_special_tokens=False)
     return encode_prompt(problem, tokenizer, chat), [*answer, tokenizer.eos_token_id]
 
 
-def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, index: int) -> list[int] | None:
+def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) -> list[int] | None:
     """A prompt that is short enough, or None where `policy` drops it.
 
     Args:
-        index: the row the prompt comes from.
+        where: what errors call the row.
 
     Raises:
         DataError: the prompt is too long and `policy` is error.
@@ -94,15 +95,15 @@ def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, index: int) ->
     if policy == "truncate_left":
         return ids[-max_tokens:]
     raise DataError(
-        f"row {index}: the prompt has {len(ids)} tokens, rollout.max_prompt_tokens = {max_tokens}; "
+        f"{where}: the prompt has {len(ids)} tokens, rollout.max_prompt_tokens = {max_tokens}; "
         "raise it, or set rollout.overlong_prompt to drop or truncate_left"
     )
 
 
-def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, index: int) -> list[int]:
+def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str) -> list[int]:
     if tokenizer.chat_template is None:
         raise DataError(
-            f"row {index}: the prompt needs a chat template and the tokenizer has none; "
+            f"{where}: the prompt needs a chat template and the tokenizer has none; "
             "use the tokenizer of a chat model, or set data.chat to never"
         )
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from verl_hpc.config.data import FilesConfig, SourceConfig
 from verl_hpc.data.files import FilesSource
-from verl_hpc.data.problem import Problem
+from verl_hpc.data.problem import Problem, Prompt
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
+from verl_hpc.errors import DataError
 
 
 class Source(Protocol):
@@ -18,16 +19,23 @@ class Source(Protocol):
 
     def __getitem__(self, index: int) -> Problem: ...
 
+    def scan(self) -> Iterator[Prompt | DataError]:
+        """Check every row: all prompts in order; in place of a row that is wrong, why."""
+        ...
 
-def open_source(config: SourceConfig) -> Source:
+
+def open_source(config: SourceConfig, *, needs_answer: bool = False) -> Source:
     """Open a data set.
+
+    Args:
+        needs_answer: a row without a text to imitate is an error.
 
     Raises:
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
             reasoning-gym does not have.
     """
     if isinstance(config, FilesConfig):
-        return FilesSource(config)
+        return FilesSource(config, needs_answer)
     return ReasoningGymSource(config)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow.operator import EVERYWHERE, Operator
 from verl_hpc.flow.pipeline import Move, Pipeline, Run
@@ -105,7 +106,7 @@ class DataFlow:
                 if value not in operator.gives:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} shares {value!r}, which "
-                        f"is none of its outputs{_hint(value, operator.gives)}"
+                        f"is none of its outputs; {near_or_all(value, operator.gives)}"
                     )
         return givers
 
@@ -116,13 +117,13 @@ class DataFlow:
                 if value not in givers and value not in self.inputs:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} needs {value!r}, which "
-                        f"nobody gives{_hint(value, [*givers, *self.inputs])}"
+                        f"nobody gives; {near_or_all(value, [*givers, *self.inputs])}"
                     )
             for other in operator.after:
                 if other not in names:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} comes after {other!r}, "
-                        f"which does not exist{_hint(other, names)}"
+                        f"which does not exist; {near_or_all(other, sorted(names))}"
                     )
 
     def _order(
@@ -157,16 +158,8 @@ class DataFlow:
                 raise FlowError(
                     f"flow {self.name!r}: operator {operator.name!r} runs on "
                     f"{operator.placement!r}, which is no placement"
-                    f"{_hint(operator.placement, placements)}"
+                    f"; {near_or_all(operator.placement, placements)}"
                 )
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    choices = sorted(set(known))
-    near = difflib.get_close_matches(name, choices, n=2)
-    if near:
-        return f"; did you mean {' or '.join(map(repr, near))}?"
-    return f"; known are {', '.join(choices)}" if choices else ""
 
 
 def _schedule(

@@ -46,7 +46,8 @@ class Pipeline:
     def for_rank(self, rank: int) -> Iterator[Run | Move]:
         """The part of the schedule that `rank` takes part in, in order.
 
-        Operators on disjoint ranks overlap: neither's schedule has the other's.
+        Operators on disjoint ranks are in each other's schedule only by the moves between them.
+        The trainer places all its operators on all ranks.
         """
         for item in self.schedule:
             if isinstance(item, Run):

@@ -148,12 +148,13 @@ class _VllmMap:
     def _experts(self, prefix: str) -> Iterator[Region]:
         arch, names = self.arch, self.arch.expert_names
         yield self._replicated(f"{prefix}.{names.router}", (arch.num_experts, arch.hidden_size))
-        stacked = f"{prefix}.{names.experts}"
+        experts = f"{prefix}.{names.experts}"
+        stacked = f"{experts}.routed_experts"
         width, hidden = arch.ffn_size // self.tp, arch.hidden_size
         for t, holders in enumerate(self.shards):
             start, stop = t * width, (t + 1) * width
             for expert in range(arch.num_experts):
-                base = f"{stacked}.{expert}"
+                base = f"{experts}.{expert}"
                 blocks = [
                     RowBlock(f"{base}.{names.gate}.weight", start, stop),
                     RowBlock(f"{base}.{names.up}.weight", start, stop),

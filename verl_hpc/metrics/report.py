@@ -43,7 +43,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
     page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=escape(str(facts.get("name", directory.resolve().name))),
         subtitle=_subtitle(rows, facts),
-        alert=sections.alert(rows),
+        alert=sections.alert(rows) + sections.overlap_alert(facts.get("evaluation data", {})),
         headline=sections.headline(rows),
         facts=_facts(facts),
         charts=sections.charts(rows),

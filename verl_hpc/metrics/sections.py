@@ -54,6 +54,18 @@ def alert(rows: Sequence[Row]) -> str:
     return f'<p class="alert"><b>Not finite</b><br>{"<br>".join(lines)}</p>'
 
 
+def overlap_alert(evaluation: Mapping[str, int]) -> str:
+    """That prompts of evaluation are trained on, as the run's facts say."""
+    shared = evaluation.get("prompts found in training", 0)
+    if not shared or evaluation.get("rows dropped from training", 0):
+        return ""
+    return (
+        '<p class="alert"><b>Evaluation is not held out</b><br>'
+        f"{shared:,} of its {evaluation['different prompts']:,} different prompts occur in "
+        "training</p>"
+    )
+
+
 def headline(rows: Sequence[Row]) -> str:
     """The figures that one looks for first, as a list of terms."""
     tiles = [

@@ -1,4 +1,4 @@
-"""The sinks that a run's configuration asks for, as one."""
+"""Fan out to the metric sinks that a run's configuration names."""
 
 from __future__ import annotations
 

@@ -16,8 +16,11 @@ from verl_hpc.rewards.user_code import load_function
 RewardFunction = Callable[..., float | Mapping[str, Any]]
 """Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`.
 
+A user's function of two arguments is called as `function(response, ground_truth)`.
 The result is the score, or a mapping with "score" and further figures.
 """
+
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 BUILT_IN: Mapping[str, RewardFunction] = {
     "exact_match": exact_match.compute_score,
@@ -48,20 +51,66 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
     """The function `config` names, with its options bound.
 
     Raises:
-        RewardError: a file or function that cannot be loaded, or options that the function does
-            not take.
+        RewardError: a file or function that cannot be loaded, or one that takes neither the four
+            keywords of verl nor two arguments, with the options.
     """
     function = _find(config)
-    call = dict.fromkeys(("data_source", "solution_str", "ground_truth", "extra_info"))
-    signature = inspect.signature(function)
+    signature = _signature(function, config)
     try:
-        signature.bind(**call, **config.options)
+        signature.bind(**dict.fromkeys(KEYWORDS), **config.options)
+        return partial(function, **config.options)
     except TypeError as error:
+        names = _two_arguments(signature, config.options)
+        if names is None:
+            raise RewardError(
+                f"reward.function = {config.function}: it takes {signature} and cannot be called "
+                f"with {', '.join(KEYWORDS)} and reward.options = {config.options} ({error}), nor "
+                "as function(response, ground_truth); write one of these two"
+            ) from None
+
+    def of_two(**row: Any) -> float | Mapping[str, Any]:
+        return function(*(row[name] for name in names), **config.options)
+
+    return of_two
+
+
+def _signature(function: RewardFunction, config: RewardConfig) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError:
         raise RewardError(
-            f"reward.function = {config.function}: cannot be called with {', '.join(call)} and "
-            f"reward.options = {config.options}: {error}; it takes {signature}"
+            f"reward.function = {config.function}: nothing says what it takes; write a Python "
+            f"function of {', '.join(KEYWORDS)}, or of (response, ground_truth)"
         ) from None
-    return partial(function, **config.options)
+
+
+def _two_arguments(
+    signature: inspect.Signature, options: Mapping[str, Any]
+) -> tuple[str, str] | None:
+    """Which of `KEYWORDS` a function of two arguments, beside the options, is given in order.
+
+    The response and the ground truth, unless both parameters have names that say otherwise. None
+    if it has not two, or if one of them has the name of what would go to the other.
+    """
+    needed = [
+        p.name
+        for p in signature.parameters.values()
+        if p.name not in options
+        and p.default is p.empty
+        and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    try:
+        first, second = needed
+        signature.bind(None, None, **options)
+    except (TypeError, ValueError):
+        return None
+    if {first, second} <= set(KEYWORDS):
+        return first, second
+    response, truth = "solution_str", "ground_truth"
+    fits = (first == response or first not in KEYWORDS) and (
+        second == truth or second not in KEYWORDS
+    )
+    return (response, truth) if fits else None
 
 
 def _find(config: RewardConfig) -> RewardFunction:

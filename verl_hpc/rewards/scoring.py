@@ -25,6 +25,8 @@ class Request:
     ground_truth: Any
     extra: dict[str, Any]
     response: str
+    origin: str = ""
+    """The file of the problem, and the line or row in it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ def _failed(reason: str, error: BaseException, request: Request, config: RewardC
 
 def _call(request: Request, config: RewardConfig) -> str:
     return (
-        f"reward.function = {config.function}, row {request.index}, "
+        f"reward.function = {config.function}, {request.origin or f'row {request.index}'}, "
         f"response {request.response!r:.100}"
     )
 

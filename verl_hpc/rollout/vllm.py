@@ -87,6 +87,7 @@ class VllmEngine:
             "logprobs_mode": "processed_logprobs",
             "disable_log_stats": True,
             **_memory(config, world.device),
+            **_scheduling(world.device),
             **_checked(config.engine_options),
         }
         try:
@@ -143,7 +144,8 @@ class VllmEngine:
         if self._asleep:
             self._wake_up("kv_cache")
             self._asleep = False
-        assert self._llm.reset_prefix_cache(), "requests were running during a weight update"
+        forgotten = self._llm.reset_prefix_cache()
+        assert forgotten, "requests were running during a weight update"
 
     def _wake_up(self, memory: str) -> None:
         # vLLM maps memory of its own; what torch keeps of freed blocks would be missing.
@@ -198,6 +200,13 @@ def _in_one_line(error: ValueError) -> str:
             for detail in error.errors()
         )
     return str(error).split("\n")[0]
+
+
+def _scheduling(device: str) -> dict[str, Any]:
+    """On CPUs a prompt that is cut in two fails: vLLM sets back the request's generator there,
+    which torch has for GPUs alone. Uncut, those that are too many for one step wait for the next.
+    """
+    return {"enable_chunked_prefill": False} if device == "cpu" else {}
 
 
 def _parameters(sampling: Sampling, seed: int) -> SamplingParams:

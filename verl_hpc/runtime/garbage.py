@@ -9,7 +9,7 @@ import gc
 
 
 def pause_collection() -> None:
-    """From here on objects are made that stay."""
+    """Stop collecting: objects created from here on are long-lived."""
     gc.disable()
 
 

@@ -1,4 +1,4 @@
-"""The MPI library, started so that its ranks find each other and none waits for ever."""
+"""Start MPI so that all ranks connect and none hangs."""
 
 from __future__ import annotations
 

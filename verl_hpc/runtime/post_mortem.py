@@ -1,4 +1,4 @@
-"""What a failing rank was in, with the values of its variables, for who looks afterwards.
+"""Dump a failing rank's stack and local variables.
 
 Values are told by what is safe to tell: numbers, words, shapes. What looks like a secret, by the
 name of its variable or its key, or because an environment variable with such a name has that

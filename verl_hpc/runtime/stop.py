@@ -87,7 +87,7 @@ class Signals:
         self._first: float | None = None
 
     def listen(self) -> None:
-        """Take the signals, also from a library that took them; only the main thread may."""
+        """Install the handlers, replacing any a library installed; only the main thread may."""
         signal.signal(signal.SIGUSR2, self._note)
         signal.signal(signal.SIGTERM, self._note)
 

@@ -14,7 +14,24 @@ from dataclasses import dataclass, field
 import torch
 
 TOKENS = "tokens"
-"""The column of prompt and response tokens, int64; every other column is of response tokens."""
+"""The column of prompt and response tokens; every other column is of response tokens."""
+ROLLOUT_LOG_PROBS = "rollout_log_probs"
+OLD_LOG_PROBS = "old_log_probs"
+REF_LOG_PROBS = "ref_log_probs"
+VALUES = "values"
+ADVANTAGES = "advantages"
+RETURNS = "returns"
+
+DTYPES: Mapping[str, torch.dtype] = {
+    TOKENS: torch.int64,
+    ROLLOUT_LOG_PROBS: torch.float32,
+    OLD_LOG_PROBS: torch.float32,
+    REF_LOG_PROBS: torch.float32,
+    VALUES: torch.float32,
+    ADVANTAGES: torch.float32,
+    RETURNS: torch.float32,
+}
+"""Every column there is; its type is known also to a rank that has no samples."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +86,10 @@ class Columns:
     positions: Sequence[int]
     """Which samples these are (positions in `Samples`), ascending."""
     values: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    """By column, one tensor per sample: (prompt + response,) for TOKENS, else (response,)."""
+    """By column, one tensor per sample: (prompt + response,) for TOKENS, else (response,).
 
-    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
-    """Types of the columns, known also where this rank has no samples."""
+    The names are those of `DTYPES`, the same on all ranks, also on one without samples.
+    """
 
     def __getitem__(self, name: str) -> list[torch.Tensor]:
         return self.values[name]

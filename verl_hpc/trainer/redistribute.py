@@ -11,11 +11,13 @@ from itertools import accumulate
 
 import torch
 
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.errors import FlowError
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.runtime.world import World
-from verl_hpc.trainer.batch import TOKENS, Columns, Samples
+from verl_hpc.trainer.batch import DTYPES, TOKENS, Columns, Samples
 from verl_hpc.transfer.execute import Transfer
 
 Groups = Sequence[Sequence[int]]
@@ -36,8 +38,11 @@ def redistribute(
         columns: what this rank has under the source placement.
         source, target: (placement label, groups of ranks).
         device: where the columns are.
+
+    Raises:
+        FlowError: a column that `DTYPES` does not know.
     """
-    dtypes = columns.dtypes
+    dtypes = _dtypes(columns)
     source_map = _column_map(samples, *source, dtypes)
     target_map = _column_map(samples, *target, dtypes)
     plan = plan_transfer(source_map, target_map, world.node_of)
@@ -55,7 +60,18 @@ def redistribute(
     }
     Transfer(plan, world.rank, verify=False).run(packed, memory, dtypes)
     values = {name: list(memory[name].split(lengths[name])) for name in dtypes}
-    return Columns(positions, values, dtypes)
+    return Columns(positions, values)
+
+
+def _dtypes(columns: Columns) -> dict[str, torch.dtype]:
+    for name in columns.values:
+        if name not in DTYPES:
+            raise FlowError(
+                f"column {name!r} has no type, so ranks without samples could not take part in "
+                f"moving it; add it to DTYPES in verl_hpc/trainer/batch.py; "
+                f"{near_or_all(name, DTYPES)}"
+            )
+    return {name: DTYPES[name] for name in columns.values}
 
 
 def _cat(parts: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -427,6 +427,7 @@ def _facts(workers: Workers, result: Result) -> dict[str, Any]:
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
             f"{layouts.num_replicas}, {layouts.grouping}"
         ),
+        **({"evaluation data": workers.problems.facts} if workers.problems.facts else {}),
         "versions": {
             "verl_hpc": __version__,
             "python": platform.python_version(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,11 @@ from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
-from verl_hpc.data.sources import Source, open_source
+from verl_hpc.data.sources import Source
 from verl_hpc.engines.megatron.engine import MegatronEngine, Role
 from verl_hpc.engines.megatron.parallel import start_model_parallel
-from verl_hpc.errors import DataError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import VALUE_HEAD
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
@@ -29,6 +29,7 @@ from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.problems import Problems, open_problems
 from verl_hpc.trainer.reference import ReferenceWeights
 from verl_hpc.trainer.sync import WeightSync, device_to_itself
 from verl_hpc.transfer.execute import Transfer
@@ -53,14 +54,13 @@ class Workers:
     hf_directory: Path
     """Where the model's config.json and tokenizer came from."""
     tokenizer: PreTrainedTokenizerBase
-    train_source: Source
+    problems: Problems
     order: Order
     actor: MegatronEngine
     critic: MegatronEngine | None = None
     reference: ReferenceWeights | None = None
     rollout: RolloutEngine | None = None
     sync: WeightSync | None = None
-    evaluation_source: Source | None = None
     reward: RewardFunction | None = None
     stop: StopFlag | None = None
     lock: RunLock | None = None
@@ -70,6 +70,14 @@ class Workers:
     kept: KeptResponses | None = None
     """None where finished responses of an interrupted rollout are dropped."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
+
+    @property
+    def train_source(self) -> Source:
+        return self.problems.train
+
+    @property
+    def evaluation_source(self) -> Source | None:
+        return self.problems.evaluation
 
     @property
     def rank(self) -> int:
@@ -111,10 +119,9 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
-    source = together(lambda: _open_nonempty(config.data.train, "data.train"))
     generates = config.recipe != "sft" or config.evaluation.every > 0
     reward = together(lambda: get_reward_function(config.reward)) if generates else None
-    evaluation = config.data.evaluation
+    problems = open_problems(session, config)
     start_model_parallel(layouts.train, config.seed)
     workers = Workers(
         session,
@@ -123,13 +130,11 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         layouts,
         weights.hf_directory,
         tokenizer,
-        source,
-        Order(len(source), config.seed, config.data.shuffle),
+        problems,
+        Order(len(problems.train), config.seed, config.data.shuffle),
         actor=_build_engine(session, config, weights, layouts, "actor"),
         reward=reward,
     )
-    if evaluation is not None:
-        workers.evaluation_source = together(lambda: _open_nonempty(evaluation, "data.evaluation"))
     if config.recipe == "ppo":
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
@@ -152,13 +157,6 @@ def _tokenizer_path(config: RunConfig, weights: Weights) -> str:
     return config.model.tokenizer or str(weights.hf_directory)
 
 
-def _open_nonempty(config: Any, section: str) -> Source:
-    source = open_source(config)
-    if not len(source):
-        raise DataError(f"{section}: the data set has no rows")
-    return source
-
-
 def _build_engine(
     session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts, role: Role
 ) -> MegatronEngine:
@@ -175,6 +173,7 @@ def _build_engine(
             max_tokens=config.batch.max_tokens_per_micro_batch,
         )
     )
+    _check(session, engine, "Megatron-core")
     # A critic's head has no source to come from; it starts at zero.
     names = [n for n in engine.shard_map.tensors if n != VALUE_HEAD]
     plan = session.control.together(
@@ -207,7 +206,7 @@ def _build_rollout(
     # Imported here: an SFT run without evaluation needs neither, and vLLM takes seconds.
     from verl_hpc.rollout.factory import build_rollout
 
-    return session.control.together(
+    engine = session.control.together(
         lambda: build_rollout(
             session.world,
             weights.arch,
@@ -218,3 +217,11 @@ def _build_rollout(
             config.rollout.dtype or config.model.dtype,
         )
     )
+    _check(session, engine, f"rollout.engine = {config.rollout.engine}")
+    return engine
+
+
+def _check(session: Session, engine: MegatronEngine | RolloutEngine, name: str) -> None:
+    """Its shard map, on every rank, against the parameters it has."""
+    rank = session.world.rank
+    session.control.together(lambda: check_parameters(engine.shard_map, rank, engine.weights, name))

@@ -69,6 +69,15 @@ def test_help_of_every_verb(verb, capsys):
     assert re.search(rf"python -m verl_hpc[ .]{verb} ", examples)
 
 
+@pytest.mark.parametrize("verb", [*VERBS, "main"])
+def test_a_verbs_module_is_a_program_too(verb):
+    """It would end with status 0 and no word."""
+    module = verb.replace("import", "import_model")
+    finished = python("-m", f"verl_hpc.cli.{module}", "--no-such-option")
+    assert finished.returncode == 2
+    assert finished.stderr
+
+
 NOWHERE = "there/is/no such thing"
 BAD_INPUT = {
     "attach": [NOWHERE, "--rank", "1"],

@@ -65,7 +65,7 @@ def test_raw_gsm8k_is_read_by_its_own_keys(gsm8k_dir):
     first = source[0]
     assert first.prompt.startswith("Natalia sold clips to 48 of her friends")
     assert first.answer.endswith("#### 72")
-    assert (first.data_source, first.ground_truth, first.extra) == ("", None, {})
+    assert (first.data_source, first.ground_truth, first.extra) == ("", first.answer, {})
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
@@ -138,3 +138,44 @@ def test_a_row_without_a_column_names_those_it_has(tmp_path):
         DataError, match=r"line 1: no column 'prompt'; columns are question, answer"
     ):
         open_source(files(path))[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": "1 \ud800 1?"},
+        {"prompt": [{"role": "user", "content": "\udfff"}]},
+        {"target": "\ud800"},
+    ],
+)
+def test_half_a_character_is_found_by_its_line(tmp_path, change):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "1?", "target": "2", **change}])
+    with pytest.raises(DataError, match=r"a\.jsonl line 1: .* half of a surrogate pair"):
+        open_source(files(path, answer_key="target"))[0]
+
+
+def test_rows_with_an_answer_and_no_reward_model(tmp_path):
+    rows = [
+        {"prompt": "1 + 1?", "answer": "2"},
+        {"prompt": "1 + 2?", "answer": "x", "reward_model": {"ground_truth": "3"}},
+        {"prompt": "1 + 3?", "ground_truth": "4", "answer": "It is 4."},
+        {"prompt": "1 + 4?", "response": "5"},
+        {"prompt": "1 + 5?"},
+    ]
+    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert [problem.ground_truth for problem in source] == ["2", "3", "4", "5", None]
+    assert [problem.answer for problem in source] == ["2", "x", "It is 4.", "5", None]
+
+
+def test_a_parquet_file_with_an_answer_and_no_reward_model(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [{"prompt": "1 + 1?", "answer": "2"}])
+    problem = open_source(files(path))[0]
+    assert (problem.ground_truth, problem.answer) == ("2", "2")
+
+
+def test_a_problem_says_where_it_comes_from(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt": "1?"}\n\n\n{"prompt": "2?"}\n')
+    other = write_parquet(tmp_path / "b.parquet", [{"prompt": "3?"}])
+    source = open_source(files(path, other))
+    assert [p.origin for p in source] == [f"{path} line 1", f"{path} line 4", f"{other} row 0"]

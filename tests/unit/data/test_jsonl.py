@@ -36,3 +36,10 @@ def test_a_malformed_line_is_named_by_file_and_number(tmp_path, line, message):
     assert rows[1] == {"a": 2}
     with pytest.raises(DataError, match=message):
         rows[2]
+
+
+def test_endless_nesting_is_named_by_its_line(tmp_path):
+    deep = b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    rows = written(tmp_path, b'{"a": 1}\n' + deep + b"\n")
+    with pytest.raises(DataError, match=r"rows\.jsonl line 2: not JSON \(maximum recursion"):
+        rows[1]

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from pyarrow import parquet
 
 from tests.unit.data.conftest import files, verl_row, write_parquet
 from verl_hpc.data import parquet as module
@@ -66,3 +67,17 @@ def test_what_is_no_parquet_file_is_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=r"a\.parquet: not a readable Parquet file"):
         open_source(files(path))
+
+
+def test_a_damaged_page_is_named_by_its_rows(tmp_path, cache):
+    path = write_parquet(tmp_path / "a.parquet", [verl_row(i) for i in range(20)], 10)
+    footer = parquet.read_metadata(path)
+    column = footer.row_group(1).column(0)
+    content = bytearray(path.read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    source = open_source(files(path))
+    assert source[9].extra["index"] == 9
+    with pytest.raises(DataError, match=r"a\.parquet rows 10 to 19: cannot be decoded"):
+        source[12]

@@ -41,7 +41,7 @@ def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
 
 
 def test_an_example_without_an_answer_is_refused(tokenizer):
-    with pytest.raises(DataError, match="row 3 has no answer to imitate; set answer_key"):
+    with pytest.raises(DataError, match="row 3: no answer to imitate; set answer_key"):
         encode_example(Problem(3, CHAT), tokenizer, "auto")
 
 
@@ -54,17 +54,17 @@ def test_a_chat_needs_a_template(tokenizer, monkeypatch, prompt, chat):
 
 @pytest.mark.parametrize("policy", ["error", "drop", "truncate_left"])
 def test_a_prompt_of_the_longest_length_stays(policy):
-    assert fit_prompt([1, 2, 3], 3, policy, 0) == [1, 2, 3]
+    assert fit_prompt([1, 2, 3], 3, policy, "row 0") == [1, 2, 3]
 
 
 def test_a_prompt_too_long_follows_the_policy():
-    assert fit_prompt([1, 2, 3], 2, "drop", 0) is None
-    assert fit_prompt([1, 2, 3], 2, "truncate_left", 0) == [2, 3]
+    assert fit_prompt([1, 2, 3], 2, "drop", "row 0") is None
+    assert fit_prompt([1, 2, 3], 2, "truncate_left", "row 0") == [2, 3]
     with pytest.raises(
         DataError,
         match=r"row 7: the prompt has 3 tokens, rollout.max_prompt_tokens = 2; .*overlong_prompt",
     ):
-        fit_prompt([1, 2, 3], 2, "error", 7)
+        fit_prompt([1, 2, 3], 2, "error", "row 7")
 
 
 def test_a_tokenizer_is_read_from_its_directory_and_can_pad(tokenizer, tmp_path):

@@ -72,8 +72,8 @@ def experts(arch, tp, t, values, prefix):
     router = f"{prefix}.{names.router}"
     return {
         router: values[router],
-        f"{base}.w13_weight": np.stack(w13),
-        f"{base}.w2_weight": np.stack(w2),
+        f"{base}.routed_experts.w13_weight": np.stack(w13),
+        f"{base}.routed_experts.w2_weight": np.stack(w2),
     }
 
 

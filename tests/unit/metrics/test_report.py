@@ -149,6 +149,21 @@ def test_nulls_are_left_out_and_named(tmp_path: Path, no_plots: None) -> None:
     assert outline(page)["figure"] == 1
 
 
+@pytest.mark.parametrize(("dropped", "told"), [(0, True), (3, False)])
+def test_evaluation_on_prompts_of_training_is_said_at_the_top(
+    tmp_path: Path, no_plots: None, dropped: int, told: bool
+) -> None:
+    counts = {
+        "rows": 1200,
+        "different prompts": 1000,
+        "prompts found in training": 2,
+        "rows dropped from training": dropped,
+    }
+    page = report(tmp_path, [NUMBERED], {"evaluation data": counts})
+    assert ("2 of its 1,000 different prompts occur in training" in page) is told
+    assert "prompts found in training 2" in page
+
+
 def test_more_operators_than_colours(tmp_path: Path, no_plots: None) -> None:
     times = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)}
     page = report(tmp_path, [{**times, "timing_s/step": 60.0}] * 100)

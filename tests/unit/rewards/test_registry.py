@@ -78,15 +78,71 @@ def test_the_configuration_knows_the_names():
 @pytest.mark.parametrize("function", ["gsm8k", "auto"])
 def test_options_the_function_does_not_take_are_refused_before_the_run(function):
     with pytest.raises(
-        RewardError, match=r"got an unexpected keyword argument 'metod'; it takes \(data_source"
+        RewardError, match=r"it takes \(data_source.*got an unexpected keyword argument 'metod'"
     ):
         find(function, metod="strict")
 
 
-def test_a_function_must_take_what_verl_passes(tmp_path):
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "response, reference",
+        "solution_str, ground_truth",
+        "response, reference, /",
+        "response, reference, strict=False",
+        "completion, answer, **options",
+        "response, ground_truth",
+    ],
+)
+def test_a_function_of_two_arguments_gets_response_and_truth(tmp_path, parameters):
+    first, second = parameters.split(", ")[:2]
     path = tmp_path / "mine.py"
-    path.write_text("def score(solution_str, ground_truth):\n    return 1.0\n")
-    with pytest.raises(RewardError, match=r"cannot be called with data_source, solution_str"):
+    path.write_text(f"def score({parameters}):\n    return len({first}) + 10 * len({second})\n")
+    assert call(find(f"{path}:score"), "four", "on") == 24
+
+
+def test_names_of_verl_are_given_what_they_name(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "def score(ground_truth, solution_str):\n"
+        "    return len(solution_str) + 10 * len(ground_truth)\n"
+    )
+    assert call(find(f"{path}:score"), "four", "on") == 24
+
+
+def test_a_function_of_two_arguments_takes_its_options(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def score(a, b, scale, power=1):\n    return (scale * len(a)) ** power\n")
+    assert call(find(f"{path}:score", scale=2, power=2), "four", None) == 64
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "response",
+        "response, reference, more",
+        "*, response, reference",
+        "ground_truth, response",
+        "extra_info, answer",
+        "reference, solution_str",
+        "",
+    ],
+)
+def test_other_signatures_are_refused_with_both_that_are_taken(tmp_path, parameters):
+    path = tmp_path / "mine.py"
+    path.write_text(f"def score({parameters}):\n    return 1.0\n")
+    with pytest.raises(RewardError) as error:
+        find(f"{path}:score")
+    text = str(error.value)
+    assert f"it takes ({parameters})" in text
+    assert "data_source, solution_str, ground_truth, extra_info" in text
+    assert "function(response, ground_truth)" in text
+
+
+def test_what_has_no_signature_is_refused(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("score = max\n")
+    with pytest.raises(RewardError, match="nothing says what it takes"):
         find(f"{path}:score")
 
 

@@ -100,6 +100,8 @@ def test_an_exception_ends_the_run_and_says_where():
         r"mend the function, or set reward\.on_error to zero",
     ) as caught:
         scores(raising, request("x" * 500, index=7))
+    with pytest.raises(RewardError, match=r"mine\.py:f, data/a\.jsonl line 9, response 'out'"):
+        scores(raising, request(index=7, origin="data/a.jsonl line 9"))
     frames = caught.value.__cause__.__traceback__
     while frames.tb_next:
         frames = frames.tb_next

@@ -7,10 +7,16 @@ import torch
 
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.config.algorithm import AlgorithmConfig, KlConfig
-from verl_hpc.trainer.batch import Columns, Sample, Samples
+from verl_hpc.trainer.batch import (
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    VALUES,
+    Columns,
+    Sample,
+    Samples,
+)
 from verl_hpc.trainer.measure import step_metrics
 from verl_hpc.trainer.operators.advantages import group_advantages, penalise, token_advantages
-from verl_hpc.trainer.operators.infer import OLD_LOG_PROBS, REF_LOG_PROBS, VALUES
 from verl_hpc.trainer.operators.score import Scores
 
 OLD = [torch.tensor([-1.0, -2.0, -0.5]), torch.tensor([-1.5]), torch.tensor([-0.2, -0.4])]

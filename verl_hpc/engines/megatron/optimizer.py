@@ -15,6 +15,7 @@ import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -111,15 +112,27 @@ class Optimizer:
             TrainingError: the gradient is not finite; the weights are as they were.
         """
         self._optimizer.prepare_grads()
-        norm = float(self._optimizer.get_grad_norm())
+        norm = self._optimizer.get_grad_norm()
         if not math.isfinite(norm):
             raise TrainingError(
                 f"the gradient norm is {norm}; the weights were left as they were. Resume from "
                 "the last checkpoint with a lower optimizer.lr, or look at the batch it met"
             )
-        self._optimizer.step()
+        self._clip(norm)
+        # Not step(), which would prepare the gradients and compute their norm once more.
+        self._optimizer.step_with_ready_grads()
         self._scheduler.step(increment=1)
-        return norm
+        return float(norm)
+
+    def _clip(self, norm: float) -> None:
+        shard = self._shard
+        if parameters := shard.get_parameters():
+            clip_grad_by_total_norm_fp32(
+                parameters,
+                max_norm=shard.config.clip_grad,
+                total_norm=norm,
+                use_decoupled_grad=shard.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
+            )
 
     @property
     def learning_rate(self) -> float:

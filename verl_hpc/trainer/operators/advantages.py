@@ -10,13 +10,20 @@ from verl_hpc.algorithms.gae import gae
 from verl_hpc.algorithms.grpo import grpo
 from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.config.algorithm import GaeConfig, GrpoConfig
-from verl_hpc.trainer.batch import Columns, Samples, cut_rows, length_mask, pad_rows
-from verl_hpc.trainer.operators.infer import OLD_LOG_PROBS, REF_LOG_PROBS, VALUES
+from verl_hpc.trainer.batch import (
+    ADVANTAGES,
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    RETURNS,
+    VALUES,
+    Columns,
+    Samples,
+    cut_rows,
+    length_mask,
+    pad_rows,
+)
 from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.workers import Workers
-
-ADVANTAGES = "advantages"
-RETURNS = "returns"
 
 
 @dataclass(frozen=True)

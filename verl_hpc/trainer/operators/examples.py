@@ -49,7 +49,7 @@ def _encode(workers: Workers, prompts: Prompts) -> list[tuple[int, list[int], li
     found = []
     for problem in read_problems(workers.train_source, prompts.rows):
         prompt, answer = encode_example(problem, workers.tokenizer, config.data.chat)
-        fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.index)
+        fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             cut = len(answer) > limits.max_response_tokens
             found.append((problem.index, fitted, answer[: limits.max_response_tokens], cut))

@@ -15,12 +15,9 @@ from verl_hpc.errors import DataError
 from verl_hpc.planner.balance import attention_cost, balance
 from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.kept import rollout_key
 from verl_hpc.trainer.workers import ROLLOUT, TRAIN, Workers
-
-ROLLOUT_LOG_PROBS = "rollout_log_probs"
-DTYPES = {TOKENS: torch.int64, ROLLOUT_LOG_PROBS: torch.float32}
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def generate(workers: Workers, prompts: Prompts) -> tuple[Samples, Generated, Co
         for i in positions
     ]
     log_probs = [torch.tensor(generated.responses[i].log_probs, device=device) for i in positions]
-    columns = Columns(positions, {TOKENS: tokens, ROLLOUT_LOG_PROBS: log_probs}, DTYPES)
+    columns = Columns(positions, {TOKENS: tokens, ROLLOUT_LOG_PROBS: log_probs})
     return generated.samples, generated, columns
 
 
@@ -140,7 +137,7 @@ def _encode(
     for group, problem in zip(wanted, problems, strict=True):
         ids = encode_prompt(problem, workers.tokenizer, config.data.chat)
         limit, policy = config.rollout.max_prompt_tokens, config.rollout.overlong_prompt
-        found[group] = problem, fit_prompt(ids, limit, policy, problem.index)
+        found[group] = problem, fit_prompt(ids, limit, policy, problem.where)
     return found
 
 

@@ -9,13 +9,16 @@ import torch
 
 from verl_hpc.engines.megatron.engine import TokenOutputs
 from verl_hpc.errors import TrainingError
-from verl_hpc.trainer.batch import TOKENS, Columns, Samples
-from verl_hpc.trainer.operators.generate import ROLLOUT_LOG_PROBS
+from verl_hpc.trainer.batch import (
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    ROLLOUT_LOG_PROBS,
+    TOKENS,
+    VALUES,
+    Columns,
+    Samples,
+)
 from verl_hpc.trainer.workers import Workers
-
-OLD_LOG_PROBS = "old_log_probs"
-REF_LOG_PROBS = "ref_log_probs"
-VALUES = "values"
 
 _TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 

@@ -14,14 +14,19 @@ from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.policy_loss import ppo_clip
 from verl_hpc.algorithms.value_loss import clipped_value_loss
 from verl_hpc.engines.megatron.engine import MegatronEngine, TokenOutputs
-from verl_hpc.trainer.batch import TOKENS, Columns, Samples, length_mask, pad_rows
-from verl_hpc.trainer.operators.advantages import ADVANTAGES, RETURNS
-from verl_hpc.trainer.operators.infer import (
+from verl_hpc.trainer.batch import (
+    ADVANTAGES,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
+    RETURNS,
+    TOKENS,
     VALUES,
-    response_part,
+    Columns,
+    Samples,
+    length_mask,
+    pad_rows,
 )
+from verl_hpc.trainer.operators.infer import response_part
 from verl_hpc.trainer.workers import Workers
 
 Metrics = dict[str, float]

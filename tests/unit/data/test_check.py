@@ -1,0 +1,175 @@
+"""Bad rows and prompts on both sides, found before anything is built."""
+
+import pytest
+from pyarrow import parquet
+
+from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
+from verl_hpc.config.data import DataConfig, ReasoningGymConfig
+from verl_hpc.data import scan as scan_module
+from verl_hpc.data.check import Checked, Rest, check_data
+from verl_hpc.data.sources import open_source
+from verl_hpc.errors import DataError
+
+
+def check(train, evaluation=None, **settings) -> Checked:
+    config = DataConfig(train=train, evaluation=evaluation, **settings)
+    sources = [open_source(c) if c is not None else None for c in (train, evaluation)]
+    return check_data(config, *sources)
+
+
+def both(tmp_path, train, evaluation):
+    return [
+        files(write_jsonl(tmp_path / f"{name}.jsonl", [verl_row(i) for i in indices]))
+        for name, indices in (("train", train), ("test", evaluation))
+    ]
+
+
+def test_prompts_on_both_sides_are_refused_with_counts_an_example_and_a_way_out(tmp_path):
+    train, evaluation = both(tmp_path, [9, 1, 2, 1], [1, 2, 2, 3])
+    with pytest.raises(DataError) as caught:
+        check(train, evaluation)
+    assert str(caught.value) == (
+        f"2 of the 3 different prompts of data.evaluation ({evaluation.paths[0]}) occur in "
+        f"data.train ({train.paths[0]}), in 3 of its 4 rows; the first is {train.paths[0]} line 2: "
+        "'1 + 1?'. Give other files; or set data.overlap to drop (these rows leave training) or "
+        "to warn"
+    )
+
+
+def test_they_can_leave_training(tmp_path):
+    train, evaluation = both(tmp_path, [9, 1, 2, 1, 8], [1, 2, 2, 3])
+    checked = check(train, evaluation, overlap="drop")
+    assert list(checked.dropped) == [1, 2, 3]
+    assert checked.facts == {
+        "rows": 4,
+        "different prompts": 3,
+        "prompts found in training": 2,
+        "rows dropped from training": 3,
+    }
+    rest = Rest(open_source(train), checked.dropped)
+    assert [p.extra["index"] for p in rest] == [9, 8]
+    assert [(p.index, p.origin[-6:]) for p in rest] == [(0, "line 1"), (1, "line 5")]
+    assert [prompt[0]["content"] for prompt in rest.scan()] == ["9 + 1?", "8 + 1?"]
+    config = DataConfig(train=train, evaluation=evaluation)
+    left = check_data(config, rest, open_source(evaluation))
+    assert left.facts["prompts found in training"] == 0
+    with pytest.raises(DataError, match="data.overlap = drop leaves no row"):
+        check(evaluation, evaluation, overlap="drop")
+
+
+def test_or_stay_with_a_word(tmp_path):
+    checked = check(*both(tmp_path, [1, 2], [2]), overlap="warn")
+    assert checked.warning.startswith("1 of the 1 different prompts of data.evaluation")
+    assert not checked.dropped
+    assert checked.facts["prompts found in training"] == 1
+
+
+def test_disjoint_data_passes(tmp_path):
+    checked = check(*both(tmp_path, range(50), range(50, 60)))
+    assert (checked.facts["prompts found in training"], checked.warning) == (0, "")
+
+
+TASK = {
+    "task": "chain_sum",
+    "options": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2},
+}
+
+
+def generated(**settings):
+    return ReasoningGymConfig(**{**TASK, **settings})
+
+
+def test_a_task_of_few_questions_is_refused_without_splits():
+    with pytest.raises(DataError, match=r"Set split: train in data\.train and split: evaluation"):
+        check(generated(size=2000, seed=1), generated(size=200, seed=1_000_003))
+
+
+def test_splits_of_one_share_need_no_pass(monkeypatch):
+    from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
+
+    train = generated(size=100_000_000, seed=1, split="train")
+    evaluation = generated(size=50, seed=9, split="evaluation")
+    checked = check(train, evaluation)
+    assert checked.facts == {
+        "rows": 50,
+        "different prompts": 50,
+        "prompts found in training": 0,
+        "rows dropped from training": 0,
+    }
+    monkeypatch.setattr(ReasoningGymSource, "scan", lambda self: iter(["1?"]))
+    other_share = generated(size=50, split="evaluation", evaluation_share=0.2)
+    with pytest.raises(DataError, match="1 of the 1 different prompts"):
+        check(train, other_share)
+
+
+def test_bad_rows_are_found_at_the_start_and_the_first_are_named(tmp_path):
+    rows = [verl_row(i) for i in range(900)]
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"prompt": 5}])
+    with pytest.raises(DataError, match=r"^\S+a\.jsonl line 901: the prompt is int 5; expected"):
+        check(files(path))
+    assert check(files(path), check="drawn") == Checked()
+    assert check(files(path, limit=900)) == Checked()
+    with path.open("a") as file:
+        file.write('\n{"prompt"\n' + '{"prompt": ""}\n' * 1000)
+    with pytest.raises(DataError) as caught:
+        check(files(path))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "1,002 rows cannot be used, the first of them:"
+    assert [line.split(":")[0].rpartition("/")[2] for line in lines[1:4]] == [
+        "a.jsonl line 901",
+        "a.jsonl line 903",
+        "a.jsonl line 904",
+    ]
+    assert lines[4].endswith("set data.check to drawn to meet each when it is drawn")
+
+
+def test_bad_rows_of_evaluation_are_found_too(tmp_path):
+    train, evaluation = both(tmp_path, [1], [2])
+    bad = files(*evaluation.paths, write_jsonl(tmp_path / "bad.jsonl", [{"prompt": None}]))
+    with pytest.raises(DataError, match=r"bad\.jsonl line 1: the prompt is null"):
+        check(train, bad)
+    assert check(train, bad, check="drawn").facts["different prompts"] == 1
+
+
+def test_a_damaged_page_is_found_at_the_start(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [verl_row(i) for i in range(20)], 10)
+    column = parquet.read_metadata(path).row_group(1).column(1)
+    content = bytearray(path.read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"10 rows cannot be used, .*\n.*rows 10 to 19: cannot be"):
+        check(files(path))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "1?", "answer": None}, "line 2: no text in answer or response; columns are"),
+        ({"prompt": "1?", "answer": 3}, "line 2: no text in answer or response"),
+    ],
+)
+def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
+    config = files(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "0?", "answer": "1"}, row]))
+    assert check(config) == Checked()
+    with pytest.raises(DataError, match=message):
+        check_data(DataConfig(train=config), open_source(config, needs_answer=True), None)
+
+
+def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
+    rows = [{**verl_row(i), "answer": "a"} for i in range(3)]
+    path = write_parquet(tmp_path / "a.parquet", rows)
+    source = open_source(files(path, answer_key="extra_info.answer"))
+    scanned = list(source._files[0].scan())
+    assert [set(row) for row in scanned] == [{"prompt", "extra_info", "data_source", "answer"}] * 3
+    assert scanned[0]["extra_info"] == {"answer": "#### 1"}
+    assert list(source.scan()) == [problem.prompt for problem in source]
+
+
+def test_a_long_pass_says_how_far_it_is(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(scan_module, "TOLD_EVERY_S", 0.0)
+    check(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0)] * 2)))
+    assert [record.message for record in caplog.records] == [
+        "data.train: 1 of 2 rows checked",
+        "data.train: 2 of 2 rows checked",
+    ]

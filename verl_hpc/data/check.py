@@ -1,0 +1,163 @@
+"""What is found out about data before anything is built: bad rows, prompts on both sides."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import compress
+
+from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
+from verl_hpc.data.overlap import Overlap, count_overlap
+from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.scan import scan
+from verl_hpc.data.sources import Source
+from verl_hpc.errors import DataError
+
+SHOWN = 3
+"""Bad rows, and files, that a message names."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What the check found; nothing where nothing had to be read."""
+
+    facts: Mapping[str, int] = field(default_factory=dict)
+    """For people: about the rows and prompts of evaluation."""
+    dropped: array[int] = field(default_factory=lambda: array("q"))
+    """Rows that leave training, ascending."""
+    warning: str = ""
+
+
+def check_data(config: DataConfig, training: Source, evaluation: Source | None) -> Checked:
+    """Read all rows, as far as `config` asks for it. One rank does this for all.
+
+    Raises:
+        DataError: rows that cannot be used, if data.check is all; prompts on both sides, if
+            data.overlap is refuse; no row that would be left for training.
+    """
+    bad = _BadRows() if config.check == "all" else None
+    if evaluation is None:
+        if bad is not None and isinstance(config.train, FilesConfig):
+            for _ in scan(training, "data.train", bad.note):
+                pass
+            bad.raise_if_any()
+        return Checked()
+    if _disjoint_by_construction(config):
+        num_rows = len(evaluation)
+        found = Overlap(num_rows, num_rows, len(training), 0, 0, (array("q"),))
+    else:
+        found = count_overlap([training], evaluation, bad.note if bad else _ignore)
+    if bad is not None:
+        bad.raise_if_any()
+    return _judge(config, training, found)
+
+
+def _judge(config: DataConfig, training: Source, found: Overlap) -> Checked:
+    rows = found.shared_training_rows[0]
+    dropped = rows if config.overlap == "drop" else array("q")
+    warning = ""
+    if rows:
+        warning = _describe(config, training[rows[0]], found)
+        if config.overlap == "refuse":
+            raise DataError(f"{warning}. {_advice(config)}")
+        if len(dropped) == len(training):
+            raise DataError(f"{warning}: data.overlap = drop leaves no row; give other files")
+    facts = {
+        "rows": found.evaluation_rows,
+        "different prompts": found.evaluation_prompts,
+        "prompts found in training": found.shared_prompts,
+        "rows dropped from training": len(dropped),
+    }
+    return Checked(facts, dropped, warning)
+
+
+def _describe(config: DataConfig, example: Problem, found: Overlap) -> str:
+    assert config.evaluation is not None
+    text = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
+    return (
+        f"{found.shared_prompts:,} of the {found.evaluation_prompts:,} different prompts of "
+        f"data.evaluation ({_named(config.evaluation)}) occur in data.train "
+        f"({_named(config.train)}), in {len(found.shared_training_rows[0]):,} of its "
+        f"{found.training_rows:,} rows; the first is {example.where}: {text!r:.100}"
+    )
+
+
+def _advice(config: DataConfig) -> str:
+    other = "set data.overlap to drop (these rows leave training) or to warn"
+    if isinstance(config.train, ReasoningGymConfig):
+        return (
+            f"Set split: train in data.train and split: evaluation in data.evaluation; or {other}"
+        )
+    return f"Give other files; or {other}"
+
+
+def _named(config: SourceConfig) -> str:
+    if isinstance(config, ReasoningGymConfig):
+        return f"{config.task}, split: {config.split}"
+    more = len(config.paths) - SHOWN
+    return ", ".join(config.paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _disjoint_by_construction(config: DataConfig) -> bool:
+    train, evaluation = config.train, config.evaluation
+    return (
+        isinstance(train, ReasoningGymConfig)
+        and isinstance(evaluation, ReasoningGymConfig)
+        and (train.split, evaluation.split) == ("train", "evaluation")
+        and train.evaluation_share == evaluation.evaluation_share
+    )
+
+
+class _BadRows:
+    """The first of the rows that cannot be used, and how many there are."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._count = 0
+
+    def note(self, error: DataError) -> None:
+        self._count += 1
+        if len(self._first) < SHOWN and str(error) not in self._first:
+            self._first.append(str(error))
+
+    def raise_if_any(self) -> None:
+        if self._count == 1:
+            raise DataError(self._first[0])
+        if self._count:
+            raise DataError(
+                f"{self._count:,} rows cannot be used, the first of them:\n  "
+                + "\n  ".join(self._first)
+                + "\nmend or remove them, or set data.check to drawn to meet each when it is drawn"
+            )
+
+
+def _ignore(error: DataError) -> None:
+    """A row that is drawn says so itself."""
+
+
+class Rest:
+    """A data set without some of its rows.
+
+    Args:
+        dropped: their numbers, ascending.
+    """
+
+    def __init__(self, source: Source, dropped: array[int]) -> None:
+        self._source = source
+        self._stays = bytearray(b"\1") * len(source)
+        for row in dropped:
+            self._stays[row] = 0
+        self._kept = array("q", compress(range(len(source)), self._stays))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> Problem:
+        if not 0 <= index < len(self._kept):
+            raise IndexError(index)
+        return replace(self._source[self._kept[index]], index=index)
+
+    def scan(self) -> Iterator[Prompt | DataError]:
+        """As `Source`."""
+        return compress(self._source.scan(), self._stays)

@@ -1,0 +1,43 @@
+"""One pass over all rows of a data set."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from verl_hpc.data.problem import Prompt
+from verl_hpc.data.sources import Source
+from verl_hpc.errors import DataError
+
+TOLD_EVERY_S = 10.0
+"""How often a long pass says how far it is."""
+
+_logger = logging.getLogger(__name__)
+
+
+def refuse(error: DataError) -> None:
+    raise error
+
+
+def scan(
+    source: Source, name: str, on_bad: Callable[[DataError], None] = refuse
+) -> Iterator[tuple[int, Prompt]]:
+    """Row numbers and prompts of all rows in order, but for those that cannot be used.
+
+    Args:
+        name: what the log calls the data set.
+        on_bad: called with what is wrong with a row.
+
+    Raises:
+        DataError: what `on_bad` raises.
+    """
+    told = time.monotonic()
+    for row, item in enumerate(source.scan()):
+        if isinstance(item, DataError):
+            on_bad(item)
+        else:
+            yield row, item
+        if time.monotonic() - told >= TOLD_EVERY_S:
+            told = time.monotonic()
+            _logger.warning("%s: %s of %s rows checked", name, f"{row + 1:,}", f"{len(source):,}")

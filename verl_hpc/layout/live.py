@@ -1,0 +1,91 @@
+"""A shard map against the parameters that an engine really has, before a byte moves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.box import row_major_strides
+from verl_hpc.layout.shard_map import Region, ShardMap
+
+_PADDED = ("model.embed_tokens.weight", "lm_head.weight")
+"""Logical tensors whose local rows may be more than the map's: padding of the vocabulary."""
+_MOST_LISTED = 20
+
+
+class Parameter(Protocol):
+    """What a check needs of a tensor."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def dtype(self) -> Any: ...
+    def is_contiguous(self) -> bool: ...
+
+
+def check_parameters(
+    shard_map: ShardMap, rank: int, parameters: Mapping[str, Parameter], engine: str
+) -> None:
+    """Refuse a map that does not fill every parameter of this rank, wholly and in its type.
+
+    Args:
+        shard_map: of the engine's layout.
+        rank: whose parameters they are.
+        parameters: by local name; buffers are none.
+        engine: what to call it in the error.
+
+    Raises:
+        ModelError: lists every parameter that one of both has alone, or with another shape or type.
+    """
+    expected: dict[str, list[Region]] = defaultdict(list)
+    for region in shard_map.held_by(rank):
+        expected[region.view.name].append(region)
+    # A rank may hold nothing but padding of the vocabulary.
+    padded = {r.view.name for r in shard_map.regions if r.tensor in _PADDED}
+    problems = [f"{n}: the map has it, the engine not" for n in expected if n not in parameters]
+    for name, parameter in parameters.items():
+        if name in expected:
+            problems += _differences(name, parameter, expected[name], shard_map)
+        elif name not in padded:
+            problems.append(f"{name}: the engine has it, {_described(parameter)}, the map not")
+    if problems:
+        more = len(problems) - _MOST_LISTED
+        listed = problems[:_MOST_LISTED] + [f"and {more} more"] * (more > 0)
+        raise ModelError(
+            f"{engine} on rank {rank} has not the parameters that verl_hpc's map of this model "
+            "says, so its weights cannot be filled; the version installed may be another than the "
+            "one the map was written for:\n  " + "\n  ".join(listed)
+        )
+
+
+def _differences(
+    name: str, parameter: Parameter, regions: Sequence[Region], shard_map: ShardMap
+) -> Iterator[str]:
+    found = _described(parameter)
+    dtypes = {shard_map.tensors[region.tensor].dtype for region in regions}
+    if dtypes != {_dtype(parameter)}:
+        yield f"{name}: the engine has {found}, the map {' and '.join(sorted(dtypes))}"
+    strides = row_major_strides(tuple(parameter.shape))
+    end = 0
+    for region in sorted(regions, key=lambda r: r.view.offset):
+        rank = len(region.box.shape)
+        if region.view.offset != end or strides[-rank:] != region.view.strides:
+            end = -1
+            break
+        end += region.box.num_elements
+    size = row_major_strides((1, *parameter.shape))[0]
+    whole = end == size or (0 <= end < size and all(r.tensor in _PADDED for r in regions))
+    if not whole or not parameter.is_contiguous():
+        rows = " and ".join(f"{r.tensor}{list(r.box.shape)}" for r in regions[:4])
+        more = " ..." if len(regions) > 4 else ""
+        yield f"{name}: the engine has {found}, the map {rows}{more}"
+
+
+def _described(parameter: Parameter) -> str:
+    return f"{list(parameter.shape)} of {_dtype(parameter)}"
+
+
+def _dtype(parameter: Parameter) -> str:
+    return str(parameter.dtype).removeprefix("torch.")

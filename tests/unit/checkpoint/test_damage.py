@@ -3,12 +3,11 @@
 import json
 import random
 import shutil
-from pathlib import Path
 
 import h5py
 import pytest
 
-from tests.unit.checkpoint.steps import STATE, contents, make_model, reseal, write_step
+from tests.unit.checkpoint.steps import STATE, contents, reseal, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.convert import import_model
@@ -18,14 +17,8 @@ from verl_hpc.errors import CheckpointError, DamageError
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("steps")
-    return write_step(make_model(directory / "model"), directory / "checkpoints")
-
-
-@pytest.fixture(scope="module")
-def intact(step, tmp_path_factory):
-    return contents(step, tmp_path_factory.mktemp("intact") / "out")
+def intact(original, tmp_path_factory):
+    return contents(original, tmp_path_factory.mktemp("intact") / "out")
 
 
 FLIPS = {
@@ -78,51 +71,46 @@ def test_thousands_of_flipped_bits(step, intact, tmp_path, pattern, count):
     assert flip(step, intact, tmp_path, pattern, count)["noticed"] > 0
 
 
-@pytest.fixture
-def copy(step, tmp_path):
-    return Path(shutil.copytree(step, tmp_path / step.name))
-
-
-def test_a_chunk_of_zeros_is_noticed(copy, tmp_path):
+def test_a_chunk_of_zeros_is_noticed(step, tmp_path):
     """What a crash of the machine may leave of a file; its zero of a checksum is even right."""
-    path = copy / "rank_00001.h5"
+    path = step / "rank_00001.h5"
     with h5py.File(path) as file:
         (part,) = file["actor/model.norm.weight"].values()
         chunk = part.id.get_chunk_info(0)
     data = bytearray(path.read_bytes())
     data[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
     path.write_bytes(data)
-    with h5py.File(copy / "index.h5") as file:
+    with h5py.File(step / "index.h5") as file:
         assert not file["actor/model.norm.weight"][...].any(), "plain HDF5 notices it already"
     with pytest.raises(DamageError, match="another checksum than what was written"):
-        contents(copy, tmp_path / "out")
+        contents(step, tmp_path / "out")
 
 
-def test_a_file_of_another_save_is_noticed(copy, tmp_path):
-    other = write_step(make_model(tmp_path / "model"), tmp_path / "others", seed=1)
-    shutil.copyfile(other / "rank_00001.h5", copy / "rank_00001.h5")
-    assert Step(copy).number == 6, "sizes are the same"
+def test_a_file_of_another_save_is_noticed(step, model, tmp_path):
+    other = write_step(model, tmp_path / "others", seed=1)
+    shutil.copyfile(other / "rank_00001.h5", step / "rank_00001.h5")
+    assert Step(step).number == 6, "sizes are the same"
     with pytest.raises(DamageError, match=r"rank_00001\.h5: damaged \(of another save"):
-        contents(copy, tmp_path / "out")
+        contents(step, tmp_path / "out")
 
 
-def test_a_step_of_the_first_format_is_refused_and_is_no_damage(copy):
-    manifest = json.loads((copy / "manifest.json").read_text())
+def test_a_step_of_the_first_format_is_refused_and_is_no_damage(step):
+    manifest = json.loads((step / "manifest.json").read_text())
     sizes = {name: written["bytes"] for name, written in manifest["files"].items()}
     old = {"format": 1, "step": 6, "time": 0.0, "num_ranks": 2, "files": sizes}
-    (copy / "manifest.json").write_text(json.dumps(old))
+    (step / "manifest.json").write_text(json.dumps(old))
     with pytest.raises(CheckpointError, match="format 1 of checkpoints, this program reads") as e:
-        Step(copy)
+        Step(step)
     assert not isinstance(e.value, DamageError)
 
 
-def test_a_step_of_a_later_format_is_refused_and_is_no_damage(copy, monkeypatch):
-    manifest = Step(copy).manifest
+def test_a_step_of_a_later_format_is_refused_and_is_no_damage(step, monkeypatch):
+    manifest = Step(step).manifest
     monkeypatch.setattr(schema, "FORMAT_VERSION", 3)
-    write_manifest(copy, manifest)
+    write_manifest(step, manifest)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 3 of checkpoints, this program reads") as e:
-        Step(copy)
+        Step(step)
     assert not isinstance(e.value, DamageError)
 
 
@@ -141,11 +129,11 @@ STATES = [
 
 
 @pytest.mark.parametrize("text", STATES)
-def test_a_state_that_is_none_is_damage_though_its_checksum_is_right(copy, text):
-    (copy / "state.json").write_text(text)
-    reseal(copy)
+def test_a_state_that_is_none_is_damage_though_its_checksum_is_right(step, text):
+    (step / "state.json").write_text(text)
+    reseal(step)
     with pytest.raises(DamageError, match=r"state\.json: damaged"):
-        Step(copy).state  # noqa: B018
+        Step(step).state  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -163,24 +151,23 @@ def test_a_state_that_is_none_is_damage_though_its_checksum_is_right(copy, text)
         {"more": 1},
     ],
 )
-def test_a_manifest_that_is_none_is_damage_though_its_checksum_is_right(copy, change):
-    content = json.loads((copy / "manifest.json").read_text()) | change
+def test_a_manifest_that_is_none_is_damage_though_its_checksum_is_right(step, change):
+    content = json.loads((step / "manifest.json").read_text()) | change
     del content["sha256"]
     content["sha256"] = sum_of(content)
-    (copy / "manifest.json").write_text(json.dumps(content))
+    (step / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(DamageError, match=r"manifest\.json: damaged"):
-        Step(copy)
+        Step(step)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"format": 2}', "[" * 100_000])
-def test_a_manifest_of_something_else_is_damage(copy, text):
-    (copy / "manifest.json").write_text(text)
+def test_a_manifest_of_something_else_is_damage(step, text):
+    (step / "manifest.json").write_text(text)
     with pytest.raises(DamageError, match=r"manifest\.json: damaged"):
-        Step(copy)
+        Step(step)
 
 
-def test_no_run_goes_on_from_an_imported_model(tmp_path):
-    model = make_model(tmp_path / "model")
+def test_no_run_goes_on_from_an_imported_model(model, tmp_path):
     (step,) = on_ranks(1, lambda control: import_model(control, model, tmp_path / "imported"))
     assert Step(step).component("actor").num_bytes > 0
     with pytest.raises(CheckpointError, match=r"an imported model.*model\.path") as e:

@@ -4,36 +4,25 @@ import resource
 
 import pytest
 
-from tests.unit.checkpoint.steps import make_model, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.cli.main import main
 from verl_hpc.errors import CheckpointError
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("export") / "model")
-
-
-@pytest.fixture(scope="module")
-def step(model):
-    return write_step(model, model.parent / "checkpoints")
-
-
-def test_a_place_that_cannot_be_made(step, tmp_path):
+def test_a_place_that_cannot_be_made(original, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"--out .*/file/out: Not a directory"):
-        export_step(step, tmp_path / "file/out")
+        export_step(original, tmp_path / "file/out")
 
 
-def test_a_disk_that_is_full(step, tmp_path):
+def test_a_disk_that_is_full(original, tmp_path):
     """A limit on file size stands in for the disk."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
         with pytest.raises(CheckpointError, match=r"--out .*/out: .*File too large"):
-            export_step(step, tmp_path / "out")
+            export_step(original, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
@@ -50,7 +39,7 @@ def test_what_is_no_step(model, tmp_path, capsys, name):
     assert "Traceback" not in error
 
 
-def test_a_pointer_to_a_step_that_is_gone(step, tmp_path):
+def test_a_pointer_to_a_step_that_is_gone(original, tmp_path):
     (tmp_path / "latest").symlink_to("step_00000009")
     with pytest.raises(CheckpointError, match="latest: no such directory"):
         export_step(tmp_path / "latest", tmp_path / "out")

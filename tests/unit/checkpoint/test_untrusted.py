@@ -2,30 +2,14 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from tests.unit.checkpoint.steps import contents, make_model, reseal, write_step
+from tests.unit.checkpoint.steps import contents, reseal
 from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
 from verl_hpc.errors import DamageError
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("untrusted") / "model")
-
-
-@pytest.fixture(scope="module")
-def original(model):
-    return write_step(model, model.parent / "checkpoints")
-
-
-@pytest.fixture
-def step(original, tmp_path):
-    return Path(shutil.copytree(original, tmp_path / original.name))
 
 
 def refuses(step, match):

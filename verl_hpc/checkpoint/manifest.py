@@ -103,7 +103,7 @@ def _check_size(path: Path, written: WrittenFile) -> None:
 
 
 def _regular_size(path: Path) -> int | None:
-    """Bytes of a regular file; None if there is none, or only by way of a link."""
+    """Bytes of a regular file of a step; None if there is none."""
     with reading(path):
         try:
             facts = path.lstat()

@@ -159,7 +159,7 @@ def _parse_table(
         raise ValueError(f"names {', '.join(sorted(unknown))}, which is no part of a step")
     shapes = [tuple(n for n in row if n >= 0) for row in column("shapes")]
     tensors = {n: TensorSpec(s, d) for n, s, d in zip(names, shapes, dtypes, strict=True)}
-    paths = [(str(directory / f),) for f in files]
+    paths = [str(directory / f) for f in files]
     rows = zip(
         column("tensor"), column("file"), datasets, column("start"), column("stop"), strict=True
     )
@@ -170,5 +170,5 @@ def _parse_table(
         if not Box.whole(shapes[tensor]).contains(box):
             raise ValueError(f"names a part of {names[tensor]} outside of it")
         view = View(dataset, 0, row_major_strides(box.shape))
-        regions.append(Region(names[tensor], box, paths[holder], view))
+        regions.append(Region(names[tensor], box, (paths[holder],), view))
     return tensors, regions

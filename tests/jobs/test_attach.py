@@ -2,12 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from tests.debug_client import Client
 from tests.jobs.launch import finish, start, wait_until, write_config
 from verl_hpc.cluster.ranks import read_ranks
 
@@ -32,53 +32,6 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0
 """
 LINE = 1 + REWARD.splitlines().index("    return GO_ON.exists()  # here")
-
-
-class Client:
-    """As an editor speaks."""
-
-    def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), 30)
-        self.stream = self.socket.makefile("rb")
-        self.seq = 0
-        self.events = []
-
-    def send(self, command, **arguments):
-        self.seq += 1
-        message = {"seq": self.seq, "type": "request", "command": command, "arguments": arguments}
-        body = json.dumps(message).encode()
-        self.socket.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
-        return self.seq
-
-    def receive(self):
-        length = 0
-        while (line := self.stream.readline().strip()) or not length:
-            assert line, "closed"
-            if line.lower().startswith(b"content-length"):
-                length = int(line.split(b":")[1])
-        return json.loads(self.stream.read(length))
-
-    def ask(self, command, **arguments):
-        number = self.send(command, **arguments)
-        while True:
-            message = self.receive()
-            if message["type"] == "event":
-                self.events.append(message)
-            elif message.get("request_seq") == number:
-                assert message["success"], message
-                return message.get("body") or {}
-
-    def event(self, name):
-        while not (found := [e for e in self.events if e["event"] == name]):
-            message = self.receive()
-            if message["type"] == "event":
-                self.events.append(message)
-        self.events.remove(found[0])
-        return found[0].get("body") or {}
-
-    def close(self):
-        self.stream.close()
-        self.socket.close()
 
 
 def verl_hpc(*words):

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -47,9 +48,12 @@ def listen() -> int:
 
 def _start_debugpy(secret: str) -> int:
     """debugpy.listen with a secret, for which it has no argument; returns its port."""
+    hook = sys.breakpointhook
     import debugpy.server.api  # finds pydevd, which comes with it
     import pydevd
 
+    # debugpy has put its own there, which knows neither our client nor time limits.
+    sys.breakpointhook = hook
     assert debugpy.server.api is not None
     pydevd.settrace(
         host=_LOOPBACK,

@@ -29,6 +29,7 @@ from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.attach import Attachments
+from verl_hpc.runtime.breakpoints import Breakpoints
 from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.session import Session
@@ -162,7 +163,7 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
 
 def _be_watched(session: Session, config: RunConfig) -> None:
     """Leave in the run directory what `hang`, the dashboard and a post-mortem read; listen to
-    `attach`."""
+    `attach`, for which `breakpoint()` waits."""
 
     def listen() -> None:
         try:
@@ -176,6 +177,8 @@ def _be_watched(session: Session, config: RunConfig) -> None:
         session.reporter.post_mortem = PostMortem(config.run_directory, world.rank, world.size)
     session.watchdog.run_directory = config.run_directory
     session.watchdog.errands.append(Attachments(session.world, config.run_directory).look)
+    timeout_s = config.runtime.collective_timeout_s
+    Breakpoints(session.world, config.run_directory, timeout_s).install()
 
 
 @dataclass

@@ -53,6 +53,7 @@ def test_a_run_ends_at_its_goal_and_leaves_a_report(run):
     rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
     assert "val/score/mean" in rows[-1]
+    assert [row["prompt_length/num_dropped"] for row in rows] == [0.0, 0.0]
     assert rows[1]["sft/loss"] < rows[0]["sft/loss"]
     assert "SFT loss" in (run / "report.html").read_text()
     assert (run / "plots/sft_loss.png").is_file()

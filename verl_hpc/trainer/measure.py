@@ -16,6 +16,10 @@ from verl_hpc.trainer.operators.score import Scores
 _GIB = 2**30
 
 
+DROPPED = "prompt_length/num_dropped"
+"""Prompts of a step that were left out for being too long."""
+
+
 def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     """Metrics of everything a flow left behind; the same on every rank."""
     metrics: dict[str, float] = {}
@@ -37,6 +41,11 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
     for key in ("actor_metrics", "critic_metrics"):
         metrics |= values.get(key) or {}
     return metrics
+
+
+def num_dropped(values: Mapping[str, Any], num_prompts: int) -> int:
+    """How many of the prompts that a flow was given have no sample."""
+    return num_prompts - len({sample.group for sample in values["samples"]})
 
 
 def _scores(scores: Scores, penalty: KlInReward | None) -> dict[str, float]:

@@ -37,7 +37,7 @@ from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.evaluate import evaluate
-from verl_hpc.trainer.measure import memory_metrics, step_metrics
+from verl_hpc.trainer.measure import DROPPED, memory_metrics, num_dropped, step_metrics
 from verl_hpc.trainer.operators.generate import Prompts
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
@@ -316,7 +316,12 @@ class _Run:
             prompts=Prompts(step, rows),
         )
         self.stop.took(step=time.monotonic() - begin)
-        return Progress(step, position), step_metrics(values)
+        dropped = num_dropped(values, len(rows))
+        if dropped and self.workers.rank == 0:
+            limit = self.config.rollout.max_prompt_tokens
+            text = "step %s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
+            _logger.warning(text, step, dropped, len(rows), limit)
+        return Progress(step, position), step_metrics(values) | {DROPPED: float(dropped)}
 
     def _move(self, move: Move, values: Mapping[str, Any]) -> dict[str, Any]:
         """Redistribute columns from one placement to another."""

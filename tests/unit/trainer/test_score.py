@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 from verl_hpc.config.data import RewardConfig
+from verl_hpc.data.problem import Problem
 from verl_hpc.trainer.operators.score import score
 
 NUM = 2000
@@ -33,7 +34,7 @@ def workers(reward):
 
 
 def generated(count):
-    problem = SimpleNamespace(index=0, data_source="x", ground_truth="y", extra={})
+    problem = Problem(0, "?", data_source="x", ground_truth="y")
     return SimpleNamespace(
         samples=range(count),
         problems=dict.fromkeys(range(count), problem),

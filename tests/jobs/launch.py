@@ -71,8 +71,8 @@ def write_config(path: Path, tree: dict) -> Path:
 
 
 def ranks_of(job: subprocess.Popen) -> list[int]:
-    """Process ids of a job's ranks, those that have Python running."""
-    found = []
+    """Process ids of a job's ranks, those that have Python running; not of their parents."""
+    found, above = [], set()
     for directory in Path("/proc").iterdir():
         try:
             status = (directory / "status").read_text()
@@ -82,10 +82,12 @@ def ranks_of(job: subprocess.Popen) -> list[int]:
         parents = _ancestors(int(directory.name)) if directory.name.isdigit() else ()
         if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
             found.append(int(directory.name))
-    return sorted(found)
+            above.add(parents[0])
+    return sorted(set(found) - above)
 
 
 def _ancestors(process: int) -> list[int]:
+    """Its parent first."""
     chain = []
     while process > 1:
         try:

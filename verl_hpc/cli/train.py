@@ -11,13 +11,20 @@ examples:
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from verl_hpc.cluster.contract import RESTART
 from verl_hpc.config.load import load_config
+from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
 from verl_hpc.runtime.stop import Signals
+from verl_hpc.runtime.supervise import Note, supervised
+from verl_hpc.runtime.threads import end_within
+
+if TYPE_CHECKING:
+    from verl_hpc.runtime.bootstrap import Kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
         if environment.launcher_rank() == 0:
             raise
         return 1
+    with supervised(config.run_directory) as note:
+        status = _train(config, arguments.bootstrap, signals, note)
+    end_within(status)
+    return status
+
+
+def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> int:
     from verl_hpc.runtime.binding import report_binding
     from verl_hpc.runtime.session import session
 
@@ -53,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         collective_timeout_s=settings.collective_timeout_s,
         late_after_s=settings.late_after_s,
         threads_per_rank=settings.threads_per_rank,
-        bootstrap=arguments.bootstrap,
+        bootstrap=bootstrap,
+        note=note,
     ) as here:
         report_binding(here)
         # Only now: libraries read the environment, which the session sets, when they are imported.
@@ -66,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             step = result.progress.step
             where = f"after step {step}, which is saved" if step else "before the first step"
             print(f"verl_hpc: left {where}: {result.reason}", flush=True)
+    here.job.leave()
     return RESTART if result.outcome == "restart" else 0
 
 

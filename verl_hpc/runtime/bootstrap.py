@@ -21,7 +21,7 @@ from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.channel import Channel, MpiChannel, wait
 from verl_hpc.runtime.control import Control
-from verl_hpc.runtime.mpi import start_mpi
+from verl_hpc.runtime.mpi import start_mpi, stop_mpi
 
 Kind = Literal["mpi", "slurm"]
 
@@ -62,6 +62,9 @@ class Bootstrap(Protocol):
 
     def meet(self) -> None:
         """Wait for all ranks, which are about to leave with an error that all have."""
+
+    def leave(self) -> None:
+        """Take leave of the other ranks at the end of the job; all call it."""
 
     def abort(self, status: int) -> NoReturn:
         """End every rank of the job, this one included."""
@@ -106,6 +109,9 @@ class MpiBootstrap:
 
     def meet(self) -> None:
         wait(self._channel.barrier(), self._timeout_s)
+
+    def leave(self) -> None:
+        stop_mpi()
 
     def abort(self, status: int) -> NoReturn:
         # sys.exit would leave peers that wait in a collective waiting for ever.
@@ -239,6 +245,9 @@ class SlurmBootstrap:
     def meet(self) -> None:
         if self._channel is not None:
             wait(self._channel.barrier())
+
+    def leave(self) -> None:
+        """Nobody waits for this rank."""
 
     def abort(self, status: int) -> NoReturn:
         # srun --kill-on-bad-exit=1 ends the others. No cleaning up: it would wait for them.

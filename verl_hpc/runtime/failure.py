@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Protocol
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.runtime.bootstrap import Bootstrap
 from verl_hpc.runtime.post_mortem import PostMortem
+from verl_hpc.runtime.supervise import Note
 
 _GRACE_S = 2.0
 """What a rank that did not fail first leaves the first for its report."""
@@ -30,15 +32,28 @@ class FailureReporter:
     """Prints a failing rank's traceback; of several failing ranks, the first one's.
 
     Ranks that fail because another one is gone say so in one line.
+
+    Args:
+        rank: this one.
+        size: ranks of the job.
+        host: of this rank.
+        note: of its parent, if it has one.
     """
 
-    def __init__(self, rank: int, size: int, host: str) -> None:
+    def __init__(self, rank: int, size: int, host: str, note: Note | None = None) -> None:
         self._who = f"rank {rank} of {size} on {host}"
+        self._note = note
         self.store: Counter | None = None
         self.stage = "start-up"
         """What the rank is doing, for the report."""
         self.post_mortem: PostMortem | None = None
         """Leaves the variables of the calls, too, if it is wanted."""
+
+    def enter(self, stage: str) -> None:
+        """Say what the rank does now."""
+        self.stage = stage
+        if self._note is not None:
+            self._note.enter(stage)
 
     def keep(self, error: BaseException) -> None:
         """Leave a post-mortem, and open a debugger where somebody can use it."""
@@ -52,15 +67,17 @@ class FailureReporter:
     def report(self, error: BaseException) -> None:
         if self._is_first():
             text = "".join(traceback.format_exception(error))
-            self._write(f"\nverl_hpc: {self._who} failed in {self.stage}:\n{text}")
+            told = self._write(f"\nverl_hpc: {self._who} failed in {self.stage}:\n{text}")
             self.keep(error)
         else:
             summary = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            self._write(
+            told = self._write(
                 f"verl_hpc: {self._who} ended after another rank failed ({summary[:200]})\n"
             )
             # Aborting ends the first rank, too, which may be in the middle of its report.
             time.sleep(_GRACE_S)
+        if self._note is not None and told:
+            self._note.told()
 
     def _is_first(self) -> bool:
         if self.store is None:
@@ -71,23 +88,28 @@ class FailureReporter:
             return False
 
     @staticmethod
-    def _write(text: str) -> None:
-        sys.stdout.flush()
-        # One write, so that the lines of two ranks do not mix.
-        os.write(sys.stderr.fileno(), text.encode(errors="replace"))
+    def _write(text: str) -> bool:
+        """Whether that was possible: code of the user may have closed what we write to."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        try:
+            # One write, so that the lines of two ranks do not mix.
+            os.write(sys.stderr.fileno(), text.encode(errors="replace"))
+        except (OSError, ValueError):
+            return False
+        return True
 
 
 @contextmanager
 def ending_the_job(job: Bootstrap, reporter: FailureReporter) -> Iterator[None]:
-    """Run the body; let any exception end every rank of the job within seconds.
+    """Run the body; let any exception, also that of sys.exit, end every rank of the job within
+    seconds.
 
     A user's error that all ranks raise alike (`Control.together`) is printed once, without a
     traceback.
     """
     try:
         yield
-    except SystemExit:
-        raise
     except BaseException as error:
         if isinstance(error, VerlHpcError) and error.agreed:
             if job.rank == 0:

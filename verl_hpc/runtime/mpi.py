@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 0.02
 _STDERR = 2
-_started: list[threading.Thread] = []
+_started: list[Callable[[], None]] = []
+"""Ends of threads."""
 
 
 def start_mpi(timeout_s: float) -> ModuleType:
@@ -68,11 +70,21 @@ def _start_progress(world: MPI.Comm) -> None:
     thread = threading.Thread(target=run, name="verl_hpc-mpi", daemon=True)
     hide_from_debugger(thread)
     thread.start()
-    _started.append(thread)
 
     def end() -> None:
         stop.set()
         thread.join()
 
+    _started.append(end)
     # Before MPI_Finalize, which mpi4py calls after all that Python does at exit.
     atexit.register(end)
+
+
+def stop_mpi() -> None:
+    """Call MPI_Finalize now, not when Python ends: it may wait for a thread before."""
+    from mpi4py import MPI
+
+    for end in _started:
+        end()
+    if not MPI.Is_finalized():
+        MPI.Finalize()

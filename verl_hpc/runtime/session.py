@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from verl_hpc.runtime import environment, fabric, gloo
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
+from verl_hpc.runtime.supervise import Note
 from verl_hpc.runtime.watchdog import Watchdog
 from verl_hpc.runtime.world import World, read_world
 
@@ -41,7 +41,7 @@ class Session:
     def enter(self, operator: str) -> None:
         """Name what this rank does now, for the watchdog and for a traceback's report."""
         self.watchdog.enter(operator)
-        self.reporter.stage = operator
+        self.reporter.enter(operator)
 
 
 @contextmanager
@@ -52,6 +52,7 @@ def session(
     threads_per_rank: int | None = None,
     device: str = "auto",
     bootstrap: Kind = "mpi",
+    note: Note | None = None,
 ) -> Iterator[Session]:
     """Join the job; inside the body an exception on any rank ends all of them.
 
@@ -63,13 +64,14 @@ def session(
             ranks that may run on them, too.
         device: "auto", or "cpu" to leave GPUs alone.
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
+        note: for this process's parent, if it has one.
 
     Raises:
         LaunchError, ClusterError: as `choose`, `read_world` and `start_torch`.
         ConfigError: more threads than a node has cores.
     """
     job = choose(bootstrap, collective_timeout_s)
-    reporter = FailureReporter(job.rank, job.size, socket.gethostname())
+    reporter = FailureReporter(job.rank, job.size, socket.gethostname(), note)
     install_excepthook(job, reporter)
     with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
@@ -145,4 +147,3 @@ def stop_torch() -> None:
     import torch.distributed as dist
 
     dist.destroy_process_group()
-    sys.stdout.flush()

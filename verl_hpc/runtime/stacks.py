@@ -1,4 +1,4 @@
-"""A rank that writes the stacks of its threads when it is sent a signal."""
+"""A rank that writes the stacks of its threads when it is sent a signal, or crashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from verl_hpc.cluster.stacks import DIRECTORY, SIGNAL, stack_file
 
 
 def write_stacks_on_signal(run_directory: Path, rank: int) -> None:
-    """From now on `stacks.SIGNAL` appends the stacks of all threads to this rank's file.
+    """From now on `stacks.SIGNAL` appends the stacks of all threads to this rank's file, and so
+    does a crash in native code.
 
     C code does it, so that it works in the middle of anything, also where Python code does not run.
 
@@ -20,3 +21,4 @@ def write_stacks_on_signal(run_directory: Path, rank: int) -> None:
     # Open for as long as the process lives: a rank that hangs may not be able to open a file.
     file = stack_file(run_directory, rank).open("w", encoding="utf-8")
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+    faulthandler.enable(file=file, all_threads=True)

@@ -8,6 +8,7 @@ import pytest
 
 from verl_hpc.errors import ConfigError, TransferError
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
+from verl_hpc.runtime.supervise import Note
 
 
 def store(failed_before=0, error=None):
@@ -119,15 +120,40 @@ def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, ran
     assert capfd.readouterr().err == text
 
 
-def test_leaving_on_purpose_is_no_failure(capfd):
+def test_an_end_without_an_exception_is_no_failure(capfd):
     job = Job()
-    with pytest.raises(SystemExit) as ended, ending_the_job(job, reporter()):
-        sys.exit(85)
-    assert ended.value.code == 85
     with ending_the_job(job, reporter()):
         pass
     assert job.calls == []
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_rank_that_leaves_by_itself_has_failed(capfd, status):
+    job = Job()
+    with ending_the_job(job, reporter()):
+        sys.exit(status)
+    assert job.calls == [("abort", 1)]
+    text = capfd.readouterr().err
+    assert "failed in rollout" in text and f"SystemExit: {status}" in text
+
+
+def test_the_parent_knows_what_was_told(capfd):
+    note = Note()
+    failed = FailureReporter(0, 1, "laptop", note)
+    failed.enter("reward")
+    assert (note.stage, note.state) == ("reward", 0)
+    failed.report(ValueError("bad"))
+    assert note.state == 1
+    capfd.readouterr()
+
+
+def test_a_report_that_nobody_can_read_is_left_to_the_parent(monkeypatch):
+    note = Note()
+    closed = SimpleNamespace(fileno=lambda: 9999)
+    monkeypatch.setattr(sys, "stderr", closed)
+    FailureReporter(0, 1, "laptop", note).report(ValueError("bad"))
+    assert note.state == 0
 
 
 def test_the_interpreters_hook_ends_the_job_too(monkeypatch, capfd):

@@ -1,0 +1,111 @@
+"""How a rank's parent tells of its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+PROGRAM = """
+import ctypes, faulthandler, os, signal, sys, time
+from pathlib import Path
+from verl_hpc.runtime.stacks import write_stacks_on_signal
+from verl_hpc.runtime.supervise import supervised
+
+run = Path(sys.argv[1])
+with supervised(run) as note:
+    write_stacks_on_signal(run, 0)
+    note.enter("reward")
+    {}
+"""
+
+
+def start(tmp_path, body):
+    script = tmp_path / "rank.py"
+    script.write_text(PROGRAM.format(body))
+    return subprocess.Popen(
+        [sys.executable, script, tmp_path],
+        env={k: v for k, v in os.environ.items() if not k.startswith(("PMI", "SLURM"))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(tmp_path, body):
+    process = start(tmp_path, body)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("how", ["os._exit", "ctypes.CDLL(None).exit"])
+def test_a_rank_that_leaves_without_a_word_has_failed(tmp_path, how, status):
+    code, out, err = run(tmp_path, f"{how}({status})")
+    assert (code, out) == (status or 1, "")
+    assert "verl_hpc: rank 0 on " in err
+    assert f"failed in reward: it left with status {status} and without a word" in err
+
+
+def test_a_rank_that_ends_is_left_in_peace(tmp_path):
+    assert run(tmp_path, "pass") == (0, "", "")
+    assert run(tmp_path, "print('all is said')\nsys.exit(85)") == (85, "all is said\n", "")
+
+
+def test_a_failure_that_was_told_is_not_told_again(tmp_path):
+    code, _, err = run(tmp_path, "raise ValueError('bad')")
+    assert (code, err.count("ValueError: bad"), "verl_hpc" in err.splitlines()[-1]) == (1, 1, False)
+    assert run(tmp_path, "note.told(); os._exit(0)")[0::2] == (1, "")
+    assert run(tmp_path, "note.told(); os.kill(os.getpid(), 6)")[0] == 128 + 6
+
+
+def test_a_crash_in_native_code_is_told_with_its_calls(tmp_path):
+    code, _, err = run(tmp_path, "def reward(): faulthandler._sigsegv()\n    reward()")
+    assert code == 128 + signal.SIGSEGV
+    first, second, *_ = err.strip().splitlines()
+    assert first.endswith(" failed in reward: it was ended by SIGSEGV")
+    assert second == "Fatal Python error: Segmentation fault"
+    assert 'rank.py", line ' in err and "in reward" in err
+
+
+def test_a_crash_after_the_end_is_told(tmp_path):
+    code, _, err = run(tmp_path, "pass\nos.abort()")
+    assert code == 128 + signal.SIGABRT
+    assert "it was ended by SIGABRT" in err
+
+
+def test_a_killed_rank(tmp_path):
+    code, _, err = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert code == 128 + signal.SIGKILL
+    assert "it was ended by SIGKILL; the node may be out of memory" in err
+
+
+def test_words_come_also_where_the_rank_has_closed_its_output(tmp_path):
+    code, _, err = run(tmp_path, "os.close(1); os.close(2); os._exit(0)")
+    assert code == 1
+    assert "failed in reward" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_signals_are_passed_on(tmp_path, number):
+    body = f"""signal.signal({int(number)}, lambda *_: (print("heard"), sys.exit(5)))
+    print("ready", flush=True)
+    time.sleep(60)"""
+    process = start(tmp_path, body)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (5, "heard\n")
+
+
+def test_a_rank_does_not_outlive_its_parent(tmp_path):
+    process = start(tmp_path, "print(os.getpid(), flush=True); time.sleep(600)")
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not os.path.exists(f"/proc/{child}")

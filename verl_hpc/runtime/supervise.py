@@ -1,0 +1,151 @@
+"""A parent of the rank that notices how it ends.
+
+os._exit, the exit of C and signals end a process without any of its code. A launcher takes status
+0 for success, and other ranks wait for the one that is gone. A parent, forked before MPI starts,
+gives such an end a status and words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from verl_hpc.cluster.stacks import stack_file
+from verl_hpc.runtime import environment
+
+_RUNNING, _TOLD, _DONE = range(3)
+_SIZE = 256
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_BY_THE_LAUNCHER = (signal.SIGKILL, signal.SIGTERM)
+_GRACE_S = 1.0
+_CRASH = b"Fatal Python error: "
+_MOST_CRASH_BYTES = 64 * 1024
+_PR_SET_PDEATHSIG = 1
+
+
+class Note:
+    """What a rank and its parent both see: a piece of shared memory."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SIZE)
+
+    def enter(self, stage: str) -> None:
+        """Say what the rank does now."""
+        self._memory[1:] = stage.encode(errors="replace")[: _SIZE - 1].ljust(_SIZE - 1, b"\0")
+
+    def told(self) -> None:
+        """Say that this rank has reported its failure."""
+        self._memory[0] = _TOLD
+
+    def done(self) -> None:
+        """Say that this rank ends as it should."""
+        self._memory[0] = _DONE
+
+    @property
+    def state(self) -> int:
+        return self._memory[0]
+
+    @property
+    def stage(self) -> str:
+        return self._memory[1:].rstrip(b"\0").decode(errors="replace") or "start-up"
+
+
+@contextmanager
+def supervised(run_directory: Path) -> Iterator[Note]:
+    """Go on in a child; this process waits for it, passes signals on, and never comes back.
+
+    Its status is the child's: 128 + N after signal N, and never 0 unless the body has ended. What
+    ends without a word is told on stderr, with the stacks of a crash where there are any.
+
+    Args:
+        run_directory: where a rank leaves its stacks.
+    """
+    note = Note()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # A signal that comes now is delivered when somebody is there who takes it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        _wait(child, note, run_directory)
+    _die_with(parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    faulthandler.enable()
+    try:
+        yield note
+    except BaseException:
+        note.told()
+        raise
+    note.done()
+
+
+def _die_with(parent: int) -> None:
+    """Let the kernel end this process when its parent is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
+    def pass_on(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+    # A terminal sends it to the child, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if -code in _BY_THE_LAUNCHER:
+        # It may be ending the whole job, this process next: that is no news.
+        time.sleep(_GRACE_S)
+    if _is_silent(code, note.state):
+        text = f"\nverl_hpc: rank {environment.launcher_rank()} on {socket.gethostname()} failed in "
+        text += f"{note.stage}: {_how(code)}\n"
+        os.write(2, text.encode(errors="replace") + _crash(run_directory))
+    os._exit(_status(code, note.state))
+
+
+def _is_silent(code: int, state: int) -> bool:
+    """Whether nobody has said yet why the rank is gone."""
+    return state == _RUNNING or (code < 0 and state == _DONE)
+
+
+def _status(code: int, state: int) -> int:
+    if code < 0:
+        return 128 - code
+    return code if state == _DONE else code or 1
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return (
+            f"it left with status {code} and without a word; a reward function or a library has "
+            "called os._exit, or exit in native code"
+        )
+    name = signal.Signals(-code).name
+    hint = "; the node may be out of memory" if -code == signal.SIGKILL else ""
+    return f"it was ended by {name}{hint}"
+
+
+def _crash(run_directory: Path) -> bytes:
+    """What faulthandler has written of a crash in native code."""
+    try:
+        text = stack_file(run_directory, environment.launcher_rank()).read_bytes()
+    except OSError:
+        return b""
+    start = text.rfind(_CRASH)
+    return text[start:][:_MOST_CRASH_BYTES] if start >= 0 else b""

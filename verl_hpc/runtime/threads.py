@@ -1,0 +1,29 @@
+"""The end of a rank, whatever threads its libraries and the user's code leave behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+_GRACE_S = 10.0
+
+
+def end_within(status: int, grace_s: float = _GRACE_S) -> None:
+    """Let Python end by itself, or end this process with `status` after `grace_s` seconds.
+
+    Python waits for every thread that is no daemon, for ever where it must.
+    """
+
+    def end() -> None:
+        time.sleep(grace_s)
+        left = [t.name for t in threading.enumerate() if not t.daemon and t.is_alive()]
+        names = ", ".join(name for name in left if name != threading.main_thread().name)
+        text = f"verl_hpc: done; threads that still run are ended: {names or 'none of Python'}\n"
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os.write(2, text.encode(errors="replace"))
+        os._exit(status)
+
+    threading.Thread(target=end, name="verl_hpc-end", daemon=True).start()

@@ -23,6 +23,22 @@ with session(late_after_s=1.0) as here:
 """
 
 
+SUPERVISED = """
+import os, sys, time
+from pathlib import Path
+from verl_hpc.runtime.session import session
+from verl_hpc.runtime.supervise import supervised
+
+with supervised(Path(sys.argv[1])) as note, session(note=note) as here:
+    here.enter("reward")
+    here.control.barrier()
+    if here.world.rank == 1:
+        print("LEAVES", time.time(), flush=True)
+        {}
+    here.control.barrier()
+"""
+
+
 def job(tmp_path, body, num_ranks=3, **environment):
     script = tmp_path / "job.py"
     script.write_text(BODY.format(body))
@@ -49,6 +65,32 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(tmp_path):
     assert told[1] == "Traceback (most recent call last):"
     assert "ValueError: first line\nsecond line\n" in output
     assert output.count("Traceback") == 1, "only the rank that failed may print one"
+
+
+@pytest.mark.parametrize("way", ["os._exit(0)", "sys.exit(0)"])
+def test_a_rank_that_leaves_with_status_0_ends_the_job_as_a_failure(tmp_path, way):
+    script = tmp_path / "job.py"
+    script.write_text(SUPERVISED.format(way))
+    status, output, _ = timed(start(2, [script, tmp_path]), timeout=120)
+    assert status != 0
+    assert "verl_hpc: rank 1 " in output
+    assert " failed in reward:" in output
+    assert ("SystemExit: 0" in output) == (way == "sys.exit(0)")
+    assert float(output.split("LEAVES ")[1].split()[0]) > time.time() - 30
+
+
+def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
+    (tmp_path / "reward.py").write_text(
+        "import threading, time\n"
+        "def compute_score(**_):\n"
+        "    threading.Thread(target=time.sleep, args=(600,), name='judge').start()\n"
+        "    return 0.5\n"
+    )
+    tree["rollout"]["engine"] = "hf"
+    changes = {"recipe": "grpo", "steps": 1, "checkpoint": {"every": 0}}
+    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
+    assert status == 0, output
+    assert output.count("verl_hpc: done; threads that still run are ended: judge, judge") == 2
 
 
 def test_it_ends_within_seconds(tmp_path):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from verl_hpc.cluster.contract import RESTART
+from verl_hpc.cluster.contract import OUTCOME, RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
@@ -25,6 +25,7 @@ from verl_hpc.runtime.threads import end_within
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.bootstrap import Kind
+    from verl_hpc.trainer.train import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +78,21 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
         result = train(here, config, signals)
         # The first rank to go may make srun end the others, whose status would be another then.
         signals.ignore()
-        if here.world.rank == 0 and result.reason:
-            step = result.progress.step
-            where = f"after step {step}, which is saved" if step else "before the first step"
-            print(f"verl_hpc: left {where}: {result.reason}", flush=True)
+        if here.world.rank == 0:
+            _tell(config, result)
     here.job.leave()
     return RESTART if result.outcome == "restart" else 0
+
+
+def _tell(config: RunConfig, result: Result) -> None:
+    """Say how the run has ended, to people and to the batch script."""
+    if result.reason:
+        step = result.progress.step
+        where = f"after step {step}, which is saved" if step else "before the first step"
+        print(f"verl_hpc: left {where}: {result.reason}", flush=True)
+    file = config.run_directory / OUTCOME
+    if file.parent.is_dir():
+        file.write_text(f"{result.outcome}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 ATTEMPT = "VERL_HPC_ATTEMPT"
 """Variable of script and ranks: the directory of this start's logs."""
 
+OUTCOME = "job/outcome"
+"""File of a run directory: rank 0's last word, which makes status 0 of the ranks a success."""
+
 RESTART = 85
 """A rank's exit status: state is saved and the run is not finished, start the job again.
 

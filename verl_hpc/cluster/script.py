@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from verl_hpc.cluster.contract import ATTEMPT, RESTART
+from verl_hpc.cluster.contract import ATTEMPT, OUTCOME, RESTART
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
@@ -90,7 +90,7 @@ def _attempt() -> list[str]:
         "shopt -s nullglob",
         'attempts=("$RUN"/job/attempts/[0-9]*)',
         f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
-        f'mkdir -p "${ATTEMPT}" || exit 1',
+        f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
         f'echo "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
     ]
@@ -160,8 +160,17 @@ def _decision(job: Job) -> list[str]:
     array = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     job_id = array if job.in_array else "$SLURM_JOB_ID"
     return [
+        *_outcome(),
         *_preempted(job_id),
         *(_chain() if job.restarts.by == "chain" else _requeue(job, job_id)),
+    ]
+
+
+def _outcome() -> list[str]:
+    return [
+        "# Status 0 is no success where rank 0 has not said that the run is over.",
+        f'[ "$rc" -ne 0 ] || [ -e "$RUN/{OUTCOME}" ] ||',
+        '    { echo "the ranks left with status 0, but the run is not over: failed" >&2; rc=1; }',
     ]
 
 

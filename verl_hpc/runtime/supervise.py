@@ -113,7 +113,9 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
         # It may be ending the whole job, this process next: that is no news.
         time.sleep(_GRACE_S)
     if _is_silent(code, note.state):
-        text = f"\nverl_hpc: rank {environment.launcher_rank()} on {socket.gethostname()} failed in "
+        text = (
+            f"\nverl_hpc: rank {environment.launcher_rank()} on {socket.gethostname()} failed in "
+        )
         text += f"{note.stage}: {_how(code)}\n"
         os.write(2, text.encode(errors="replace") + _crash(run_directory))
     os._exit(_status(code, note.state))

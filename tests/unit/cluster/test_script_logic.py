@@ -18,6 +18,7 @@ printf 'srun %s\\n' "$*" >>"$LOG"
 case "$*" in *--kill-on-bad-exit*) ;; *) exit 0 ;; esac
 env >"$LOG.environ"
 if [ -n "${RANKS:-}" ]; then eval "$RANKS"; fi
+[ -n "${MUTE:-}" ] || echo finished >"$VERL_HPC_ATTEMPT/../../outcome"
 exit "${RC:-0}"
 """,
     "squeue": """
@@ -91,6 +92,24 @@ def test_a_run_that_ends_well(batch):
     assert batch.run()[0] == 0
     assert not batch.calls("scontrol")
     assert not batch.calls("squeue")
+
+
+def test_status_0_is_no_success_without_the_runs_own_word(batch):
+    status, _, err = batch.run(MUTE="1")
+    assert status == 1
+    assert "the ranks left with status 0, but the run is not over" in err
+    assert not batch.calls("scontrol")
+
+
+def test_the_word_of_an_earlier_start_does_not_count(batch):
+    assert batch.run()[0] == 0
+    assert batch.run(MUTE="1")[0] == 1
+
+
+def test_a_status_that_is_not_0_needs_no_word(batch):
+    assert batch.run(MUTE="1", RC="3")[0] == 3
+    assert batch.run(MUTE="1", RC="85")[0] == 0
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
 
 
 @pytest.mark.parametrize("rc", [1, 2, 84, 86, 137, 143])
@@ -270,3 +289,8 @@ def test_after_the_end_later_links_do_nothing(link, rc):
 def test_a_link_that_a_preemption_killed_is_not_the_end(link):
     assert link.run(RC="143", PREEMPTED=PREEMPTED)[0] == 85
     assert not (link.run_directory / "job/ended").exists()
+
+
+def test_a_link_that_says_nothing_ends_the_chain_as_a_failure(link):
+    assert link.run(MUTE="1")[0] == 1
+    assert (link.run_directory / "job/ended").read_text() == "1\n"

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,6 @@ def test_a_rank_does_not_outlive_its_parent(tmp_path):
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
-    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not os.path.exists(f"/proc/{child}")
+    assert not Path(f"/proc/{child}").exists()

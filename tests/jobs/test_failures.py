@@ -61,7 +61,8 @@ def test_an_exception_on_one_rank_ends_all_with_its_traceback_first(tmp_path):
     status, output, _ = timed(job(tmp_path, body))
     assert status != 0
     told = output.replace("READY", "").strip().splitlines()
-    assert told[0] == f"verl_hpc: rank 1 of 3 on {socket.gethostname()} failed in reward:"
+    where = f"verl_hpc: rank 1 of 3 on {socket.gethostname()} failed in reward:"
+    assert told[0] == f"{where} ValueError: first line"
     assert told[1] == "Traceback (most recent call last):"
     assert "ValueError: first line\nsecond line\n" in output
     assert output.count("Traceback") == 1, "only the rank that failed may print one"

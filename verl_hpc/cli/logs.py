@@ -75,7 +75,8 @@ def _first_error(directory: Path, arguments: argparse.Namespace) -> int:
         print(f"{attempt}: no error found", file=sys.stderr)
         return 1
     who = "Slurm" if failure.rank is None else f"rank {failure.rank}"
-    print(f"== attempt {attempt.name}, {failure.node}, {who}")
+    when = f", {failure.time}" if failure.time else ""
+    print(f"== attempt {attempt.name}, {failure.node}, {who}{when}")
     print("\n".join(failure.lines))
     if failure.num_others:
         print(f"== {failure.num_others} other ranks failed, too; --rank R shows one")

@@ -19,6 +19,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
+from verl_hpc.runtime.log_lines import stamp_output
 from verl_hpc.runtime.stop import Signals
 from verl_hpc.runtime.supervise import Note, supervised
 from verl_hpc.runtime.threads import end_within
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         return 1
     with supervised(config.run_directory) as note:
+        stamp_output()
         status = _train(config, arguments.bootstrap, signals, note)
     end_within(status)
     return status

@@ -94,12 +94,10 @@ def _no_result(directory: Path, job_id: str) -> str:
 
 
 def _in_a_line(failure: Failure) -> str:
-    """A rank's report ends with what it met and begins with what it was doing; of what Slurm says
-    the first line counts."""
+    """A rank's report and Slurm's words begin with the cause; a bare traceback ends with it."""
     first, last = failure.lines[0].strip(), failure.lines[-1].strip()
-    if failure.rank is None:
-        return first
-    return f"{first} {last}" if first.startswith("verl_hpc: ") else f"{failure.node}: {last}"
+    tells = failure.rank is None or first.startswith("verl_hpc: ")
+    return first if tells else f"{failure.node}: {last}"
 
 
 def read_result(path: Path) -> list[Verdict]:

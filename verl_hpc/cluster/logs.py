@@ -1,4 +1,5 @@
-"""Logs of a run's starts: job/attempts/K/NODE.log, in which srun puts a rank before each line."""
+"""Logs of a run's starts: job/attempts/K/NODE.log. srun puts a rank before each line, and the rank
+itself a time."""
 
 from __future__ import annotations
 
@@ -15,21 +16,28 @@ _PICTURES = {
     **dict.fromkeys(range(0x7F, 0xA0), "\ufffd"),
 }
 """Control characters, and what is shown of them."""
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+"""Of the time before a line, by the clock and in the zone of its node."""
+
 _LABEL = re.compile(r"^ *(\d+): ")
+_TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a log, without its label."""
+    """One line of a log, without its label and time."""
 
     node: str
     rank: int | None
     """None for what srun itself says."""
     text: str
+    time: str = ""
+    """As TIME_FORMAT says; empty for what native code and srun write."""
 
     def __str__(self) -> str:
         rank = "" if self.rank is None else f" {self.rank}"
-        return f"{self.node}{rank}: {self.text}"
+        time = f"{self.time} " if self.time else ""
+        return f"{self.node}{rank}: {time}{self.text}"
 
 
 def last_lines(path: Path, most_bytes: int) -> list[bytes]:
@@ -91,7 +99,7 @@ def read_lines(log: Path, rank: int | None = None) -> Iterator[Line]:
 
 
 def parse_line(node: str, line: bytes) -> Line:
-    """Take srun's label off a line.
+    """Take srun's label and the time off a line.
 
     Bytes that are no UTF-8 are replaced, and so are control characters: a terminal would obey them.
     """
@@ -99,7 +107,11 @@ def parse_line(node: str, line: bytes) -> Line:
     match = _LABEL.match(text)
     if match is None:
         return Line(node, None, text)
-    return Line(node, int(match.group(1)), text[match.end() :])
+    text = text[match.end() :]
+    time = _TIME.match(text)
+    if time is None:
+        return Line(node, int(match.group(1)), text)
+    return Line(node, int(match.group(1)), text[time.end() :], time.group(1))
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:

@@ -20,7 +20,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _SLURM = re.compile(r"(srun|slurmstepd(-\S+)?): error: ")
 # The most telling first: a traceback that a library merely logs may stand before our own report.
 _STARTS = (
-    re.compile(r"verl_hpc: rank \d+ of \d+ on \S+ failed in .*:$"),
+    re.compile(r"verl_hpc: rank \d+( of \d+)? on \S+ failed in .*:( |$)"),
     re.compile(rf"({'|'.join(_OURS)}): "),
     re.compile(re.escape(_TRACEBACK)),
     # A container that did not start: bubblewrap, Apptainer.
@@ -42,6 +42,8 @@ class Failure:
     rank: int | None
     """None where srun or Slurm says it, of a rank that could say nothing."""
     lines: tuple[str, ...]
+    time: str = ""
+    """Of the first line, by the clock of its node; empty if it has none."""
     num_others: int = 0
     """Other ranks that failed in the same way."""
 
@@ -50,8 +52,8 @@ def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
     """The report of the rank that failed first; without one, an error that all ranks raised, the
     first traceback, what a container's runtime says, or Slurm.
 
-    Logs have no times. Ranks that fail of one cause agree on who prints the report, so that there
-    is one; of several, it is the one of the first node.
+    Ranks that fail of one cause agree on who prints the report, so that there is one; of several,
+    it is the one with the earliest time.
 
     Args:
         attempt: directory of a start's logs.
@@ -60,25 +62,27 @@ def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
     for start in _STARTS:
         found = [failure for log in node_logs(attempt) for failure in _failures(log, start, rank)]
         if found:
-            return replace(found[0], num_others=len(found) - 1)
+            first = min(found, key=lambda failure: failure.time or "~")
+            return replace(first, num_others=len(found) - 1)
     return _batch_error(attempt) if rank is None else None
 
 
 def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failure]:
     """Each rank's first failure; what others say in between is left out."""
     reports: dict[int | None, list[str]] = {}
+    times: dict[int | None, str] = {}
     whole: set[int | None] = set()
     for line in read_lines(log, rank):
         report = reports.get(line.rank)
         if report is None:
             if start.match(line.text):
-                reports[line.rank] = [line.text]
+                reports[line.rank], times[line.rank] = [line.text], line.time
         elif line.rank not in whole:
             if len(report) == _MOST_LINES or (start is not _SLURM and _ENDS.match(line.text)):
                 whole.add(line.rank)
             else:
                 report.append(line.text)
-    return [Failure(log.stem, who, _cut(lines)) for who, lines in reports.items()]
+    return [Failure(log.stem, who, _cut(lines), times[who]) for who, lines in reports.items()]
 
 
 def _cut(lines: Sequence[str]) -> tuple[str, ...]:

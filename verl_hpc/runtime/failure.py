@@ -1,4 +1,4 @@
-"""One rank raising ends the whole job, with that rank's traceback first and whole."""
+"""One rank raising ends the whole job, with that rank's report first and whole."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from typing import Protocol
 
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.runtime.bootstrap import Bootstrap
+from verl_hpc.runtime.log_lines import stamped
 from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.supervise import Note
 
 _GRACE_S = 2.0
 """What a rank that did not fail first leaves the first for its report."""
+
+_HALF = 32 * 1024
+"""Characters at both ends of a report."""
 
 
 class Counter(Protocol):
@@ -29,9 +33,10 @@ class Counter(Protocol):
 
 
 class FailureReporter:
-    """Prints a failing rank's traceback; of several failing ranks, the first one's.
+    """Prints a failing rank's report; of several failing ranks, the first one's.
 
-    Ranks that fail because another one is gone say so in one line.
+    It begins with the cause. The calls follow where the cause is no error for users, whose messages
+    say all. Ranks that fail because another one is gone say so in one line.
 
     Args:
         rank: this one.
@@ -66,13 +71,11 @@ class FailureReporter:
 
     def report(self, error: BaseException) -> None:
         if self._is_first():
-            text = "".join(traceback.format_exception(error))
-            told = self._write(f"\nverl_hpc: {self._who} failed in {self.stage}:\n{text}")
+            told = self._write(f"\nverl_hpc: {self._who} failed in {self.stage}: {_told(error)}")
             self.keep(error)
         else:
-            summary = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             told = self._write(
-                f"verl_hpc: {self._who} ended after another rank failed ({summary[:200]})\n"
+                f"verl_hpc: {self._who} ended after another rank failed ({_summary(error)[:200]})\n"
             )
             # Aborting ends the first rank, too, which may be in the middle of its report.
             time.sleep(_GRACE_S)
@@ -94,10 +97,30 @@ class FailureReporter:
             sys.stdout.flush()
         try:
             # One write, so that the lines of two ranks do not mix.
-            os.write(sys.stderr.fileno(), text.encode(errors="replace"))
+            os.write(sys.stderr.fileno(), stamped(text).encode(errors="replace"))
         except (OSError, ValueError):
             return False
         return True
+
+
+def _summary(error: BaseException) -> str:
+    """The exception and the first line of its message."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def _told(error: BaseException) -> str:
+    """The cause, and the calls below it."""
+    if isinstance(error, VerlHpcError):
+        return _cut(f"{type(error).__name__}: {error}\n")
+    return _cut(f"{_summary(error)}\n{''.join(traceback.format_exception(error))}")
+
+
+def _cut(text: str) -> str:
+    """A text that a log can hold: without its middle if it has no end."""
+    left_out = len(text) - 2 * _HALF
+    if left_out <= 0:
+        return text
+    return f"{text[:_HALF]}\n... {left_out:,} characters are left out ...\n{text[-_HALF:]}"
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from verl_hpc.cluster.stacks import stack_file
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.log_lines import stamped
 
 _RUNNING, _TOLD, _DONE = range(3)
 _SIZE = 256
@@ -117,7 +118,7 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
             f"\nverl_hpc: rank {environment.launcher_rank()} on {socket.gethostname()} failed in "
         )
         text += f"{note.stage}: {_how(code)}\n"
-        os.write(2, text.encode(errors="replace") + _crash(run_directory))
+        os.write(2, stamped(text).encode(errors="replace") + _crash(run_directory))
     os._exit(_status(code, note.state))
 
 

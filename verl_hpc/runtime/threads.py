@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 
+from verl_hpc.cluster.verdict import listed
+
 _GRACE_S = 10.0
 
 
@@ -19,8 +21,8 @@ def end_within(status: int, grace_s: float = _GRACE_S) -> None:
     def end() -> None:
         time.sleep(grace_s)
         left = [t.name for t in threading.enumerate() if not t.daemon and t.is_alive()]
-        names = ", ".join(name for name in left if name != threading.main_thread().name)
-        text = f"verl_hpc: done; threads that still run are ended: {names or 'none of Python'}\n"
+        names = [name for name in left if name != threading.main_thread().name]
+        text = f"verl_hpc: done; threads that still run are ended: {listed(names)}\n"
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os.write(2, text.encode(errors="replace"))

@@ -121,7 +121,7 @@ def test_a_job_whose_rank_was_killed(tmp_path, attempt):
 
 
 def test_a_job_that_fails_before_it_can_tell(tmp_path, attempt):
-    lines = ["verl_hpc: rank 5 of 8 on n3 failed in all-reduce between n2 and n3:"]
+    lines = ["verl_hpc: rank 5 of 8 on n3 failed in between n2 and n3: OSError: no route"]
     lines += ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no route"]
     (attempt / "n3.log").write_text("".join(f"5: {line}\n" for line in lines))
     with pytest.raises(ClusterError, match=r"between n2 and n3: OSError: no route\. "):

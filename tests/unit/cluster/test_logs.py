@@ -41,6 +41,13 @@ def test_labels(line, rank, text):
     assert parse_line("n0", line) == Line("n0", rank, text)
 
 
+def test_times():
+    line = parse_line("n0", b"3: 2026-11-22T06:30:19 step 1\n")
+    assert line == Line("n0", 3, "step 1", "2026-11-22T06:30:19")
+    assert str(line) == "n0 3: 2026-11-22T06:30:19 step 1"
+    assert parse_line("n0", b"2026-11-22T06:30:19 srun\n").time == ""
+
+
 def test_a_line_as_it_is_shown():
     assert str(Line("n0", 3, "hello")) == "n0 3: hello"
     assert str(Line("n0", None, "srun: error")) == "n0: srun: error"

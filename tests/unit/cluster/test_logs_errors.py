@@ -64,7 +64,10 @@ def test_our_report_is_found_whole(attempt, reports, monkeypatch):
     failure = first_error(attempt)
     assert (failure.node, failure.rank, failure.num_others) == ("n1", 5, 0)
     assert "\n".join(failure.lines) == reports[5].strip()
-    assert failure.lines[0] == "verl_hpc: rank 5 of 8 on n1 failed in rollout to train:"
+    assert (
+        failure.lines[0]
+        == "verl_hpc: rank 5 of 8 on n1 failed in rollout to train: ValueError: first line"
+    )
     assert failure.lines[-1] == "third line"
 
 
@@ -79,6 +82,23 @@ def test_our_report_counts_more_than_a_traceback_that_was_logged_before(attempt,
     write(attempt, "n0", (0, TRACEBACK), (1, "on we go"))
     write(attempt, "n1", (5, reports[5]))
     assert first_error(attempt).rank == 5
+
+
+def test_of_two_reports_the_one_with_the_earlier_time(attempt):
+    report = "2026-11-22T06:30:{} verl_hpc: rank {} of 8 on {} failed in x: ValueError: bad"
+    write(attempt, "n0", (0, "verl_hpc: rank 0 of 8 on n0 failed in x: ValueError: no time"))
+    write(attempt, "n1", (2, report.format(19, 2, "n1")))
+    write(attempt, "n2", (5, report.format("07", 5, "n2")))
+    failure = first_error(attempt)
+    assert (failure.rank, failure.time, failure.num_others) == (5, "2026-11-22T06:30:07", 2)
+    assert failure.lines[0].startswith("verl_hpc: rank 5")
+
+
+def test_what_a_parent_says_of_a_rank_that_crashed(attempt):
+    text = "verl_hpc: rank 1 on n0 failed in reward: it was ended by SIGSEGV"
+    crash = 'Fatal Python error: Segmentation fault\n\n  File "reward.py", line 3 in score'
+    write(attempt, "n0", (0, "step 1"), (1, f"{text}\n{crash}"), (0, "verl_hpc: ended"))
+    assert "\n".join(first_error(attempt).lines) == f"{text}\n{crash}"
 
 
 def test_several_reports_are_counted(attempt, capfd):

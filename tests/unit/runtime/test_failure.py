@@ -1,6 +1,7 @@
 """What a failing rank says, and how it ends the job."""
 
 import itertools
+import re
 import sys
 from types import SimpleNamespace
 
@@ -52,11 +53,37 @@ def raised(error):
 
 
 def test_the_first_failure_is_told_in_full(capfd):
-    reporter().report(raised(TransferError("fragment 3 differs")))
+    reporter().report(raised(ValueError("fragment 3 differs\nfrom 2")))
     _, text = capfd.readouterr()
-    assert text.startswith("\nverl_hpc: rank 3 of 8 on node7 failed in rollout:\nTraceback")
-    assert "raise error" in text, "with the lines of the traceback"
-    assert text.endswith("TransferError: fragment 3 differs\n")
+    first, second, *calls = text.strip().splitlines()
+    cause = "ValueError: fragment 3 differs"
+    assert first == f"verl_hpc: rank 3 of 8 on node7 failed in rollout: {cause}"
+    assert second.startswith("Traceback")
+    assert any("raise error" in line for line in calls), "with the lines of the traceback"
+    assert calls[-2:] == [cause, "from 2"]
+
+
+def test_an_error_for_users_is_told_in_words(capfd):
+    reporter().report(raised(TransferError("fragment 3 differs\nfrom 2")))
+    _, text = capfd.readouterr()
+    start = "\nverl_hpc: rank 3 of 8 on node7 failed in rollout: "
+    assert text == f"{start}TransferError: fragment 3 differs\nfrom 2\n"
+
+
+def test_a_report_without_an_end_loses_its_middle(capfd):
+    reporter().report(raised(ValueError("x" * 5_000_000)))
+    _, text = capfd.readouterr()
+    assert len(text) < 70_000
+    assert "characters are left out ...\n" in text
+    assert text.startswith("\nverl_hpc: rank 3 of 8") and text.endswith("xxx\n")
+
+
+def test_a_report_in_a_log_of_ranks_has_the_time_on_each_line(capfd, monkeypatch):
+    monkeypatch.setenv("VERL_HPC_ATTEMPT", "/runs/run/job/attempts/0")
+    reporter().report(raised(ValueError("bad")))
+    lines = capfd.readouterr().err.strip().splitlines()
+    assert len(lines) > 4
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d ", line) for line in lines)
 
 
 def test_later_failures_are_told_in_one_line(capfd):

@@ -1,6 +1,7 @@
 """One rank in trouble ends the whole job, fast, and says what and where."""
 
 import os
+import re
 import socket
 import time
 
@@ -89,9 +90,20 @@ def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
     )
     tree["rollout"]["engine"] = "hf"
     changes = {"recipe": "grpo", "steps": 1, "checkpoint": {"every": 0}}
+    changes["metrics"] = {"terminal": "lines", "report": False}
     status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
     assert status == 0, output
     assert output.count("verl_hpc: done; threads that still run are ended: judge, judge") == 2
+    stages = re.findall(r"^verl_hpc: \d+ s: (.*)$", output, re.MULTILINE)
+    assert stages == [
+        "start MPI and torch",
+        "import the engines",
+        "read model, data and reward",
+        "build actor",
+        "build rollout (hf)",
+        "restore",
+        "reshard",
+    ]
 
 
 def test_it_ends_within_seconds(tmp_path):

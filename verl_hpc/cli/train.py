@@ -20,6 +20,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
 from verl_hpc.runtime.log_lines import stamp_output
+from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals
 from verl_hpc.runtime.supervise import Note, supervised
 from verl_hpc.runtime.threads import end_within
@@ -55,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     with supervised(config.run_directory) as note:
         stamp_output()
+        if environment.launcher_rank() == 0:
+            announce("start MPI and torch", config.metrics.terminal)
         status = _train(config, arguments.bootstrap, signals, note)
     end_within(status)
     return status
@@ -74,6 +77,8 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
         note=note,
     ) as here:
         report_binding(here)
+        if here.world.rank == 0:
+            announce("import the engines", config.metrics.terminal)
         # Only now: libraries read the environment, which the session sets, when they are imported.
         from verl_hpc.trainer.train import train
 

@@ -18,6 +18,8 @@ from verl_hpc.config.regular_file import read_regular
 
 SAVING = "save_checkpoint"
 """The operator that writes a checkpoint."""
+TESTING = "testing"
+"""The operator that evaluates: at step 0, too."""
 SHORTEST_PATIENCE_S = 120.0
 START_PATIENCE_S = 900.0
 """Engines are built, and kernels compiled, before the first step is done."""
@@ -137,9 +139,11 @@ def conclude(sight: Sight, answer: Answer) -> State:
     """The state, from files and from what Slurm answered about `sight.asks()`."""
     beat = sight.beat
     if beat is not None and sight.is_alive:
+        if beat.step == 0 and beat.operator != TESTING:
+            return State("starting", f"{beat.operator} ({sight.silent_s:.0f} s)")
         return State("saving" if beat.operator == SAVING else "running", beat.operator)
     asked = {job: answer.jobs[job] for job in sight.asks() if job in answer.jobs}
-    if (found := _in_queue(beat, asked)) is not None:
+    if (found := _in_queue(beat, asked, sight.now)) is not None:
         return found
     if beat is None:
         return _never_seen(sight, asked)
@@ -148,18 +152,27 @@ def conclude(sight: Sight, answer: Answer) -> State:
     return _silent(sight, beat, asked.get(beat.job_id or ""))
 
 
-def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob]) -> State | None:
+def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob], now: float) -> State | None:
     for job_id, job in jobs.items():
         if job.state not in ACTIVE:
             continue
         if beat is None or job_id != beat.job_id or _started_after(job, beat):
-            return State("starting", f"job {job_id} is {job.state}", job)
+            return State("starting", f"job {job_id} is {job.state}{_since(job, now)}", job)
         if beat.outcome is None:
             return State("no heartbeat", f"in {beat.operator}; job {job_id} is {job.state}", job)
     for job_id, job in jobs.items():
         if job.state in WAITING:
             return State("queued", f"job {job_id}", job)
     return None
+
+
+def _since(job: QueuedJob, now: float) -> str:
+    """How long ago Slurm started the job, in words; nothing where it does not say."""
+    try:
+        seconds = now - datetime.fromisoformat(job.start).timestamp()
+    except ValueError:
+        return ""
+    return f" ({max(seconds, 0.0):.0f} s)"
 
 
 def _started_after(job: QueuedJob, beat: Beat) -> bool:

@@ -34,6 +34,7 @@ from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
+from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.evaluate import evaluate
@@ -107,9 +108,9 @@ def _train(
         session.enter(stage)
         if heartbeat is not None:
             heartbeat.beat(stage, 0)
+            announce(stage, config.metrics.terminal)
 
-    enter("build engines")
-    workers = build_workers(session, config)
+    workers = build_workers(session, config, enter)
     workers.lock = lock
     resume_collection()
     signals.listen()
@@ -405,6 +406,8 @@ class _Run:
         self.records.stage(name)
         if self.heartbeat is not None:
             self.heartbeat.beat(name, self._step_now)
+            if self._step_now == 0:
+                announce(name, self.config.metrics.terminal)
         self._stages.enter_context(self.timers(name))
 
     def _evaluates_at_start(self, progress: Progress) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,20 +109,29 @@ class Workers:
         return tensor
 
 
-def build_workers(session: Session, config: RunConfig) -> Workers:
+def build_workers(
+    session: Session, config: RunConfig, enter: Callable[[str], object] | None = None
+) -> Workers:
     """Build everything a recipe needs; every rank calls it.
+
+    Args:
+        session: of this rank.
+        config: of the run.
+        enter: told what begins, instead of the session alone.
 
     Raises:
         ConfigError, ModelError, DataError, RewardError: on every rank alike, before any engine is
             built, where the configuration, the model, the data or the reward do not work.
     """
-    together = session.control.together
+    together, enter = session.control.together, enter or session.enter
+    enter("read model, data and reward")
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
     generates = config.recipe != "sft" or config.evaluation.every > 0
     reward = together(lambda: get_reward_function(config.reward)) if generates else None
     problems = open_problems(session, config)
+    enter("build actor")
     start_model_parallel(layouts.train, config.seed)
     workers = Workers(
         session,
@@ -136,8 +146,10 @@ def build_workers(session: Session, config: RunConfig) -> Workers:
         reward=reward,
     )
     if config.recipe == "ppo":
+        enter("build critic")
         workers.critic = _build_critic(session, config, weights, layouts)
     if generates:
+        enter(f"build rollout ({config.rollout.engine})")
         engines = [engine for engine in (workers.actor, workers.critic) if engine is not None]
         with device_to_itself(engines, config):
             workers.rollout = _build_rollout(session, config, weights, layouts)

@@ -52,6 +52,17 @@ def test_a_run_under_way(run, operator, name):
     assert not state(run, NOW + 5).is_over
 
 
+@pytest.mark.parametrize("operator", ["build rollout (vllm)", "reshard"])
+def test_a_run_before_its_first_step(run, operator):
+    beat(run, operator, step=0, at=NOW)
+    assert state(run, NOW + 14) == State("starting", f"{operator} (14 s)")
+
+
+def test_a_run_that_evaluates_before_its_first_step(run):
+    beat(run, "testing", step=0, at=NOW)
+    assert state(run, NOW + 14) == State("running", "testing")
+
+
 def test_a_fresh_heartbeat_leaves_no_question_for_slurm(run):
     beat(run, at=NOW)
     assert look(run, NOW + 5).asks() == ()
@@ -110,7 +121,7 @@ def test_a_job_that_runs_again_and_has_not_spoken_yet(run):
     beat(run, at=NOW)
     start = datetime.fromtimestamp(NOW + 4000).isoformat()  # noqa: DTZ006 (as Slurm writes it)
     found = state(run, NOW + 5000, j4711=QueuedJob("RUNNING", start=start))
-    assert (found.name, found.detail) == ("starting", "job 4711 is RUNNING")
+    assert (found.name, found.detail) == ("starting", "job 4711 is RUNNING (1000 s)")
 
 
 def test_a_process_of_this_machine_that_is_gone(run, monkeypatch):

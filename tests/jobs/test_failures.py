@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,25 @@ def test_a_killed_rank_ends_the_job(tmp_path):
     status, _, seconds = timed(process, timeout=60)
     assert status != 0
     assert seconds < 30
+
+
+def test_shared_memory_of_killed_ranks_is_given_back(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os\n"
+        "from verl_hpc.runtime.mpi import start_mpi\n"
+        "world = start_mpi(60).COMM_WORLD\n"
+        "for line in open('/proc/self/maps'):\n"
+        "    if '/dev/shm/mpich_shm_' in line:\n"
+        "        print('SEGMENT', line.split()[5], flush=True)\n"
+        "world.Barrier()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    status, output = finish(start(2, [script]))
+    assert status != 0
+    segments = {line.split()[1] for line in output.splitlines() if line.startswith("SEGMENT")}
+    assert segments
+    assert [name for name in segments if Path(name).exists()] == []
 
 
 @pytest.mark.parametrize("what", ["barrier()", "split(here.world.rank)"])

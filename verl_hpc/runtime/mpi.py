@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 0.02
 _STDERR = 2
+_MAPS = Path("/proc/self/maps")
+_SEGMENT = "/dev/shm/mpich_shm_"  # noqa: S108 (a name that is read, not made)
 _started: list[Callable[[], None]] = []
 """Ends of threads."""
 
@@ -49,6 +52,8 @@ def start_mpi(timeout_s: float) -> ModuleType:
         environment.choose_mpi_network(MPI.Get_library_version())
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=_STDERR)
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        MPI.COMM_WORLD.Barrier()
+        _unlink_segments()
         faulthandler.cancel_dump_traceback_later()
     if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
         raise LaunchError(
@@ -58,6 +63,17 @@ def start_mpi(timeout_s: float) -> ModuleType:
     if not _started and MPI.COMM_WORLD.size > 1:
         _start_progress(MPI.COMM_WORLD)
     return MPI
+
+
+def _unlink_segments() -> None:
+    """Take away the names of MPICH's shared memory once every rank has it open.
+
+    The memory then goes with the last rank, also where all are killed.
+    """
+    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+        name = line.split(maxsplit=5)[-1]
+        if name.startswith(_SEGMENT):
+            Path(name).unlink(missing_ok=True)
 
 
 def _start_progress(world: MPI.Comm) -> None:

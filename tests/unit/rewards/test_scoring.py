@@ -272,7 +272,8 @@ def test_rows_that_cannot_be_scored_at_all_end_the_run_in_any_case(on_error):
 
 def test_a_hard_answer_is_wrong_even_where_the_limit_is_short():
     config = RewardConfig(function="math", timeout_s=0.3)
-    (score,) = score_responses(
-        get_reward_function(config), [request(r"\boxed{9^{9^{9^9}}}")], config
-    )
+    function = get_reward_function(config)
+    # What it imports at its first call may take longer.
+    function("math", r"\boxed{1}", "1", {})
+    (score,) = score_responses(function, [request(r"\boxed{9^{9^{9^9}}}")], config)
     assert score == Score(0.0)

@@ -12,6 +12,7 @@ import ctypes
 import faulthandler
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -66,8 +67,9 @@ class Note:
 def supervised(run_directory: Path) -> Iterator[Note]:
     """Go on in a child; this process waits for it, passes signals on, and never comes back.
 
-    Its status is the child's: 128 + N after signal N, and never 0 unless the body has ended. What
-    ends without a word is told on stderr, with the stacks of a crash where there are any.
+    It ends as the child does: with its status, which is never 0 unless the body has ended, or by
+    its signal. What ends without a word is told on stderr, with the stacks of a crash where there
+    are any.
 
     Args:
         run_directory: where a rank leaves its stacks.
@@ -119,18 +121,23 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
         )
         text += f"{note.stage}: {_how(code)}\n"
         os.write(2, stamped(text).encode(errors="replace") + _crash(run_directory))
-    os._exit(_status(code, note.state))
+    if code < 0:
+        _end_by(-code)
+    os._exit(code if note.state == _DONE else code or 1)
+
+
+def _end_by(number: int) -> NoReturn:
+    """A launcher tells a rank that was killed from one that failed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank's own is enough
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
 
 
 def _is_silent(code: int, state: int) -> bool:
     """Whether nobody has said yet why the rank is gone."""
     return state == _RUNNING or (code < 0 and state == _DONE)
-
-
-def _status(code: int, state: int) -> int:
-    if code < 0:
-        return 128 - code
-    return code if state == _DONE else code or 1
 
 
 def _how(code: int) -> str:

@@ -71,19 +71,26 @@ def write_config(path: Path, tree: dict) -> Path:
 
 
 def ranks_of(job: subprocess.Popen) -> list[int]:
-    """Process ids of a job's ranks, those that have Python running; not of their parents."""
-    found, above = [], set()
+    """Process ids of a job's ranks, those that have Python running, in the order of the ranks.
+
+    A rank's parent, which has the same command line, is none of them, nor are its helpers.
+    """
+    found = {}
     for directory in Path("/proc").iterdir():
         try:
             status = (directory / "status").read_text()
             environ = (directory / "environ").read_bytes()
+            command = (directory / "cmdline").read_bytes()
         except (OSError, ValueError):
             continue
         parents = _ancestors(int(directory.name)) if directory.name.isdigit() else ()
         if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
-            found.append(int(directory.name))
-            above.add(parents[0])
-    return sorted(set(found) - above)
+            number = int(environ.split(b"PMI_RANK=")[1].split(b"\0")[0])
+            found[int(directory.name)] = (number, parents[0], command)
+    top = {p: n for p, (n, parent, _) in found.items() if parent not in found}
+    below = {p: n for p, (n, parent, c) in found.items() if parent in top and found[parent][2] == c}
+    ranks = below or top
+    return sorted(ranks, key=ranks.__getitem__)
 
 
 def _ancestors(process: int) -> list[int]:

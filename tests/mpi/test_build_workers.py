@@ -60,3 +60,8 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         assert engine.host.away == frozenset()
         for name, weight in engine.weights.items():
             assert torch.equal(weight, weights[name])
+    assert workers.kernels == {
+        "training layers": "PyTorch (no GPU)",
+        "training attention": "scaled_dot_product_attention",
+        "rollout attention": "sdpa",
+    }

@@ -75,6 +75,7 @@ def test_options_of_vllm_reach_it(here, directory):
         config = engine._llm.llm_engine.vllm_config
         assert config.cache_config.enable_prefix_caching is False
         assert config.scheduler_config.max_num_batched_tokens == 300
+        assert engine.attention == "CPU_ATTN"
         load(here, engine, directory)
         assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
     finally:

@@ -72,6 +72,7 @@ class HfEngine:
         )
         ends = self._model.generation_config.eos_token_id
         self._ends = torch.tensor(ends if isinstance(ends, list) else [ends])
+        self.attention: str = self._model.config._attn_implementation
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:

@@ -65,6 +65,8 @@ class RolloutEngine(Protocol):
     dtype: torch.dtype
     replicas: tuple[tuple[int, ...], ...]
     """Ranks of every replica, in tensor-parallel order."""
+    attention: str
+    """Name of the kernel that computes attention."""
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:

@@ -103,6 +103,9 @@ class VllmEngine:
         client._finalizer.detach()
         self._core = client.engine_core
         worker = self._core.model_executor.driver_worker.worker
+        layers = self._llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+        backends = {x.attn_backend.get_name() for x in layers if hasattr(x, "attn_backend")}
+        self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
 

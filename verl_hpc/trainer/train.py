@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,7 +14,6 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from verl_hpc import __version__
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.cluster.heartbeat import Heartbeat
 from verl_hpc.cluster.ranks import FILE as RANKS
@@ -45,6 +43,7 @@ from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
 from verl_hpc.trainer.redistribute import redistribute
 from verl_hpc.trainer.state import START, Progress, checkpoint_root, restore, save
+from verl_hpc.trainer.versions import installed_versions
 from verl_hpc.trainer.workers import ROLLOUT, Workers, build_workers
 
 _logger = logging.getLogger(__name__)
@@ -439,9 +438,6 @@ def _facts(workers: Workers, result: Result) -> dict[str, Any]:
             f"{layouts.num_replicas}, {layouts.grouping}"
         ),
         **({"evaluation data": workers.problems.facts} if workers.problems.facts else {}),
-        "versions": {
-            "verl_hpc": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
+        **workers.kernels,
+        "versions": installed_versions(),
     }

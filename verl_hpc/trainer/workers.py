@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +14,14 @@ import torch.distributed as dist
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, open_weights
 from verl_hpc.cluster.run_lock import RunLock
+from verl_hpc.config.model import ModelConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.data.sources import Source
 from verl_hpc.engines.megatron.engine import MegatronEngine, Role
 from verl_hpc.engines.megatron.parallel import start_model_parallel
+from verl_hpc.engines.megatron.precision import describe_kernels
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import VALUE_HEAD
@@ -37,6 +40,8 @@ from verl_hpc.transfer.execute import Transfer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_logger = logging.getLogger(__name__)
 
 TRAIN = "train"
 """Placement: samples are dealt to data-parallel replicas of the training layout."""
@@ -83,6 +88,14 @@ class Workers:
     @property
     def rank(self) -> int:
         return self.session.world.rank
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """What computes layers and attention, in training and in generation."""
+        found = describe_kernels(self.config.model)
+        if self.rollout is not None:
+            found["rollout attention"] = self.rollout.attention
+        return found
 
     @property
     def groups(self) -> dict[str, tuple[tuple[int, ...], ...]]:
@@ -133,6 +146,7 @@ def build_workers(
     problems = open_problems(session, config)
     enter("build actor")
     start_model_parallel(layouts.train, config.seed)
+    _say_what_is_slow(session, config.model)
     workers = Workers(
         session,
         config,
@@ -163,6 +177,15 @@ def build_workers(
         target = kl.target if kl.controller == "adaptive" else None
         workers.kl = KlController(kl.coefficient, target, kl.horizon)
     return workers
+
+
+def _say_what_is_slow(session: Session, model: ModelConfig) -> None:
+    """A GPU without Transformer Engine computes the same, and is slower."""
+    layers = describe_kernels(model)["training layers"]
+    if session.world.rank == 0 and session.world.device != "cpu" and "PyTorch" in layers:
+        _logger.warning(
+            "layers are computed by %s; Transformer Engine's are faster (docs/gpu.md)", layers
+        )
 
 
 def _tokenizer_path(config: RunConfig, weights: Weights) -> str:

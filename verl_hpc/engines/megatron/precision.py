@@ -18,17 +18,36 @@ _HOW_TO_GET_TE = (
 
 def has_transformer_engine() -> bool:
     """Whether Transformer Engine's PyTorch part imports here, and Megatron-core can use it."""
-    if not torch.cuda.is_available() or importlib.util.find_spec("transformer_engine") is None:
-        return False
+    return why_no_transformer_engine() is None
+
+
+def why_no_transformer_engine() -> str | None:
+    """Why its layers cannot be used here; None if they can."""
+    if not torch.cuda.is_available():
+        return "no GPU"
+    if importlib.util.find_spec("transformer_engine") is None:
+        return "Transformer Engine is not installed"
     try:
         import transformer_engine.pytorch  # noqa: F401
-    except (ImportError, RuntimeError, OSError):
+    except (ImportError, RuntimeError, OSError) as error:
         # The bare meta package raises RuntimeError; a build for another CUDA, OSError.
-        return False
+        return f"Transformer Engine cannot be imported: {str(error).splitlines()[0]}"
     from megatron.core.extensions.transformer_engine import HAVE_TE
 
     # It is written against names of Transformer Engine that come and go between versions.
-    return bool(HAVE_TE)
+    return None if HAVE_TE else "Megatron-core cannot use this version of Transformer Engine"
+
+
+def describe_kernels(model: ModelConfig) -> dict[str, str]:
+    """What computes the layers and their attention in training, and why not the fused ones."""
+    if choose_backend(model) == "transformer_engine":
+        chosen = "chosen by Transformer Engine; NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 shows which"
+        return {"training layers": "Transformer Engine", "training attention": chosen}
+    why = why_no_transformer_engine() or f"model.dtype = {model.dtype}"
+    return {
+        "training layers": f"PyTorch ({why})",
+        "training attention": "scaled_dot_product_attention",
+    }
 
 
 def has_apex_gradient_fusion() -> bool:

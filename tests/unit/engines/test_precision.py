@@ -1,0 +1,90 @@
+"""Which kernels are used, and what is said of them; GPUs and Transformer Engine are stand-ins."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from verl_hpc.config.model import ModelConfig
+from verl_hpc.engines.megatron import precision
+from verl_hpc.trainer import versions, workers
+
+BF16 = ModelConfig(path="x")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """`machine(gpu=, installed=, usable=)` pretends to be one."""
+
+    def make(gpu=True, installed=True, usable=True, broken=None):
+        monkeypatch.setattr(precision.torch.cuda, "is_available", lambda: gpu)
+        monkeypatch.setattr(precision.importlib.util, "find_spec", lambda _: installed or None)
+        monkeypatch.setattr("megatron.core.extensions.transformer_engine.HAVE_TE", usable)
+        package = ModuleType("transformer_engine")
+        package.__path__ = []
+        monkeypatch.setitem(sys.modules, "transformer_engine", package)
+        module = None if broken else ModuleType("transformer_engine.pytorch")
+        monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", module)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "kind, why",
+    [
+        ({"gpu": False}, "no GPU"),
+        ({"installed": False}, "Transformer Engine is not installed"),
+        ({"broken": True}, "Transformer Engine cannot be imported: import of transformer_engine"),
+        ({"usable": False}, "Megatron-core cannot use this version of Transformer Engine"),
+    ],
+)
+def test_why_pytorchs_layers_are_used(machine, kind, why):
+    machine(**kind)
+    layers = precision.describe_kernels(BF16)["training layers"]
+    assert layers.startswith(f"PyTorch ({why}")
+    assert precision.choose_backend(BF16) == "local"
+
+
+def test_transformer_engine_where_it_can_be_used(machine):
+    machine()
+    assert precision.describe_kernels(BF16)["training layers"] == "Transformer Engine"
+    float32 = ModelConfig(path="x", dtype="float32")
+    assert (
+        precision.describe_kernels(float32)["training layers"] == "PyTorch (model.dtype = float32)"
+    )
+
+
+@pytest.mark.parametrize(
+    "kind, rank, device, said",
+    [
+        ({"usable": False}, 0, "cuda:0", ["layers are computed by PyTorch (Megatron-core cannot"]),
+        ({"usable": False}, 1, "cuda:1", []),
+        ({}, 0, "cuda:0", []),
+        ({"gpu": False}, 0, "cpu", []),
+    ],
+)
+def test_rank_0_says_that_a_gpu_goes_without(machine, monkeypatch, kind, rank, device, said):
+    machine(**kind)
+    heard = []
+    monkeypatch.setattr(workers._logger, "warning", lambda text, *a: heard.append(text % a))
+    session = SimpleNamespace(world=SimpleNamespace(rank=rank, device=device))
+    workers._say_what_is_slow(session, BF16)
+    assert len(heard) == len(said)
+    assert all(text.startswith(words) for text, words in zip(heard, said, strict=True))
+
+
+def test_versions_of_all_that_computes():
+    found = versions.installed_versions()
+    assert found["megatron-core"] == "0.16.1"
+    assert {"torch", "vllm", "transformers", "mpi4py"} <= set(found)
+    assert "transformer-engine" not in found
+
+
+def test_versions_of_a_gpu(monkeypatch):
+    cuda = versions.torch.cuda
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "nccl", SimpleNamespace(version=lambda: (2, 29, 3)), raising=False)
+    monkeypatch.setattr(cuda, "get_device_name", lambda: "H100")
+    found = versions.installed_versions()
+    assert (found["nccl"], found["gpu"]) == ("2.29.3", "H100")
+    assert "cuda" in found

@@ -79,7 +79,7 @@ class DataConfig(Section):
 
     train: SourceConfig
     evaluation: SourceConfig | None = None
-    """Held-out problems; needed where evaluation.every > 0."""
+    """Held-out problems; needed where evaluation.every > 0 or evaluation.at_start."""
     check: Literal["all", "drawn"] = "all"
     """When a row that cannot be used is an error: all reads every row of the files at start; drawn
     leaves it to the step that draws it."""
@@ -117,8 +117,14 @@ class EvaluationConfig(Section):
     """Greedy accuracy on held-out problems."""
 
     every: NonNegative = 0
-    """Steps between evaluations; 0 never evaluates."""
+    """Steps between evaluations, the last step's besides; 0 evaluates where at_start says so."""
     at_start: bool = False
+    """Evaluate what the run starts from, and what it ends with."""
     max_prompts: Positive | None = None
     stop_at: Finite | None = None
     """End the run when the mean score reaches this."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the run evaluates at all."""
+        return self.every > 0 or self.at_start

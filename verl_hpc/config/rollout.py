@@ -51,7 +51,8 @@ class RolloutConfig(Section):
     max_prompt_tokens: Positive = 512
     max_response_tokens: Positive = 512
     overlong_prompt: Literal["error", "drop", "truncate_left"] = "error"
-    """What to do with a prompt longer than max_prompt_tokens."""
+    """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained on;
+    in an evaluation it counts as wrong."""
     stop: list[str] = []
     """Strings that end a response, besides the end-of-sequence token."""
     on_interrupt: Literal["drop", "keep"] = "drop"

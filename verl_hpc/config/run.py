@@ -87,8 +87,9 @@ class RunConfig(Section):
                 f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: "
                 f"{self.recipe}; ppo takes gae, grpo takes grpo"
             )
-        if self.evaluation.every and self.data.evaluation is None:
-            raise ValueError("evaluation.every > 0 needs data.evaluation")
+        if self.evaluation.wanted and self.data.evaluation is None:
+            setting = "every > 0" if self.evaluation.every else "at_start"
+            raise ValueError(f"evaluation.{setting} needs data.evaluation")
         if self.evaluation.stop_at is not None and not self.evaluation.every:
             raise ValueError("evaluation.stop_at needs evaluation.every > 0")
         if self.recipe == "grpo" and self.rollout.num_samples < 2:

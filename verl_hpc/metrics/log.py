@@ -38,7 +38,8 @@ class MetricsLog:
                 work that is done again, and go. None starts over.
         """
         path = run_directory / FILE_NAME
-        _keep(path, -1 if resumed_from is None else resumed_from)
+        self.last_step = _keep(path, -1 if resumed_from is None else resumed_from)
+        """The newest step that has a line, -1 if none has."""
         self._file = path.open("a", encoding="ascii")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -49,6 +50,7 @@ class MetricsLog:
             row |= dict.fromkeys(not_finite) | {"not_finite": not_finite}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
+        self.last_step = step
 
     def close(self) -> None:
         self._file.close()
@@ -81,13 +83,20 @@ def _rows(path: Path) -> Iterator[Row]:
                 continue
 
 
-def _keep(path: Path, last_step: int) -> None:
-    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed."""
+def _keep(path: Path, last_step: int) -> int:
+    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed.
+
+    Returns:
+        The newest step that is left, -1 if none is.
+    """
+    newest = -1
     part = path.with_suffix(".part")
     with part.open("w", encoding="ascii") as file:
         for row in _rows(path) if path.exists() else ():
             if row["step"] <= last_step:
                 file.write(json.dumps(row) + "\n")
+                newest = max(newest, row["step"])
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    return newest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.operators.generate import Prompts, respond
 from verl_hpc.trainer.operators.score import score
@@ -12,7 +14,8 @@ def evaluate(workers: Workers, step: int) -> dict[str, float]:
     """Mean score on the evaluation problems, and the share that scored 1 or more, with the weights
     that the rollout engine has.
 
-    Every rank calls it.
+    A prompt that rollout.overlong_prompt drops scores 0: a smaller max_prompt_tokens must not look
+    like a better model. Every rank calls it.
     """
     source = workers.evaluation_source
     assert source is not None
@@ -20,9 +23,15 @@ def evaluate(workers: Workers, step: int) -> dict[str, float]:
     prompts = Prompts(step, range(min(limit, len(source))))
     sampling = Sampling.greedy(workers.config.rollout)
     scores = score(workers, respond(workers, source, prompts, 1, sampling, "evaluation"))
+    return held_out_metrics(scores.values, len(prompts.rows))
+
+
+def held_out_metrics(scores: Sequence[float], num_prompts: int) -> dict[str, float]:
+    """Metrics of the scores of those of `num_prompts` problems that were answered."""
     return {
-        "val/score/mean": sum(scores.values) / len(scores.values),
+        "val/score/mean": sum(scores) / num_prompts,
         # Some rewards give part of a point for an answer that is nearly right.
-        "val/accuracy": sum(v >= 1.0 for v in scores.values) / len(scores.values),
-        "val/num_prompts": float(len(scores.values)),
+        "val/accuracy": sum(v >= 1.0 for v in scores) / num_prompts,
+        "val/num_prompts": float(num_prompts),
+        "val/num_dropped": float(num_prompts - len(scores)),
     }

@@ -190,6 +190,11 @@ class _Records:
     sinks: Sinks | None = None
     report: bool = False
 
+    @property
+    def last_step(self) -> int:
+        """The newest step that has a line, -1 if none has."""
+        return self.log.last_step if self.log is not None else -1
+
     def stage(self, name: str) -> None:
         if self.sinks is not None:
             self.sinks.stage(name)
@@ -240,6 +245,10 @@ class _Run:
         self.stop = workers.stop = stop
         self._droppable = False
         self._step_now = 0
+        self._saved = 0
+        """The newest step with a checkpoint."""
+        self._rollout_has: int | None = None
+        """The step whose weights the rollout engine has."""
         self._stages = ExitStack()
         ranks = {label: tuple(r for g in gs for r in g) for label, gs in workers.groups.items()}
         self.pipeline = RECIPES[self.config.recipe](workers).compile(ranks)
@@ -251,38 +260,43 @@ class _Run:
             (self.config.run_directory / "flow.txt").write_text(picture, encoding="utf-8")
 
     def to_the_end(self, progress: Progress) -> Result:
-        """Every step that is left, and a last save."""
-        generates = self.config.recipe != "sft"
-        metrics: dict[str, float] = {}
-        if generates or self._evaluates_at_start(progress):
-            metrics |= self._reshard()
-        if self._evaluates_at_start(progress):
-            metrics |= self._evaluate(0)
-            self._record(0, metrics)
-        saved, outcome = progress.step, self._outcome(progress, {}, Wish.GO_ON)
+        """Every step that is left, and a last save.
+
+        A step is saved before its weights go to the rollout engine, and they go there only where
+        somebody generates with them: an evaluation, and the next step.
+        """
+        owed: dict[str, float] = {}
+        if self._evaluation_is_owed(progress.step):
+            owed = self._evaluate(progress.step)
+            self._record(progress.step, dict(owed))
+        self._saved = progress.step
+        outcome = self._outcome(progress, owed if progress.step else {}, Wish.GO_ON)
         while not outcome:
             self._step_now = step = progress.step + 1
             try:
                 progress, metrics = self._step(step, progress)
             except StepDropped:
                 self._droppable = False
-                if progress.step > saved:
-                    saved = self._save(progress, saved)
-                if saved == progress.step:
-                    self._keep_responses(saved)
+                self._save(progress)
+                if self._saved == progress.step:
+                    self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
             wish = self.stop.agree(step)
-            due = self._due(self.config.evaluation.every, step) and not wish.at_once
-            if generates or due:
-                metrics |= self._reshard()
-            if due:
-                metrics |= self._evaluate(step)
-            outcome = self._outcome(progress, metrics, wish)
-            if outcome or wish is Wish.SAVE or self._due(self.config.checkpoint.every, step):
-                saved = self._save(progress, saved)
+            every = self.config.checkpoint.every
+            if (
+                wish is Wish.SAVE
+                or (every and step % every == 0)
+                or self._outcome(progress, {}, wish)
+            ):
+                self._save(progress)
             if wish is Wish.SAVE:
                 self.stop.honoured(wish)
+            if self._evaluation_is_due(step) and not wish.at_once:
+                metrics |= self._evaluate(step)
+            outcome = self._outcome(progress, metrics, wish)
+            if outcome == "goal reached":
+                self._save(progress)
             self._record(step, metrics)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
@@ -305,6 +319,8 @@ class _Run:
         return None
 
     def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
+        generates = self.config.recipe != "sft"
+        metrics = self._weights_to_rollout(progress.step) if generates else {}
         begin, self._droppable = time.monotonic(), True
         rows, position = self.workers.order.take(progress.position, self.config.batch.size)
         warming = self.warmup is not None and step <= self.config.critic.warmup_steps
@@ -321,7 +337,8 @@ class _Run:
             limit = self.config.rollout.max_prompt_tokens
             text = "step %s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
             _logger.warning(text, step, dropped, len(rows), limit)
-        return Progress(step, position), step_metrics(values) | {DROPPED: float(dropped)}
+        metrics |= step_metrics(values) | {DROPPED: float(dropped)}
+        return Progress(step, position), metrics
 
     def _move(self, move: Move, values: Mapping[str, Any]) -> dict[str, Any]:
         """Redistribute columns from one placement to another."""
@@ -340,17 +357,27 @@ class _Run:
             )
         return moved
 
-    def _reshard(self) -> dict[str, float]:
+    def _weights_to_rollout(self, step: int) -> dict[str, float]:
+        """Reshard, unless the rollout engine has this step's weights already."""
+        if self._rollout_has == step:
+            return {}
         self._enter("reshard")
         assert self.workers.sync is not None
-        return self.workers.sync.to_generation()
+        metrics = self.workers.sync.to_generation()
+        self._rollout_has = step
+        return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
+        metrics = self._weights_to_rollout(step)
         self._enter("testing")
-        return evaluate(self.workers, step)
+        return metrics | evaluate(self.workers, step)
 
-    def _save(self, progress: Progress, saved: int) -> int:
+    def _save(self, progress: Progress) -> None:
+        """Unless the step is saved already; the rollout engine gives up its weights."""
+        if progress.step <= self._saved:
+            return
         self._enter("save_checkpoint")
+        self._rollout_has = None
         begin = time.monotonic()
         try:
             save(self.workers, progress)
@@ -361,11 +388,9 @@ class _Run:
                 _logger.warning(
                     "going on without a checkpoint of step %s: %s", progress.step, error
                 )
-            return saved
+            return
         self.stop.took(save=time.monotonic() - begin)
-        if self.workers.sync is not None and self.config.recipe != "sft":
-            self.workers.sync.to_generation()
-        return progress.step
+        self._saved = progress.step
 
     def _keep_responses(self, saved: int) -> None:
         """Beside the step whose weights they are of; without one there is nothing to go on from."""
@@ -409,12 +434,17 @@ class _Run:
                 announce(name, self.config.metrics.terminal)
         self._stages.enter_context(self.timers(name))
 
-    def _evaluates_at_start(self, progress: Progress) -> bool:
-        return progress.step == 0 and self.config.evaluation.at_start
+    def _evaluation_is_due(self, step: int) -> bool:
+        settings = self.config.evaluation
+        is_due = settings.every > 0 and step % settings.every == 0
+        return is_due or (settings.wanted and step == self.config.steps)
 
-    @staticmethod
-    def _due(every: int, step: int) -> bool:
-        return every > 0 and step % every == 0
+    def _evaluation_is_owed(self, step: int) -> bool:
+        """Before the first step; or that of a saved step which a run did not live to finish."""
+        if step == 0:
+            return self.config.evaluation.at_start
+        recorded = self.workers.session.control.broadcast(self.records.last_step)
+        return self._evaluation_is_due(step) and recorded < step
 
 
 def _facts(workers: Workers, result: Result) -> dict[str, Any]:

@@ -39,7 +39,10 @@ def test_a_chosen_estimator_keeps_its_settings():
 
 def test_evaluation_needs_problems():
     refused(["evaluation.every > 0 needs data.evaluation"], evaluation__every=5)
+    refused(["evaluation.at_start needs data.evaluation"], evaluation__at_start=True)
     assert parse(evaluation__every=5, data__evaluation=EVALUATION).evaluation.every == 5
+    assert parse(evaluation__at_start=True, data__evaluation=EVALUATION).evaluation.wanted
+    assert not parse(data__evaluation=EVALUATION).evaluation.wanted
 
 
 def test_stopping_at_a_score_needs_evaluation():

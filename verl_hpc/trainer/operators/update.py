@@ -163,6 +163,8 @@ def imitate(workers: Workers, samples: Samples, sequences: Columns) -> Metrics:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
         return batch.aggregation(-log_probs, mask), {}
 
+    if workers.sync is not None:  # an evaluation may have had the memory
+        workers.sync.to_training()
     metrics = _optimise(workers, workers.actor, samples, sequences, loss)
     renamed = {"loss": "sft/loss", "grad_norm": "actor/grad_norm", "lr": "actor/lr"}
     return {renamed[name]: value for name, value in metrics.items()}

@@ -1,0 +1,111 @@
+"""What whole runs do between their steps: evaluate, save, reshard, and resume."""
+
+import json
+
+import pytest
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.trainer.sync import WeightSync
+from verl_hpc.trainer.train import train
+
+pytestmark = pytest.mark.world(2)
+
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def tree(here, tiny_model, shared_directory, request):
+    reward = shared_directory / "one.py"
+    if here.world.rank == 0:
+        reward.write_text(REWARD)
+    here.control.barrier()
+    task = {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}
+    return {
+        "name": "".join(c if c.isalnum() else "-" for c in request.node.name),
+        "recipe": "grpo",
+        "steps": 3,
+        "directory": str(shared_directory / "between"),
+        "model": {"path": str(tiny_model()), "dtype": "float32"},
+        "optimizer": {"lr": 1e-4},
+        "batch": {"size": 2},
+        "rollout": {
+            "engine": "hf",
+            "num_samples": 2,
+            "max_prompt_tokens": 200,
+            "max_response_tokens": 4,
+        },
+        "data": {"train": task, "evaluation": task | {"size": 4, "seed": 1000}},
+        "reward": {"function": f"{reward}:compute_score"},
+        "metrics": {"terminal": "off", "report": False},
+    }
+
+
+@pytest.fixture
+def reshards(monkeypatch):
+    """One entry for every time that weights went to the rollout engine."""
+    calls, original = [], WeightSync.to_generation
+
+    def counted(self):
+        calls.append(1)
+        return original(self)
+
+    monkeypatch.setattr(WeightSync, "to_generation", counted)
+    return calls
+
+
+def run(here, tree):
+    """Rows of metrics.jsonl that a run leaves."""
+    config = parse_config(tree)
+    result = train(here, config)
+    here.control.barrier()
+    rows = (config.run_directory / "metrics.jsonl").read_text().splitlines()
+    return result, [json.loads(row) for row in rows]
+
+
+def evaluated(rows):
+    return [row["step"] for row in rows if "val/score/mean" in row]
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_weights_go_to_generation_once_a_step_and_for_nobody_never(here, tree, reshards, every):
+    result, rows = run(here, tree | {"checkpoint": {"every": every}})
+    assert result.outcome == "finished"
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert len(reshards) == 3
+    assert all(row["reshard/received_bytes"] >= 0 for row in rows)
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_an_evaluation_shares_the_weights_with_the_step_after_it(here, tree, reshards, every):
+    """Four versions of the weights generate: three for steps, the last for the last evaluation."""
+    changes = {"checkpoint": {"every": every}, "evaluation": {"every": 2, "at_start": True}}
+    _, rows = run(here, tree | changes)
+    assert evaluated(rows) == [0, 2, 3]
+    assert len(reshards) == 4
+
+
+def test_the_last_step_is_evaluated_whatever_divides_it(here, tree):
+    _, rows = run(here, tree | {"steps": 1, "evaluation": {"every": 20}})
+    assert evaluated(rows) == [1]
+    _, rows = run(here, tree | {"steps": 1, "name": "start", "evaluation": {"at_start": True}})
+    assert evaluated(rows) == [0, 1]
+
+
+def test_sft_is_evaluated_before_and_after(here, tree, reshards):
+    changes = {"recipe": "sft"}
+    _, rows = run(here, tree | changes | {"evaluation": {"at_start": True}})
+    assert evaluated(rows) == [0, 3]
+    assert len(reshards) == 2
+
+
+def test_sft_goes_on_after_an_evaluation_that_had_its_memory(here, tree):
+    offload = dict.fromkeys(("parameters", "gradients", "optimizer"), True)
+    changes = {"recipe": "sft", "offload": offload, "evaluation": {"every": 1}}
+    _, lent = run(here, tree | changes)
+    assert evaluated(lent) == [1, 2, 3]
+    _, kept = run(here, tree | {"recipe": "sft", "name": "kept"})
+    assert [row["sft/loss"] for row in lent] == [row["sft/loss"] for row in kept]
+

@@ -109,3 +109,9 @@ def test_sft_goes_on_after_an_evaluation_that_had_its_memory(here, tree):
     _, kept = run(here, tree | {"recipe": "sft", "name": "kept"})
     assert [row["sft/loss"] for row in lent] == [row["sft/loss"] for row in kept]
 
+
+@pytest.mark.parametrize("filters", [{"top_p": 0.8}, {"top_k": 9, "repetition_penalty": 1.3}])
+def test_a_run_with_filters_compares_the_engines_all_the_same(here, tree, filters):
+    rollout = tree["rollout"] | {"temperature": 0.7} | filters
+    _, rows = run(here, tree | {"steps": 1, "rollout": rollout})
+    assert 0 < rows[0]["training/rollout_probs_diff_max"] < 1e-4

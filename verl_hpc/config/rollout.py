@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.config.base import Integer, Number, Positive, PositiveFinite, Section
+from verl_hpc.config.base import Fraction, Integer, Number, Positive, PositiveFinite, Section
 from verl_hpc.config.vllm_options import refuse_owned
 
 
@@ -17,6 +17,7 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
+_HOTTEST_VLLM = 2.0
 Temperature = Annotated[Number, Field(ge=0.0, le=100.0), AfterValidator(_greedy_or_warm)]
 
 
@@ -26,9 +27,14 @@ class VerifyConfig(Section):
     checksums: bool = True
     """Compare a checksum of every received region with the sender's."""
     probe: bool = True
-    """Compare log-probs of sampled tokens with the trainer's, every step."""
+    """Compare log-probs of sampled tokens with the trainer's, every step: how far apart the two
+    engines compute."""
     probe_tolerance: PositiveFinite | None = None
-    """Largest mean |difference| of log-probs; null takes 1e-4 for float32, 0.1 for bfloat16."""
+    """Largest mean |difference| of log-probs; null takes 1e-4 where both engines compute in
+    float32, 0.1 where one does in bfloat16, 0.3 where the trainer does in FP8."""
+    on_mismatch: Literal["stop", "warn"] = "stop"
+    """What a larger difference does: ends the run before it trains on the responses, or is told in
+    the log. `checksums` say whether weights are wrong; this only how far apart engines are."""
 
 
 class RolloutConfig(Section):
@@ -44,15 +50,22 @@ class RolloutConfig(Section):
     num_samples: Annotated[Positive, Field(le=100_000)] = 1
     """Responses per prompt."""
     temperature: Temperature = 1.0
-    """0 decodes greedily; from 0.01 to 100 otherwise."""
+    """0 decodes greedily; from 0.01 to 100 otherwise, to 2 with vLLM."""
     top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
+    """Below 1: only the likeliest tokens that have this much probability together. What filters
+    choose tokens from is not the policy: the ratio, the KL and the probe are of the unfiltered
+    distribution."""
     top_k: Annotated[Integer, Field(ge=-1, le=2**31 - 1)] = -1
-    """-1 keeps the whole vocabulary."""
+    """Only so many of the likeliest tokens; -1 keeps the whole vocabulary."""
+    min_p: Fraction = 0.0
+    """Only tokens with at least this share of the likeliest one's probability; 0 keeps all."""
+    repetition_penalty: PositiveFinite = 1.0
+    """Above 1, tokens of the prompt and of the response so far become less likely."""
     max_prompt_tokens: Positive = 512
     max_response_tokens: Positive = 512
     overlong_prompt: Literal["error", "drop", "truncate_left"] = "error"
-    """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained on;
-    in an evaluation it counts as wrong."""
+    """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained
+    on; in an evaluation it counts as wrong."""
     stop: list[str] = []
     """Strings that end a response, besides the end-of-sequence token."""
     on_interrupt: Literal["drop", "keep"] = "drop"
@@ -74,5 +87,20 @@ class RolloutConfig(Section):
     def _options_are_the_engines(self) -> RolloutConfig:
         if self.engine_options and self.engine != "vllm":
             raise ValueError("engine_options needs engine: vllm")
+        if self.engine == "vllm" and self.temperature > _HOTTEST_VLLM:
+            raise ValueError(
+                f"temperature = {self.temperature:g}: vLLM samples up to {_HOTTEST_VLLM:g}; lower "
+                "it, or choose engine: hf"
+            )
         refuse_owned(self.engine_options)
         return self
+
+    @property
+    def filters(self) -> dict[str, float]:
+        """Settings in force that make tokens come from another distribution than the policy's."""
+        neutral = {"top_p": (1.0,), "top_k": (-1, 0), "min_p": (0.0,), "repetition_penalty": (1.0,)}
+        return {
+            name: getattr(self, name)
+            for name, values in neutral.items()
+            if getattr(self, name) not in values
+        }

@@ -99,6 +99,12 @@ class RunConfig(Section):
             )
         if self.recipe != "sft" and self.rollout.temperature == 0.0:
             raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+        if self.rollout.filters and self.algorithm.old_log_probs == "rollout":
+            filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
+            raise ValueError(
+                f"algorithm.old_log_probs = rollout with {filters}: the rollout engine then has no "
+                "log-probs of the policy that is trained; choose recompute"
+            )
         samples = self.batch.size * (1 if self.recipe == "sft" else self.rollout.num_samples)
         if samples % self.batch.mini_batches:
             raise ValueError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
@@ -16,6 +16,18 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.runtime.world import World
+
+
+def _end_tokens(model: str, tokenizer: str) -> list[int]:
+    """Tokens that end a response, as vLLM takes them: the tokenizer's, and those of
+    generation_config.json, or of config.json where there is none."""
+    try:
+        named = GenerationConfig.from_pretrained(model).eos_token_id
+    except OSError:
+        named = AutoConfig.from_pretrained(model).eos_token_id
+    ends = named if isinstance(named, list) else [named]
+    own = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True).eos_token_id
+    return sorted({end for end in [own, *ends] if end is not None})
 
 
 def hf_shard_map(arch: Architecture, ranks: Sequence[int], dtype: str) -> ShardMap:
@@ -47,7 +59,7 @@ class HfEngine:
         dtype: str,
         seed: int = 0,
     ) -> None:
-        del seed, tokenizer
+        del seed
         if len(replicas[0]) != 1:
             raise ConfigError(
                 f"rollout.tensor_parallel = {len(replicas[0])} with rollout.engine = hf; it has "
@@ -70,8 +82,8 @@ class HfEngine:
             .to(self._device)
             .eval()
         )
-        ends = self._model.generation_config.eos_token_id
-        self._ends = torch.tensor(ends if isinstance(ends, list) else [ends])
+        self._ends = torch.tensor(_end_tokens(model, tokenizer))
+        self._filtered = bool(config.filters)
         self.attention: str = self._model.config._attn_implementation
 
     @property
@@ -101,8 +113,12 @@ class HfEngine:
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
         sampled = sampling.temperature > 0
-        choices = {"temperature": sampling.temperature, "top_p": sampling.top_p}
-        choices["top_k"] = max(sampling.top_k, 0)
+        choices = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": max(sampling.top_k, 0),
+            "min_p": sampling.min_p,
+        }
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)
@@ -112,16 +128,20 @@ class HfEngine:
                 max_new_tokens=sampling.max_tokens,
                 do_sample=sampled,
                 **(choices if sampled else {}),
+                repetition_penalty=sampling.repetition_penalty,
                 pad_token_id=pad,
+                eos_token_id=self._ends.tolist(),
                 return_dict_in_generate=True,
-                output_scores=True,
+                output_scores=not self._filtered,
+                output_logits=self._filtered,
             )
         new = output.sequences[:, width:]
+        per_token = output.logits if self._filtered else output.scores
         # Token by token: all of them at once would be the vocabulary's size larger.
         log_probs = torch.stack(
             [
                 scores.float().log_softmax(-1).gather(-1, token[:, None])[:, 0]
-                for scores, token in zip(output.scores, new.T, strict=True)
+                for scores, token in zip(per_token, new.T, strict=True)
             ],
             dim=1,
         )

@@ -20,6 +20,8 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
 
     @classmethod
@@ -29,6 +31,8 @@ class Sampling:
             config.temperature,
             config.top_p,
             config.top_k,
+            config.min_p,
+            config.repetition_penalty,
             tuple(config.stop),
         )
 
@@ -44,7 +48,9 @@ class Response:
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each token under the distribution it was drawn from, temperature included."""
+    """Of each token under the model's whole distribution: at the sampling temperature if the engine
+    was built without filters (`RolloutConfig.filters`), at temperature 1 if with, since vLLM knows
+    log-probs before temperature and filters, or after both."""
     finish_reason: Literal["stop", "length"]
 
 

@@ -321,7 +321,7 @@ settings_of_runs = st.fixed_dictionaries(
         "seed": st.integers(0, 2**63 - 1),
         "optimizer__lr": st.floats(1e-300, 1e2, exclude_min=True),
         "optimizer__weight_decay": st.floats(0, 1e2),
-        "rollout__temperature": st.floats(0.01, 5),
+        "rollout__temperature": st.floats(0.01, 2),
         "rollout__stop": st.lists(st.text(max_size=4), max_size=2),
         "algorithm__loss_scale": st.none() | st.floats(1e-9, 1e9),
         "checkpoint__resume": st.sampled_from(["auto", "never", "must"]),

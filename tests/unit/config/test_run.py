@@ -50,6 +50,17 @@ def test_stopping_at_a_score_needs_evaluation():
     parse(evaluation__stop_at=0.9, evaluation__every=1, data__evaluation=EVALUATION)
 
 
+@pytest.mark.parametrize(
+    "name, value", [("top_p", 0.9), ("top_k", 20), ("min_p", 0.1), ("repetition_penalty", 1.2)]
+)
+def test_a_filter_leaves_no_log_probs_of_the_policy(name, value):
+    filtered = {f"rollout__{name}": value}
+    assert parse(**filtered).rollout.filters == {name: value}
+    words = ["algorithm.old_log_probs = rollout", f"rollout.{name} = {value}", "choose recompute"]
+    refused(words, algorithm__old_log_probs="rollout", **filtered)
+    assert parse(algorithm__old_log_probs="rollout").rollout.filters == {}
+
+
 def test_a_group_of_one_cannot_be_compared():
     refused(["rollout.num_samples = 1", "at least 2"], rollout__num_samples=1)
     parse(recipe="ppo", rollout__num_samples=1)

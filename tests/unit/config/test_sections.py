@@ -188,6 +188,13 @@ def test_a_gradient_chosen_where_there_is_none(estimator):
     assert "k1 (the default)" in str(caught.value)
 
 
+def test_vllm_refuses_what_is_hotter_than_two():
+    with pytest.raises(ConfigError, match=r"rollout.*temperature = 2.5: vLLM samples up to 2;"):
+        parse(rollout__temperature=2.5)
+    parse(rollout__temperature=2.0)
+    parse(rollout__temperature=2.5, rollout__engine="hf")
+
+
 def test_settings_that_agree():
     parse(parallel__virtual_pipeline=2, parallel__pipeline_parallel=2)
     parse(parallel__sequence_parallel=True, parallel__tensor_parallel=2)

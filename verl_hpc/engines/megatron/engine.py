@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -44,6 +45,8 @@ class TokenOutputs:
 
     log_probs: torch.Tensor | None = None
     entropy: torch.Tensor | None = None
+    untempered: torch.Tensor | None = None
+    """Log-probability at temperature 1, where it was asked for."""
     values: torch.Tensor | None = None
 
 
@@ -173,13 +176,17 @@ class MegatronEngine:
     # ---------------------------------------------------------------- passes
 
     def infer(
-        self, sequences: Sequence[torch.Tensor], temperature: float = 1.0
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
     ) -> list[TokenOutputs]:
         """Log-probs and entropy (actor) or values (critic) of every sequence, without gradient.
 
         Args:
             sequences: (L,) int64 token tensors, L >= 2.
             temperature: divides the actor's logits.
+            untempered: give log-probs at temperature 1 besides, from the same pass.
 
         Returns:
             One entry per sequence, on every rank of the model-parallel group.
@@ -194,8 +201,11 @@ class MegatronEngine:
         for chunk in self._chunks:
             chunk.eval()
         with torch.no_grad():
-            found = self._run(bins, rows, temperature, collect, forward_only=True)
-        return self._share(found, bins, sequences)
+            found = self._run(
+                bins, rows, temperature, collect, forward_only=True, untempered=untempered
+            )
+        fields = ["values"] if self.role == "critic" else ["log_probs", "entropy"]
+        return self._share(found, bins, sequences, fields + ["untempered"] * untempered)
 
     def update(
         self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
@@ -247,6 +257,7 @@ class MegatronEngine:
         temperature: float,
         consume: Callable[..., Any],
         forward_only: bool,
+        untempered: bool = False,
     ) -> list[Any]:
         """Send all micro-batches through the pipeline; `consume` runs on the last stage."""
         work = [
@@ -259,7 +270,7 @@ class MegatronEngine:
             output = self._forward(model, row, ticket)
 
             def finish(tensor: torch.Tensor, non_loss_data: bool = False) -> Any:
-                outputs = self._outputs(tensor, row, temperature)[: len(indices)]
+                outputs = self._outputs(tensor, row, temperature, untempered)[: len(indices)]
                 if non_loss_data:
                     return consume(indices, outputs)
                 if not indices:  # the backward pass needs a graph, also through mere padding
@@ -309,24 +320,29 @@ class MegatronEngine:
         )
 
     def _outputs(
-        self, tensor: torch.Tensor, row: PackedRow, temperature: float
+        self, tensor: torch.Tensor, row: PackedRow, temperature: float, untempered: bool
     ) -> list[TokenOutputs]:
         if self.role == "critic":
             values = row.split(tensor.view(-1))
             return [TokenOutputs(values=v[:-1]) for v in values]
         shard = padded_vocab(self.arch.vocab_size, self.layout.tp, VOCAB_MULTIPLE) // self.layout.tp
         first = parallel_state.get_tensor_model_parallel_rank() * shard
-        log_probs, entropy = log_probs_and_entropy(
+        read = partial(
+            log_probs_and_entropy,
             tensor.view(-1, shard),
             row.targets,
             first_row=first,
             num_rows=min(max(self.arch.vocab_size - first, 0), shard),
-            temperature=temperature,
             group=parallel_state.get_tensor_model_parallel_group() if self.layout.tp > 1 else None,
         )
+        columns = dict(zip(("log_probs", "entropy"), read(temperature=temperature), strict=True))
+        if untempered:
+            tempered = temperature != 1.0
+            columns["untempered"] = read(temperature=1.0)[0] if tempered else columns["log_probs"]
+        rows = zip(*(row.split(column) for column in columns.values()), strict=True)
         return [
-            TokenOutputs(log_probs=lp[:-1], entropy=h[:-1])
-            for lp, h in zip(row.split(log_probs), row.split(entropy), strict=True)
+            TokenOutputs(**{n: v[:-1] for n, v in zip(columns, values, strict=True)})
+            for values in rows
         ]
 
     # ---------------------------------------------------------------- sharing results
@@ -336,9 +352,9 @@ class MegatronEngine:
         found: Sequence[list[TokenOutputs]],
         bins: Sequence[Sequence[int]],
         sequences: Sequence[torch.Tensor],
+        fields: Sequence[str],
     ) -> list[TokenOutputs]:
         """Put outputs in the caller's order and give earlier pipeline stages the last one's."""
-        fields = ("values",) if self.role == "critic" else ("log_probs", "entropy")
         sizes = [len(s) - 1 for s in sequences]
         columns: dict[str, list[torch.Tensor]] = {}
         for field in fields:

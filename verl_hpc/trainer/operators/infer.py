@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.megatron.engine import TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.trainer.batch import (
@@ -20,7 +22,9 @@ from verl_hpc.trainer.batch import (
 )
 from verl_hpc.trainer.workers import Workers
 
-_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+_logger = logging.getLogger(__name__)
+
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "fp8": 0.3}
 
 
 @dataclass(frozen=True)
@@ -42,24 +46,35 @@ def response_part(sample_prompt_length: int, per_token: torch.Tensor) -> torch.T
 def old_log_probs(
     workers: Workers, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Mismatch]:
-    """Log-probs that the policy ratio starts from, and the proof that generation used them.
+    """Log-probs that the policy ratio starts from, and how far the rollout engine's are from them.
 
-    They are the trainer's own (or, by algorithm.old_log_probs, the rollout engine's). Either way
-    both are compared: a rollout engine with other weights than the trainer's is not trained on.
+    They are the trainer's own (or, by algorithm.old_log_probs, the rollout engine's), of the whole
+    distribution at the sampling temperature. Under sampling filters the engine reports log-probs at
+    temperature 1, and is compared with the trainer's at temperature 1.
 
     Raises:
         TrainingError: on every rank, if they differ by more than
-            rollout.verify.probe_tolerance on average.
+            rollout.verify.probe_tolerance on average and rollout.verify.on_mismatch is stop.
     """
     if workers.sync is not None:
         workers.sync.to_training()
-    outputs = workers.actor.infer(sequences[TOKENS], workers.config.rollout.temperature)
+    rollout = workers.config.rollout
+    untempered = bool(rollout.filters)
+    outputs = workers.actor.infer(sequences[TOKENS], rollout.temperature, untempered)
+    prompt_lengths = _prompt_lengths(samples, sequences)
     log_probs = [
         response_part(p, o.log_probs)
-        for p, o in zip(_prompt_lengths(samples, sequences), outputs, strict=True)
+        for p, o in zip(prompt_lengths, outputs, strict=True)
         if o.log_probs is not None
     ]
-    mismatch = _compare(workers, samples, sequences, log_probs, outputs)
+    like_rollout = [
+        response_part(p, o.untempered)
+        for p, o in zip(prompt_lengths, outputs, strict=True)
+        if o.untempered is not None
+    ]
+    mismatch = _compare(
+        workers, samples, sequences, like_rollout if untempered else log_probs, outputs
+    )
     _check(workers, mismatch)
     if workers.config.algorithm.old_log_probs == "rollout":
         log_probs = sequences[ROLLOUT_LOG_PROBS]
@@ -125,15 +140,39 @@ def _check(workers: Workers, mismatch: Mismatch) -> None:
     verify = workers.config.rollout.verify
     if not verify.probe:
         return
-    kind = workers.config.rollout.dtype or workers.config.model.dtype
-    tolerance = verify.probe_tolerance or _TOLERANCE[kind]
-    # Also true of NaN.
-    if not mismatch.mean <= tolerance:
-        error = TrainingError(
-            f"log-probs of the sampled tokens differ by {mismatch.mean:.3g} on average (largest "
-            f"{mismatch.max:.3g}) between the rollout engine and the trainer, more than "
-            f"rollout.verify.probe_tolerance = {tolerance:g}: generation did not use the trained "
-            "weights, or computes differently. Nothing was trained on them"
-        )
+    tolerance = verify.probe_tolerance or default_tolerance(workers.config)
+    if mismatch.mean <= tolerance:  # NaN is not
+        return
+    text = mismatch_text(mismatch, tolerance, verify.checksums)
+    if verify.on_mismatch == "stop":
+        error = TrainingError(f"{text}. Nothing was trained on these responses")
         error.agreed = True
         raise error
+    if workers.rank == 0:
+        _logger.warning("%s", text)
+
+
+def default_tolerance(config: RunConfig) -> float:
+    """Largest mean difference that the coarser of the two engines' number formats explains."""
+    if config.model.fp8 is not None:
+        return _TOLERANCE["fp8"]
+    coarse = "bfloat16" in (config.model.dtype, config.rollout.dtype)
+    return _TOLERANCE["bfloat16" if coarse else "float32"]
+
+
+def mismatch_text(mismatch: Mismatch, tolerance: float, checksums: bool) -> str:
+    """What differs, what it can mean, and what to do."""
+    reason = (
+        "the weights that the rollout engine received are those that were sent, by their "
+        "checksums, so the two engines compute differently (number formats, kernels, a setting "
+        "that only one knows). Compare model.dtype with rollout.dtype, raise the tolerance, or set "
+        "rollout.verify.on_mismatch: warn"
+        if checksums
+        else "rollout.verify.checksums is false, so that weights which did not arrive are not "
+        "ruled out; set it to true first"
+    )
+    return (
+        f"log-probs of the sampled tokens differ by {mismatch.mean:.3g} on average (largest "
+        f"{mismatch.max:.3g}) between the rollout engine and the trainer, more than "
+        f"rollout.verify.probe_tolerance = {tolerance:g}: {reason}"
+    )

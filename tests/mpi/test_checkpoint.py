@@ -13,6 +13,7 @@ import torch
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
@@ -30,6 +31,13 @@ LAYOUTS = [
     dict(pipeline_parallel=2, virtual_pipeline=2),
     dict(),
 ]
+
+GENERATES = {
+    "engine": "hf",
+    "num_samples": 2,
+    "max_prompt_tokens": 128,
+    "max_response_tokens": 16,
+}
 
 
 @pytest.fixture
@@ -248,12 +256,78 @@ def test_resume_modes(here, configure):
         restore(workers)
 
 
-def test_another_data_set_is_refused(here, configure):
+def test_another_data_set_seed_or_recipe_is_refused(here, configure):
+    """All that changed is named; the same number of other rows is noticed, too."""
     save(build_workers(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
-    data = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 63}}
-    workers = build_workers(here, configure(LAYOUTS[0], data=data))
-    with pytest.raises(ConfigError, match="data.train has 63 rows, the run so far used one of 64"):
+    gym = {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}
+    for changes, words in [
+        ({"data": {"train": gym | {"seed": 5}}}, ["data.train: other rows"]),
+        ({"data": {"train": gym, "shuffle": False}}, ["data.shuffle = false, and was true"]),
+        ({"seed": 7, "data": {"train": gym | {"size": 63}}}, ["data.train", "seed = 7, and was 0"]),
+        (
+            {"recipe": "grpo", "rollout": GENERATES, "reward": {"function": "exact_match"}},
+            ["recipe = grpo, and was sft"],
+        ),
+    ]:
+        workers = build_workers(here, configure(LAYOUTS[0], **changes))
+        with pytest.raises(ConfigError, match="is not the same any more") as caught:
+            restore(workers)
+        assert caught.value.agreed
+        for word in [*words, "a run of another name"]:
+            assert word in str(caught.value)
+        assert ("resume: force" in str(caught.value)) == ("recipe" not in changes)
+
+
+def test_another_seed_and_data_set_can_be_forced(here, configure):
+    """New data are read from their beginning."""
+    save(build_workers(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
+    force = {"checkpoint": {"resume": "force"}}
+    other = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}}
+    workers = build_workers(here, configure(LAYOUTS[0], seed=7, **force))
+    assert restore(workers) == Progress(1, Position(0, 8))
+    workers = build_workers(here, configure(LAYOUTS[0], data=other, **force))
+    assert restore(workers) == Progress(1, Position(0, 0))
+    save(workers, Progress(2, Position(0, 4)))
+    workers = build_workers(here, configure(LAYOUTS[0], data=other))
+    assert restore(workers) == Progress(2, Position(0, 4))
+
+
+def test_weights_have_one_fingerprint_whatever_holds_them(here, configure):
+    known = open_weights(configure(LAYOUTS[0]).model.path).fingerprint()
+    for number, layout in enumerate(LAYOUTS):
+        workers = build_workers(here, configure(layout))
+        path = save(workers, Progress(2 * number + 1, Position(0, 8)))
+        assert open_weights(path).fingerprint() == known
+        train(workers, 0, 2)  # the first one's learning rate is 0
+        path = save(workers, Progress(2 * number + 2, Position(0, 16)))
+        assert open_weights(path).fingerprint() != known
+
+
+def test_a_reference_that_has_moved_is_noticed(here, configure):
+    """model.path may be the newest step of another run, which goes on."""
+    first = build_workers(here, configure(LAYOUTS[0]))
+    latest = save(first, Progress(1, Position(0, 8))).parent / "latest"
+    changes = {
+        "name": "moving-reference",
+        "recipe": "grpo",
+        "model": {"path": str(latest), "dtype": "float32"},
+        "rollout": GENERATES,
+        "reward": {"function": "exact_match"},
+    }
+    with_kl = changes | {"algorithm": {"kl": {"placement": "loss"}}}
+    save(build_workers(here, configure(LAYOUTS[0], **with_kl)), Progress(1, Position(0, 8)))
+    for layout in LAYOUTS[:2]:
+        workers = build_workers(here, configure(layout, **with_kl), resumes=True)
+        assert restore(workers) == Progress(1, Position(0, 8))
+    first = build_workers(here, configure(LAYOUTS[0]))
+    train(first, 0, 2)
+    save(first, Progress(2, Position(0, 16)))
+    workers = build_workers(here, configure(LAYOUTS[1], **with_kl), resumes=True)
+    with pytest.raises(ConfigError, match=r"model.path: other weights .* its KL reference"):
         restore(workers)
+    # Without a reference the first weights no longer matter.
+    workers = build_workers(here, configure(LAYOUTS[1], **changes), resumes=True)
+    assert restore(workers) == Progress(1, Position(0, 8))
 
 
 def test_old_steps_go_and_torn_ones_with_them(here, configure):

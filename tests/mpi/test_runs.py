@@ -7,6 +7,7 @@ import pytest
 from verl_hpc.config.load import parse_config
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.trainer.train import train
+from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(2)
 
@@ -54,6 +55,19 @@ def reshards(monkeypatch):
 
     monkeypatch.setattr(WeightSync, "to_generation", counted)
     return calls
+
+
+@pytest.fixture
+def tensors_read(monkeypatch):
+    """Names of the tensors that this rank reads from Hugging Face files, in order."""
+    names, original = [], SafetensorsReader.read
+
+    def noted(self, file, tensor, box):
+        names.append(tensor)
+        return original(self, file, tensor, box)
+
+    monkeypatch.setattr(SafetensorsReader, "read", noted)
+    return names
 
 
 def run(here, tree):
@@ -115,3 +129,29 @@ def test_a_run_with_filters_compares_the_engines_all_the_same(here, tree, filter
     rollout = tree["rollout"] | {"temperature": 0.7} | filters
     _, rows = run(here, tree | {"steps": 1, "rollout": rollout})
     assert 0 < rows[0]["training/rollout_probs_diff_max"] < 1e-4
+
+
+@pytest.mark.parametrize("placement", ["none", "loss"])
+def test_a_resume_reads_first_weights_only_for_the_reference(here, tree, tensors_read, placement):
+    tree |= {"steps": 1, "algorithm": {"kl": {"placement": placement}}}
+    run(here, tree)
+    everything = set().union(*here.control.allgather(set(tensors_read)))
+    assert len(everything) > 20
+    tensors_read.clear()
+    result, rows = run(here, tree | {"steps": 2})
+    assert result.progress.step == 2
+    assert [row["step"] for row in rows] == [1, 2]
+    found = set().union(*here.control.allgather(set(tensors_read)))
+    assert found == (everything if placement == "loss" else set())
+
+
+def test_an_evaluation_that_a_run_did_not_live_to_see_is_made_up_for(here, tree):
+    tree |= {"steps": 2, "evaluation": {"every": 1}}
+    run(here, tree)
+    log = parse_config(tree).run_directory / "metrics.jsonl"
+    if here.world.rank == 0:  # as if the last step had been saved, and then the run killed
+        log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    here.control.barrier()
+    result, rows = run(here, tree)
+    assert result.outcome == "finished"
+    assert evaluated(rows) == [1, 2]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.box import Box, View, row_major_strides
+from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
-from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import Reader, SafetensorsReader
 
 # Besides these and the tokenizer, config.json is all that transformers needs.
 _HF_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
 _WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _NOT_COPIED = ("model.safetensors.index.json",)
+# Along every dim of a tensor, what its fingerprint reads. An update changes some of all of them.
+_CORNER = 32
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,41 @@ class Weights:
     reader: Reader
     hf_directory: Path
     """Where config.json and the tokenizer are."""
+
+    def fingerprint(self) -> str:
+        """SHA-256 of a corner of every tensor of the model, as float32.
+
+        The same weights have the same, whatever files, layout and (but for rounding) element type
+        hold them. It costs one small read a tensor, so that one rank can tell the others.
+
+        Raises:
+            CheckpointError: a file is damaged.
+        """
+        names = sorted(self.arch.tensors())
+        specs = {name: self.shard_map.tensors[name] for name in names}
+        corners = {
+            name: Box.whole([min(size, _CORNER) for size in spec.shape])
+            for name, spec in specs.items()
+        }
+        target = ShardMap(
+            specs,
+            [
+                Region(n, b, (0,), View(n, 0, row_major_strides(b.shape)))
+                for n, b in corners.items()
+            ],
+        )
+        memory = {
+            n: torch.empty(b.shape, dtype=getattr(torch, specs[n].dtype))
+            for n, b in corners.items()
+        }
+        plan = plan_transfer(self.shard_map.restricted_to(names), target, (0,))
+        dtypes = {n: tensor.dtype for n, tensor in memory.items()}
+        Transfer(plan, 0, self.reader).run({}, memory, dtypes)
+        digest = hashlib.sha256()
+        for name in names:
+            digest.update(f"{name} {specs[name].shape}".encode())
+            digest.update(memory[name].float().numpy().tobytes())
+        return digest.hexdigest()
 
 
 def hf_files(directory: Path) -> dict[str, Path]:

@@ -16,8 +16,10 @@ class CheckpointConfig(Section):
     """Steps between saves; 0 saves only at the end."""
     keep: Positive = 2
     """Newest complete steps that are kept."""
-    resume: Literal["auto", "never", "must"] = "auto"
-    """auto continues from the newest trustworthy step if there is one."""
+    resume: Literal["auto", "never", "must", "force"] = "auto"
+    """auto continues from the newest trustworthy step if there is one, must only if there is one.
+    Both refuse another recipe, seed, training data set or KL reference than the run's so far;
+    force accepts them but for the recipe, as must, and reads new data from their beginning."""
     on_write_failure: Literal["stop", "continue"] = "stop"
     """What a failed save (a full disk, say) does; earlier steps stay either way."""
 

@@ -24,6 +24,8 @@ from verl_hpc.errors import CheckpointError, ConfigError, DamageError
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import assign_writers
+from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.fingerprint import DATA, FIRST_WEIGHTS, changed, check_fingerprint
 from verl_hpc.trainer.workers import Workers
 from verl_hpc.transfer.execute import Transfer
 
@@ -47,6 +49,12 @@ def checkpoint_root(config: RunConfig) -> Path:
     return config.run_directory / "checkpoints"
 
 
+def has_steps(session: Session, config: RunConfig) -> bool:
+    """Whether a run will go on from a step, or not start at all; every rank calls it."""
+    steps = complete_steps(checkpoint_root(config)) if session.world.rank == 0 else []
+    return session.control.broadcast(bool(steps))
+
+
 def save(workers: Workers, progress: Progress) -> Path:
     """Write a step and let old ones go; every rank calls it.
 
@@ -67,6 +75,7 @@ def save(workers: Workers, progress: Progress) -> Path:
         num_rows=len(workers.train_source),
         kl_coefficient=workers.kl.coefficient,
         optimizers=counters,
+        fingerprint=workers.fingerprint,
     )
     contents = StepContents(
         state,
@@ -122,8 +131,8 @@ def restore(workers: Workers) -> Progress | None:
         remove_torn(root)
     steps = control.broadcast(complete_steps(root) if workers.rank == 0 else None)
     if not steps:
-        if mode == "must":
-            raise _agreed(CheckpointError(f"checkpoint.resume = must, and {root} has no steps"))
+        if mode in ("must", "force"):
+            raise _agreed(CheckpointError(f"checkpoint.resume = {mode}, and {root} has no steps"))
         return None
     if mode == "never":
         raise _agreed(
@@ -164,22 +173,22 @@ def _load(workers: Workers, path: Path) -> Progress:
     # One rank looks at every file; that many ranks asking for that many sizes would hurt.
     step = control.together(lambda: Step(path, check_files=workers.rank == 0))
     state = control.together(lambda: step.state)
+    now = dict(workers.fingerprint)
+    if workers.reference is None:  # nobody computes with the first weights any more
+        now.pop(FIRST_WEIGHTS, None)
+    force = workers.config.checkpoint.resume == "force"
+    control.together(lambda: check_fingerprint(state.fingerprint, now, force))
+    differs = set(changed(state.fingerprint, now))
     _load_engine(workers, step, "actor", workers.actor)
     if workers.critic is not None:
         _load_engine(workers, step, "critic", workers.critic)
     if step.num_ranks == workers.session.world.size:
         restore_generators(control.together(lambda: step.rank_arrays(workers.rank)))
     workers.kl.coefficient = state.kl_coefficient
-    if state.num_rows != len(workers.train_source):
-        raise _agreed(
-            ConfigError(
-                f"data.train has {len(workers.train_source)} rows, the run so far used one of "
-                f"{state.num_rows}; give the same data set, or another run name"
-            )
-        )
+    workers.fingerprint = {**state.fingerprint, **now}
     if workers.kept is not None:
         workers.kept.load(control, path)
-    return Progress(state.step, state.position)
+    return Progress(state.step, Position() if differs.intersection(DATA) else state.position)
 
 
 def _load_engine(workers: Workers, step: Step, name: str, engine: MegatronEngine) -> None:

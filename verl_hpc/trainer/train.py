@@ -42,7 +42,7 @@ from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
 from verl_hpc.trainer.redistribute import redistribute
-from verl_hpc.trainer.state import START, Progress, checkpoint_root, restore, save
+from verl_hpc.trainer.state import START, Progress, checkpoint_root, has_steps, restore, save
 from verl_hpc.trainer.versions import installed_versions
 from verl_hpc.trainer.workers import ROLLOUT, Workers, build_workers
 
@@ -109,7 +109,7 @@ def _train(
             heartbeat.beat(stage, 0)
             announce(stage, config.metrics.terminal)
 
-    workers = build_workers(session, config, enter)
+    workers = build_workers(session, config, enter, resumes=has_steps(session, config))
     workers.lock = lock
     resume_collection()
     signals.listen()
@@ -319,9 +319,9 @@ class _Run:
         return None
 
     def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
-        generates = self.config.recipe != "sft"
+        begin, generates = time.monotonic(), self.config.recipe != "sft"
         metrics = self._weights_to_rollout(progress.step) if generates else {}
-        begin, self._droppable = time.monotonic(), True
+        self._droppable = True
         rows, position = self.workers.order.take(progress.position, self.config.batch.size)
         warming = self.warmup is not None and step <= self.config.critic.warmup_steps
         pipeline = self.warmup if warming and self.warmup is not None else self.pipeline

@@ -32,6 +32,7 @@ from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
+from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.problems import Problems, open_problems
 from verl_hpc.trainer.reference import ReferenceWeights
@@ -76,6 +77,8 @@ class Workers:
     kept: KeptResponses | None = None
     """None where finished responses of an interrupted rollout are dropped."""
     kl: KlController = field(default_factory=lambda: KlController(0.0))
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What may not change when the run goes on (`trainer.fingerprint`)."""
 
     @property
     def train_source(self) -> Source:
@@ -123,7 +126,10 @@ class Workers:
 
 
 def build_workers(
-    session: Session, config: RunConfig, enter: Callable[[str], object] | None = None
+    session: Session,
+    config: RunConfig,
+    enter: Callable[[str], object] | None = None,
+    resumes: bool = False,
 ) -> Workers:
     """Build everything a recipe needs; every rank calls it.
 
@@ -131,6 +137,7 @@ def build_workers(
         session: of this rank.
         config: of the run.
         enter: told what begins, instead of the session alone.
+        resumes: `restore` follows and fills the engines: only a KL reference needs first weights.
 
     Raises:
         ConfigError, ModelError, DataError, RewardError: on every rank alike, before any engine is
@@ -144,6 +151,10 @@ def build_workers(
     generates = config.recipe != "sft" or config.evaluation.wanted
     reward = together(lambda: get_reward_function(config.reward)) if generates else None
     problems = open_problems(session, config)
+    kl = config.algorithm.kl
+    has_reference = config.recipe != "sft" and kl.placement != "none"
+    first = weights if has_reference or not resumes else None
+    known = fingerprint(session.control, config, first)
     enter("build actor")
     start_model_parallel(layouts.train, config.seed)
     _say_what_is_slow(session, config.model)
@@ -156,12 +167,15 @@ def build_workers(
         tokenizer,
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
-        actor=_build_engine(session, config, weights, layouts, "actor"),
+        actor=_build_engine(session, config, weights.arch, layouts, "actor"),
         reward=reward,
+        fingerprint=known,
     )
+    if first is not None:
+        _load_weights(session, workers.actor, first)
     if config.recipe == "ppo":
         enter("build critic")
-        workers.critic = _build_critic(session, config, weights, layouts)
+        workers.critic = _build_critic(session, config, weights, layouts, resumes)
     if generates:
         enter(f"build rollout ({config.rollout.engine})")
         engines = [engine for engine in (workers.actor, workers.critic) if engine is not None]
@@ -171,8 +185,7 @@ def build_workers(
         workers.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
         workers.replica_control = session.control.split(workers.group_index(ROLLOUT))
         workers.sync = WeightSync(session, config, workers.actor, workers.critic, workers.rollout)
-    kl = config.algorithm.kl
-    if config.recipe != "sft" and kl.placement != "none":
+    if has_reference:
         workers.reference = ReferenceWeights(workers.actor)
         target = kl.target if kl.controller == "adaptive" else None
         workers.kl = KlController(kl.coefficient, target, kl.horizon)
@@ -193,13 +206,13 @@ def _tokenizer_path(config: RunConfig, weights: Weights) -> str:
 
 
 def _build_engine(
-    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts, role: Role
+    session: Session, config: RunConfig, arch: Architecture, layouts: RunLayouts, role: Role
 ) -> MegatronEngine:
-    """An engine with its weights loaded: a transfer from files."""
+    """An engine whose weights are zero."""
     settings = config.optimizer if role == "actor" else config.critic.optimizer
     engine = session.control.together(
         lambda: MegatronEngine(
-            weights.arch,
+            arch,
             layouts.train,
             config.model,
             config.parallel,
@@ -209,6 +222,11 @@ def _build_engine(
         )
     )
     _check(session, engine, "Megatron-core")
+    return engine
+
+
+def _load_weights(session: Session, engine: MegatronEngine, weights: Weights) -> None:
+    """A transfer from files."""
     # A critic's head has no source to come from; it starts at zero.
     names = [n for n in engine.shard_map.tensors if n != VALUE_HEAD]
     plan = session.control.together(
@@ -220,11 +238,10 @@ def _build_engine(
         {}, engine.weights, engine.dtype, session.control.together
     )
     engine.weights_changed()
-    return engine
 
 
 def _build_critic(
-    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts
+    session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts, resumes: bool
 ) -> MegatronEngine:
     path = config.critic.path
     chosen = weights
@@ -232,7 +249,10 @@ def _build_critic(
         chosen = session.control.together(
             lambda: open_weights(path, check_files=session.world.rank == 0)
         )
-    return _build_engine(session, config, chosen, layouts, "critic")
+    critic = _build_engine(session, config, chosen.arch, layouts, "critic")
+    if not resumes:
+        _load_weights(session, critic, chosen)
+    return critic
 
 
 def _build_rollout(

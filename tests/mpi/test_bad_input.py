@@ -1,6 +1,7 @@
 """What a user can get wrong is refused on every rank alike, before any work is done."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
+from verl_hpc.engines.megatron.engine import MOST_SKIPPED
 from verl_hpc.errors import (
     ClusterError,
     ConfigError,
@@ -210,3 +212,35 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(here, configure, poi
         imitate(workers, samples, columns)
     for n, t in workers.actor.weights.items():
         assert t.equal(before[n]) or n == name
+
+
+def test_an_update_that_is_not_finite_can_be_skipped(here, configure):
+    """It is counted, no schedule moves, and the next one is made as if it had never been tried."""
+    workers = build_workers(here, configure(optimizer={"lr": 1e-3, "on_nonfinite": "skip"}))
+    samples, columns = examples(workers, Prompts(1, range(4)))
+    assert imitate(workers, samples, columns)["actor/num_skipped"] == 0
+    tensor = next(iter(workers.actor.weights.values())).view(-1)
+    before = {n: t.clone() for n, t in workers.actor.weights.items()}
+    good = float(tensor[0])
+    if here.world.rank == 1:  # met on one rank, skipped on all
+        tensor[0] = float("nan")
+    metrics = imitate(workers, samples, columns)
+    assert metrics["actor/num_skipped"] == 1
+    assert not math.isfinite(metrics["actor/grad_norm"])
+    tensor[0] = good
+    for n, t in workers.actor.weights.items():
+        assert t.equal(before[n]), n
+    assert workers.actor.optimizer.num_steps == 1
+    assert imitate(workers, samples, columns)["actor/num_skipped"] == 0
+    assert workers.actor.optimizer.num_steps == 2
+
+
+def test_skipping_has_an_end(here, configure):
+    """Weights that are broken make every update so: a run of nothing else ends."""
+    workers = build_workers(here, configure(optimizer={"on_nonfinite": "skip"}))
+    samples, columns = examples(workers, Prompts(1, range(4)))
+    next(iter(workers.actor.weights.values())).view(-1)[0] = float("nan")
+    for _ in range(MOST_SKIPPED):
+        assert imitate(workers, samples, columns)["actor/num_skipped"] == 1
+    with pytest.raises(TrainingError, match="10 updates in a row were skipped"):
+        imitate(workers, samples, columns)

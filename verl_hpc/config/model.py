@@ -116,6 +116,9 @@ class OptimizerConfig(Section):
     weight_decay: Rate = 0.0
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What a loss or a gradient that is infinite or NaN does: ends the run, or only its update. Ten
+    skipped updates in a row end the run all the same."""
 
     @model_validator(mode="after")
     def _decays(self) -> OptimizerConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,9 @@ class TokenOutputs:
     """Log-probability at temperature 1, where it was asked for."""
     values: torch.Tensor | None = None
 
+
+MOST_SKIPPED = 10
+"""Updates in a row that optimizer.on_nonfinite: skip lets go."""
 
 Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]]
 """(indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
@@ -128,6 +132,8 @@ class MegatronEngine:
             if optimizer
             else None
         )
+        self._skipped = 0
+        """Updates skipped since the last that was made."""
         self.host = HostStore(self._chunks, self.optimizer)
 
     # ---------------------------------------------------------------- weights
@@ -217,7 +223,8 @@ class MegatronEngine:
             the same on every rank.
 
         Raises:
-            TrainingError: the loss or the gradient is not finite; weights are as they were.
+            TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
+                stop, or the updates before were skipped, too; weights are as they were.
         """
         assert self.optimizer is not None
         bins = self._bins(sequences)
@@ -228,14 +235,33 @@ class MegatronEngine:
         self.optimizer.zero_grad()
         found = self._run(bins, rows, temperature, loss, forward_only=False)
         metrics = self._sum_metrics([f for f in found if f is not None])
-        if not torch.isfinite(torch.tensor(metrics["loss"])):
-            raise TrainingError(
-                f"the {self.role}'s loss is {metrics['loss']}; the weights were left as they "
-                "were. Look at the rewards and advantages of this step's batch"
-            )
         metrics["lr"] = self.optimizer.learning_rate
-        metrics["grad_norm"] = self.optimizer.step()
+        skips = self.optimizer.settings.on_nonfinite == "skip"
+        try:
+            self._refuse_loss(metrics["loss"])
+            metrics["grad_norm"] = self.optimizer.step()
+            self._skipped = 0
+        except TrainingError as error:
+            # Loss and norm are the same on every rank, and so is what follows.
+            if not skips:
+                raise
+            if self._skipped == MOST_SKIPPED:
+                raise TrainingError(
+                    f"{MOST_SKIPPED} updates in a row were skipped (optimizer.on_nonfinite: skip), "
+                    f"and the next is no better: {error}"
+                ) from None
+            self._skipped += 1
+            metrics["grad_norm"] = math.nan
+        if skips:
+            metrics["num_skipped"] = float(self._skipped > 0)
         return metrics
+
+    def _refuse_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the {self.role}'s loss is {loss}; the weights were left as they were. Look at "
+                "the rewards and advantages of this step's batch"
+            )
 
     def _bins(self, sequences: Sequence[torch.Tensor]) -> list[list[int]]:
         multiple = self.layout.pp if self.layout.vpp > 1 else 1

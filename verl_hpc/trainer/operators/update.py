@@ -166,8 +166,9 @@ def imitate(workers: Workers, samples: Samples, sequences: Columns) -> Metrics:
     if workers.sync is not None:  # an evaluation may have had the memory
         workers.sync.to_training()
     metrics = _optimise(workers, workers.actor, samples, sequences, loss)
-    renamed = {"loss": "sft/loss", "grad_norm": "actor/grad_norm", "lr": "actor/lr"}
-    return {renamed[name]: value for name, value in metrics.items()}
+    return {
+        "sft/loss" if name == "loss" else f"actor/{name}": value for name, value in metrics.items()
+    }
 
 
 def _optimise(
@@ -178,14 +179,18 @@ def _optimise(
     loss: Callable[..., tuple[torch.Tensor, Metrics]],
     temperature: float = 1.0,
 ) -> Metrics:
-    """One optimizer step per mini-batch and epoch; metrics are means over the steps."""
+    """One optimizer step per mini-batch and epoch; metrics are means over the steps, but for the
+    number of those skipped."""
     found: list[Metrics] = []
     for _ in range(workers.config.batch.update_epochs):
         for members in samples.mini_batches:
             part = _mini_batch(workers, samples, sequences, members)
             tokens = [sequences[TOKENS][row] for row in part.rows]
             found.append(engine.update(tokens, partial(loss, part), temperature))
-    return {name: sum(f[name] for f in found) / len(found) for name in found[0]}
+    return {
+        name: sum(f[name] for f in found) / (1 if name == "num_skipped" else len(found))
+        for name in found[0]
+    }
 
 
 def _mini_batch(

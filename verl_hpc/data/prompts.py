@@ -15,13 +15,18 @@ Chat = Literal["auto", "always", "never"]
 Overlong = Literal["error", "drop", "truncate_left"]
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrainedTokenizerBase:
     """Read a tokenizer from a directory, never from the network, and never run code it brings.
 
     A tokenizer without a padding token pads with its end-of-sequence token.
 
+    Args:
+        path: the directory.
+        most_tokens: rows of the model's embedding; None does not compare.
+
     Raises:
-        ModelError: no directory, no tokenizer in it, or one without an end-of-sequence token.
+        ModelError: no directory, no tokenizer in it, one without an end-of-sequence token or with a
+            chat template that is no text, or one with more tokens than the model.
     """
     from transformers import AutoTokenizer
 
@@ -31,10 +36,19 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"tokenizer: {path} holds none that can be read: {error}") from error
-    if tokenizer.eos_token is None:
+    except Exception as error:  # tokenizers raises no other for a file that it cannot read
+        raise ModelError(
+            f"tokenizer: {path} holds none that can be read: {type(error).__name__}: {error}"
+        ) from error
+    if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
         raise ModelError(f"tokenizer: {path} names no eos_token; add it to tokenizer_config.json")
+    if not isinstance(tokenizer.chat_template, str | dict | None):
+        raise ModelError(f"tokenizer: {path}: chat_template is no text")
+    if most_tokens is not None and len(tokenizer) > most_tokens:
+        raise ModelError(
+            f"tokenizer: {path} has {len(tokenizer)} tokens, and the model's vocab_size is "
+            f"{most_tokens}; give the model its own tokenizer"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -52,14 +66,21 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
     ========  ==============================  ===================
 
     Raises:
-        DataError: a chat template is needed and the tokenizer has none.
+        DataError: a chat template is needed and the tokenizer has none, or it fails; no tokens.
     """
     prompt = problem.prompt
     if chat == "always" or (chat == "auto" and not isinstance(prompt, str)):
-        return _encode_chat(prompt, tokenizer, problem.where)
-    if not isinstance(prompt, str):
-        prompt = "\n\n".join(message["content"] for message in prompt)
-    return list(tokenizer.encode(prompt))
+        ids = _encode_chat(prompt, tokenizer, problem.where)
+    elif isinstance(prompt, str):
+        ids = list(tokenizer.encode(prompt))
+    else:
+        ids = list(tokenizer.encode("\n\n".join(message["content"] for message in prompt)))
+    if not ids:
+        raise DataError(
+            f"{problem.where}: the prompt has no tokens; is the tokenizer whole, and its chat "
+            "template not empty?"
+        )
+    return ids
 
 
 def encode_example(
@@ -107,8 +128,12 @@ def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str)
             "use the tokenizer of a chat model, or set data.chat to never"
         )
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    return list(
-        tokenizer.apply_chat_template(
+    try:
+        ids = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True, return_dict=False
         )
-    )
+    except Exception as error:  # a template is a program
+        raise DataError(
+            f"{where}: the tokenizer's chat template failed: {type(error).__name__}: {error}"
+        ) from error
+    return list(ids)

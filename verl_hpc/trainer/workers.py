@@ -147,7 +147,9 @@ def build_workers(
     enter("read model, data and reward")
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
-    tokenizer = together(lambda: load_tokenizer(_tokenizer_path(config, weights)))
+    tokenizer = together(
+        lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)
+    )
     generates = config.recipe != "sft" or config.evaluation.wanted
     reward = together(lambda: get_reward_function(config.reward)) if generates else None
     problems = open_problems(session, config)

@@ -93,3 +93,37 @@ def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
     settings.write_text(json.dumps(content))
     with pytest.raises(ModelError, match="names no eos_token"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("", "the prompt has no tokens"),
+        ("{% for", "chat template failed: TemplateSyntaxError"),
+        ("{{ 1 / 0 }}", "chat template failed: ZeroDivisionError"),
+        ("{{ nothing.at.all }}", "chat template failed: UndefinedError"),
+    ],
+)
+def test_a_template_that_fails_is_named_with_the_row(tokenizer, monkeypatch, template, told):
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    with pytest.raises(DataError, match=f"row 0.*: .*{told}"):
+        encode_prompt(Problem(0, "hello"), tokenizer, "always")
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"model": {"type": "x"}}'])
+def test_a_tokenizer_that_cannot_be_read(tokenizer, tmp_path, content):
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelError, match="holds none that can be read|names no eos_token") as error:
+        load_tokenizer(tmp_path)
+        encode_prompt(Problem(0, "hello"), load_tokenizer(tmp_path), "never")
+    assert len(str(error.value)) <= 4000
+
+
+def test_a_tokenizer_has_at_most_the_models_tokens(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    load_tokenizer(tmp_path, len(tokenizer))
+    with pytest.raises(ModelError, match=f"{len(tokenizer)} tokens, and the model's vocab_size"):
+        load_tokenizer(tmp_path, len(tokenizer) - 1)

@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Without Slurm or a browser their tests would be skipped.
 STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1
 
-.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi runs jobs slurm slow web \
+.PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi runs jobs slurm slow fuzz web \
 	clean
 
 help:
@@ -28,7 +28,7 @@ help:
 	@echo "make quickstart-ppo   the same with PPO and a critic"
 	@echo "make check            alias of make test"
 	@echo "make lint|types|contracts|unit|mpi|jobs|slurm|web   one part of it; runs is the last three"
-	@echo "make slow             what takes too long for it"
+	@echo "make slow             what takes too long for it; make fuzz the same of bad input"
 	@echo "make clean            remove .venv and caches; runs/ stays"
 
 $(READY): requirements/cpu.txt setup.py launch/install.sh
@@ -63,7 +63,7 @@ contracts: $(READY_DEV)
 	$(BIN)/lint-imports
 
 unit: $(READY_DEV)
-	$(PYTEST) tests/unit tests/gpu
+	$(PYTEST) tests/unit tests/gpu tests/fuzz
 
 # One pytest session per world size, and one import of torch and vLLM for all of them.
 WORLDS ?= 1 2 4 8 16
@@ -91,6 +91,10 @@ web: $(READY_DEV)
 # SmolLM2 on GSM8K, and all of reasoning-gym.
 slow: $(READY_DEV)
 	$(PYTEST) --slow tests/jobs tests/unit
+
+# Thousands of mutated configurations.
+fuzz: $(READY_DEV)
+	$(BIN)/python -m pytest --slow tests/fuzz
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -13,6 +13,9 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import run_layouts
 
+_MOST_NODES = 65_533
+"""Of a cluster of Slurm (MaxNodeCount's limit)."""
+
 
 def check_request(request: Request) -> None:
     """Compare the ranks with the layout; with the model's sizes, too, if it can be read here.
@@ -20,6 +23,8 @@ def check_request(request: Request) -> None:
     Raises:
         ConfigError, ModelError: the run cannot be laid out on these ranks.
     """
+    if not 1 <= request.nodes <= _MOST_NODES:
+        raise ConfigError(f"--nodes {request.nodes}: from 1 to {_MOST_NODES}")
     sizes = request.config.parallel
     model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
     if request.num_ranks % model_parallel:

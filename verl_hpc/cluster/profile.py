@@ -46,7 +46,11 @@ def load_profile(path: str | Path, overrides: Mapping[str, Any]) -> Profile:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
             given), or a value that is not allowed.
     """
-    if not Path(path).is_file():
+    try:
+        found = Path(path).is_file()
+    except OSError:  # a name that is too long
+        found = False
+    if not found:
         here = ", ".join(sorted(map(str, Path("slurm").glob("*.yaml")))) or "none below slurm/"
         raise ConfigError(f"--cluster {path}: no such file; profiles here: {here}")
     tree = read_tree(Path(path))

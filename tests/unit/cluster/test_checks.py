@@ -154,3 +154,9 @@ def test_a_passed_variable_must_be_set(tmp_path, monkeypatch):
         check_passed(job)
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     check_passed(job)
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
+def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
+    with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
+        check_request(request(tmp_path, nodes=nodes))

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import save_file
 
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
+from verl_hpc.engines.megatron import engine
 from verl_hpc.engines.megatron.engine import MOST_SKIPPED
 from verl_hpc.errors import (
     ClusterError,
@@ -20,6 +22,8 @@ from verl_hpc.errors import (
     TrainingError,
 )
 from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout import hf
 from verl_hpc.trainer.operators.examples import examples
 from verl_hpc.trainer.operators.generate import Prompts
 from verl_hpc.trainer.operators.update import imitate
@@ -70,6 +74,37 @@ def test_a_directory_without_weights(here, configure, shared_directory, tiny_mod
     empty.mkdir(exist_ok=True)
     (empty / "config.json").write_text((tiny_model() / "config.json").read_text())
     refused(here, configure(model={"path": str(empty)}), ModelError, r"no \*\.safetensors in")
+
+
+def other_names(make_map):
+    """A shard map with another name for the down projection, as of another version."""
+
+    def make(*arguments, **settings):
+        found = make_map(*arguments, **settings)
+        regions = []
+        for region in found.regions:
+            name = region.view.name.replace("down_proj", "w2").replace("linear_fc2", "w2")
+            regions.append(replace(region, view=replace(region.view, name=name)))
+        return ShardMap(found.tensors, regions)
+
+    return make
+
+
+def test_a_trainer_with_other_parameters_than_its_map(here, configure, monkeypatch):
+    wrong = other_names(engine.megatron_shard_map)
+    monkeypatch.setattr(engine, "megatron_shard_map", wrong)
+    message = r"Megatron-core has not .*(.|\n)*mlp.w2.weight: the map has it"
+    refused(here, configure(), ModelError, message)
+
+
+def test_a_rollout_engine_with_other_parameters_than_its_map(here, configure, monkeypatch):
+    monkeypatch.setattr(hf, "hf_shard_map", other_names(hf.hf_shard_map))
+    config = configure(
+        recipe="grpo",
+        rollout={"engine": "hf", "max_prompt_tokens": 128, "max_response_tokens": 16},
+    )
+    message = r"rollout.engine = hf has not .*(.|\n)*mlp.w2.weight: the map has it"
+    refused(here, config, ModelError, message)
 
 
 def test_a_family_that_is_not_mapped(here, configure, shared_directory):

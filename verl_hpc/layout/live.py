@@ -54,7 +54,7 @@ def check_parameters(
         more = len(problems) - _MOST_LISTED
         listed = problems[:_MOST_LISTED] + [f"and {more} more"] * (more > 0)
         raise ModelError(
-            f"{engine} on rank {rank} has not the parameters that verl_hpc's map of this model "
+            f"{engine} has not the parameters that verl_hpc's map of this model "
             "says, so its weights cannot be filled; the version installed may be another than the "
             "one the map was written for:\n  " + "\n  ".join(listed)
         )

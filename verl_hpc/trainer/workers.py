@@ -196,7 +196,7 @@ def build_workers(
 
 def _say_what_is_slow(session: Session, model: ModelConfig) -> None:
     """A GPU without Transformer Engine computes the same, and is slower."""
-    layers = describe_kernels(model)["training layers"]
+    layers = session.control.together(lambda: describe_kernels(model))["training layers"]
     if session.world.rank == 0 and session.world.device != "cpu" and "PyTorch" in layers:
         _logger.warning(
             "layers are computed by %s; Transformer Engine's are faster (docs/gpu.md)", layers
@@ -212,7 +212,7 @@ def _build_engine(
 ) -> MegatronEngine:
     """An engine whose weights are zero."""
     settings = config.optimizer if role == "actor" else config.critic.optimizer
-    engine = session.control.together(
+    return session.control.together(
         lambda: MegatronEngine(
             arch,
             layouts.train,
@@ -223,8 +223,6 @@ def _build_engine(
             max_tokens=config.batch.max_tokens_per_micro_batch,
         )
     )
-    _check(session, engine, "Megatron-core")
-    return engine
 
 
 def _load_weights(session: Session, engine: MegatronEngine, weights: Weights) -> None:
@@ -274,11 +272,6 @@ def _build_rollout(
             config.rollout.dtype or config.model.dtype,
         )
     )
-    _check(session, engine, f"rollout.engine = {config.rollout.engine}")
-    return engine
-
-
-def _check(session: Session, engine: MegatronEngine | RolloutEngine, name: str) -> None:
-    """Its shard map, on every rank, against the parameters it has."""
-    rank = session.world.rank
+    name, rank = f"rollout.engine = {config.rollout.engine}", session.world.rank
     session.control.together(lambda: check_parameters(engine.shard_map, rank, engine.weights, name))
+    return engine

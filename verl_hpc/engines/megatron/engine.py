@@ -24,6 +24,7 @@ from verl_hpc.engines.megatron.precision import choose_backend
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import primary_regions
@@ -147,10 +148,8 @@ class MegatronEngine:
         here = self.layout.grid.coordinates(rank)
         mates = {self.layout.grid.rank(**(here | {"tp": index})) for index in range(self.layout.tp)}
         parameters = dict(_named_parameters(chunks))
-        described = self.shard_map.held_by(rank)
-        # A rank may hold nothing but padding of the vocabulary, which no region describes.
-        assert {region.view.name for region in described} <= set(parameters)
-        for region in described:
+        check_parameters(self.shard_map, rank, parameters, "Megatron-core")
+        for region in self.shard_map.held_by(rank):
             sharded = not mates.issubset(region.holders)
             parameters[region.view.name].tensor_model_parallel = sharded
 

@@ -11,6 +11,7 @@ from verl_hpc.engines.megatron.offload import Part
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.rollout.protocol import RolloutEngine
+from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
 from verl_hpc.transfer.execute import Transfer
 
@@ -58,7 +59,12 @@ class WeightSync:
         self._actor, self._critic, self._rollout = actor, critic, rollout
         self._offloaded = offloaded(config)
         plan = plan_transfer(actor.shard_map, rollout.shard_map, session.world.node_of)
-        self._transfer = Transfer(plan, session.world.rank, verify=config.rollout.verify.checksums)
+        self._transfer = Transfer(
+            plan,
+            session.world.rank,
+            verify=config.rollout.verify.checksums,
+            nodes=session.control.allgather(environment.node_name()),
+        )
         self._minimum = sum(minimum_received(plan.bundles).values())
 
     def to_generation(self) -> dict[str, float]:

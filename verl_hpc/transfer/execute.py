@@ -62,14 +62,21 @@ class Transfer:
         rank: this rank; holders of the plan are ranks of the default process group.
         reader: reads the plan's files, if it has any.
         verify: compare a checksum of every received fragment with the sender's.
+        nodes: name of each rank's node, for the message where a checksum differs.
     """
 
     def __init__(
-        self, plan: Plan, rank: int, reader: Reader | None = None, verify: bool = True
+        self,
+        plan: Plan,
+        rank: int,
+        reader: Reader | None = None,
+        verify: bool = True,
+        nodes: Sequence[str] = (),
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)
         self.reader = reader
         self.verify = verify
+        self.nodes = nodes
 
     def run(
         self,
@@ -91,7 +98,7 @@ class Transfer:
             TransferError: a received fragment's checksum differs from the sender's.
         """
         start = time.perf_counter()
-        run = _Run(self.moves.rank, source, target, dtypes, self.verify)
+        run = _Run(self.moves.rank, source, target, dtypes, self.verify, self.nodes)
         with torch.no_grad():
             for copy in self.moves.copies:
                 run.fill(
@@ -122,11 +129,13 @@ class _Run:
         target: Mapping[str, torch.Tensor],
         dtypes: Mapping[str, torch.dtype] | torch.dtype,
         verify: bool,
+        nodes: Sequence[str],
     ) -> None:
         self.rank = rank
         self.source, self.target = source, target
         self.dtypes = dtypes
         self.verify = verify
+        self.nodes = nodes
         self.stats = TransferStats()
         anything = next(iter([*target.values(), *source.values()]), None)
         self.device = torch.device("cpu") if anything is None else anything.device
@@ -206,8 +215,14 @@ class _Run:
         raise TransferError(
             f"rank {self.rank}: {len(bad)} of {len(message)} fragments from rank {sender} differ "
             f"from what was sent, first {bad[0].tensor} {bad[0].box.start}..{bad[0].box.stop}; "
-            "the network or a device corrupted data, exclude the node and resume"
+            f"{self._suspects(sender)} corrupted data, or the network did"
         )
+
+    def _suspects(self, sender: int) -> str:
+        if not self.nodes:
+            return "a device"
+        names = ",".join(sorted({self.nodes[self.rank], self.nodes[sender]}))
+        return f"resume with --exclude={names}: a device there"
 
 
 def _message_bytes(message: Sequence[Send] | Sequence[Receive]) -> int:

@@ -99,10 +99,8 @@ def test_a_trainer_with_other_parameters_than_its_map(here, configure, monkeypat
 
 def test_a_rollout_engine_with_other_parameters_than_its_map(here, configure, monkeypatch):
     monkeypatch.setattr(hf, "hf_shard_map", other_names(hf.hf_shard_map))
-    config = configure(
-        recipe="grpo",
-        rollout={"engine": "hf", "max_prompt_tokens": 128, "max_response_tokens": 16},
-    )
+    limits = {"max_prompt_tokens": 128, "max_response_tokens": 16}
+    config = configure(recipe="grpo", rollout={"engine": "hf", "num_samples": 2, **limits})
     message = r"rollout.engine = hf has not .*(.|\n)*mlp.w2.weight: the map has it"
     refused(here, config, ModelError, message)
 

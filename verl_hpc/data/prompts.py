@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 from verl_hpc.data.problem import Problem, Prompt
 from verl_hpc.errors import DataError, ModelError
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Chat = Literal["auto", "always", "never"]
 Overlong = Literal["error", "drop", "truncate_left"]
+
+TEMPLATE_S = 20.0
+"""A chat template is a program, and needs milliseconds."""
 
 
 def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrainedTokenizerBase:
@@ -25,8 +29,9 @@ def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrain
         most_tokens: rows of the model's embedding; None does not compare.
 
     Raises:
-        ModelError: no directory, no tokenizer in it, one without an end-of-sequence token or with a
-            chat template that is no text, or one with more tokens than the model.
+        ModelError: no directory, no tokenizer in it or half of one, one without an end-of-sequence
+            token, with a chat template that is no text or a length that is no number, or one with
+            more tokens than the model.
     """
     from transformers import AutoTokenizer
 
@@ -40,10 +45,20 @@ def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrain
         raise ModelError(
             f"tokenizer: {path} holds none that can be read: {type(error).__name__}: {error}"
         ) from error
+    if not (Path(path) / "tokenizer_config.json").is_file():
+        # transformers goes on with the special tokens of its class, which may be others.
+        raise ModelError(
+            f"tokenizer: {path} has no tokenizer_config.json, which names the special tokens; is "
+            "the download whole?"
+        )
     if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
         raise ModelError(f"tokenizer: {path} names no eos_token; add it to tokenizer_config.json")
     if not isinstance(tokenizer.chat_template, str | dict | None):
         raise ModelError(f"tokenizer: {path}: chat_template is no text")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise ModelError(
+            f"tokenizer: {path}: model_max_length = {tokenizer.model_max_length!r} is no number"
+        )
     if most_tokens is not None and len(tokenizer) > most_tokens:
         raise ModelError(
             f"tokenizer: {path} has {len(tokenizer)} tokens, and the model's vocab_size is "
@@ -129,9 +144,14 @@ def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str)
         )
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     try:
-        ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
+        with time_limit(TEMPLATE_S):
+            ids = tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+    except TimeLimitExceeded as error:
+        raise DataError(
+            f"{where}: the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
+        ) from error
     except Exception as error:  # a template is a program
         raise DataError(
             f"{where}: the tokenizer's chat template failed: {type(error).__name__}: {error}"

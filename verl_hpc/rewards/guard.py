@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from verl_hpc.rewards.limit import time_limit
+from verl_hpc.runtime.limit import time_limit
 
 _MOST_TEXT = 2000
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 
 def compute_score(

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 PREFIX = "reasoning_gym/"
 

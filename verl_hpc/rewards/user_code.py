@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.guard import describe, guarded
-from verl_hpc.rewards.limit import TimeLimitExceeded
+from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
 def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., Any]:

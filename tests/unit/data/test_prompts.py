@@ -5,6 +5,7 @@ import json
 import pytest
 
 from verl_hpc.data.problem import Problem
+from verl_hpc.data import prompts
 from verl_hpc.data.prompts import encode_example, encode_prompt, fit_prompt, load_tokenizer
 from verl_hpc.errors import DataError, ModelError
 
@@ -108,6 +109,25 @@ def test_a_template_that_fails_is_named_with_the_row(tokenizer, monkeypatch, tem
     monkeypatch.setattr(tokenizer, "chat_template", template)
     with pytest.raises(DataError, match=f"row 0.*: .*{told}"):
         encode_prompt(Problem(0, "hello"), tokenizer, "always")
+
+
+def test_a_template_without_an_end_is_given_up(tokenizer, monkeypatch):
+    monkeypatch.setattr(prompts, "TEMPLATE_S", 0.2)
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", endless)
+    with pytest.raises(DataError, match=r"row 0.*: .*template did not end within 0\.2 s"):
+        encode_prompt(Problem(0, "hello"), tokenizer, "always")
+
+
+def test_a_tokenizer_brings_its_settings(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": "x"}))
+    with pytest.raises(ModelError, match="model_max_length = 'x' is no number"):
+        load_tokenizer(tmp_path)
+    settings.unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer_config\.json, .*is the download whole"):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"model": {"type": "x"}}'])

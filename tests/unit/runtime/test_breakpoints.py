@@ -14,7 +14,7 @@ import pytest
 
 from tests.debug_client import Client
 from verl_hpc.cluster.attach import ask_for_debugger, read_answer
-from verl_hpc.rewards.limit import time_limit
+from verl_hpc.runtime.limit import time_limit
 from verl_hpc.runtime import breakpoints
 from verl_hpc.runtime.breakpoints import Breakpoints
 
@@ -103,7 +103,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.unit.runtime.test_attach import Store
-from verl_hpc.rewards.limit import time_limit
+from verl_hpc.runtime.limit import time_limit
 from verl_hpc.runtime.attach import Attachments
 from verl_hpc.runtime.breakpoints import Breakpoints
 from verl_hpc.runtime.debugger import hide_from_debugger

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from verl_hpc.rewards.limit import TimeLimitExceeded, time_limit
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_code_that_goes_on_all_the_same_ends_the_process(tmp_path):
     script = tmp_path / "endless.py"
     script.write_text(
         "import time\n"
-        "from verl_hpc.rewards import limit\n"
+        "from verl_hpc.runtime import limit\n"
         "limit._AGAIN_S = 0.01\n"
         "def reward():\n"
         "    while True:\n"

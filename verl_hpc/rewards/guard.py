@@ -1,11 +1,11 @@
-"""Code of the user inside a rank: it ends in time, leaves no second rank, and what it raises can
-be told."""
+"""Code of the user inside a rank: it ends in time, leaves no second rank and no other working
+directory, and what it raises can be told."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from verl_hpc.runtime.limit import time_limit
@@ -25,7 +25,7 @@ def guarded(timeout_s: float) -> Iterator[None]:
     """
     process = os.getpid()
     try:
-        with time_limit(timeout_s):
+        with _directory_kept(), time_limit(timeout_s):
             yield
     except BaseException as error:
         if os.getpid() != process:
@@ -33,6 +33,18 @@ def guarded(timeout_s: float) -> Iterator[None]:
         raise
     if os.getpid() != process:
         _end_child(None)
+
+
+@contextmanager
+def _directory_kept() -> Iterator[None]:
+    """Go back to the working directory, below which the run's data and checkpoints may be named."""
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # code of the user may have closed it
+            os.fchdir(here)
+            os.close(here)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:

@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -213,6 +214,17 @@ def test_a_forked_child_may_leave_by_itself():
         return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """)
     assert (done.stdout, done.stderr) == ("scored 7.0\n", "")
+
+
+@pytest.mark.parametrize("how", ["return 1.0", "raise ValueError"])
+def test_a_function_leaves_the_working_directory_as_it_was(tmp_path, monkeypatch, how):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = f"import os\ndef f(**_):\n    os.chdir('gone')\n    os.rmdir('../gone')\n    {how}"
+    names = {}
+    exec(text, names)  # noqa: S102
+    scores(names["f"], request(), on_error="zero")
+    assert Path.cwd() == tmp_path
 
 
 def test_programs_and_worker_processes_of_a_function_work():

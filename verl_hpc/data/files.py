@@ -18,6 +18,8 @@ ANSWER_COLUMNS = ("answer", "response")
 GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
 """Where the ground truth of a row without reward_model is, first match first."""
 OPTIONAL_COLUMNS = ("data_source", "reward_model", "extra_info", *GROUND_TRUTH_COLUMNS)
+MOST_CHARACTERS = 4 * 2**20
+"""Of a prompt or an answer: those of a million tokens."""
 
 
 class Rows(Protocol):
@@ -145,11 +147,11 @@ def _first(row: Mapping[str, Any], columns: Iterable[str]) -> Any:
 
 def _prompt(value: Any) -> Prompt:
     if isinstance(value, str) and value:
-        return _unicode("the prompt", value)
+        return _checked("the prompt", value)
     if isinstance(value, list) and value and all(map(_is_message, value)):
         for message in value:
-            _unicode("the prompt", message["role"])
-            _unicode("the prompt", message["content"])
+            _checked("the prompt", message["role"])
+            _checked("the prompt", message["content"])
         return value
     raise DataError(
         f"the prompt is {_kind(value)}; expected text, or a list of {{role, content}} of texts"
@@ -165,7 +167,7 @@ def _is_message(value: Any) -> bool:
 def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None:
     value = _value(row, key) if key else _first(row, ANSWER_COLUMNS)
     if isinstance(value, str):
-        return _unicode(key or "the answer", value)
+        return _checked(key or "the answer", value)
     if key:
         raise DataError(f"{key} is {_kind(value)}; expected the text to imitate")
     if needed:
@@ -176,7 +178,12 @@ def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None
     return None
 
 
-def _unicode(name: str, text: str) -> str:
+def _checked(name: str, text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        raise DataError(
+            f"{name} has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read: no model "
+            "takes more, and a tokenizer needs minutes for them; remove the row"
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -118,6 +118,7 @@ def test_no_rows_at_all_is_an_error(tmp_path):
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "the prompt is list"),
         ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
         ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),
+        ({"prompt": "x" * (2**22 + 1)}, "the prompt has 4,194,305 characters; at most 4,194,304"),
         ({"target": 3}, "target is int 3; expected the text"),
         ({"target": None}, "target is null; expected the text"),
     ],

@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.runtime.world import World
+
+
+def check_model(model: Path) -> None:
+    """Read config.json and generation_config.json as the engines, and users of an export, will.
+
+    Raises:
+        ModelError: transformers does not take config.json, or generation_config.json is damaged.
+    """
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # every class of configuration checks itself in its own way
+        raise ModelError(
+            f"model: {model / 'config.json'} is refused by transformers: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    file = model / "generation_config.json"
+    if not file.exists():
+        return
+    # transformers and vLLM read past a file that is no JSON, and end responses elsewhere then.
+    ends = read_json_object(file).get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and type(end) is not int:
+            raise ModelError(f"model: {file}: eos_token_id = {ends!r}; expected token ids")
 
 
 def build_rollout(

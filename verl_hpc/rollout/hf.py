@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.shard_map import ShardMap, whole
-from verl_hpc.rollout.protocol import Response, Sampling, never
+from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.world import World
 
 
@@ -37,6 +44,16 @@ def hf_shard_map(arch: Architecture, ranks: Sequence[int], dtype: str) -> ShardM
     return ShardMap(tensors, [whole(n, n, s.shape, holders) for n, s in tensors.items()])
 
 
+class _Finite(LogitsProcessor):
+    """Comes before temperature and filters: sampling from anything else fails in torch, or takes
+    the GPU with it."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not bool(scores.isfinite().all()):
+            raise TrainingError(NOT_FINITE)
+        return scores
+
+
 class HfEngine:
     """A transformers model as `RolloutEngine`.
 
@@ -46,6 +63,7 @@ class HfEngine:
     Raises:
         ConfigError: tensor parallelism, stop strings, or a model whose tensors transformers
             renames in memory.
+        TrainingError: by `generate`, where a logit is not finite.
     """
 
     def __init__(
@@ -77,10 +95,10 @@ class HfEngine:
         self.shard_map = hf_shard_map(arch, [r for (r,) in replicas], dtype)
         self._batch = config.max_num_seqs
         self._device = torch.device(world.device)
+        settings = AutoConfig.from_pretrained(model)
+        settings.head_dim = arch.head_size  # null is legal, and some models fail on it
         self._model = (
-            AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model), dtype=self.dtype)
-            .to(self._device)
-            .eval()
+            AutoModelForCausalLM.from_config(settings, dtype=self.dtype).to(self._device).eval()
         )
         self._ends = torch.tensor(_end_tokens(model, tokenizer))
         self._filtered = bool(config.filters)
@@ -129,6 +147,7 @@ class HfEngine:
                 do_sample=sampled,
                 **(choices if sampled else {}),
                 repetition_penalty=sampling.repetition_penalty,
+                logits_processor=LogitsProcessorList([_Finite()]),
                 pad_token_id=pad,
                 eos_token_id=self._ends.tolist(),
                 return_dict_in_generate=True,

@@ -11,6 +11,11 @@ import torch
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.shard_map import ShardMap
 
+NOT_FINITE = (
+    "rollout: the model's logits are infinite or NaN; its weights are, or are too large: look at "
+    "the gradient norm of the steps before, and at the weights that the run started from"
+)
+
 
 @dataclass(frozen=True)
 class Sampling:

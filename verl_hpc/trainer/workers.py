@@ -28,6 +28,7 @@ from verl_hpc.layout.megatron import VALUE_HEAD
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
 from verl_hpc.rewards.registry import RewardFunction, get_reward_function
+from verl_hpc.rollout.factory import build_rollout, check_model
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
@@ -147,6 +148,7 @@ def build_workers(
     enter("read model, data and reward")
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
+    together(lambda: check_model(weights.hf_directory))
     tokenizer = together(
         lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)
     )
@@ -258,9 +260,6 @@ def _build_critic(
 def _build_rollout(
     session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts
 ) -> RolloutEngine:
-    # Imported here: an SFT run without evaluation needs neither, and vLLM takes seconds.
-    from verl_hpc.rollout.factory import build_rollout
-
     engine = session.control.together(
         lambda: build_rollout(
             session.world,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,9 +12,9 @@ import torch
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import encode_prompt, fit_prompt
 from verl_hpc.data.sources import Source, read_problems
-from verl_hpc.errors import DataError
+from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.planner.balance import attention_cost, balance
-from verl_hpc.rollout.protocol import Response, Sampling, never
+from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.kept import rollout_key
@@ -68,6 +69,7 @@ def respond(
 
     Raises:
         DataError: on every rank, if one met a malformed or overlong row, or if no prompt is left.
+        TrainingError: on a rank whose model gives logits that are not finite.
         StepDropped: on every rank, if it is interruptible and one was told to leave at once.
     """
     num_slots = len(prompts.rows) * num_samples
@@ -87,6 +89,8 @@ def respond(
         [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
         workers.told_to_leave if interruptible else never,
     )
+    if not all(map(math.isfinite, (lp for r in responses if r is not None for lp in r.log_probs))):
+        raise TrainingError(NOT_FINITE)
     by_slot |= {s: r for s, r in zip(missing, responses, strict=True) if r is not None}
     if held is not None:
         held.remember(key, by_slot)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.base import NonNegative, Positive, PositiveFinite, Section
-from verl_hpc.config.secret import holds_secret, looks_secret
+from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -111,7 +111,8 @@ class Site(Section):
     """Variables whose value is taken from the environment of whoever submits, and written into no
     file: the way for tokens and keys."""
     setup: list[str] = []
-    """Lines of the batch script before anything else: modules, ulimit."""
+    """Lines of the batch script before anything else: modules, ulimit. No secrets: they go through
+    pass_environment."""
 
     signal_lead_s: Annotated[Positive, Field(le=LONGEST_LEAD_S)] | None = None
     """Seconds before the time limit at which ranks are told to save and stop; if not given, 900,
@@ -170,5 +171,13 @@ class Site(Section):
                 raise ValueError(
                     f"environment.{name} looks like a secret, and profiles are files; put the "
                     "name into pass_environment and export the value before you submit"
+                )
+        for number, line in enumerate(self.setup, 1):
+            if assigns_secret(line) or holds_secret(line):
+                # Without the line: what is refused is printed.
+                raise ValueError(
+                    f"setup, line {number}: looks like a secret, and profiles "
+                    "are files; export the value before you submit and put its name into "
+                    "pass_environment, or read it from a file of yours: export NAME=$(cat FILE)"
                 )
         return self

@@ -12,6 +12,8 @@ _SECRET = re.compile(
     re.I,
 )
 _CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
+_ASSIGNED = re.compile(r"""([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
+"""To a variable of a shell, a value that is written out."""
 _ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 
 
@@ -23,6 +25,11 @@ def looks_secret(name: str) -> bool:
 def holds_secret(value: str) -> bool:
     """True for an address with a password in it, such as mongodb://user:password@host/."""
     return _CREDENTIALS.search(value) is not None
+
+
+def assigns_secret(line: str) -> bool:
+    """True for a shell's `export HF_TOKEN=hf_...`, not for `export HF_TOKEN=$(cat ~/.token)`."""
+    return any(looks_secret(name) for name in _ASSIGNED.findall(line))
 
 
 def secrets_in(values: Any, name: str) -> Iterator[str]:

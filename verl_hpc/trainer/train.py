@@ -144,6 +144,13 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
 
     def hold() -> RunLock:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_mode & 0o077:
+            _logger.warning(
+                "other users may enter %s, which has prompts and responses in it; "
+                "`chmod 700 %s` closes it",
+                directory,
+                directory,
+            )
         return RunLock(directory)
 
     def begin() -> None:

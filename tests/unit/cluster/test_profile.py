@@ -104,6 +104,8 @@ def test_every_field_says_what_it_is():
         ({"environment": {"HF_TOKEN": "x"}}, ["environment.HF_TOKEN looks like a secret",
                                               "pass_environment"]),
         ({"environment": {"URI": "db://me:pw@host/"}}, ["environment.URI looks like a secret"]),
+        ({"setup": ["module load x", "export HF_TOKEN=hf_x"]}, ["setup, line 2", "pass_environment"]),
+        ({"setup": ["a", "b --url db://me:pw@host/"]}, ["setup, line 2: looks like a secret"]),
         ({"container": {**CONTAINERS["pyxis"], "mounts": ["a:b:c:d"]}}, ["container.mounts.0",
                                                                         "SOURCE[:TARGET[:ro]]"]),
         ({"memory": 900}, ["memory = 900", "string"]),
@@ -118,6 +120,7 @@ def test_what_a_mistake_is_answered_with(tmp_path, fields, words):
 
 def test_the_value_of_a_secret_is_not_repeated(tmp_path):
     assert "hunter2" not in refusal(tmp_path, environment={"DB_PASSWORD": "hunter2"})
+    assert "hunter2" not in refusal(tmp_path, setup=["export DB_PASSWORD=hunter2"])
 
 
 def test_every_mistake_is_listed_at_once(tmp_path):

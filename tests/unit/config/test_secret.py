@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.secret import looks_secret
+from verl_hpc.config.secret import assigns_secret, looks_secret
 from verl_hpc.errors import ConfigError
 
 
@@ -25,6 +25,25 @@ def test_secrets(name):
 )  # fmt: skip
 def test_not_secrets(name):
     assert not looks_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "assigned"),
+    [
+        ("export HF_TOKEN=hf_x", True),
+        ("a && WANDB_API_KEY='x' b", True),
+        ('export DB_PASS="x"', True),
+        ("login --password=x", True),
+        ("export HF_TOKEN=$(cat ~/.token)", False),
+        ('export HF_TOKEN="$MY_TOKEN"', False),
+        ("export HF_TOKEN=`cat ~/.token`", False),
+        ("unset HF_TOKEN; export HF_TOKEN=", False),
+        ("export TOKENIZERS_PARALLELISM=false", False),
+        ("module load token", False),
+    ],
+)
+def test_secrets_in_a_line_of_a_shell(line, assigned):
+    assert assigns_secret(line) == assigned
 
 
 GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}

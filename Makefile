@@ -92,7 +92,7 @@ web: $(READY_DEV)
 slow: $(READY_DEV)
 	$(PYTEST) --slow tests/jobs tests/unit
 
-# Thousands of mutated configurations.
+# Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.
 fuzz: $(READY_DEV)
 	$(BIN)/python -m pytest --slow tests/fuzz
 

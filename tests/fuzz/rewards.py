@@ -1,0 +1,126 @@
+"""Reward functions that fail in every way that Python has.
+
+But for KeyboardInterrupt: it stands for the user's own, and shows where the rank was.
+"""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from tests.fuzz.cases import REWARD, Case, End, Place
+
+_HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    "
+
+_BODIES: dict[str, tuple[str, End]] = {
+    "raises": ("raise ValueError('no')", "error"),
+    "raises with 5 MB": ("raise ValueError('x' * 5_000_000)", "error"),
+    "raises with half characters": ("raise ValueError('\\ud800')", "error"),
+    "raises what has no text": (
+        "class E(Exception):\n        def __str__(self):\n            raise OSError\n    raise E", "error"),
+    "raises a bare BaseException": ("raise BaseException('no')", "error"),
+    "raises GeneratorExit": ("raise GeneratorExit", "error"),
+    "raises StopIteration": ("raise StopIteration", "error"),
+    "raises MemoryError": ("return 'x' * 10**14", "error"),
+    "asserts": ("assert False", "error"),
+    "divides by zero": ("return 1 / 0", "error"),
+    "recurses": ("return compute_score(data_source, solution_str, ground_truth)", "error"),
+    "sys.exit(0)": ("import sys; sys.exit(0)", "error"),
+    "sys.exit(3)": ("import sys; sys.exit(3)", "error"),
+    "sys.exit(text)": ("import sys; sys.exit('no')", "error"),
+    "sleeps": ("import time; time.sleep(1000)", "error"),
+    "loops": ("\n    while True:\n        pass", "error"),
+    "returns None": ("return None", "error"),
+    "returns text": ("return '1'", "error"),
+    "returns a list": ("return [1.0]", "error"),
+    "returns nan": ("return float('nan')", "error"),
+    "returns inf": ("return float('inf')", "error"),
+    "returns complex": ("return 1j", "error"),
+    "returns a huge integer": ("return 10**400", "error"),
+    "returns a large float": ("return 1e308", "either"),
+    "returns a function": ("return compute_score", "error"),
+    "returns an empty mapping": ("return {}", "error"),
+    "returns a mapping without score": ("return {'accuracy': 1.0}", "error"),
+    "returns a mapping with a text": ("return {'score': 'x'}", "error"),
+    "returns a mapping with nan": ("return {'score': float('nan')}", "error"),
+    "returns names that are no texts": ("return {'score': 1.0, 5: 1.0, 'a': 2.0}", "either"),
+    "returns a metric that is nan": ("return {'score': 1.0, 'a': float('nan')}", "either"),
+    "returns a huge metric": ("return {'score': 1.0, 'a': 10**400}", "either"),
+    "returns a mapping of itself": ("d = {'score': 1.0}; d['d'] = d; return d", "either"),
+    "returns True": ("return True", "either"),
+    "returns Decimal": ("import decimal; return decimal.Decimal(1)", "either"),
+    "returns numpy": ("import numpy; return numpy.float32(1)", "either"),
+    "returns an array": ("import numpy; return numpy.ones(2)", "error"),
+    "returns a tensor": ("import torch; return torch.ones(1)", "either"),
+    "returns a coroutine": ("async def f(): return 1\n    return f()", "error"),
+    "is a generator": ("yield 1", "error"),
+    "prints 5 MB": ("import sys; sys.stderr.write('')\n    return 1.0 * len(repr('x' * 5_000_000)) * 0", "either"),
+    "leaves the directory": ("import os; os.chdir('/'); return 1.0", "either"),
+    "changes the seed": ("import random; random.seed(0); return float(len(solution_str) % 3)", "either"),
+    "leaves a thread": ("import threading, time; threading.Thread(target=time.sleep, args=(30,)).start(); return 1.0", "either"),
+}  # fmt: skip
+
+_FILES: dict[str, tuple[str, End]] = {
+    "is empty": ("", "error"),
+    "is not Python": ("def (", "error"),
+    "has a NUL": ("x = 1\0", "error"),
+    "is bytes": ("\udcff\udcfe", "error"),
+    "fails at import": ("1 / 0", "error"),
+    "misses a module": ("import no_such_module_at_all", "error"),
+    "leaves at import": ("import sys; sys.exit(0)", "error"),
+    "never ends its import": ("while True: pass", "error"),
+    "defines a number": ("compute_score = 5", "error"),
+    "defines a class": ("class compute_score: pass", "error"),
+    "takes no arguments": ("def compute_score(): return 1.0", "error"),
+    "takes one argument": ("def compute_score(a): return 1.0", "error"),
+    "takes others": ("def compute_score(a, b, c, d, e, f): return 1.0", "error"),
+    "takes all": (
+        "def compute_score(**k): return (sum(map(ord, k['solution_str'])) % 5) / 4",
+        "same",
+    ),
+    "imports more": ("import json, math\n" + REWARD, "same"),
+}
+
+_SETTINGS: dict[str, tuple[str, object, End]] = {
+    "no file": ("reward.function", "gone.py:f", "error"),
+    "no function": ("reward.function", "reward.py:gone", "error"),
+    "a directory": ("reward.function", "model:f", "error"),
+    "no Python file": ("reward.function", "problems.jsonl:f", "error"),
+    "no name": ("reward.function", "reward.py:", "error"),
+    "no colon": ("reward.function", "reward.py", "error"),
+    "an unknown option": ("reward.options", {"scale": 2}, "error"),
+    "an option given twice": ("reward.options", {"solution_str": "x"}, "error"),
+    "auto without a source": ("reward.function", "auto", "error"),
+    "gsm8k on sums": ("reward.function", "gsm8k", "either"),
+    "reasoning_gym on sums": ("reward.function", "reasoning_gym", "error"),
+}
+
+
+def _written(name: str, text: str, end: End) -> Case:
+    def change(place: Place) -> None:
+        (place.directory / "reward.py").write_bytes(text.encode(errors="surrogateescape"))
+
+    return Case(f"reward {name}", change, end)
+
+
+def _set(name: str, field: str, value: object, end: End) -> Case:
+    return Case(f"reward: {name}", lambda place: place.set(field, value), end)
+
+
+def _surviving(name: str) -> Case:
+    """A failing function where failures score 0."""
+    body, _ = _BODIES[name]
+
+    def change(place: Place) -> None:
+        (place.directory / "reward.py").write_text(_HEAD + body)
+        place.set("reward.on_error", "zero")
+        place.set("reward.timeout_s", 0.2)
+
+    return Case(f"reward {name}, on_error zero", change, "either")
+
+
+CASES = (
+    *(_written(name, _HEAD + body, end) for name, (body, end) in _BODIES.items()),
+    *(_written(name, text, end) for name, (text, end) in _FILES.items()),
+    *(_set(name, *setting) for name, setting in _SETTINGS.items()),
+    *map(_surviving, ("raises", "loops", "returns nan", "recurses", "raises what has no text")),
+)

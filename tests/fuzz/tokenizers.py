@@ -1,0 +1,101 @@
+"""Tokenizers that are incomplete, damaged, or of other kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.fuzz.cases import Case, End, Place, edit_json
+
+
+def _file(name: str, content: bytes | None, end: End = "error") -> Case:
+    def change(place: Place) -> None:
+        file = place.model / name
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content)
+
+    return Case(
+        f"tokenizer: {name} {b'missing' if content is None else content[:30]!r}", change, end
+    )
+
+
+def _template(text: Any, end: End = "error") -> Case:
+    """A chat template, and prompts that need it."""
+
+    def change(place: Place) -> None:
+        for file in place.model.glob("*.jinja"):
+            file.unlink()
+        edit_json(place.model / "tokenizer_config.json", chat_template=text)
+        place.set("data.chat", "always")
+
+    return Case(f"tokenizer: template {text!r:.60}", change, end)
+
+
+def _fields(end: End = "error", **changes: Any) -> Case:
+    def change(place: Place) -> None:
+        edit_json(place.model / "tokenizer_config.json", **changes)
+
+    return Case(f"tokenizer: {changes}", change, end)
+
+
+def _inside(name: str, edit: Callable[[dict[str, Any]], object], end: End = "error") -> Case:
+    def change(place: Place) -> None:
+        file = place.model / "tokenizer.json"
+        values = json.loads(file.read_text())
+        edit(values)
+        file.write_text(json.dumps(values))
+
+    return Case(f"tokenizer: {name}", change, end)
+
+
+def _more_words(values: dict[str, Any]) -> None:
+    words = values["model"]["vocab"]
+    words |= {f"word{n}": len(words) + n for n in range(1000)}
+
+
+def _no_chat(place: Place) -> None:
+    for file in place.model.glob("*.jinja"):
+        file.unlink()
+    edit_json(place.model / "tokenizer_config.json", chat_template=...)
+    place.set("data.chat", "always")
+
+
+CASES = (
+    _file("tokenizer.json", None),
+    _file("tokenizer.json", b""),
+    _file("tokenizer.json", b"{"),
+    _file("tokenizer.json", b"[]"),
+    _file("tokenizer.json", b"{}"),
+    _file("tokenizer.json", b"\xff\xfe"),
+    _file("tokenizer_config.json", None),
+    _file("tokenizer_config.json", b"{"),
+    _file("tokenizer_config.json", b"[]"),
+    _fields("either", eos_token=...),
+    _fields(eos_token=5),
+    _fields("either", eos_token="<|nowhere|>"),
+    _fields("either", pad_token=None),
+    _fields("either", tokenizer_class="NoSuchTokenizer"),
+    _fields("either", model_max_length="x"),
+    _fields("either", auto_map={"AutoTokenizer": ["evil.Evil", None]}),
+    _template("", "error"),
+    _template("{% for", "error"),
+    _template("{{ nothing.at.all }}", "error"),
+    _template("{{ 1 / 0 }}", "error"),
+    _template("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
+    _template("{{ raise_exception('no') }}", "error"),
+    _template("{% include 'x' %}", "error"),
+    _template("{{ 'x' * 10000000 }}", "error"),
+    _template("{{ messages.__class__.__mro__ }}", "either"),
+    _template(5, "error"),
+    _template([], "error"),
+    Case("tokenizer: no template", _no_chat),
+    _inside("no vocabulary", lambda v: v["model"].update(vocab={})),
+    _inside("more words than the model", _more_words),
+    _inside("another model", lambda v: v["model"].update(type="NoSuch")),
+    _inside("no model", lambda v: v.pop("model")),
+    _inside("no splitting", lambda v: v.update(pre_tokenizer=None), "either"),
+    Case("tokenizer: missing", lambda place: place.set("model.tokenizer", "gone")),
+    Case("tokenizer: a file", lambda place: place.set("model.tokenizer", "reward.py")),
+)

@@ -11,8 +11,8 @@ from typing import Any
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.guard import describe, guarded, shortened
-from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.rewards.registry import RewardFunction
+from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
 @dataclass(frozen=True)

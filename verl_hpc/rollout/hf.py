@@ -49,6 +49,7 @@ class _Finite(LogitsProcessor):
     the GPU with it."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        del input_ids
         if not bool(scores.isfinite().all()):
             raise TrainingError(NOT_FINITE)
         return scores

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from verl_hpc.data.problem import Problem
 from verl_hpc.data import prompts
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import encode_example, encode_prompt, fit_prompt, load_tokenizer
 from verl_hpc.errors import DataError, ModelError
 

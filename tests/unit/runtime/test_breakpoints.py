@@ -14,9 +14,9 @@ import pytest
 
 from tests.debug_client import Client
 from verl_hpc.cluster.attach import ask_for_debugger, read_answer
-from verl_hpc.runtime.limit import time_limit
 from verl_hpc.runtime import breakpoints
 from verl_hpc.runtime.breakpoints import Breakpoints
+from verl_hpc.runtime.limit import time_limit
 
 
 @pytest.fixture

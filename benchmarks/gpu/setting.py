@@ -216,7 +216,7 @@ def build_engine(
     return MegatronEngine(
         arch,
         ONE_RANK,
-        ModelConfig(path="", dtype=setting.shapes.dtype, fp8=fp8),
+        ModelConfig(path="none", dtype=setting.shapes.dtype, fp8=fp8),
         ParallelConfig(),
         optimizer=optimizer,
         max_tokens=max_tokens,

@@ -103,7 +103,6 @@ def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
         "build actor",
         "build rollout (hf)",
         "restore",
-        "reshard",
     ]
 
 

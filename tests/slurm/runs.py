@@ -76,6 +76,11 @@ def set_pause(directory: Path, seconds: float) -> None:
     fresh.replace(directory / "pause_s")
 
 
+def without_times(log: str) -> str:
+    """A node's log with the rank, and not the time, before each line."""
+    return re.sub(r"^( *\d+: )[\d-]{10}T[\d:]{8} ", r"\1", log, flags=re.MULTILINE)
+
+
 class Run:
     """A run directory, and the job that trains into it."""
 
@@ -144,10 +149,11 @@ class Run:
 
     @property
     def rank_logs(self) -> str:
-        """What ranks said, in all lives of all jobs."""
+        """What ranks said, in all lives of all jobs, without the times."""
         lives = self.directory / "job/attempts"
         files = sorted(lives.glob("[0-9]*/*.log"), key=lambda file: int(file.parent.name))
-        return "".join(f"== {file.parent.name}/{file.name}\n{file.read_text()}" for file in files)
+        texts = (f"== {file.parent.name}/{file.name}\n{file.read_text()}" for file in files)
+        return without_times("".join(texts))
 
     @property
     def attempts(self) -> int:

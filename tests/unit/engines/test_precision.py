@@ -67,7 +67,10 @@ def test_rank_0_says_that_a_gpu_goes_without(machine, monkeypatch, kind, rank, d
     machine(**kind)
     heard = []
     monkeypatch.setattr(workers._logger, "warning", lambda text, *a: heard.append(text % a))
-    session = SimpleNamespace(world=SimpleNamespace(rank=rank, device=device))
+    session = SimpleNamespace(
+        world=SimpleNamespace(rank=rank, device=device),
+        control=SimpleNamespace(together=lambda action: action()),
+    )
     workers._say_what_is_slow(session, BF16)
     assert len(heard) == len(said)
     assert all(text.startswith(words) for text, words in zip(heard, said, strict=True))

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from verl_hpc.config.load import parse_config
-from verl_hpc.rollout import factory
 from verl_hpc.trainer import workers as module
 
 pytestmark = pytest.mark.world(2)
@@ -37,7 +36,7 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         }
     )
     engines, before, during = [], [], []
-    load_weights, build_rollout = module._load_weights, factory.build_rollout
+    load_weights, build_rollout = module._load_weights, module.build_rollout
 
     def remember(session, engine, weights):
         load_weights(session, engine, weights)
@@ -50,7 +49,7 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         return build_rollout(*arguments)
 
     monkeypatch.setattr(module, "_load_weights", remember)
-    monkeypatch.setattr(factory, "build_rollout", count)
+    monkeypatch.setattr(module, "build_rollout", count)
     workers = module.build_workers(here, config)
     assert engines == [workers.actor, workers.critic]
     assert during == [dict.fromkeys(PARTS, 0)] * 2

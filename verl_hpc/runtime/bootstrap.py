@@ -28,6 +28,7 @@ Kind = Literal["mpi", "slurm"]
 PORT = "VERL_HPC_PORT"
 """Variable for a site where another port must be used."""
 
+_FORWARDED_WITHIN_S = 0.5
 _KILLED_WITHIN_S = 60.0
 # Below those that the kernel hands out by itself.
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
@@ -114,6 +115,8 @@ class MpiBootstrap:
         stop_mpi()
 
     def abort(self, status: int) -> NoReturn:
+        # A launcher may drop what it has not forwarded yet when a rank aborts: why, of all things.
+        time.sleep(_FORWARDED_WITHIN_S)
         # sys.exit would leave peers that wait in a collective waiting for ever.
         self._mpi.COMM_WORLD.Abort(status)
         # Under srun it may return, with the step's end on its way. To exit by itself would leave

@@ -73,6 +73,18 @@ def prepare(case: Case | None, directory: Path, model: Path) -> Path:
     return directory
 
 
+def replace_file(name: str, content: bytes | None) -> Callable[[Place], None]:
+    """A change: this file of the model has another content, or is missing."""
+
+    def change(place: Place) -> None:
+        file = place.model / name
+        file.unlink(missing_ok=True)
+        if content is not None:
+            file.write_bytes(content)
+
+    return change
+
+
 def edit_json(file: Path, **changes: Any) -> None:
     """Set fields of a JSON file; `...` removes one."""
     values = json.loads(file.read_text()) | changes

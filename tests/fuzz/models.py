@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place, edit_json
+from tests.fuzz.cases import Case, End, Place, edit_json, replace_file
 
 WEIGHTS = "model.safetensors"
 
@@ -80,14 +80,8 @@ def _config(changes: dict[str, Any], end: End) -> Case:
 
 
 def _file(name: str, content: bytes | None, end: End = "error") -> Case:
-    def change(place: Place) -> None:
-        file = place.model / name
-        file.unlink(missing_ok=True)
-        if content is not None:
-            file.write_bytes(content)
-
     shown = "missing" if content is None else repr(content[:40])
-    return Case(f"{name} {shown} {len(content or b'')}", change, end)
+    return Case(f"{name} {shown} {len(content or b'')}", replace_file(name, content), end)
 
 
 def _tensors(name: str, edit: Callable[[dict[str, Any]], None], end: End = "error") -> Case:

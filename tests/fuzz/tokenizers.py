@@ -6,19 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place, edit_json
+from tests.fuzz.cases import Case, End, Place, edit_json, replace_file
 
 
 def _file(name: str, content: bytes | None, end: End = "error") -> Case:
-    def change(place: Place) -> None:
-        file = place.model / name
-        file.unlink(missing_ok=True)
-        if content is not None:
-            file.write_bytes(content)
-
-    return Case(
-        f"tokenizer: {name} {b'missing' if content is None else content[:30]!r}", change, end
-    )
+    shown = b"missing" if content is None else content[:30]
+    return Case(f"tokenizer: {name} {shown!r}", replace_file(name, content), end)
 
 
 def _template(text: Any, end: End = "error") -> Case:

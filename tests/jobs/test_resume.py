@@ -121,7 +121,7 @@ DAMAGES = {
     "index": flip("index.h5", 0.5),
 }
 MORE_DAMAGES = {
-    "another key": retell("num_rows", "num_row"),
+    "another key": retell("kl_coefficient", "kl_coefficien"),
     "another type": retell('"step": 4', '"step": "4"'),
     "later step": retell('"step": 4', '"step": 5'),
     "more updates": retell('"num_steps": 8', '"num_steps": 72'),

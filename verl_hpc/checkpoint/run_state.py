@@ -24,8 +24,6 @@ class RunState(BaseModel):
     """Steps done."""
     position: Position
     """Of the training data."""
-    num_rows: int = Field(ge=0)
-    """Of the training data."""
     kl_coefficient: float
     optimizers: dict[str, OptimizerCounters]
     """By engine: actor, and critic if there is one."""

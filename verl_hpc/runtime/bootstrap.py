@@ -115,7 +115,7 @@ class MpiBootstrap:
         stop_mpi()
 
     def abort(self, status: int) -> NoReturn:
-        # A launcher may drop what it has not forwarded yet when a rank aborts: why, of all things.
+        # mpiexec drops output that it has not forwarded yet, such as the report of this rank.
         time.sleep(_FORWARDED_WITHIN_S)
         # sys.exit would leave peers that wait in a collective waiting for ever.
         self._mpi.COMM_WORLD.Abort(status)

@@ -72,7 +72,6 @@ def save(workers: Workers, progress: Progress) -> Path:
     state = RunState(
         step=progress.step,
         position=progress.position,
-        num_rows=len(workers.train_source),
         kl_coefficient=workers.kl.coefficient,
         optimizers=counters,
         fingerprint=workers.fingerprint,

@@ -157,14 +157,10 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
         (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
         (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
 
-    together = session.control.together
-    if session.world.rank != 0:
-        together(lambda: None)
-        together(lambda: None)
-        yield None
-        return
-    with together(lambda: reporting(hold)) as lock:
-        together(lambda: reporting(begin))
+    together, leads = session.control.together, session.world.rank == 0
+    lock = together(lambda: reporting(hold) if leads else None)
+    with lock or nullcontext():
+        together(lambda: reporting(begin) if leads else None)
         yield lock
 
 

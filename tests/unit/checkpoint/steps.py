@@ -20,7 +20,6 @@ from verl_hpc.testing.tiny import make_tiny_model
 STATE = RunState(
     step=6,
     position=Position(0, 24),
-    num_rows=64,
     kl_coefficient=0.1,
     optimizers={"actor": OptimizerCounters(num_steps=12)},
     fingerprint={"data": "3f"},

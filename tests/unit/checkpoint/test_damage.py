@@ -122,7 +122,7 @@ STATES = [
     STATE.model_dump_json().replace('"step":6', '"step":"6"'),
     STATE.model_dump_json().replace('"step":6', '"step":-1'),
     STATE.model_dump_json().replace('"epoch":0', '"epoch":"x"'),
-    STATE.model_dump_json().replace("num_rows", "num_row"),
+    STATE.model_dump_json().replace("kl_coefficient", "kl_coefficien"),
     STATE.model_dump_json().replace("0.1", "[]"),
     "[" * 100_000,
 ]

@@ -89,7 +89,8 @@ def respond(
         [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
         workers.told_to_leave if interruptible else never,
     )
-    if not all(map(math.isfinite, (lp for r in responses if r is not None for lp in r.log_probs))):
+    # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
+    if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
         raise TrainingError(NOT_FINITE)
     by_slot |= {s: r for s, r in zip(missing, responses, strict=True) if r is not None}
     if held is not None:

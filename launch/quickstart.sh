@@ -53,5 +53,5 @@ print(prompt, tokenizer.decode(answer, skip_special_tokens=True))
 PY
 
 say "6 of 6: what came of it"
-run "$python" -m verl_hpc.data.overlap "$runs/quickstart_sft" "$runs/$name"
+run "$python" -m verl_hpc overlap "$runs/quickstart_sft" "$runs/$name"
 run "$python" -m verl_hpc report "$runs/$name"

@@ -89,6 +89,7 @@ BAD_INPUT = {
     "import": ["--hf", NOWHERE, "--out", "steps"],
     "list": [NOWHERE],
     "logs": [NOWHERE],
+    "overlap": [NOWHERE],
     "report": [NOWHERE],
     "reshard": ["--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "8", "--model", NOWHERE],
     "save": [NOWHERE],

@@ -1,13 +1,9 @@
 """Prompts that training and evaluation have in common."""
 
-import json
-
 import pytest
 
-from tests.unit.config.test_run import parse
-from tests.unit.data.conftest import files, verl_row, write_jsonl
-from verl_hpc.config.load import dump_config
-from verl_hpc.data.overlap import count_overlap, main, prompt_key
+from tests.unit.data.conftest import files, write_jsonl
+from verl_hpc.data.overlap import count_overlap, prompt_key
 from verl_hpc.data.sources import open_source
 
 
@@ -43,34 +39,3 @@ def chat(*messages):
 )
 def test_prompts_are_the_same_if_a_model_reads_the_same(one, other, same):
     assert (prompt_key(one) == prompt_key(other)) is same
-
-
-def run_directory(path, train, evaluation, accuracies):
-    path.mkdir()
-    config = parse(data__train=train, data__evaluation=evaluation)
-    (path / "config.yaml").write_text(dump_config(config))
-    rows = [{"step": step, "val/accuracy": value} for step, value in accuracies]
-    lines = [json.dumps(row) for row in [*rows, {"step": 99}]]
-    (path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 100, "val/acc']))
-    return path
-
-
-def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
-    def data(name, *indices):
-        rows = [verl_row(index) for index in indices]
-        return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
-
-    held_out = data("test", 1, 2, 2)
-    warm_up = run_directory(tmp_path / "sft", data("a", 1, 7), held_out, [(5, 0.25), (10, 0.5)])
-    then = run_directory(tmp_path / "rl", data("b", 8, 9), held_out, [])
-    assert main([str(warm_up), str(then)]) == 0
-    found = "evaluation has 3 rows with 2 different prompts; 1 of these occur in the 4 rows"
-    assert capsys.readouterr().out.splitlines() == [
-        f"{warm_up}: {found} of training of {warm_up}, {then}",
-        "  val/accuracy 0.2500 at step 5, 0.5000 at step 10",
-        f"{then}: {found} of training of {warm_up}, {then}",
-    ]
-    assert main([str(then)]) == 0
-    assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
-    assert main([str(tmp_path / "gone")]) == 1
-    assert capsys.readouterr().err.startswith("ConfigError: ")

@@ -1,0 +1,37 @@
+"""Prompts of evaluation that occur in the training of runs that follow each other."""
+
+from tests.unit.config.test_run import parse
+from tests.unit.data.conftest import files, verl_row, write_jsonl
+from verl_hpc.cli.main import main
+from verl_hpc.config.load import dump_config
+
+
+def run_directory(path, train, evaluation):
+    path.mkdir()
+    config = parse(data__train=train, data__evaluation=evaluation)
+    (path / "config.yaml").write_text(dump_config(config))
+    return str(path)
+
+
+def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
+    def data(name, *indices):
+        rows = [verl_row(index) for index in indices]
+        return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
+
+    held_out = data("test", 1, 2, 2)
+    warm_up = run_directory(tmp_path / "sft", data("a", 1, 7), held_out)
+    then = run_directory(tmp_path / "rl", data("b", 8, 9), held_out)
+    assert main(["overlap", warm_up, then]) == 0
+    found = "evaluation has 3 rows with 2 different prompts; 1 of these occur in the 4 rows"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{run}: {found} of training of {warm_up}, {then}" for run in (warm_up, then)
+    ]
+    assert main(["overlap", then]) == 0
+    assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
+
+
+def test_a_run_without_evaluation_is_named(tmp_path, capsys):
+    train = files(write_jsonl(tmp_path / "a.jsonl", [verl_row(1)])).model_dump()
+    alone = run_directory(tmp_path / "alone", train, None)
+    assert main(["overlap", alone]) == 1
+    assert f"{alone}: the run has no data.evaluation" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""How many prompts of a run's evaluation occur in its training data as well.
+
+With several runs that follow each other, such as SFT and then GRPO: the evaluation of each against
+the training data of all of them. Relative paths of data files are read from where this is started.
+
+examples:
+  python -m verl_hpc overlap runs/gsm8k_sft runs/gsm8k_grpo
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR", help="has config.yaml")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.config.load import load_config
+    from verl_hpc.data.overlap import count_overlap
+    from verl_hpc.data.sources import open_source
+
+    configs = [load_config(directory / "config.yaml") for directory in arguments.runs]
+    training = [open_source(config.data.train) for config in configs]
+    of_runs = ", ".join(map(str, arguments.runs))
+    for directory, config in zip(arguments.runs, configs, strict=True):
+        if config.data.evaluation is None:
+            raise ConfigError(f"{directory}: the run has no data.evaluation to look for")
+        counts = count_overlap(training, open_source(config.data.evaluation))
+        print(
+            f"{directory}: evaluation has {counts.evaluation_rows} rows with "
+            f"{counts.evaluation_prompts} different prompts; {counts.shared_prompts} of these "
+            f"occur in the {counts.training_rows} rows of training of {of_runs}",
+            flush=True,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("overlap")

@@ -16,6 +16,15 @@ def balance(costs: Sequence[float], num_bins: int) -> list[list[int]]:
 
     Source: Karmarkar and Karp, "The differencing method of set partitioning", 1982.
     """
+    return _bins(_difference(costs, num_bins), num_bins)
+
+
+_Deal = list[tuple[float, list[int]]]
+"""Bins as (minus their cost, indices), ascending. Empty bins are left out: most deals that the
+differencing goes through have few others."""
+
+
+def _difference(costs: Sequence[float], num_bins: int) -> _Deal:
     # Ascending, so the largest cost first; `taken` of them are in a deal by now.
     single = sorted((-float(cost), index) for index, cost in enumerate(costs))
     taken = 0
@@ -40,13 +49,11 @@ def balance(costs: Sequence[float], num_bins: int) -> list[list[int]]:
         if len(deal) == num_bins and (taken < len(single) or full):
             heapq.heappush(full, (deal[0][0] - deal[-1][0], order, deal))
             order, deal = take(max(num_bins - 1, 1))
-    bins = [sorted(indices) for _, indices in deal]
-    return bins + [[] for _ in range(num_bins - len(bins))]
+    return deal
 
 
-_Deal = list[tuple[float, list[int]]]
-"""Bins as (minus their cost, indices), ascending. Empty bins are left out: most deals that the
-differencing goes through have few others."""
+def _bins(deal: _Deal, num_bins: int) -> list[list[int]]:
+    return [sorted(indices) for _, indices in deal] + [[] for _ in range(num_bins - len(deal))]
 
 
 def _merge(deal: _Deal, other: _Deal, num_bins: int) -> _Deal:
@@ -82,9 +89,9 @@ def micro_batches(
     """
 
     def balanced(count: int) -> list[list[int]] | None:
-        bins = balance(lengths, count)
-        fits = all(len(b) < 2 or sum(lengths[i] for i in b) <= max_tokens for b in bins)
-        return bins if fits else None
+        deal = _difference(lengths, count)
+        fits = all(len(indices) < 2 or -cost <= max_tokens for cost, indices in deal)
+        return _bins(deal, count) if fits else None
 
     packed = _best_fit(lengths, max_tokens)
     enough = -(-max(len(packed), at_least, 1) // multiple)  # multiples

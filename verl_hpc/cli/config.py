@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from verl_hpc.config.settings import SettingInfo
 
 _WIDTH = 100
+_LONGEST = 60
+_ALL = (
+    "`python -m verl_hpc config` lists those of a run, `config --explain site` those of a site "
+    "profile; the nearest"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +65,8 @@ def _resolved(arguments: argparse.Namespace) -> str:
 
 
 def _explained(word: str | None) -> str:
+    from difflib import get_close_matches
+
     from verl_hpc.cluster.site import Site
     from verl_hpc.config.explain import near_or_all
     from verl_hpc.config.run import RunConfig
@@ -74,8 +81,9 @@ def _explained(word: str | None) -> str:
     if not found:
         names = dict.fromkeys(s.name for s in settings)
         last = word.rpartition(".")[2]
-        near = [n for n in names if n.rpartition(".")[2] == last] or names
-        raise ConfigError(f"{word}: no such setting; {near_or_all(word, near)}")
+        same_last = [n for n in names if n.rpartition(".")[2] == last]
+        near = get_close_matches(word[:_LONGEST], same_last or names, n=3, cutoff=0.0)
+        raise ConfigError(f"{word}: no such setting; {near_or_all(word, near, _ALL)}")
     return "\n".join(map(_paragraph, found))
 
 
@@ -92,7 +100,7 @@ def _paragraph(setting: SettingInfo) -> str:
     if setting.member:
         head += f"   if {setting.member}"
     body = textwrap.indent(textwrap.fill(setting.meaning, _WIDTH - 4), "    ")
-    return f"{head}\n{body}\n" if setting.meaning else f"{head}\n"
+    return f"{head}\n{body}\n"
 
 
 def _default(setting: SettingInfo) -> str:

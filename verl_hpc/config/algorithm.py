@@ -31,7 +31,10 @@ class GaeConfig(Section):
 
     name: Literal["gae"] = "gae"
     gamma: Fraction = 1.0
+    """Discount of a reward for each token that it comes later."""
     lam: Fraction = 1.0
+    """GAE's lambda (arXiv 1506.02438): 0 takes one reward and the next value, as biased as the
+    critic is; 1 takes the whole return, with its variance."""
 
 
 class GrpoConfig(Section):
@@ -71,7 +74,10 @@ class KlConfig(Section):
     """Accept an estimator whose gradient is not that of the KL divergence where it is placed: k1
     and abs in the loss, abs, k2 and k3 in the reward (arXiv 2512.21852, 2510.01555)."""
     coefficient: NonNegativeFinite = 0.001
+    """Weight of the penalty; under the adaptive controller, the one it begins with."""
     controller: Literal["fixed", "adaptive"] = "fixed"
+    """adaptive changes the coefficient after each batch to keep the KL near target (arXiv
+    1909.08593, section 2.2); needs placement: reward."""
     target: PositiveFinite = 0.1
     """KL that the adaptive controller steers to."""
     horizon: Positive = 10000
@@ -111,15 +117,21 @@ class AlgorithmConfig(Section):
     advantage: AdvantageConfig | None = None
     """gae for ppo, grpo for grpo, if not given."""
     clip_low: Fraction = 0.2
+    """How far below 1 the ratio of new to old probability is clipped (arXiv 1707.06347, equation
+    7)."""
     clip_high: NonNegativeFinite = 0.2
-    """0.28 is DAPO's clip-higher."""
+    """How far above 1 it is clipped; 0.28 is DAPO's clip-higher (arXiv 2503.14476)."""
     dual_clip: Annotated[Number, Field(gt=1.0, le=1e9)] | None = 3.0
     """Bound on the ratio where the advantage is negative (arXiv 1912.09729); null is off."""
     aggregation: Aggregation = "token-mean"
+    """How the losses of a mini-batch's tokens become one: their mean, their sum, or the mean over
+    sequences of their sum, their mean, or their sum divided by loss_scale (Dr.GRPO, arXiv
+    2503.20783)."""
     loss_scale: PositiveFinite | None = None
     """What seq-mean-token-sum-norm divides a sequence's sum by; null takes
     rollout.max_response_tokens."""
     entropy_coefficient: Finite = 0.0
+    """Weight of the policy's entropy, which is taken off its loss: above 0 keeps samples varied."""
     old_log_probs: Literal["recompute", "rollout"] = "recompute"
     """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's."""
     kl: KlConfig = KlConfig()

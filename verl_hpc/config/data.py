@@ -42,7 +42,8 @@ class FilesConfig(Section):
     prompt_key: str = "prompt"
     """Column of the prompt: a string, or a chat list of {role, content}. `a.b` is field b of a."""
     answer_key: str | None = None
-    """Column of the target text, such as extra_info.answer; needed by sft."""
+    """Column of the text that sft imitates, such as extra_info.answer; null takes answer, or else
+    response."""
     limit: Positive | None = None
     """Use only the first rows."""
 
@@ -78,11 +79,13 @@ class DataConfig(Section):
     """Training and evaluation problems."""
 
     train: SourceConfig
+    """Problems to train on: files, or a generated task."""
     evaluation: SourceConfig | None = None
     """Held-out problems; needed where evaluation.every > 0 or evaluation.at_start."""
     check: Literal["all", "drawn"] = "all"
     """When a row that cannot be used is an error: all reads every row of the files at start; drawn
-    leaves it to the step that draws it."""
+    leaves it to the step that draws it. With an evaluation rows are read at start all the same, for
+    overlap, but where splits are disjoint by construction."""
     overlap: Literal["refuse", "drop", "warn"] = "refuse"
     """What prompts do that occur in evaluation and in train: end the run at its start, leave
     train, or are told about in the log and the report."""
@@ -121,6 +124,7 @@ class EvaluationConfig(Section):
     at_start: bool = False
     """Evaluate what the run starts from, and what it ends with."""
     max_prompts: Positive | None = None
+    """Evaluate on the first so many prompts; null takes all."""
     stop_at: Finite | None = None
     """End the run when the mean score reaches this."""
 

@@ -64,7 +64,11 @@ class ParallelConfig(Section):
     """Sizes of the training layout. Data parallelism takes the ranks that are left."""
 
     tensor_parallel: Positive = 1
+    """Ranks that share every layer, each with a part of its heads and matrices (arXiv
+    1909.08053)."""
     pipeline_parallel: Positive = 1
+    """Stages that the layers are dealt to, in their order; micro-batches pass through them one
+    behind the other (1F1B, arXiv 2104.04473)."""
     virtual_pipeline: Positive = 1
     """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""
     data_parallel: Positive | None = None
@@ -103,17 +107,25 @@ class OptimizerConfig(Section):
     """Adam with decoupled weight decay, sharded over data-parallel ranks."""
 
     lr: PositiveRate = 1e-6
+    """Largest learning rate: after the warm-up, and before the schedule lowers it."""
     min_lr: Rate = 0.0
     """Where the schedule ends."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls between warmup_steps and decay_steps: not at all, or from lr to
+    min_lr in a straight line or along half a cosine."""
     warmup_steps: NonNegative = 0
     """Optimizer steps over which lr rises from 0."""
     decay_steps: Positive | None = None
-    """Optimizer steps until min_lr; needed by linear and cosine."""
+    """Optimizer steps until min_lr, those of the warm-up counted; needed by linear and cosine."""
     beta1: ProperFraction = 0.9
+    """What Adam's running mean of gradients keeps of itself at an update (arXiv 1412.6980)."""
     beta2: ProperFraction = 0.95
+    """What Adam's running mean of squared gradients keeps of itself at an update."""
     epsilon: PositiveRate = 1e-8
+    """What Adam adds to the root of the mean of squares that it divides by."""
     weight_decay: Rate = 0.0
+    """Share of a weight that an update takes off, times the learning rate (AdamW, arXiv
+    1711.05101). Biases and the weights of norms do not decay."""
     clip_grad: NonNegativeFinite = 1.0
     """Largest global gradient norm; 0 does not clip."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -130,11 +142,14 @@ class OptimizerConfig(Section):
 
 
 class OffloadConfig(Section):
-    """What goes to host memory while the rollout engine has the device (and comes back after)."""
+    """What leaves the device while the rollout engine has it (and comes back after)."""
 
     parameters: bool = False
+    """Keep the weights of actor and critic in host memory meanwhile."""
     gradients: bool = False
+    """Free the memory of gradients meanwhile; nothing is copied, since they come back as zeros."""
     optimizer: bool = False
+    """Keep Adam's moments and the float32 master weights in host memory meanwhile."""
 
 
 class CriticConfig(Section):

@@ -30,6 +30,7 @@ class MetricsConfig(Section):
     terminal: Literal["auto", "live", "lines", "off"] = "auto"
     """auto is live on a terminal and lines elsewhere."""
     tensorboard: bool = False
+    """Event files for TensorBoard, in tensorboard/ of the run directory."""
     report: bool = True
     """report.html and PNG curves at the end."""
 

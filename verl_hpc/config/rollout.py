@@ -43,6 +43,8 @@ class RolloutConfig(Section):
     engine: Literal["vllm", "hf"] = "vllm"
     """In-process vLLM, or transformers' generate as reference and fallback."""
     tensor_parallel: Positive = 1
+    """Ranks that form one engine, each with a part of every layer. All ranks generate: there are as
+    many engines as this leaves."""
     grouping: Literal["zero_redundancy", "contiguous"] | None = None
     """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -62,7 +64,9 @@ class RolloutConfig(Section):
     repetition_penalty: PositiveFinite = 1.0
     """Above 1, tokens of the prompt and of the response so far become less likely."""
     max_prompt_tokens: Positive = 512
+    """Longest prompt, in tokens; overlong_prompt says what becomes of a longer one."""
     max_response_tokens: Positive = 512
+    """Longest response, in tokens: generation ends there, and sft cuts a longer answer."""
     overlong_prompt: Literal["error", "drop", "truncate_left"] = "error"
     """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained
     on; in an evaluation it counts as wrong."""

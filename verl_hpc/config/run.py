@@ -30,9 +30,13 @@ class RunConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """Names the run directory: letters, digits, '.', '_' and '-'."""
     recipe: Recipe
+    """What a step does: sft imitates answers, grpo compares the responses to one prompt with each
+    other (arXiv 2402.03300), ppo trains a critic beside the policy (arXiv 1707.06347)."""
     steps: Positive
     """Batches to train on."""
     seed: Seed = 0
+    """What the order of the rows, the samples of responses and all other random numbers come from.
+    Generated tasks have a seed of their own."""
     directory: PathText = "runs"
     """The run directory is directory/name."""
     model: ModelConfig

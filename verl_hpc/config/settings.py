@@ -101,7 +101,8 @@ def _allowed(schema: _Schema) -> str:
     words = [schema.get("type", "anything")]
     if schema.get("type") == "array":
         words.append(f"of {_allowed(schema['items'])}")
-    words += [f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema]
+    style = ",.0f" if schema.get("type") == "integer" else "g"
+    words += [f"{sign} {schema[key]:{style}}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join(words)
 
 

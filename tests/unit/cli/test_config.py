@@ -37,6 +37,14 @@ def test_a_word_that_means_nothing_is_answered_with_what_is_near(word, near, cap
     assert near in capsys.readouterr().err
 
 
+def test_where_nothing_is_near_the_answer_is_short_and_says_where_all_are(capsys):
+    assert main(["config", "--explain", "nodes"]) == 1
+    said = capsys.readouterr().err
+    assert len(said) < 300
+    assert "`python -m verl_hpc config`" in said
+    assert "site.node_scratch" in said
+
+
 def test_a_file_is_resolved_with_overrides(capsys):
     text = shown(capsys, "--config", str(ROOT / "configs/run/grpo_8b.yaml"), "optimizer.lr=3e-6")
     assert yaml.safe_load(text)["optimizer"]["lr"] == 3e-6

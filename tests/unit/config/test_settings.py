@@ -44,6 +44,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
         ("recipe", "sft | grpo | ppo", None),
         ("rollout.kv_cache_gib", "number > 0 <= 1000 or null", "null"),
         ("critic.optimizer.lr", "number > 0 <= 100", "1e-05"),
+        ("batch.size", "integer >= 1 <= 1,000,000", "128"),
         ("data.train.kind", "files | reasoning_gym", None),
         ("rollout.stop", "array of string", "[]"),
     ],
@@ -76,6 +77,11 @@ def test_meanings_are_the_docstrings():
         "3",
         "Of sheep, counted.",
     )
+
+
+@pytest.mark.parametrize("setting", SETTINGS + settings_of(Site, "site."), ids=lambda s: s.name)
+def test_every_setting_has_a_meaning(setting):
+    assert setting.meaning
 
 
 def test_a_site_profile_has_settings_too():

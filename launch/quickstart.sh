@@ -3,13 +3,19 @@
 # improve it with reinforcement learning, stop half-way and resume, export it for transformers.
 # usage: launch/quickstart.sh [grpo|ppo] [seed]
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
-#   RUNS      where the run directories go (default: a new directory below runs/)
+#   MPIEXEC   starts the ranks (default: mpiexec beside the interpreter)
+#   RUNS      where the run directories go (default: a new directory below runs/, which the link
+#             runs/quickstart-latest, and with it configs/run/quickstart*.yaml, then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recipe=${1:-grpo} seed=${2:-0}
 python=${PYTHON:-python}
 mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
 runs=${RUNS:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}
+if [ -z "${RUNS:-}" ]; then
+    mkdir -p "$runs"
+    ln -sfn "$(basename "$runs")" runs/quickstart-latest
+fi
 config=configs/run/quickstart.yaml
 [ "$recipe" = ppo ] && config=configs/run/quickstart_ppo.yaml
 

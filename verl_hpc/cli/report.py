@@ -5,7 +5,7 @@ and weak scaling of runs that differ in ranks, layout and batch.size alone. A RU
 directory, or for scaling also the name of one below runs/.
 
 examples:
-  python -m verl_hpc report runs/quickstart
+  python -m verl_hpc report runs/quickstart-latest/quickstart
   python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md
 """
 

@@ -1,7 +1,10 @@
 """The runs that launch/ starts: valid, and laid out on the ranks that their scripts ask for."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from itertools import pairwise
 
 import pytest
@@ -91,3 +94,30 @@ def test_fp8_is_asked_for_where_the_name_says_so():
     for name in MODELS:
         fp8 = load_config(ROOT / f"configs/run/{name}.yaml").model.fp8
         assert (fp8 is not None) == name.endswith("fp8")
+
+
+def quickstart(directory, environ):
+    """Run the script as far as it comes without Python: it stops where nobody made the problems."""
+    (directory / "launch").mkdir()
+    shutil.copy(LAUNCH / "quickstart.sh", directory / "launch")
+    command = [directory / "launch/quickstart.sh"]
+    environ = os.environ | {"PYTHON": "true", "MPIEXEC": "true"} | environ
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["quickstart_sft", "quickstart", "quickstart_ppo"])
+def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
+    done = quickstart(tmp_path, {})
+    (made,) = re.findall(r"--out (runs/\S+)/data", done.stdout)
+    config = load_config(ROOT / f"configs/run/{name}.yaml")
+    for path in (config.model.path, *config.data.train.paths, *config.data.evaluation.paths):
+        link = tmp_path / "runs" / path.split("/")[1]
+        assert link.is_symlink()
+        assert link.resolve() == tmp_path / made
+        # A run of its own would be written among what the quickstart made.
+        assert tmp_path / config.run_directory != link
+
+
+def test_a_quickstart_in_a_directory_of_the_users_leaves_no_link(tmp_path):
+    quickstart(tmp_path, {"RUNS": str(tmp_path / "mine")})
+    assert not (tmp_path / "runs").exists()

@@ -192,7 +192,7 @@ class _Bench:
         groups = generation_groups(
             case.train.grid, case.rollout_tp, "zero_redundancy" if zero else "contiguous"
         )
-        self.target = vllm_shard_map(arch, groups.tensor_parallel_groups, "float32")
+        self.target = vllm_shard_map(arch, groups, "float32")
         stage = case.train.grid.coordinates(self.rank)["pp"]
         held = local_sizes(self.source, self.rank)
         padded = stage_sizes(self.source, case.train, stage)

@@ -25,7 +25,7 @@ def some_samples(seed, placements):
     """Samples of all lengths, some of them with an empty response, some groups without any."""
     dice = random.Random(seed)
     samples = tuple(
-        Sample(i, i // 2, i, dice.randint(1, 9), dice.choice([0, 0, 1, 5, 17]), False)
+        Sample(i, i // 2, dice.randint(1, 9), dice.choice([0, 0, 1, 5, 17]), False)
         for i in range(dice.choice([1, 2, 13]))
     )
     owners = {

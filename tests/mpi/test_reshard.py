@@ -22,7 +22,7 @@ ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_g
 def replicas_for(layout: TrainLayout, rollout_tp: int):
     applies = zero_redundancy_applies(layout.tp, rollout_tp)
     grouping = "zero_redundancy" if applies else "contiguous"
-    return generation_groups(layout.grid, rollout_tp, grouping).tensor_parallel_groups
+    return generation_groups(layout.grid, rollout_tp, grouping)
 
 
 def pairs(size: int):

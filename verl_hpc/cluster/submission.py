@@ -1,4 +1,4 @@
-"""Handing a script to sbatch, and the handles of what became of it. submitit does both."""
+"""Handing a script to sbatch, through submitit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from verl_hpc.cluster.checks import check_passed, check_paths
 from verl_hpc.cluster.job import Job
@@ -17,9 +16,6 @@ from verl_hpc.cluster.run_directory import read_jobs, record_job, write_job
 from verl_hpc.cluster.slurm_tools import Runner, my_scripts, run_tool
 from verl_hpc.cluster.sweep import Sweep
 from verl_hpc.errors import ClusterError
-
-if TYPE_CHECKING:
-    import submitit
 
 
 def submit(
@@ -124,13 +120,6 @@ def _is_ours(request: Request, job_id: str, script: Path) -> bool:
     run = request.run_directory
     _, _, index = job_id.partition("_")
     return script.parent == run / "job" or bool(index and script.parent / index == run)
-
-
-def job_handle(directory: Path, job_id: str) -> submitit.SlurmJob[Any]:
-    """submitit's handle (state, cancel) of a job whose files are in `directory`, a run's job/."""
-    from submitit import SlurmJob
-
-    return SlurmJob(directory, job_id)
 
 
 def _sbatch(directory: Path, script: str, after: str | None) -> str:

@@ -45,7 +45,7 @@ def check_data(config: DataConfig, training: Source, evaluation: Source | None) 
         return Checked()
     if _disjoint_by_construction(config):
         num_rows = len(evaluation)
-        found = Overlap(num_rows, num_rows, len(training), 0, 0, (array("q"),))
+        found = Overlap(num_rows, num_rows, len(training), 0, (array("q"),))
     else:
         found = count_overlap([training], evaluation, bad.note if bad else _ignore)
     if bad is not None:

@@ -25,8 +25,6 @@ class Overlap:
     training_rows: int
     shared_prompts: int
     """Different prompts of evaluation that occur in training."""
-    shared_evaluation_rows: int
-    """Rows of evaluation that have one of them."""
     shared_training_rows: tuple[array[int], ...]
     """Rows of each training source that have one of them, ascending."""
 
@@ -47,26 +45,22 @@ def count_overlap(
     Raises:
         DataError: what `on_bad` raises.
     """
-    rows_with: dict[bytes, int] = {}
-    for _, prompt in scan(evaluation, "data.evaluation", on_bad):
-        key = prompt_key(prompt)
-        rows_with[key] = rows_with.get(key, 0) + 1
+    evaluated = {prompt_key(prompt) for _, prompt in scan(evaluation, "data.evaluation", on_bad)}
     shared: set[bytes] = set()
     found = []
     for source in training:
         rows = array("q")
         for row, prompt in scan(source, "data.train", on_bad):
             key = prompt_key(prompt)
-            if key in rows_with:
+            if key in evaluated:
                 rows.append(row)
                 shared.add(key)
         found.append(rows)
     return Overlap(
         evaluation_rows=len(evaluation),
-        evaluation_prompts=len(rows_with),
+        evaluation_prompts=len(evaluated),
         training_rows=sum(map(len, training)),
         shared_prompts=len(shared),
-        shared_evaluation_rows=sum(rows_with[key] for key in shared),
         shared_training_rows=tuple(found),
     )
 

@@ -66,8 +66,6 @@ class Architecture:
     rope_scaling: Mapping[str, Any] | None = None
     max_positions: int = 2048
     num_experts: int = 0
-    experts_per_token: int = 0
-    renormalise_router: bool = True
     dtype: str = "bfloat16"
 
     @property
@@ -182,8 +180,6 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         rope_scaling=rope if rope.get("rope_type", "default") != "default" else None,
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
-        experts_per_token=(fields.num_experts_per_tok or 0) if moe else 0,
-        renormalise_router=family == "mixtral" or bool(fields.norm_topk_prob),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 

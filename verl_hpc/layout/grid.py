@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -94,11 +93,3 @@ def nodes_of(num_ranks: int, ranks_per_node: int) -> tuple[int, ...]:
     For 8 ranks, 4 a node: (0, 0, 0, 0, 1, 1, 1, 1).
     """
     return tuple(rank // ranks_per_node for rank in range(num_ranks))
-
-
-def index_in_groups(groups: Sequence[Sequence[int]]) -> Mapping[int, tuple[int, int]]:
-    """For each rank, the index of its group and its place in it.
-
-    For [(0, 2), (1, 3)]: {0: (0, 0), 2: (0, 1), 1: (1, 0), 3: (1, 1)}.
-    """
-    return {rank: (g, i) for g, group in enumerate(groups) for i, rank in enumerate(group)}

@@ -60,8 +60,6 @@ class HfConfig(BaseModel):
     moe_intermediate_size: Size | None = None
     num_local_experts: Count | None = None
     num_experts: Count | None = None
-    num_experts_per_tok: Count | None = None
-    norm_topk_prob: Flag | None = None
     mlp_only_layers: list[Any] | None = None
     decoder_sparse_step: Count | None = None
     dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = None

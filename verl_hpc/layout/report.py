@@ -78,7 +78,7 @@ def reshard_report(
     chosen: Grouping = grouping or ("zero_redundancy" if applies else "contiguous")
     source = megatron_shard_map(arch, train, dtype=dtype)
     groups = generation_groups(train.grid, rollout_tp, chosen)
-    target = vllm_shard_map(arch, groups.tensor_parallel_groups, dtype)
+    target = vllm_shard_map(arch, groups, dtype)
     nodes = nodes_of(train.num_ranks, gpus_per_node)
     plan = plan_transfer(source, target, nodes, bucket_bytes)
     seconds = time.perf_counter() - start

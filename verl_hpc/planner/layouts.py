@@ -73,7 +73,7 @@ def _lay_out(config: RunConfig, num_ranks: int) -> RunLayouts:
     applies = zero_redundancy_applies(train.tp, rollout_tp)
     grouping: Grouping = config.rollout.grouping or ("zero_redundancy" if applies else "contiguous")
     groups = generation_groups(train.grid, rollout_tp, grouping)
-    return RunLayouts(train, groups.tensor_parallel_groups, grouping)
+    return RunLayouts(train, groups, grouping)
 
 
 def _check_lengths(config: RunConfig, arch: Architecture) -> None:

@@ -39,10 +39,6 @@ class Score:
     error: str | None = None
     """Why `value` is 0 where the function failed and reward.on_error is zero."""
 
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
 
 def score_responses(
     function: RewardFunction, requests: Iterable[Request], config: RewardConfig

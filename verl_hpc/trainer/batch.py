@@ -42,8 +42,6 @@ class Sample:
     """Place in the step; samples of one prompt are neighbours."""
     group: int
     """Which prompt of the step it answers."""
-    row: int
-    """Row of the data set."""
     prompt_length: int
     response_length: int
     truncated: bool

@@ -8,7 +8,7 @@ from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.script import render_script
-from verl_hpc.cluster.submission import job_handle, overriding_variables, submit
+from verl_hpc.cluster.submission import overriding_variables, submit
 from verl_hpc.errors import ClusterError, ConfigError
 
 SBATCH = """#!/bin/bash
@@ -134,13 +134,6 @@ def test_a_mistake_leaves_nothing_behind(cluster, tmp_path):
         send(tmp_path, "model.path=nowhere")
     assert not (tmp_path / "runs").exists()
     assert not (cluster / "calls").exists()
-
-
-def test_a_handle(cluster, tmp_path):
-    send(tmp_path)
-    handle = job_handle(tmp_path / "runs/run/job", "41")
-    assert handle.job_id == "41"
-    assert handle.paths.submission_file == tmp_path / "runs/run/job/41_submission.sh"
 
 
 def test_variables_that_win_over_the_script(monkeypatch):

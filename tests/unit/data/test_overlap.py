@@ -17,7 +17,7 @@ def test_prompts_are_counted_and_rows_of_training_are_named(tmp_path):
     evaluation = source(tmp_path / "c.jsonl", "1?", "1?", "3?", "5?")
     counts = count_overlap([first, second], evaluation)
     assert (counts.evaluation_rows, counts.evaluation_prompts) == (4, 3)
-    assert (counts.training_rows, counts.shared_prompts, counts.shared_evaluation_rows) == (6, 2, 3)
+    assert (counts.training_rows, counts.shared_prompts) == (6, 2)
     assert [list(rows) for rows in counts.shared_training_rows] == [[0, 2], [1]]
 
 

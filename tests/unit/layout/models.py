@@ -20,7 +20,7 @@ def architecture(**changes) -> Architecture:
 
 
 def moe(family="mixtral", **changes) -> Architecture:
-    return architecture(family=family, num_experts=4, experts_per_token=2, **changes)
+    return architecture(family=family, num_experts=4, **changes)
 
 
 def _config(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):

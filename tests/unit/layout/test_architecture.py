@@ -36,7 +36,7 @@ def test_sizes_of_llama_405b():
 
 def test_an_experts_width_is_that_of_one_expert():
     arch = architecture_from(MOE)
-    assert (arch.ffn_size, arch.num_experts, arch.experts_per_token) == (768, 128, 8)
+    assert (arch.ffn_size, arch.num_experts) == (768, 128)
     shapes = {name: spec.shape for name, spec in arch.tensors().items()}
     assert shapes["model.layers.47.mlp.gate.weight"] == (128, 2048)
     assert shapes["model.layers.0.mlp.experts.127.up_proj.weight"] == (768, 2048)
@@ -129,15 +129,6 @@ def test_every_spelling_of_rotary_settings(fields):
 @pytest.mark.parametrize("scaling", [None, {}, {"rope_type": "default"}, {"type": "default"}])
 def test_plain_rotary_embeddings_have_no_scaling(scaling):
     assert architecture_from({**LLAMA, "rope_scaling": scaling}).rope_scaling is None
-
-
-def test_router_renormalisation():
-    def renormalised(model, **changes):
-        return architecture_from({**PUBLISHED[model][0], **changes}).renormalise_router
-
-    assert renormalised("Mixtral-8x7B")
-    assert renormalised("Qwen3-30B-A3B")
-    assert not renormalised("Qwen3-30B-A3B", norm_topk_prob=False)
 
 
 REFUSED = {

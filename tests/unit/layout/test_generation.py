@@ -1,5 +1,7 @@
 """HybridFlow's regrouping (arXiv 2409.19256, section 5.3), checked on what ranks hold."""
 
+from itertools import product
+
 import pytest
 
 from tests.unit.layout.models import architecture
@@ -34,8 +36,7 @@ def test_the_papers_worked_example():
     assert one_based(PAPER.grid.groups("tp")) == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert one_based(PAPER.grid.groups("dp")) == [[1, 5], [2, 6], [3, 7], [4, 8]]
     groups = generation_groups(PAPER.grid, 2)
-    assert one_based(groups.tensor_parallel_groups) == [[1, 3], [2, 4], [5, 7], [6, 8]]
-    assert one_based(groups.micro_data_parallel_groups) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert one_based(groups) == [[1, 3], [2, 4], [5, 7], [6, 8]]
 
 
 def test_the_papers_vanilla_grouping_leaves_four_gpus_without_overlap():
@@ -43,8 +44,8 @@ def test_the_papers_vanilla_grouping_leaves_four_gpus_without_overlap():
     arch = architecture(num_kv_heads=8)
     source = held(megatron_shard_map(arch, PAPER), range(8))
     groups = generation_groups(PAPER.grid, 2, "contiguous")
-    assert one_based(groups.tensor_parallel_groups) == [[1, 2], [3, 4], [5, 6], [7, 8]]
-    target = held(vllm_shard_map(arch, groups.tensor_parallel_groups), range(8))
+    assert one_based(groups) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    target = held(vllm_shard_map(arch, groups), range(8))
     sharded = "model.layers.0.mlp.down_proj.weight"
     apart = [r + 1 for r in range(8) if not source[r][sharded] & target[r][sharded]]
     assert apart == [2, 3, 6, 7]
@@ -56,7 +57,7 @@ def test_every_training_shard_lies_inside_the_ranks_generation_shard(tp, pp, dp,
     groups = generation_groups(layout.grid, rollout_tp)
     ranks = range(layout.num_ranks)
     source = held(megatron_shard_map(MODEL, layout), ranks)
-    target = held(vllm_shard_map(MODEL, groups.tensor_parallel_groups), ranks)
+    target = held(vllm_shard_map(MODEL, groups), ranks)
     for rank in ranks:
         for tensor, part in source[rank].items():
             assert part <= target[rank][tensor], (rank, tensor)
@@ -69,30 +70,28 @@ def test_groups_partition_the_ranks_and_share_shards(tp, pp, dp, rollout_tp, gro
     layout = TrainLayout(tp=tp, pp=pp, dp=dp)
     groups = generation_groups(layout.grid, rollout_tp, grouping)
     everyone = list(range(layout.num_ranks))
-    assert {len(g) for g in groups.tensor_parallel_groups} == {rollout_tp}
-    assert sorted(r for g in groups.tensor_parallel_groups for r in g) == everyone
-    assert sorted(r for g in groups.micro_data_parallel_groups for r in g) == everyone
+    assert {len(g) for g in groups} == {rollout_tp}
+    assert sorted(r for g in groups for r in g) == everyone
 
-    target = held(vllm_shard_map(MODEL, groups.tensor_parallel_groups), everyone)
-    for group in groups.micro_data_parallel_groups:
-        assert len(group) == tp * pp // rollout_tp
-        assert all(target[rank] == target[group[0]] for rank in group)
-        replicas = {layout.grid.coordinates(rank)["dp"] for rank in group}
-        assert len(replicas) == 1
+    target = held(vllm_shard_map(MODEL, groups), everyone)
+    place = {rank: i for group in groups for i, rank in enumerate(group)}
+    for replica, i in product(range(dp), range(rollout_tp)):
+        sharing = [rank for rank in layout.grid.ranks(dp=replica) if place[rank] == i]
+        assert len(sharing) == tp * pp // rollout_tp
+        assert all(target[rank] == target[sharing[0]] for rank in sharing)
 
 
 def test_contiguous_engines_may_span_training_replicas():
     layout = TrainLayout(tp=2, dp=4)
     groups = generation_groups(layout.grid, 4, "contiguous")
-    assert groups.tensor_parallel_groups == ((0, 1, 2, 3), (4, 5, 6, 7))
-    assert sorted(r for g in groups.micro_data_parallel_groups for r in g) == list(range(8))
+    assert groups == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 
 def test_ranks_may_start_anywhere():
     groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2)
-    assert groups.tensor_parallel_groups == ((8, 10), (9, 11))
+    assert groups == ((8, 10), (9, 11))
     groups = generation_groups(TrainLayout(tp=4, first_rank=8).grid, 2, "contiguous")
-    assert groups.tensor_parallel_groups == ((8, 9), (10, 11))
+    assert groups == ((8, 9), (10, 11))
 
 
 @pytest.mark.parametrize(

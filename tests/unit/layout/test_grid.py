@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.grid import RankGrid, index_in_groups, nodes_of
+from verl_hpc.layout.grid import RankGrid, nodes_of
 
 EIGHT = RankGrid.of(tp=2, dp=2, pp=2)
 
@@ -81,7 +81,3 @@ def test_nodes_are_filled_one_after_another():
     assert nodes_of(8, 4) == (0, 0, 0, 0, 1, 1, 1, 1)
     assert nodes_of(5, 2) == (0, 0, 1, 1, 2)
     assert nodes_of(3, 8) == (0, 0, 0)
-
-
-def test_index_in_groups():
-    assert index_in_groups([(0, 2), (1, 3)]) == {0: (0, 0), 2: (0, 1), 1: (1, 0), 3: (1, 1)}

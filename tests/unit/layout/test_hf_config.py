@@ -54,7 +54,7 @@ def test_fields_that_cannot_be(changes, told):
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_null_stands_for_a_default_where_transformers_takes_it(name):
     config, _ = PUBLISHED[name]
-    optional = ("num_local_experts", "sliding_window", "rope_scaling", "norm_topk_prob", "head_dim")
+    optional = ("num_local_experts", "sliding_window", "rope_scaling", "head_dim")
     nulls = {field: None for field in optional if field not in config}
     assert architecture_from({**nulls, **config}) == architecture_from(config)
 

@@ -67,7 +67,7 @@ def test_megatron_to_vllm_moves_exactly_what_is_missing(tp, pp, dp, rollout_tp, 
     layout = TrainLayout(tp=tp, pp=pp, dp=dp)
     arch = architecture(tied_embeddings=tied, qkv_bias=True, family="qwen2")
     grouping = "zero_redundancy" if zero_redundancy_applies(tp, rollout_tp) else "contiguous"
-    replicas = generation_groups(layout.grid, rollout_tp, grouping).tensor_parallel_groups
+    replicas = generation_groups(layout.grid, rollout_tp, grouping)
     source = megatron_shard_map(arch, layout, vocab_multiple=8)
     for ranks_per_node in (2, 4, 8):
         check(source, vllm_shard_map(arch, replicas), nodes_of(layout.num_ranks, ranks_per_node))
@@ -105,7 +105,7 @@ def test_any_training_layout_to_any_other(data):
 def test_experts_move_from_expert_parallel_to_stacked(family, ep, etp, backend):
     arch = moe(family, qk_norm=family == "qwen3_moe")
     layout = TrainLayout(tp=2, dp=2, pp=2, ep=ep, etp=etp)
-    replicas = generation_groups(layout.grid, 2).tensor_parallel_groups
+    replicas = generation_groups(layout.grid, 2)
     source = megatron_shard_map(arch, layout, backend=backend, vocab_multiple=8)
     check(source, vllm_shard_map(arch, replicas), nodes_of(8, 4))
 
@@ -245,7 +245,7 @@ BIG = architecture(hidden_size=64, ffn_size=128, head_size=16, vocab_size=300)
 def test_bytes_do_not_depend_on_the_bucket(bucket_bytes):
     layout = TrainLayout(tp=4, pp=2, dp=2)
     source = megatron_shard_map(BIG, layout)
-    replicas = generation_groups(layout.grid, 2).tensor_parallel_groups
+    replicas = generation_groups(layout.grid, 2)
     target, nodes = vllm_shard_map(BIG, replicas), nodes_of(16, 4)
     plan = plan_transfer(source, target, nodes, bucket_bytes)
     usual = plan_transfer(source, target, nodes)
@@ -281,7 +281,7 @@ def described() -> str:
     """Digest of two plans, one of them from files, which are held by name."""
     layout = TrainLayout(tp=4, pp=2, dp=2)
     training = megatron_shard_map(BIG, layout)
-    replicas = generation_groups(layout.grid, 2).tensor_parallel_groups
+    replicas = generation_groups(layout.grid, 2)
     files = ShardMap(
         BIG.tensors(),
         [

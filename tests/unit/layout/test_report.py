@@ -37,7 +37,7 @@ def test_every_figure_of_a_small_model(layout, rollout_tp, per_node):
     source = megatron_shard_map(arch, layout)
     grouping = "zero_redundancy" if layout.tp % rollout_tp == 0 else "contiguous"
     groups = generation_groups(layout.grid, rollout_tp, grouping)
-    target = vllm_shard_map(arch, groups.tensor_parallel_groups)
+    target = vllm_shard_map(arch, groups)
     nodes = nodes_of(layout.num_ranks, per_node)
     plan = plan_transfer(source, target, nodes)
 

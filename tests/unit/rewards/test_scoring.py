@@ -91,7 +91,7 @@ def test_a_result_that_is_no_number_ends_the_run(value, message):
 @pytest.mark.parametrize("value", [value for value, _ in BAD_RESULTS])
 def test_a_result_that_is_no_number_scores_zero_if_asked(value):
     (score,) = scores(returning(value), request(), on_error="zero")
-    assert (score.value, score.metrics, score.failed) == (0.0, {}, True)
+    assert (score.value, score.metrics) == (0.0, {}) and score.error
 
 
 def test_an_exception_ends_the_run_and_says_where():
@@ -117,7 +117,7 @@ def test_an_exception_scores_zero_if_asked_and_others_stay():
 
     found = scores(sometimes, request("a"), request("bad"), request("b"), on_error="zero")
     assert [score.value for score in found] == [1.0, 0.0, 1.0]
-    assert [score.failed for score in found] == [False, True, False]
+    assert [score.error is not None for score in found] == [False, True, False]
     assert found[1].error == "ValueError: bad response"
 
 
@@ -142,7 +142,7 @@ def test_a_function_that_leaves_has_failed(function, message):
     with pytest.raises(RewardError, match=message):
         scores(function, request())
     (score,) = scores(function, request(), on_error="zero")
-    assert (score.value, score.failed) == (0.0, True)
+    assert score.value == 0.0 and score.error
 
 
 def test_an_interrupt_is_no_fault_of_the_function():

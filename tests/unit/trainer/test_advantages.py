@@ -27,7 +27,7 @@ SCORES = Scores([1.0, 0.0, 0.5], 0, {})
 
 @pytest.fixture
 def samples():
-    rows = [Sample(i, 0, i, 4, len(row), False) for i, row in enumerate(OLD)]
+    rows = [Sample(i, 0, 4, len(row), False) for i, row in enumerate(OLD)]
     return Samples(tuple(rows), {"train": [0, 0, 0]}, [[0, 1, 2]])
 
 

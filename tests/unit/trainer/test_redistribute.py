@@ -9,7 +9,7 @@ from verl_hpc.errors import FlowError
 from verl_hpc.trainer.batch import DTYPES, TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.redistribute import redistribute
 
-SAMPLES = Samples((Sample(0, 0, 0, 2, 3, False),), {"here": [0], "there": [0]})
+SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
 
 
 def move(values):

@@ -89,11 +89,6 @@ class HostStore:
             ]
         return self._page_locked[key]
 
-    @property
-    def away(self) -> frozenset[Part]:
-        """Parts that are on the host now."""
-        return frozenset(self._away)
-
     def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
         """One tensor per storage."""
         seen: set[int] = set()

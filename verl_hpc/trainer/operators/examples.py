@@ -28,8 +28,8 @@ def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
             f"rollout.max_prompt_tokens = {workers.config.rollout.max_prompt_tokens}"
         )
     found = tuple(
-        Sample(i, i, row, len(prompt), len(answer), cut)
-        for i, (row, prompt, answer, cut) in enumerate(encoded)
+        Sample(i, i, len(prompt), len(answer), cut)
+        for i, (prompt, answer, cut) in enumerate(encoded)
     )
     count = workers.config.batch.mini_batches
     batches = [list(share(len(found), i, count)) for i in range(count)]
@@ -38,12 +38,12 @@ def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
     samples = Samples(found, {TRAIN: deal_to_replicas(lengths, batches, dp, hidden)}, batches)
     mine = samples.owned_by(TRAIN, workers.group_index(TRAIN))
     device = workers.session.device
-    tokens = [torch.tensor([*encoded[i][1], *encoded[i][2]], device=device) for i in mine]
+    tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=device) for i in mine]
     return samples, Columns(mine, {TOKENS: tokens})
 
 
-def _encode(workers: Workers, prompts: Prompts) -> list[tuple[int, list[int], list[int], bool]]:
-    """(row, prompt ids, answer ids, whether the answer was cut) of each row that is kept."""
+def _encode(workers: Workers, prompts: Prompts) -> list[tuple[list[int], list[int], bool]]:
+    """(prompt ids, answer ids, whether the answer was cut) of each row that is kept."""
     config = workers.config
     limits = config.rollout
     found = []
@@ -52,5 +52,5 @@ def _encode(workers: Workers, prompts: Prompts) -> list[tuple[int, list[int], li
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             cut = len(answer) > limits.max_response_tokens
-            found.append((problem.index, fitted, answer[: limits.max_response_tokens], cut))
+            found.append((fitted, answer[: limits.max_response_tokens], cut))
     return found

@@ -161,7 +161,6 @@ def _agree(
             Sample(
                 slot,
                 slot // num_samples,
-                prompts.rows[slot // num_samples],
                 len(encoded[slot // num_samples][1] or ()),
                 len(response.tokens),
                 response.finish_reason == "length",

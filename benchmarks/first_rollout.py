@@ -55,7 +55,8 @@ def _first_rollout(path: str) -> None:
     with session(late_after_s=600.0) as here:
         _mark("torch and world")
         from verl_hpc.trainer import workers as room
-        from verl_hpc.trainer.operators.generate import Prompts, generate
+        from verl_hpc.trainer.batch import Prompts
+        from verl_hpc.trainer.operators.generate import generate
 
         _mark("Megatron and transformers imported")
         room._build_rollout = _between("training engine", room._build_rollout)

@@ -4,6 +4,10 @@ Every message names the field or file, the value found, what is allowed, and wha
 Broken invariants of our own code are `assert`s, never one of these.
 """
 
+from __future__ import annotations
+
+from typing import TypeVar
+
 _LONGEST = 4000
 """Characters of a message; what a file or a user's code puts into one has no bounds."""
 
@@ -21,6 +25,15 @@ class VerlHpcError(Exception):
         if len(text) <= _LONGEST:
             return text
         return f"{text[: _LONGEST - 500]} ... ({len(text)} characters) ... {text[-300:]}"
+
+
+_Error = TypeVar("_Error", bound=VerlHpcError)
+
+
+def agreed(error: _Error) -> _Error:
+    """Mark an error that every rank is about to raise alike."""
+    error.agreed = True
+    return error
 
 
 class ConfigError(VerlHpcError):

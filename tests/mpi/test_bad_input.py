@@ -24,8 +24,10 @@ from verl_hpc.errors import (
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout import hf
+from verl_hpc.rollout.protocol import Response
+from verl_hpc.trainer.batch import Prompts
 from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.generate import Prompts
+from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.update import imitate
 from verl_hpc.trainer.workers import build_workers
 
@@ -231,6 +233,24 @@ def test_a_prompt_that_is_longer_than_allowed(here, configure):
     dropping = build_workers(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
     with pytest.raises(DataError, match="step 1: every prompt was dropped for being longer than"):
         examples(dropping, Prompts(1, range(4)))
+
+
+@pytest.mark.parametrize("engine_notices", [True, False])
+def test_logits_that_are_not_finite_on_one_rank(here, configure, monkeypatch, engine_notices):
+    limits = {"max_prompt_tokens": 128, "max_response_tokens": 4}
+    config = configure(recipe="grpo", rollout={"engine": "hf", "num_samples": 2, **limits})
+    workers = build_workers(here, config)
+    if here.world.rank == 1 and engine_notices:
+        for weight in workers.rollout.weights.values():
+            weight.fill_(math.nan)
+    elif here.world.rank == 1:
+        broken = Response((1,), (math.nan,), "stop")
+        monkeypatch.setattr(
+            workers.rollout, "generate", lambda prompts, *_: [broken] * len(prompts)
+        )
+    with pytest.raises(TrainingError, match="the model's logits are infinite or NaN") as error:
+        generate(workers, Prompts(1, range(4)))
+    assert error.value.agreed
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

@@ -17,8 +17,8 @@ from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
+from verl_hpc.trainer.batch import Prompts
 from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.generate import Prompts
 from verl_hpc.trainer.operators.update import imitate
 from verl_hpc.trainer.state import Progress, restore, save
 from verl_hpc.trainer.workers import build_workers

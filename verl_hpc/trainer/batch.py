@@ -35,6 +35,14 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 
 @dataclass(frozen=True)
+class Prompts:
+    """Which rows of the data set a step answers; the same on all ranks."""
+
+    step: int
+    rows: Sequence[int]
+
+
+@dataclass(frozen=True)
 class Sample:
     """One prompt with one response."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.trainer.operators.generate import Prompts, respond
+from verl_hpc.trainer.batch import Prompts
+from verl_hpc.trainer.operators.generate import respond
 from verl_hpc.trainer.operators.score import score
 from verl_hpc.trainer.workers import Workers
 

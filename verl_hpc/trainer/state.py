@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,7 +19,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.engines.megatron.parallel import generator_states, restore_generators
-from verl_hpc.errors import CheckpointError, ConfigError, DamageError
+from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import assign_writers
@@ -131,10 +130,10 @@ def restore(workers: Workers) -> Progress | None:
     steps = control.broadcast(complete_steps(root) if workers.rank == 0 else None)
     if not steps:
         if mode in ("must", "force"):
-            raise _agreed(CheckpointError(f"checkpoint.resume = {mode}, and {root} has no steps"))
+            raise agreed(CheckpointError(f"checkpoint.resume = {mode}, and {root} has no steps"))
         return None
     if mode == "never":
-        raise _agreed(
+        raise agreed(
             ConfigError(
                 f"checkpoint.resume = never, and {root} has steps up to {steps[0].name}; choose "
                 "another name, delete them, or set checkpoint.resume to auto"
@@ -148,17 +147,12 @@ def restore(workers: Workers) -> Progress | None:
             reasons.append(str(error))
             if workers.rank == 0:
                 _logger.warning("%s cannot be used, trying the step before: %s", path, error)
-    raise _agreed(
+    raise agreed(
         CheckpointError(
             f"none of the {len(steps)} steps below {root} can be read: {'; '.join(reasons)}. Move "
             "them away to start over"
         )
     )
-
-
-def _agreed(error: Any) -> Any:
-    error.agreed = True
-    return error
 
 
 def _load(workers: Workers, path: Path) -> Progress:

@@ -34,10 +34,9 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
-from verl_hpc.trainer.batch import Columns
+from verl_hpc.trainer.batch import Columns, Prompts
 from verl_hpc.trainer.evaluate import evaluate
 from verl_hpc.trainer.measure import DROPPED, memory_metrics, num_dropped, step_metrics
-from verl_hpc.trainer.operators.generate import Prompts
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft

@@ -6,9 +6,8 @@ import torch
 
 from verl_hpc.data.prompts import encode_example, fit_prompt
 from verl_hpc.data.sources import read_problems
-from verl_hpc.errors import DataError
-from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples
-from verl_hpc.trainer.operators.generate import Prompts, deal_to_replicas, share
+from verl_hpc.trainer.batch import TOKENS, Columns, Prompts, Sample, Samples
+from verl_hpc.trainer.deal import deal
 from verl_hpc.trainer.workers import TRAIN, Workers
 
 
@@ -19,23 +18,14 @@ def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
     rollout.overlong_prompt.
 
     Raises:
-        DataError: a row without an answer, an overlong prompt, or no row left.
+        DataError: on every rank: a row without an answer, an overlong prompt, or no row left.
     """
     encoded = workers.session.control.together(lambda: _encode(workers, prompts))
-    if not encoded:
-        raise DataError(
-            f"step {prompts.step}: every prompt was dropped for being longer than "
-            f"rollout.max_prompt_tokens = {workers.config.rollout.max_prompt_tokens}"
-        )
-    found = tuple(
+    found = [
         Sample(i, i, len(prompt), len(answer), cut)
         for i, (prompt, answer, cut) in enumerate(encoded)
-    )
-    count = workers.config.batch.mini_batches
-    batches = [list(share(len(found), i, count)) for i in range(count)]
-    lengths = [s.length for s in found]
-    dp, hidden = workers.layouts.train.dp, workers.arch.hidden_size
-    samples = Samples(found, {TRAIN: deal_to_replicas(lengths, batches, dp, hidden)}, batches)
+    ]
+    samples = deal(workers, prompts.step, found)
     mine = samples.owned_by(TRAIN, workers.group_index(TRAIN))
     device = workers.session.device
     tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=device) for i in mine]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,21 +12,22 @@ import torch
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import encode_prompt, fit_prompt
 from verl_hpc.data.sources import Source, read_problems
-from verl_hpc.errors import DataError, TrainingError
-from verl_hpc.planner.balance import attention_cost, balance
+from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS, TOKENS, Columns, Prompts, Sample, Samples
+from verl_hpc.trainer.deal import deal, share
 from verl_hpc.trainer.kept import rollout_key
-from verl_hpc.trainer.workers import ROLLOUT, TRAIN, Workers
+from verl_hpc.trainer.workers import ROLLOUT, Workers
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """Which rows of the data set a step answers; the same on all ranks."""
+class _Encoded:
+    """A prompt that is not dropped."""
 
-    step: int
-    rows: Sequence[int]
+    problem: Problem
+    ids: Sequence[int]
+    """Token ids."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,6 @@ class Generated:
     prompts: Mapping[int, Sequence[int]]
     """Token ids."""
     responses: Mapping[int, Response]
-
-
-def share(count: int, index: int, num_shares: int) -> range:
-    """The `index`-th of `num_shares` contiguous, nearly equal parts of range(count)."""
-    return range(count * index // num_shares, count * (index + 1) // num_shares)
 
 
 def seed_of(run_seed: int, purpose: str, step: int, slot: int) -> int:
@@ -69,41 +65,42 @@ def respond(
 
     Raises:
         DataError: on every rank, if one met a malformed or overlong row, or if no prompt is left.
-        TrainingError: on a rank whose model gives logits that are not finite.
+        TrainingError: on every rank, if the model of one gives logits that are not finite.
         StepDropped: on every rank, if it is interruptible and one was told to leave at once.
     """
     num_slots = len(prompts.rows) * num_samples
     slots = share(num_slots, workers.group_index(ROLLOUT), workers.layouts.num_replicas)
-    encoded = workers.session.control.together(
-        lambda: _encode(workers, source, prompts, [s // num_samples for s in slots])
-    )
-    kept = [s for s in slots if encoded[s // num_samples][1] is not None]
-    assert workers.rollout is not None
+    groups = {slot: slot // num_samples for slot in slots}
+    control = workers.session.control
+    found = control.together(lambda: _encode(workers, source, prompts, set(groups.values())))
+    encoded = {slot: found[group] for slot, group in groups.items() if group in found}
     held = workers.kept if interruptible else None
     key = rollout_key(workers.config, prompts.step, prompts.rows)
-    by_slot: dict[int, Response] = {} if held is None else held.take(key, kept)
-    missing = [s for s in kept if s not in by_slot]
-    responses = workers.rollout.generate(
-        [encoded[s // num_samples][1] or [] for s in missing],
-        sampling,
-        [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
-        workers.told_to_leave if interruptible else never,
+    by_slot: dict[int, Response] = {} if held is None else held.take(key, encoded)
+    missing = [s for s in encoded if s not in by_slot]
+    responses = control.together(
+        lambda: _responses(
+            workers,
+            [encoded[s].ids for s in missing],
+            sampling,
+            [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
+            interruptible,
+        )
     )
-    # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
-    if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
-        raise TrainingError(NOT_FINITE)
     by_slot |= {s: r for s, r in zip(missing, responses, strict=True) if r is not None}
     if held is not None:
         held.remember(key, by_slot)
-    if workers.session.control.any(None in responses):
-        raise StepDropped
-    samples = _agree(workers, prompts, num_samples, encoded, by_slot)
-    mine = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
-    index = {i: samples.samples[i].index for i in mine}
+    mine = [
+        Sample(s, groups[s], len(encoded[s].ids), len(r.tokens), r.finish_reason == "length")
+        for s, r in by_slot.items()
+    ]
+    samples = _agree(workers, prompts.step, mine, None in responses)
+    positions = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
+    index = {i: samples.samples[i].index for i in positions}
     return Generated(
         samples,
-        {i: encoded[slot // num_samples][0] for i, slot in index.items()},
-        {i: encoded[slot // num_samples][1] or () for i, slot in index.items()},
+        {i: encoded[slot].problem for i, slot in index.items()},
+        {i: encoded[slot].ids for i, slot in index.items()},
         {i: by_slot[slot] for i, slot in index.items()},
     )
 
@@ -132,79 +129,53 @@ def generate(workers: Workers, prompts: Prompts) -> tuple[Samples, Generated, Co
 
 
 def _encode(
-    workers: Workers, source: Source, prompts: Prompts, groups: Sequence[int]
-) -> dict[int, tuple[Problem, list[int] | None]]:
-    """Problem and prompt ids (None if dropped) of each prompt in `groups`."""
+    workers: Workers, source: Source, prompts: Prompts, groups: Collection[int]
+) -> dict[int, _Encoded]:
+    """The prompts of `groups`, but for those that are dropped."""
     config = workers.config
-    wanted = sorted(set(groups))
+    wanted = sorted(groups)
     problems = read_problems(source, [prompts.rows[g] for g in wanted])
-    found: dict[int, tuple[Problem, list[int] | None]] = {}
+    found: dict[int, _Encoded] = {}
     for group, problem in zip(wanted, problems, strict=True):
         ids = encode_prompt(problem, workers.tokenizer, config.data.chat)
         limit, policy = config.rollout.max_prompt_tokens, config.rollout.overlong_prompt
-        found[group] = problem, fit_prompt(ids, limit, policy, problem.where)
+        fitted = fit_prompt(ids, limit, policy, problem.where)
+        if fitted is not None:
+            found[group] = _Encoded(problem, fitted)
     return found
 
 
-def _agree(
+def _responses(
     workers: Workers,
-    prompts: Prompts,
-    num_samples: int,
-    encoded: Mapping[int, tuple[Problem, list[int] | None]],
-    by_slot: Mapping[int, Response],
-) -> Samples:
-    """All ranks' samples with their owners, the same on every rank."""
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    seeds: Sequence[int],
+    interruptible: bool,
+) -> list[Response | None]:
+    """What this rank's engine answers; None for what it could not finish."""
+    assert workers.rollout is not None
+    interrupted = workers.told_to_leave if interruptible else never
+    responses = workers.rollout.generate(prompts, sampling, seeds, interrupted)
+    # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
+    if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
+        raise TrainingError(NOT_FINITE)
+    return responses
+
+
+def _agree(workers: Workers, step: int, mine: Sequence[Sample], unfinished: bool) -> Samples:
+    """All engines' samples with their owners, the same on every rank.
+
+    Raises:
+        StepDropped: on every rank, if the engine of one has not finished all of its responses.
+        DataError: on every rank, if there are none.
+    """
     replica = workers.group_index(ROLLOUT)
     leads = workers.layouts.replicas[replica][0] == workers.rank
-    mine = [
-        (
-            Sample(
-                slot,
-                slot // num_samples,
-                len(encoded[slot // num_samples][1] or ()),
-                len(response.tokens),
-                response.finish_reason == "length",
-            ),
-            replica,
-        )
-        for slot, response in by_slot.items()
-        if leads
-    ]
-    everyone = [item for part in workers.session.control.allgather(mine) for item in part]
+    owned = [(sample, replica) for sample in mine if leads]
+    gathered = workers.session.control.allgather((unfinished, owned))
+    if any(is_unfinished for is_unfinished, _ in gathered):
+        raise StepDropped
+    everyone = [item for _, part in gathered for item in part]
     everyone.sort(key=lambda item: item[0].index)
-    if not everyone:
-        raise DataError(
-            f"step {prompts.step}: every prompt was dropped for being longer than "
-            f"rollout.max_prompt_tokens = {workers.config.rollout.max_prompt_tokens}"
-        )
-    samples = tuple(sample for sample, _ in everyone)
-    batches = [
-        list(share(len(samples), i, workers.config.batch.mini_batches))
-        for i in range(workers.config.batch.mini_batches)
-    ]
-    owners = {
-        ROLLOUT: [owner for _, owner in everyone],
-        TRAIN: deal_to_replicas(
-            [s.length for s in samples],
-            batches,
-            workers.layouts.train.dp,
-            workers.arch.hidden_size,
-        ),
-    }
-    return Samples(samples, owners, batches)
-
-
-def deal_to_replicas(
-    lengths: Sequence[int], mini_batches: Sequence[Sequence[int]], dp: int, hidden_size: int
-) -> list[int]:
-    """The data-parallel replica of each sample: within every mini-batch, equal work for all.
-
-    Which samples an optimizer step sees does not depend on the layout; who computes them does.
-    """
-    owners = [0] * len(lengths)
-    for batch in mini_batches:
-        costs = [attention_cost(lengths[i], hidden_size) for i in batch]
-        for replica, members in enumerate(balance(costs, dp)):
-            for member in members:
-                owners[batch[member]] = replica
-    return owners
+    owners = {ROLLOUT: [owner for _, owner in everyone]}
+    return deal(workers, step, [sample for sample, _ in everyone], owners)

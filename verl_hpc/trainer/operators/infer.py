@@ -10,7 +10,7 @@ import torch
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.engines.megatron.engine import TokenOutputs
-from verl_hpc.errors import TrainingError
+from verl_hpc.errors import TrainingError, agreed
 from verl_hpc.trainer.batch import (
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
@@ -38,9 +38,9 @@ class Mismatch:
     """Mean entropy of the policy, a by-product of the same pass."""
 
 
-def response_part(sample_prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
+def response_part(prompt_length: int, per_token: torch.Tensor) -> torch.Tensor:
     """Of (L - 1,) outputs, element i of token i + 1, those of the response's tokens."""
-    return per_token[sample_prompt_length - 1 :]
+    return per_token[prompt_length - 1 :]
 
 
 def old_log_probs(
@@ -145,9 +145,7 @@ def _check(workers: Workers, mismatch: Mismatch) -> None:
         return
     text = mismatch_text(mismatch, tolerance, verify.checksums)
     if verify.on_mismatch == "stop":
-        error = TrainingError(f"{text}. Nothing was trained on these responses")
-        error.agreed = True
-        raise error
+        raise agreed(TrainingError(f"{text}. Nothing was trained on these responses"))
     if workers.rank == 0:
         _logger.warning("%s", text)
 

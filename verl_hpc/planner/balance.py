@@ -24,31 +24,50 @@ _Deal = list[tuple[float, list[int]]]
 differencing goes through have few others."""
 
 
-def _difference(costs: Sequence[float], num_bins: int) -> _Deal:
-    # Ascending, so the largest cost first; `taken` of them are in a deal by now.
-    single = sorted((-float(cost), index) for index, cost in enumerate(costs))
-    taken = 0
-    full: list[tuple[float, int, _Deal]] = []  # a heap: minus the spread, least index, deal
+class _Queue:
+    """Deals by falling spread; ties go by least index.
 
-    def take(most: int) -> tuple[int, _Deal]:
-        """The deal of the largest spread, or as many single costs as come before it."""
-        nonlocal taken
-        stop = min(taken + most, len(single))
-        if full:
-            stop = bisect_left(single, full[0][:2], taken, stop)
-        if stop == taken:
-            return heapq.heappop(full)[1:]
-        part, taken = single[taken:stop], stop
+    Single costs are deals of one bin. They wait in a sorted list, of which many are taken at once.
+    """
+
+    def __init__(self, costs: Sequence[float]) -> None:
+        # Minus the cost, so that the largest comes first.
+        self._single = sorted((-float(cost), index) for index, cost in enumerate(costs))
+        self._taken = 0  # of `_single`
+        # A heap of (minus the spread, least index, deal).
+        self._dealt: list[tuple[float, int, _Deal]] = []
+
+    def __bool__(self) -> bool:
+        return self._taken < len(self._single) or bool(self._dealt)
+
+    def put(self, deal: _Deal, least_index: int) -> None:
+        """Add a deal without empty bins."""
+        heapq.heappush(self._dealt, (deal[0][0] - deal[-1][0], least_index, deal))
+
+    def take(self, most: int) -> tuple[int, _Deal]:
+        """Least index and deal of the largest spread; if that is a single cost, with those that
+        follow before a deal does, a bin each, at most `most`."""
+        begin = self._taken
+        end = min(begin + most, len(self._single))
+        if self._dealt:
+            end = bisect_left(self._single, self._dealt[0][:2], begin, end)
+        if end == begin:
+            return heapq.heappop(self._dealt)[1:]
+        part, self._taken = self._single[begin:end], end
         return min(index for _, index in part), [(cost, [index]) for cost, index in part]
 
-    order, deal = len(single), _Deal()
-    while taken < len(single) or full:
-        other_order, other = take(max(num_bins - len(deal), 1))
-        deal, order = _merge(deal, other, num_bins), min(order, other_order)
-        # With an empty bin its spread is that of its largest bin, and still the largest of all.
-        if len(deal) == num_bins and (taken < len(single) or full):
-            heapq.heappush(full, (deal[0][0] - deal[-1][0], order, deal))
-            order, deal = take(max(num_bins - 1, 1))
+
+def _difference(costs: Sequence[float], num_bins: int) -> _Deal:
+    queue = _Queue(costs)
+    least_index, deal = len(costs), _Deal()
+    while queue:
+        other_index, other = queue.take(max(num_bins - len(deal), 1))
+        deal, least_index = _merge(deal, other, num_bins), min(least_index, other_index)
+        # The spread of a deal with an empty bin is its largest bin. No other deal has a larger
+        # one: it would be the next to be taken, and stays here instead.
+        if len(deal) == num_bins and queue:
+            queue.put(deal, least_index)
+            least_index, deal = queue.take(max(num_bins - 1, 1))
     return deal
 
 
@@ -57,15 +76,24 @@ def _bins(deal: _Deal, num_bins: int) -> list[list[int]]:
 
 
 def _merge(deal: _Deal, other: _Deal, num_bins: int) -> _Deal:
-    """The largest bins of one deal with the smallest of the other; uses up its arguments."""
+    """The largest bins of one deal with the smallest of the other; uses up its arguments.
+
+    In 3 bins, 9 and 5 with 7 and 4::
+
+        deal               9  5  -
+        other, reversed    -  4  7
+        merged             9  9  7
+    """
     small, large = (deal, other) if len(deal) < len(other) else (other, deal)
     num_shared = max(len(small) + len(large) - num_bins, 0)
-    for place in range(num_shared):
-        cost, indices = small[place - num_shared]
-        # Those that join it were the last of `large`, in reverse order.
+    for place in range(-num_shared, 0):
+        cost, indices = small[place]
+        # The smallest bin that is left of `large`: the two lie in opposite directions.
         with_cost, with_indices = large.pop()
+        # Indices of `deal` first, whichever is small: they decide between bins of equal cost.
         joined = indices + with_indices if small is deal else with_indices + indices
-        small[place - num_shared] = (cost + with_cost, joined)
+        small[place] = (cost + with_cost, joined)
+    # A few bins find their places sooner than all are sorted.
     if 8 * len(small) > len(large):
         return sorted(large + small)
     for part in small:

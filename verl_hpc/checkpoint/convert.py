@@ -15,18 +15,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from verl_hpc.checkpoint.schema import DTYPES, MANIFEST, step_name
+from verl_hpc.checkpoint.schema import MANIFEST, step_name
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box
-from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.runtime.control import Control
 from verl_hpc.transfer.checksum import checksum
-from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
 
 DEFAULT_SHARD_BYTES = 5 * 10**9
@@ -77,17 +75,16 @@ def export_step(
 def _write_model(weights: Weights, out: Path, dtype: str | None, shard_bytes: int) -> None:
     names = list(weights.arch.tensors())
     kind = dtype or weights.shard_map.tensors[names[0]].dtype
-    sums = _write_shards(weights, weights.arch.tensors(kind), out, shard_bytes)
+    sums = _write_shards(weights, kind, out, shard_bytes)
     for name, path in hf_files(weights.hf_directory).items():
         shutil.copyfile(path, out / name)
     _set_dtype(out / "config.json", kind)
     _verify(out, weights.arch, sums)
 
 
-def _write_shards(
-    weights: Weights, tensors: Mapping[str, TensorSpec], out: Path, shard_bytes: int
-) -> dict[str, int]:
+def _write_shards(weights: Weights, dtype: str, out: Path, shard_bytes: int) -> dict[str, int]:
     """Write safetensors files; return each tensor's checksum."""
+    tensors = weights.arch.tensors(dtype)
     shards = list(_shards(tensors, shard_bytes))
     sums: dict[str, int] = {}
     placed: dict[str, str] = {}
@@ -97,7 +94,7 @@ def _write_shards(
             if len(shards) == 1
             else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         )
-        loaded = _load(weights, {name: tensors[name] for name in names})
+        loaded = weights.read({name: Box.whole(tensors[name].shape) for name in names}, dtype)
         sums |= {name: int(checksum(tensor)) for name, tensor in loaded.items()}
         placed |= dict.fromkeys(names, file)
         save_file(loaded, out / file, metadata={"format": "pt"})
@@ -118,15 +115,6 @@ def _shards(tensors: Mapping[str, TensorSpec], shard_bytes: int) -> Iterator[lis
         names.append(name)
         filled += spec.num_bytes
     yield names
-
-
-def _load(weights: Weights, tensors: Mapping[str, TensorSpec]) -> dict[str, torch.Tensor]:
-    target = ShardMap(tensors, [whole(n, n, s.shape, (0,)) for n, s in tensors.items()])
-    source = weights.shard_map.restricted_to(tensors)
-    memory = {n: torch.empty(s.shape, dtype=DTYPES[s.dtype]) for n, s in tensors.items()}
-    dtypes = {n: t.dtype for n, t in memory.items()}
-    Transfer(plan_transfer(source, target, (0,)), 0, weights.reader).run({}, memory, dtypes)
-    return memory
 
 
 def _set_dtype(config_file: Path, dtype: str) -> None:

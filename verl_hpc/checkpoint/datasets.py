@@ -20,6 +20,7 @@ import xxhash
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.layout.box import Box
+from verl_hpc.layout.shard_map import dtype_name
 
 _CHUNK_BYTES = 1 << 20
 _SUMS = "xxh3_64"
@@ -48,7 +49,7 @@ def write_dataset(file: h5py.File, name: str, tensor: torch.Tensor) -> None:
     dataset = file.create_dataset(
         name, data=stored, chunks=chunks, fletcher32=True if chunks else None
     )
-    dataset.attrs[schema.DTYPE_ATTRIBUTE] = schema.dtype_name(tensor.dtype)
+    dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype_name(tensor.dtype)
     if chunks:
         starts = range(0, stored.shape[0], chunks[0])
         sums = [_sum_of(stored[start : start + chunks[0]]) for start in starts]

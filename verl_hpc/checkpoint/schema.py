@@ -66,11 +66,6 @@ def rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.h5"
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """torch.bfloat16 gives "bfloat16"."""
-    return str(dtype).removeprefix("torch.")
-
-
 def to_stored(tensor: torch.Tensor) -> np.ndarray:
     """A contiguous CPU array of the tensor's bits, in a type that HDF5 has."""
     bits = _AS_BITS.get(tensor.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import Reader, SafetensorsReader
 
@@ -46,31 +47,40 @@ class Weights:
         Raises:
             CheckpointError: a file is damaged.
         """
-        names = sorted(self.arch.tensors())
-        specs = {name: self.shard_map.tensors[name] for name in names}
-        corners = {
-            name: Box.whole([min(size, _CORNER) for size in spec.shape])
-            for name, spec in specs.items()
-        }
-        target = ShardMap(
-            specs,
-            [
-                Region(n, b, (0,), View(n, 0, row_major_strides(b.shape)))
-                for n, b in corners.items()
-            ],
+        shapes = {name: spec.shape for name, spec in sorted(self.arch.tensors().items())}
+        corners = self.read(
+            {n: Box.whole([min(size, _CORNER) for size in shape]) for n, shape in shapes.items()}
         )
-        memory = {
-            n: torch.empty(b.shape, dtype=getattr(torch, specs[n].dtype))
-            for n, b in corners.items()
-        }
-        plan = plan_transfer(self.shard_map.restricted_to(names), target, (0,))
-        dtypes = {n: tensor.dtype for n, tensor in memory.items()}
-        Transfer(plan, 0, self.reader).run({}, memory, dtypes)
         digest = hashlib.sha256()
-        for name in names:
-            digest.update(f"{name} {specs[name].shape}".encode())
-            digest.update(memory[name].float().numpy().tobytes())
+        for name, corner in corners.items():
+            digest.update(f"{name} {shapes[name]}".encode())
+            digest.update(corner.float().numpy().tobytes())
         return digest.hexdigest()
+
+    def read(self, boxes: Mapping[str, Box], dtype: str | None = None) -> dict[str, torch.Tensor]:
+        """Boxes of tensors, each contiguous in the memory of this process.
+
+        Args:
+            boxes: by name of the tensor.
+            dtype: element type to convert to; as stored if None.
+
+        Raises:
+            CheckpointError: a file is damaged.
+        """
+        stored = self.shard_map.restricted_to(boxes)
+        specs = {n: TensorSpec(s.shape, dtype or s.dtype) for n, s in stored.tensors.items()}
+        regions = [
+            Region(n, box, (0,), View(n, 0, row_major_strides(box.shape)))
+            for n, box in boxes.items()
+        ]
+        memory = {
+            n: torch.empty(box.shape, dtype=schema.DTYPES[specs[n].dtype])
+            for n, box in boxes.items()
+        }
+        dtypes = {n: tensor.dtype for n, tensor in memory.items()}
+        plan = plan_transfer(stored, ShardMap(specs, regions), (0,))
+        Transfer(plan, 0, self.reader).run({}, memory, dtypes)
+        return memory
 
 
 def hf_files(directory: Path) -> dict[str, Path]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_json, read_regular
 from verl_hpc.errors import ConfigError
 
 REQUEST, ANSWER = "attach.json", "attached.json"
@@ -79,11 +79,8 @@ def answer(run_directory: Path, listening: Listening) -> None:
 
 def read_answer(run_directory: Path, request: str) -> Listening | None:
     """The answer to a request; None while there is none."""
-    try:
-        found = Listening(**json.loads(read_regular(run_directory / ANSWER)))
-    except (OSError, ValueError, TypeError):
-        return None
-    return found if found.request == request else None
+    found = read_json(run_directory / ANSWER, lambda answer: Listening(**answer))
+    return found if found is not None and found.request == request else None
 
 
 def _write(target: Path, value: dict[str, Any]) -> None:

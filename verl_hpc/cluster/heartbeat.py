@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from verl_hpc.cluster.contract import ATTEMPT
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_json
 
 FILE = "heartbeat.json"
 FAILED = "failed"
@@ -154,10 +154,7 @@ class Heartbeat:
 
 def read_heartbeat(run_directory: Path) -> Beat | None:
     """The last heartbeat of a run; None if there is none, or none that can be read."""
-    try:
-        return _parse(json.loads(read_regular(run_directory / FILE)))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return read_json(run_directory / FILE, _parse)
 
 
 def _parse(found: Mapping[str, Any]) -> Beat:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_json
 
 FILE = "ranks.json"
 MOST_HISTORIES = 64
@@ -117,10 +117,7 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
 
 def read_ranks(run_directory: Path) -> Ranks | None:
     """The last word about all ranks; None if there is none, or none that can be read."""
-    try:
-        return _parse(json.loads(read_regular(run_directory / FILE)))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return read_json(run_directory / FILE, _parse)
 
 
 def _parse(found: Mapping[str, Any]) -> Ranks:

@@ -28,7 +28,7 @@ from typing import Self
 from verl_hpc.cluster.heartbeat import slurm_job
 from verl_hpc.cluster.slurm_tools import Runner, job_details, run_tool
 from verl_hpc.cluster.status_queue import ACTIVE, WAITING
-from verl_hpc.config.regular_file import open_regular, read_regular
+from verl_hpc.config.regular_file import open_regular, read_json
 from verl_hpc.errors import ClusterError, ConfigError
 
 FILE = "lock.json"
@@ -221,10 +221,7 @@ def _myself() -> Holder:
 
 def _read(path: Path) -> Holder | None:
     """Who holds the file; None if there is none, or it tells nothing."""
-    try:
-        return Holder(**json.loads(read_regular(path)))
-    except (OSError, ValueError, TypeError):
-        return None
+    return read_json(path, lambda holder: Holder(**holder))
 
 
 def _renewed(path: Path) -> float | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.cluster.slurm_tools import Runner, past_states, run_tool
-from verl_hpc.config.regular_file import read_regular
+from verl_hpc.config.regular_file import read_json
 from verl_hpc.errors import ClusterError
 
 EVERY_S = 30.0
@@ -65,7 +65,7 @@ def ask_slurm(
     now = clock()
     files = _cache_files(directory)
     for file in files:
-        kept = _read(file)
+        kept = read_json(file, _parse)
         # A clock that is ahead must not silence us for long.
         if kept is not None and abs(now - kept.time) < EVERY_S:
             return kept
@@ -123,13 +123,9 @@ def _cache_files(directory: Path) -> list[Path]:
     return [*shared, home / "verl_hpc" / f"slurm-{name}.json"]
 
 
-def _read(file: Path) -> Answer | None:
-    try:
-        found: dict[str, Any] = json.loads(read_regular(file))
-        jobs = {str(job): QueuedJob(**facts) for job, facts in found["jobs"].items()}
-        return Answer(jobs, str(found["problem"]), float(found["time"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+def _parse(found: Mapping[str, Any]) -> Answer:
+    jobs = {str(job): QueuedJob(**facts) for job, facts in found["jobs"].items()}
+    return Answer(jobs, str(found["problem"]), float(found["time"]))
 
 
 def _keep(files: Sequence[Path], answer: Answer) -> None:

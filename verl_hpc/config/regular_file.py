@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -31,6 +35,15 @@ def read_regular(path: Path) -> bytes:
     """All of a regular file; raises as `open_regular`."""
     with open_regular(path) as file:
         return file.read()
+
+
+def read_json(path: Path, parse: Callable[[Any], T]) -> T | None:
+    """A regular JSON file as `parse` understands it; None if there is none, or none that can be
+    read."""
+    try:
+        return parse(json.loads(read_regular(path)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def is_regular(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.box import row_major_strides
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, dtype_name
 
 _PADDED = ("model.embed_tokens.weight", "lm_head.weight")
 """Logical tensors whose local rows may be more than the map's: padding of the vocabulary."""
@@ -65,7 +65,7 @@ def _differences(
 ) -> Iterator[str]:
     found = _described(parameter)
     dtypes = {shard_map.tensors[region.tensor].dtype for region in regions}
-    if dtypes != {_dtype(parameter)}:
+    if dtypes != {dtype_name(parameter.dtype)}:
         yield f"{name}: the engine has {found}, the map {' and '.join(sorted(dtypes))}"
     strides = row_major_strides(tuple(parameter.shape))
     end = 0
@@ -84,8 +84,4 @@ def _differences(
 
 
 def _described(parameter: Parameter) -> str:
-    return f"{list(parameter.shape)} of {_dtype(parameter)}"
-
-
-def _dtype(parameter: Parameter) -> str:
-    return str(parameter.dtype).removeprefix("torch.")
+    return f"{list(parameter.shape)} of {dtype_name(parameter.dtype)}"

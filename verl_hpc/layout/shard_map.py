@@ -34,6 +34,11 @@ ITEM_BYTES: Mapping[str, int] = {
 }
 
 
+def dtype_name(dtype: object) -> str:
+    """The name of a torch.dtype as in ITEM_BYTES: torch.bfloat16 gives "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Global shape and element type of a logical tensor, named as in the HF checkpoint."""

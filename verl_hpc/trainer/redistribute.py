@@ -15,7 +15,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, dtype_name
 from verl_hpc.runtime.world import World
 from verl_hpc.trainer.batch import DTYPES, TOKENS, Columns, Samples
 from verl_hpc.transfer.execute import Transfer
@@ -97,7 +97,7 @@ def _column_map(
     for name, dtype in dtypes.items():
         lengths = [_length(samples, name, i) for i in range(len(samples))]
         starts = [0, *accumulate(lengths)]
-        tensors[name] = TensorSpec((starts[-1],), str(dtype).removeprefix("torch."))
+        tensors[name] = TensorSpec((starts[-1],), dtype_name(dtype))
         filled = [0] * len(groups)
         for i, owner in enumerate(samples.owners[placement]):
             if lengths[i]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
@@ -52,8 +52,6 @@ RECIPES: Mapping[str, Callable[[Workers], DataFlow]] = {"sft": sft, "grpo": grpo
 FACTS = "facts.json"
 _ENDS = ("finished", "goal reached")
 _STATES = {name: name for name in (*_ENDS, "stopped")} | {"restart": "interrupted"}
-
-T = TypeVar("T")
 
 Outcome = Literal["finished", "goal reached", "stopped", "restart"]
 """All steps done; evaluation.stop_at reached; left for good on request; left to be started again
@@ -135,12 +133,7 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
     """Make the run directory, and hold it; rank 0 alone does."""
     directory = config.run_directory
 
-    def reporting(work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except OSError as error:
-            raise CheckpointError(f"run.directory: cannot write {directory}: {error}") from error
-
+    @_writing(directory)
     def hold() -> RunLock:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if directory.stat().st_mode & 0o077:
@@ -152,26 +145,34 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
             )
         return RunLock(directory)
 
+    @_writing(directory)
     def begin() -> None:
         (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
         (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
 
     together, leads = session.control.together, session.world.rank == 0
-    lock = together(lambda: reporting(hold) if leads else None)
+    lock = together(lambda: hold() if leads else None)
     with lock or nullcontext():
-        together(lambda: reporting(begin) if leads else None)
+        together(lambda: begin() if leads else None)
         yield lock
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Around what writes into the run directory."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"run.directory: cannot write {directory}: {error}") from error
 
 
 def _be_watched(session: Session, config: RunConfig) -> None:
     """Leave in the run directory what `hang`, the dashboard and a post-mortem read; listen to
     `attach`, for which `breakpoint()` waits."""
 
+    @_writing(config.run_directory)
     def listen() -> None:
-        try:
-            write_stacks_on_signal(config.run_directory, session.world.rank)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {config.run_directory}: {error}") from error
+        write_stacks_on_signal(config.run_directory, session.world.rank)
 
     session.control.together(listen)
     if config.runtime.post_mortem:

@@ -14,7 +14,7 @@ from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
 from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.data.order import Position
-from verl_hpc.layout.shard_map import ShardMap, TensorSpec, whole
+from verl_hpc.layout.shard_map import ShardMap, TensorSpec, dtype_name, whole
 from verl_hpc.testing.tiny import make_tiny_model
 
 STATE = RunState(
@@ -55,7 +55,7 @@ def write_step(model: Path, root: Path, number: int = 6, seed: int = 0) -> Path:
 
 
 def _component(control, name, shapes, dtype):
-    kind = str(dtype).removeprefix("torch.")
+    kind = dtype_name(dtype)
     tensors = {n: torch.randn(s).to(dtype) for n, s in shapes.items()}
     specs = {n: TensorSpec(s, kind) for n, s in shapes.items()}
     regions = [whole(n, n, s, (i % 2,)) for i, (n, s) in enumerate(shapes.items())]

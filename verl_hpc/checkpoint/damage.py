@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_hpc.errors import DamageError
 
-_SIGNS = (
+_ERRORS_OF_READERS = (
     *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(RuntimeError, OverflowError, MemoryError),
 )
@@ -24,6 +24,6 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except _SIGNS as error:
+    except _ERRORS_OF_READERS as error:
         text = str(error).splitlines() or [type(error).__name__]
         raise DamageError(f"{path}: damaged ({text[0]}); resume uses the step before it") from error

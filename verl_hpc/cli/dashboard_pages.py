@@ -78,6 +78,14 @@ class Pages:
             raise LookupError("there is no such part of a page")
         return makers[of](self._find(name))
 
+    def file(self, name: str, file: str) -> tuple[str, str]:
+        """Text and media type of a file that a run's page links to.
+
+        Raises:
+            LookupError: there is no such run, or it has no such file.
+        """
+        return read_shown(self._find(name), file)
+
     @staticmethod
     def style(own: Path) -> str:
         """The style sheet: that of reports, and what the dashboard has more."""
@@ -134,14 +142,6 @@ class Pages:
             f'<dl class="facts">{facts}</dl>{sections.alert(rows)}'
             f'<dl class="headline">{sections.headline(rows)}</dl>'
         )
-
-    def file(self, name: str, file: str) -> tuple[str, str]:
-        """Text and media type of a file that a run's page links to.
-
-        Raises:
-            LookupError: there is no such run, or it has no such file.
-        """
-        return read_shown(self._find(name), file)
 
     def _charts(self, run: Path) -> str:
         drawn = sections.charts(self._rows(run))

@@ -46,27 +46,27 @@ def read_quotas(directory: Path) -> list[Quota]:
     Raises:
         ClusterError: the file system's tool is not here, fails or does not answer.
     """
-    kind = _told(["stat", "--file-system", "--format=%T", str(directory)]).strip()
+    kind = _output(["stat", "--file-system", "--format=%T", str(directory)]).strip()
     found = _of_lustre(directory) if kind == "lustre" else _of_others(directory)
     return [q for q in found if (q.limit_bytes, q.limit_files) != (None, None)]
 
 
 def _of_lustre(directory: Path) -> Iterator[Quota]:
     owners = [(whose, f"-{whose[0]}", number) for whose, number in _owners(directory)]
-    project = int(_told(["lfs", "project", "-d", str(directory)]).split()[0])
+    project = int(_output(["lfs", "project", "-d", str(directory)]).split()[0])
     if project:
         owners.append(("project", "-p", project))
     for whose, option, number in owners:
         words = ["lfs", "quota", "-q", option, str(number), str(directory)]
-        yield from parse_quotas(_told(words), f"{whose} {number}")
+        yield from parse_quotas(_output(words), f"{whose} {number}")
 
 
 def _of_others(directory: Path) -> Iterator[Quota]:
     for whose, number in _owners(directory):
         words = ["quota", f"--{whose}", "--no-wrap", "--raw-grace", f"--filesystem={directory}"]
         # Its status is 1 where a limit is exceeded, too.
-        told = _told([*words, str(number)], statuses=(0, 1))
-        yield from parse_quotas(told, f"{whose} {number}")
+        text = _output([*words, str(number)], statuses=(0, 1))
+        yield from parse_quotas(text, f"{whose} {number}")
 
 
 def _owners(directory: Path) -> Iterator[tuple[str, int]]:
@@ -94,5 +94,5 @@ def parse_quotas(text: str, whose: str) -> Iterator[Quota]:
             yield Quota(whose, used * _KIB, limit, files, hard_files or soft_files or None)
 
 
-def _told(words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
+def _output(words: Sequence[str], statuses: Sequence[int] = (0,)) -> str:
     return run_program(words, _TIMEOUT_S, statuses=statuses)

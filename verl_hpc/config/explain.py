@@ -52,11 +52,11 @@ def near_or_all(word: str, known: Iterable[str], what: str = "known") -> str:
 def _line(
     detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> str:
-    text = _told(detail, model, tagged)
+    text = _explanation(detail, model, tagged)
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
 
 
-def _told(
+def _explanation(
     detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> str:
     *sections, field = detail["loc"] or ("",)

@@ -133,10 +133,10 @@ class _BadRows:
 
 
 def _ignore(error: DataError) -> None:
-    """A row that is drawn says so itself."""
+    """Under data.check = drawn a bad row is an error only when it is drawn."""
 
 
-class Rest:
+class WithoutRows:
     """A data set without some of its rows.
 
     Args:

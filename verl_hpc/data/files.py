@@ -39,7 +39,16 @@ class Rows(Protocol):
 
 
 class FilesSource:
-    """The rows of several files, one after another."""
+    """The rows of several files, one after another.
+
+    Args:
+        config: the files and their columns.
+        needs_answer: every row must have a text to imitate.
+
+    Raises:
+        DataError: a file cannot be opened (`open_rows`), or there is no row; where a row is read,
+            it cannot be used.
+    """
 
     def __init__(self, config: FilesConfig, needs_answer: bool = False) -> None:
         self._config = config

@@ -17,6 +17,11 @@ _logger = logging.getLogger(__name__)
 
 
 def refuse(error: DataError) -> None:
+    """What `scan` and others do with a bad row unless told otherwise.
+
+    Raises:
+        DataError: always.
+    """
     raise error
 
 

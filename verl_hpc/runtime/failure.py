@@ -70,16 +70,19 @@ class FailureReporter:
         self.post_mortem.debug(error)
 
     def report(self, error: BaseException) -> None:
+        """Print why this rank fails: in full, with a post-mortem, if it is the first to fail, else
+        in one line and after some seconds that leave the first rank time."""
         if self._is_first():
-            told = self._write(f"\nverl_hpc: {self._who} failed in {self.stage}: {_told(error)}")
+            text = f"{self._who} failed in {self.stage}: {_report_text(error)}"
+            written = self._write(f"\nverl_hpc: {text}")
             self.keep(error)
         else:
-            told = self._write(
+            written = self._write(
                 f"verl_hpc: {self._who} ended after another rank failed ({_summary(error)[:200]})\n"
             )
             # Aborting ends the first rank, too, which may be in the middle of its report.
             time.sleep(_GRACE_S)
-        if self._note is not None and told:
+        if self._note is not None and written:
             self._note.told()
 
     def _is_first(self) -> bool:
@@ -108,7 +111,7 @@ def _summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
-def _told(error: BaseException) -> str:
+def _report_text(error: BaseException) -> str:
     """The cause, and the calls below it."""
     if isinstance(error, VerlHpcError):
         return _cut(f"{type(error).__name__}: {error}\n")

@@ -10,10 +10,8 @@ import time
 
 from verl_hpc.cluster.verdict import listed
 
-_GRACE_S = 10.0
 
-
-def end_within(status: int, grace_s: float = _GRACE_S) -> None:
+def end_within(status: int, grace_s: float = 10.0) -> None:
     """Let Python end by itself, or end this process with `status` after `grace_s` seconds.
 
     Python waits for every thread that is no daemon, for ever where it must.

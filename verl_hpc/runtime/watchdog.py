@@ -108,6 +108,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
+        """End the thread; returns after 5 seconds at the latest, also while the store hangs."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5)

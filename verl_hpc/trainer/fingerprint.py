@@ -12,7 +12,7 @@ from verl_hpc.runtime.control import Control
 
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
-_NEVER = "recipe"
+_NEVER_CHANGES = "recipe"
 _SHOWN = ("recipe", "seed", "data.shuffle")
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
@@ -72,17 +72,17 @@ def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: 
         ConfigError: names every setting that changed.
     """
     found = changed(before, now)
-    if not found or (force and _NEVER not in found):
+    if not found or (force and _NEVER_CHANGES not in found):
         return
-    said = [
+    changes = [
         f"{name} = {now[name]}, and was {before[name]}"
         if name in _SHOWN
         else f"{name}: {_REASONS[name]}"
         for name in found
     ]
-    way_out = "" if _NEVER in found else ", or set checkpoint.resume: force"
+    way_out = "" if _NEVER_CHANGES in found else ", or set checkpoint.resume: force"
     raise ConfigError(
-        f"this run goes on from a checkpoint, and is not the same any more: {'; '.join(said)}. "
+        f"this run goes on from a checkpoint, and is not the same any more: {'; '.join(changes)}. "
         "Give back what it was, or start a run of another name (model.path: its newest step)"
         f"{way_out}"
     )

@@ -21,8 +21,8 @@ from verl_hpc.runtime.control import Control
 
 _logger = logging.getLogger(__name__)
 
-_NO_MATTER = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "enforce_eager")
-"""Settings of the rollout that say how, not what."""
+_SPEED_AND_MEMORY = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "enforce_eager")
+"""Settings of the rollout that do not change what is generated."""
 
 
 def rollout_key(config: RunConfig, step: int, rows: Sequence[int]) -> str:
@@ -31,7 +31,7 @@ def rollout_key(config: RunConfig, step: int, rows: Sequence[int]) -> str:
         "step": step,
         "rows": list(rows),
         "seed": config.seed,
-        "rollout": config.rollout.model_dump(mode="json", exclude=set(_NO_MATTER)),
+        "rollout": config.rollout.model_dump(mode="json", exclude=set(_SPEED_AND_MEMORY)),
         "data": config.data.model_dump(mode="json"),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.check import Checked, Rest, check_data
+from verl_hpc.data.check import Checked, WithoutRows, check_data
 from verl_hpc.data.sources import Source, open_source
 from verl_hpc.runtime.session import Session
 
@@ -44,5 +44,5 @@ def open_problems(session: Session, config: RunConfig) -> Problems:
     if leads and checked.warning:
         _logger.warning("%s", checked.warning)
     if checked.dropped:
-        train = Rest(train, checked.dropped)
+        train = WithoutRows(train, checked.dropped)
     return Problems(train, evaluation, checked.facts)

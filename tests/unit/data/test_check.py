@@ -6,7 +6,7 @@ from pyarrow import parquet
 from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
 from verl_hpc.data import scan as scan_module
-from verl_hpc.data.check import Checked, Rest, check_data
+from verl_hpc.data.check import Checked, WithoutRows, check_data
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 
@@ -46,7 +46,7 @@ def test_they_can_leave_training(tmp_path):
         "prompts found in training": 2,
         "rows dropped from training": 3,
     }
-    rest = Rest(open_source(train), checked.dropped)
+    rest = WithoutRows(open_source(train), checked.dropped)
     assert [p.extra["index"] for p in rest] == [9, 8]
     assert [(p.index, p.origin[-6:]) for p in rest] == [(0, "line 1"), (1, "line 5")]
     assert [prompt[0]["content"] for prompt in rest.scan()] == ["9 + 1?", "8 + 1?"]

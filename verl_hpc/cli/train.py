@@ -27,7 +27,7 @@ from verl_hpc.runtime.threads import end_within
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.bootstrap import Kind
-    from verl_hpc.trainer.train import Result
+    from verl_hpc.trainer.records import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -22,9 +20,6 @@ from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
 from verl_hpc.flow import DataFlow, Move, Pipeline
-from verl_hpc.metrics.log import MetricsLog
-from verl_hpc.metrics.report import write_report
-from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runtime.attach import Attachments
 from verl_hpc.runtime.breakpoints import Breakpoints
@@ -40,31 +35,14 @@ from verl_hpc.trainer.measure import DROPPED, memory_metrics, num_dropped, step_
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
+from verl_hpc.trainer.records import ENDS, Outcome, Records, Result, open_records, run_facts
 from verl_hpc.trainer.redistribute import redistribute
 from verl_hpc.trainer.state import START, Progress, checkpoint_root, has_steps, restore, save
-from verl_hpc.trainer.versions import installed_versions
 from verl_hpc.trainer.workers import ROLLOUT, Workers, build_workers
 
 _logger = logging.getLogger(__name__)
 
 RECIPES: Mapping[str, Callable[[Workers], DataFlow]] = {"sft": sft, "grpo": grpo, "ppo": ppo}
-
-FACTS = "facts.json"
-_ENDS = ("finished", "goal reached")
-_STATES = {name: name for name in (*_ENDS, "stopped")} | {"restart": "interrupted"}
-
-Outcome = Literal["finished", "goal reached", "stopped", "restart"]
-"""All steps done; evaluation.stop_at reached; left for good on request; left to be started again
-where it is."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of a run."""
-
-    progress: Progress
-    outcome: Outcome
-    reason: str = ""
 
 
 def train(session: Session, config: RunConfig, signals: Signals | None = None) -> Result:
@@ -113,9 +91,9 @@ def _train(
     stop = StopFlag(session.control, config.run_directory, signals)
     enter("restore")
     restored = restore(workers)
-    with _open_records(session, config, restored) as records:
+    with open_records(session, config, restored) as records:
         result = _Run(workers, stop, records, heartbeat).to_the_end(restored or START)
-        records.finish(_facts(workers, result))
+        records.finish(run_facts(workers, result))
     if heartbeat is not None:
         heartbeat.end(result.outcome)
     return result
@@ -184,61 +162,11 @@ def _be_watched(session: Session, config: RunConfig) -> None:
     Breakpoints(session.world, config.run_directory, timeout_s).install()
 
 
-@dataclass
-class _Records:
-    """Metrics and views; real on rank 0, silent elsewhere."""
-
-    directory: Path
-    log: MetricsLog | None = None
-    sinks: Sinks | None = None
-    report: bool = False
-
-    @property
-    def last_step(self) -> int:
-        """The newest step that has a line, -1 if none has."""
-        return self.log.last_step if self.log is not None else -1
-
-    def stage(self, name: str) -> None:
-        if self.sinks is not None:
-            self.sinks.stage(name)
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self.log is not None and self.sinks is not None:
-            self.log.write(step, metrics)
-            self.sinks.write(step, metrics)
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        if self.log is not None:
-            text = json.dumps(facts, indent=1, default=str)
-            (self.directory / FACTS).write_text(text, encoding="utf-8")
-            if self.report:
-                write_report(self.directory, facts)
-
-
-@contextmanager
-def _open_records(
-    session: Session, config: RunConfig, restored: Progress | None
-) -> Iterator[_Records]:
-    directory = config.run_directory
-    if session.world.rank != 0:
-        yield _Records(directory)
-        return
-    resumed = None if restored is None else restored.step
-    settings = config.metrics
-    with (
-        MetricsLog(directory, resumed) as log,
-        open_sinks(
-            settings, directory, config.steps, recipe=config.recipe, resumed_from=resumed
-        ) as sinks,
-    ):
-        yield _Records(directory, log, sinks, settings.report)
-
-
 class _Run:
     """A run under way."""
 
     def __init__(
-        self, workers: Workers, stop: StopFlag, records: _Records, heartbeat: Heartbeat | None
+        self, workers: Workers, stop: StopFlag, records: Records, heartbeat: Heartbeat | None
     ) -> None:
         self.workers = workers
         self.config = workers.config
@@ -306,7 +234,7 @@ class _Run:
         if outcome != "restart":
             self.stop.honoured()
         self._stages.close()
-        return Result(progress, outcome, "" if outcome in _ENDS else self.stop.reason)
+        return Result(progress, outcome, "" if outcome in ENDS else self.stop.reason)
 
     def _outcome(
         self, progress: Progress, metrics: Mapping[str, float], wish: Wish
@@ -448,29 +376,3 @@ class _Run:
             return self.config.evaluation.at_start
         recorded = self.workers.session.control.broadcast(self.records.last_step)
         return self._evaluation_is_due(step) and recorded < step
-
-
-def _facts(workers: Workers, result: Result) -> dict[str, Any]:
-    """What the report says besides the metrics."""
-    config, layouts = workers.config, workers.layouts
-    train = layouts.train
-    left = "" if result.outcome in _ENDS else f" at step {result.progress.step}: {result.reason}"
-    return {
-        "name": config.name,
-        "recipe": config.recipe,
-        "state": f"{_STATES[result.outcome]}{left}",
-        "total_steps": config.steps,
-        "config": dump_config(config),
-        "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",
-        "ranks": f"{workers.session.world.size} on {workers.session.world.num_nodes} nodes",
-        "num_ranks": workers.session.world.size,
-        "num_nodes": workers.session.world.num_nodes,
-        "training layout": f"tp {train.tp}, pp {train.pp}, dp {train.dp}, vpp {train.vpp}",
-        "rollout layout": (
-            f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
-            f"{layouts.num_replicas}, {layouts.grouping}"
-        ),
-        **({"evaluation data": workers.problems.facts} if workers.problems.facts else {}),
-        **workers.kernels,
-        "versions": installed_versions(),
-    }

@@ -57,15 +57,17 @@ def smooth(curve: Sequence[Point], weight: float = 0.9) -> list[Point]:
 def axis_range(
     values: Sequence[float], margin: float, limits: tuple[float | None, float | None] = (None, None)
 ) -> tuple[float, float]:
-    """The range of values, wider by a share of itself on both sides, but not beyond the limits.
+    """The range of values, wider by `margin` of itself on both sides, but not beyond the limits.
 
-    Never empty: around one value it is a fifth of that; around zero it is 0 to 1.
+    Never empty: around one value it is a fifth of that; around zero it is 0 to 1. With a margin it
+    is never so narrow either that its ticks would differ beyond the fourth digit.
     """
     floor, ceiling = limits
     low, high = (clamp(value, limits) for value in (min(values), max(values)))
     if low == high == 0:
         return 0.0, 1.0
-    pad = (high - low) * margin if high > low else abs(high) * 0.1
+    largest = max(abs(low), abs(high))
+    pad = max(high - low, largest / 30) * margin if high > low else largest * 0.1
     low, high = low - pad, high + pad
     return (
         low if floor is None else max(low, floor),

@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import mean
 
 from verl_hpc.metrics.series import Point, axis_range, clamp, smooth, thin
-from verl_hpc.metrics.text import duration, number
+from verl_hpc.metrics.text import duration, number, tick_labels
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 22
-"""Pixels around the axes, for tick labels."""
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 8, 22
+"""Pixels around the axes, for tick labels: -9.995e-5 on the left."""
 MAX_POINTS = 200
 """Of one curve; a chart is about 300 pixels wide."""
 SMOOTHED_FROM = 30
@@ -79,8 +79,8 @@ def line_chart(
         frame.width,
         frame.height,
         [
-            *_horizontal_grid(frame, number),
-            *(_text(frame.x(s), frame.height - 6, number(s), "middle") for s in steps),
+            *_horizontal_grid(frame),
+            *(_text(frame.x(s), frame.height - 6, f"{s:,.0f}", "middle") for s in steps),
             *(_curve(frame, curve, f"c{i} pale") for i, curve in enumerate(pale.values())),
             *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(drawn.values())),
             *_hovers(frame, thinned),
@@ -99,7 +99,7 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
         frame.width,
         frame.height,
         [
-            *_horizontal_grid(frame, lambda seconds: f"{number(seconds)}s"),
+            *_horizontal_grid(frame, "s"),
             *(_text(frame.x(i + 0.5), frame.height - 6, label, "middle") for i, label in labelled),
             *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
         ],
@@ -171,15 +171,12 @@ def _svg(label: str, width: int, height: int, parts: Iterable[str]) -> str:
     )
 
 
-def _horizontal_grid(frame: Frame, label: Callable[[float], str]) -> Iterator[str]:
+def _horizontal_grid(frame: Frame, unit: str = "") -> Iterator[str]:
     values = ticks(frame.y_range, 4)
-    labels = [label(value) for value in values]
-    if len(set(labels)) < len(labels):  # they differ in digits that are not shown
-        labels = [f"{value:,.6g}" for value in values]
-    for value, text in zip(values, labels, strict=True):
+    for value, label in zip(values, tick_labels(values), strict=True):
         y = frame.y(value)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>'
-        yield _text(LEFT - 6, y + 3.5, text, "end")
+        yield _text(LEFT - 6, y + 3.5, label + unit, "end")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

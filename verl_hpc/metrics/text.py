@@ -3,23 +3,51 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def number(value: float | None) -> str:
-    """Four significant digits, more for thousands: 9.5e-05, 0.4312, 12,346, 3.1M; '-' for None.
+    """Four significant digits, more for thousands: 9.5e-5, 0.4312, 12,346, 3.1M; '-' for None.
 
-    Below a thousandth and from 10^15 the exponent is always written, so that 1e-04 and 9.5e-05
+    Below a thousandth and from 10^15 the exponent is always written, so that 1e-4 and 9.5e-5
     stand well beside each other.
     """
     if value is None:
         return "-"
-    if 0 < abs(value) < 1e-3 or 1e15 <= abs(value) < math.inf:
-        mantissa, _, exponent = f"{value:.3e}".partition("e")
-        return f"{float(mantissa):g}e{exponent}"
-    for scale, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if scale <= abs(value) < math.inf:
-            return f"{value / scale:.4g}{suffix}"
+    if value and _has_exponent(abs(value)):
+        return _exponential(value)
+    scale, suffix = _scale(abs(value))
+    if suffix:
+        return f"{value / scale:.4g}{suffix}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def tick_labels(ticks: Sequence[float]) -> list[str]:
+    """The labels of an axis: all in the notation that `number` has for the largest, with the
+    decimals that equal distances between them need."""
+    largest = max(map(abs, ticks))
+    if _has_exponent(largest):
+        return [_exponential(tick) if tick else "0" for tick in ticks]
+    scale, suffix = _scale(largest)
+    _, exponent = f"{(ticks[1] - ticks[0]) / scale:.0e}".split("e")
+    decimals = max(-int(exponent), 0)
+    return [f"{tick / scale:,.{decimals}f}{suffix}" for tick in ticks]
+
+
+def _has_exponent(magnitude: float) -> bool:
+    return magnitude < 1e-3 or 1e15 <= magnitude < math.inf
+
+
+def _exponential(value: float) -> str:
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def _scale(magnitude: float) -> tuple[float, str]:
+    for scale, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if scale <= magnitude < math.inf:
+            return scale, suffix
+    return 1.0, ""
 
 
 def duration(seconds: float | None) -> str:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
+import re
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.series import axis_range
 from verl_hpc.metrics.svg import Frame, level_bars, line_chart, stacked_bars, ticks
 from verl_hpc.metrics.text import size
@@ -46,12 +52,36 @@ def test_a_range_stays_within_its_limits(values, limits, expected) -> None:
     assert axis_range(values, 0.06, limits) == pytest.approx(expected)
 
 
-def test_labels_of_an_axis_differ() -> None:
-    svg = line_chart("tokens/s", {"mean": [(1, 2000.1), (2, 2000.9)]})
-    labels = [
-        t.text for t in ET.fromstring(svg).findall("text") if t.attrib["text-anchor"] == "end"
-    ]
-    assert len(labels) == len(set(labels)) > 2
+def notation(label: str) -> str:
+    """'e' of an exponent, else decimals as zeros, and the unit."""
+    return "e" if "e" in label else re.sub(r"\d", "0", re.sub(r"^-?[\d,]+", "", label))
+
+
+def vertical_labels(
+    values: Sequence[float], limits: tuple[float | None, float | None] = (None, None)
+) -> list[str]:
+    svg = line_chart("x", {"x": list(enumerate(values))}, limits)
+    texts = ET.fromstring(svg).findall("text")
+    return [text.text or "" for text in texts if text.attrib["text-anchor"] == "end"]
+
+
+sizes = st.floats(1e-9, 1e90)
+numbers = st.just(0.0) | sizes | sizes.map(operator.neg)
+limits_of_charts = st.sampled_from(sorted({chart.limits for chart in CHARTS}, key=str))
+narrow = st.tuples(numbers, st.floats(-1e-2, 1e-2)).map(lambda two: (two[0], two[0] * (1 + two[1])))
+
+
+@given(st.tuples(numbers, numbers) | narrow, limits_of_charts)
+@example((1e-3, 1e-3), (None, None))
+@example((0.0, 1e-3), (0.0, None))
+@example((2000.1, 2000.9), (0.0, None))
+@example((1_234_567.0, 1_234_580.0), (None, None))
+@example((-1.0000001e-9, -1e-9), (None, None))
+def test_labels_of_an_axis_differ_fit_and_have_one_notation(values, limits) -> None:
+    labels = vertical_labels(values, limits)
+    assert len(labels) == len(set(labels)) >= 2
+    assert max(map(len, labels)) <= 9, labels
+    assert len({notation(label) for label in labels if label != "0"}) == 1, labels
 
 
 def test_what_lies_beyond_the_limits_is_drawn_at_the_end_and_told_as_it_is() -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from verl_hpc.metrics.text import duration, number, size
+from verl_hpc.metrics.text import duration, number, size, tick_labels
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from verl_hpc.metrics.text import duration, number, size
         (None, "-"),
         (0.0, "0"),
         (0.43126, "0.4313"),
-        (1e-6, "1e-06"),
-        (1e-4, "1e-04"),
-        (9.5e-5, "9.5e-05"),
+        (1e-6, "1e-6"),
+        (1e-4, "1e-4"),
+        (9.5e-5, "9.5e-5"),
         (0.001, "0.001"),
         (2.5e12, "2.5T"),
         (-5e14, "-500T"),
-        (-1.5e15, "-1.5e+15"),
+        (-1.5e15, "-1.5e15"),
         (-999.5, "-999.5"),
         (12345.6, "12,346"),
         (3.1e6, "3.1M"),
@@ -32,6 +32,23 @@ from verl_hpc.metrics.text import duration, number, size
 )
 def test_number(value: float | None, text: str) -> None:
     assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("ticks", "labels"),
+    [
+        ([9e-4, 9.5e-4, 1e-3, 1.05e-3], "0.00090 0.00095 0.00100 0.00105"),
+        ([0.0, 5e-4, 1e-3], "0.0000 0.0005 0.0010"),
+        ([0.0, 2e-4, 4e-4], "0 2e-4 4e-4"),
+        ([9.5e-7, 1e-6, 1.05e-6], "9.5e-7 1e-6 1.05e-6"),
+        ([-0.5, 0.0, 0.5], "-0.5 0.0 0.5"),
+        ([800.0, 1000.0, 1200.0], "800 1,000 1,200"),
+        ([0.0, 5e5, 1e6], "0.0M 0.5M 1.0M"),
+        ([998e6, 1000e6, 1002e6], "0.998G 1.000G 1.002G"),
+    ],
+)
+def test_ticks_have_one_notation(ticks: list[float], labels: str) -> None:
+    assert tick_labels(ticks) == labels.split()
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.dashboard_server import make_server
-    from verl_hpc.cluster.status_runs import RUNS
+    from verl_hpc.cluster.status_runs import RUNS, no_runs_yet
 
     directory = arguments.directory or RUNS
+    if arguments.directory is None and not directory.is_dir():
+        print(no_runs_yet())
+        return 0
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; name the one that has the runs")
     if not 0 <= arguments.port <= 65535:

@@ -306,3 +306,9 @@ def test_it_imports_nothing_heavy(runs):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "heavy:\n", done.stderr
+
+
+def test_nobody_has_run_anything_yet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["dashboard"]) == 0
+    assert capsys.readouterr().out.startswith(f"no runs in {tmp_path / 'runs'} yet; ")

@@ -114,8 +114,8 @@ def _of_attempt(log: Path, attempt: str) -> Iterator[str]:
     """Lines of one start in a batch log, to which every start of the job appends."""
     inside = False
     for line in read_lines(log):
-        match = re.match(r"attempt (\d+): job ", line.text)
+        match = re.match(r"(\S+ )?attempt (\d+): job ", line.text)
         if match is not None:
-            inside = match.group(1) == attempt
+            inside = match.group(2) == attempt
         elif inside:
             yield line.text

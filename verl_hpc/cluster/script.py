@@ -11,6 +11,8 @@ from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
 
 _WIDTH = 96
+_SAY = 'say() { echo "$(date +%FT%T) $*"; }'
+"""As lines of ranks have the time."""
 
 
 def render_script(job: Job, made_by: Sequence[str] = ()) -> str:
@@ -22,7 +24,7 @@ def render_script(job: Job, made_by: Sequence[str] = ()) -> str:
     """
     blocks = [
         _header(job, made_by),
-        [_assign(variable) for variable in job.variables],
+        [*(_assign(variable) for variable in job.variables), _SAY],
         _chain_guard(job),
         _attempt(),
         list(job.setup),
@@ -77,7 +79,7 @@ def _chain_guard(job: Job) -> list[str]:
     return [
         "# Jobs of a chain start one after the other, whatever became of the one before.",
         'if [ -e "$RUN/job/ended" ]; then',
-        '    echo "the run has ended with status $(cat "$RUN/job/ended"): nothing to do"',
+        '    say "the run has ended with status $(cat "$RUN/job/ended"): nothing to do"',
         "    exit 0",
         "fi",
     ]
@@ -92,7 +94,7 @@ def _attempt() -> list[str]:
         f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
         f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
-        f'echo "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
+        f'say "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
     ]
 
 
@@ -170,7 +172,7 @@ def _outcome() -> list[str]:
     return [
         "# Status 0 is no success where rank 0 has not said that the run is over.",
         f'[ "$rc" -ne 0 ] || [ -e "$RUN/{OUTCOME}" ] ||',
-        '    { echo "the ranks left with status 0, but the run is not over: failed" >&2; rc=1; }',
+        '    { say "the ranks left with status 0, but the run is not over: failed" >&2; rc=1; }',
     ]
 
 
@@ -198,11 +200,11 @@ def _requeue(job: Job, job_id: str) -> list[str]:
         f'if [ "$rc" -ne {RESTART} ]; then',
         '    exit "$rc"',
         f'elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then',
-        f'    echo "saved; its {most} restarts are used up: submit again to go on" >&2',
+        f'    say "saved; its {most} restarts are used up: submit again to go on" >&2',
         "# Ranks save on scancel, too; to requeue would bring a cancelled job back to life.",
         f'elif state=$(squeue --noheader --jobs="{job_id}" --format=%T)',
         '    [[ "$state" != @(RUNNING|SIGNALING) ]]; then',
-        '    echo "saved; the job was cancelled (${state:-gone}): submit again to go on" >&2',
+        '    say "saved; the job was cancelled (${state:-gone}): submit again to go on" >&2',
         f'elif scontrol requeue "{job_id}"; then',
         "    exit 0",
         "fi",

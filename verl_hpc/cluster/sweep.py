@@ -121,7 +121,7 @@ def render_array(sweep: Sweep, name: str, made_by: Sequence[str]) -> str:
 def _until_goal() -> list[str]:
     return [
         'if [ -e "$SWEEP/goal" ]; then',
-        '    echo "run $(cat "$SWEEP/goal") has reached the goal: nothing to do"',
+        '    echo "$(date +%FT%T) run $(cat "$SWEEP/goal") has reached the goal: nothing to do"',
         "    exit 0",
         "fi",
         "# TERM must not end this shell before the run's own has ended.",

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from verl_hpc.runtime.limit import time_limit
+from verl_hpc.runtime.log_lines import stamped
 
 _MOST_TEXT = 2000
 
@@ -55,7 +56,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
         f"verl_hpc: process {os.getpid()}, forked by the reward function, came back from it{how}, "
         "and ends here; end a child with os._exit, or use subprocess\n"
     )
-    os.write(2, text.encode(errors="replace"))
+    os.write(2, stamped(text).encode(errors="replace"))
     os._exit(1)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 
 from verl_hpc.cluster.verdict import listed
+from verl_hpc.runtime.log_lines import stamped
 
 
 def end_within(status: int, grace_s: float = 10.0) -> None:
@@ -24,7 +25,7 @@ def end_within(status: int, grace_s: float = 10.0) -> None:
         text = f"verl_hpc: done; threads that still run are ended: {listed(names)}\n"
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        os.write(2, text.encode(errors="replace"))
+        os.write(2, stamped(text).encode(errors="replace"))
         # With what C libraries do at the end: MPI takes leave of its launcher only there.
         ctypes.CDLL(None).exit(status)
 

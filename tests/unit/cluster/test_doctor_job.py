@@ -114,7 +114,8 @@ def attempt(tmp_path):
 
 
 def test_a_job_whose_rank_was_killed(tmp_path, attempt):
-    text = "attempt 0: job 7 on n[0-1]\nsrun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
+    text = "2026-11-22T06:30:19 attempt 0: job 7 on n[0-1]\n"
+    text += "srun: error: n1: task 1: Killed\nsrun: Force Terminated\n"
     (tmp_path / "job/slurm-7.log").write_text(text)
     with pytest.raises(ClusterError, match=r"first: srun: error: n1: task 1: Killed\. "):
         wait_for_result(tmp_path, "7", lambda words: "", lambda seconds: None)

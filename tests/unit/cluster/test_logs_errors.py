@@ -155,8 +155,8 @@ def test_what_srun_says_in_the_batch_scripts_log(attempt):
     (attempt.parent / "1").mkdir()
     write(attempt, "n0", (0, "step 1"))
     (attempt.parent.parent / "slurm-77.log").write_text(
-        "attempt 0: job 77 on n0\nsrun: error: n0: task 1: Killed\n"
-        "attempt 1: job 77 on n0\nsrun: error: n0: task 0: Out Of Memory\n"
+        "2026-11-22T06:30:19 attempt 0: job 77 on n0\nsrun: error: n0: task 1: Killed\n"
+        "2026-11-22T06:31:20 attempt 1: job 77 on n0\nsrun: error: n0: task 0: Out Of Memory\n"
     )
     assert first_error(attempt).lines == ("srun: error: n0: task 1: Killed",)
     assert first_error(attempt.parent / "1").lines == ("srun: error: n0: task 0: Out Of Memory",)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.logs import TIME_FORMAT
 from verl_hpc.cluster.script import render_script
 
 FAKES = {
@@ -204,7 +205,9 @@ def test_every_start_has_its_own_logs(batch):
     for count in range(3):
         status, out, _ = batch.run()
         assert status == 0
-        assert out == f"attempt {count}: job 77 on n[0-1]\n"
+        said_at, _, text = out.partition(" ")
+        assert text == f"attempt {count}: job 77 on n[0-1]\n"
+        assert time.strptime(said_at, TIME_FORMAT)
         assert (attempts / "latest").readlink().name == str(count)
         assert batch.seen_by_ranks()["VERL_HPC_ATTEMPT"] == str(attempts / str(count))
     assert sorted(path.name for path in attempts.iterdir()) == ["0", "1", "2", "latest"]

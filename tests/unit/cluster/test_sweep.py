@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.unit.cluster.requests import CPU_SITE, RUN, write
 from tests.unit.cluster.shellcheck import shellcheck
 from tests.unit.cluster.test_submission import cluster  # noqa: F401 (a fixture)
 from verl_hpc.cli.main import main
+from verl_hpc.cluster.logs import TIME_FORMAT
 from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.status_runs import runs_below
 from verl_hpc.cluster.sweep import combinations
@@ -136,4 +138,7 @@ def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypat
 
     assert run(0) == (0, "ran")
     assert run(1) == (1, "ran")
-    assert run(2) == (0, "run 1 has reached the goal: nothing to do")
+    status, said = run(2)
+    said_at, _, text = said.partition(" ")
+    assert (status, text) == (0, "run 1 has reached the goal: nothing to do")
+    assert time.strptime(said_at, TIME_FORMAT)

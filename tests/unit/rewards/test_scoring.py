@@ -1,6 +1,8 @@
 """Scores, and what a failing reward function does to a run."""
 
 import asyncio
+import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -176,7 +178,7 @@ def test_an_exception_that_cannot_be_printed():
         scores(fail, request())
 
 
-def in_a_process(body):
+def in_a_process(body, **environment):
     """Scores one response in a Python of its own, whose output and status come back."""
     program = f"""
 import os, subprocess, multiprocessing, sys
@@ -190,18 +192,27 @@ config = RewardConfig(function="mine.py:f")
 found = score_responses(function, [Request(0, "", "", {{}}, "")], config)
 print("scored", found[0].value, flush=True)
 """
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    )
 
 
 @pytest.mark.parametrize("how", ["return 1.0", "raise ValueError"])
 def test_a_forked_child_does_not_come_back_as_a_second_rank(how):
-    done = in_a_process(f"""
+    done = in_a_process(
+        f"""
         child = os.fork()
         if child == 0:
             {how}
         return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """)
+    """,
+        VERL_HPC_ATTEMPT="/runs/run/job/attempts/0",
+    )
     assert done.stdout == "scored 1.0\n", done.stderr
+    assert re.match(r"[\d-]{10}T[\d:]{8} verl_hpc: process \d+, forked", done.stderr)
     assert done.stderr.count("forked by the reward function, came back from it") == 1
     assert "Traceback" not in done.stderr
 

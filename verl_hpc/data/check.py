@@ -63,6 +63,7 @@ def _judge(config: DataConfig, training: Source, found: Overlap) -> Checked:
             raise DataError(f"{warning}. {_advice(config)}")
         if len(dropped) == len(training):
             raise DataError(f"{warning}: data.overlap = drop leaves no row; give other files")
+        warning += "; these rows leave training" if dropped else "; they stay in training"
     facts = {
         "rows": found.evaluation_rows,
         "different prompts": found.evaluation_prompts,

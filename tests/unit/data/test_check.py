@@ -40,6 +40,7 @@ def test_they_can_leave_training(tmp_path):
     train, evaluation = both(tmp_path, [9, 1, 2, 1, 8], [1, 2, 2, 3])
     checked = check(train, evaluation, overlap="drop")
     assert list(checked.dropped) == [1, 2, 3]
+    assert checked.warning.endswith("line 2: '1 + 1?'; these rows leave training")
     assert checked.facts == {
         "rows": 4,
         "different prompts": 3,
@@ -60,6 +61,7 @@ def test_they_can_leave_training(tmp_path):
 def test_or_stay_with_a_word(tmp_path):
     checked = check(*both(tmp_path, [1, 2], [2]), overlap="warn")
     assert checked.warning.startswith("1 of the 1 different prompts of data.evaluation")
+    assert checked.warning.endswith("line 2: '2 + 1?'; they stay in training")
     assert not checked.dropped
     assert checked.facts["prompts found in training"] == 1
 

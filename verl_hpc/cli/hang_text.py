@@ -8,6 +8,7 @@ from pathlib import Path
 
 from verl_hpc.cluster.ranks import Progress, Ranks, shown
 from verl_hpc.cluster.stacks import Frame, Stack, group
+from verl_hpc.cluster.verdict import counted
 from verl_hpc.metrics.text import duration
 
 _MOST_CALLS = 12
@@ -66,11 +67,7 @@ def as_json(run: Path, ranks: Ranks, stacks: Sequence[Stack], now: float) -> str
 
 def _size(ranks: Ranks) -> str:
     nodes = len({progress.host for progress in ranks.ranks})
-    return f"{_count(len(ranks.ranks), 'rank')} on {_count(nodes, 'node')}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{counted(len(ranks.ranks), 'rank')} on {counted(nodes, 'node')}"
 
 
 def _silence(ranks: Ranks, now: float) -> Iterator[str]:

@@ -61,6 +61,11 @@ def failing_nodes(verdicts: Iterable[Verdict]) -> list[tuple[str, str]]:
     return [(node, "; ".join(texts)) for node, texts in sorted(reasons.items())]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def listed(names: Sequence[str], most: int = 8) -> str:
     """Names in a line that stays readable when there are hundreds."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_hpc.cluster.verdict import counted
 from verl_hpc.errors import ClusterError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
@@ -127,18 +128,14 @@ def _trouble(host: str, group: Sequence[Binding]) -> Trouble | None:
     fewest = min(group, key=lambda b: len(b.cores))
     launched_by_slurm = group[0].asked is not None
     if len(fewest.cores) < asked:
-        text = f"rank {fewest.rank} has {_count(len(fewest.cores))} ({ranges(fewest.cores)}) of "
-        text += f"the {asked} asked for; the node has {there}"
+        text = f"rank {fewest.rank} has {counted(len(fewest.cores), 'core')} "
+        text += f"({ranges(fewest.cores)}) of the {asked} asked for; the node has {there}"
     elif len(together) < needed and (there >= needed or launched_by_slurm):
-        text = f"{len(group)} ranks share {_count(len(together))} ({ranges(together)}) and need "
-        text += f"{needed}; the node has {there}"
+        text = f"{len(group)} ranks share {counted(len(together), 'core')} "
+        text += f"({ranges(together)}) and need {needed}; the node has {there}"
     else:
         return None
     return Trouble(host, text, avoidable=there >= needed)
-
-
-def _count(number: int) -> str:
-    return "1 core" if number == 1 else f"{number} cores"
 
 
 def overlaps(bindings: Sequence[Binding]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from verl_hpc.cluster.verdict import counted
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.metrics.log import MetricsLog
@@ -93,7 +94,7 @@ def open_records(
 
 def run_facts(workers: Workers, result: Result) -> dict[str, Any]:
     """What the report says besides the metrics."""
-    config, layouts = workers.config, workers.layouts
+    config, layouts, world = workers.config, workers.layouts, workers.session.world
     train = layouts.train
     left = "" if result.outcome in ENDS else f" at step {result.progress.step}: {result.reason}"
     return {
@@ -103,9 +104,9 @@ def run_facts(workers: Workers, result: Result) -> dict[str, Any]:
         "total_steps": config.steps,
         "config": dump_config(config),
         "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",
-        "ranks": f"{workers.session.world.size} on {workers.session.world.num_nodes} nodes",
-        "num_ranks": workers.session.world.size,
-        "num_nodes": workers.session.world.num_nodes,
+        "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",
+        "num_ranks": world.size,
+        "num_nodes": world.num_nodes,
         "training layout": f"tp {train.tp}, pp {train.pp}, dp {train.dp}, vpp {train.vpp}",
         "rollout layout": (
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "

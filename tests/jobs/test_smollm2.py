@@ -61,6 +61,6 @@ def test_three_steps(model, problems, tmp_path):
     for step in steps:
         print({name: round(step[f"timing_s/{name}"], 2) for name in (*OPERATORS, "step")})
         # The log-probs of the tokens that vLLM sampled, by vLLM and by the trainer.
-        assert step["training/rollout_probs_diff_max"] < 1e-4
+        assert step["training/rollout_log_probs_diff_max"] < 1e-4
         assert step["reshard/received_bytes"] == step["reshard/minimum_bytes"] > 0
     assert (tmp_path / "smollm2_gsm8k/checkpoints/latest").is_symlink()

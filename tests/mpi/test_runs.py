@@ -128,7 +128,7 @@ def test_sft_goes_on_after_an_evaluation_that_had_its_memory(here, tree):
 def test_a_run_with_filters_compares_the_engines_all_the_same(here, tree, filters):
     rollout = tree["rollout"] | {"temperature": 0.7} | filters
     _, rows = run(here, tree | {"steps": 1, "rollout": rollout})
-    assert 0 < rows[0]["training/rollout_probs_diff_max"] < 1e-4
+    assert 0 < rows[0]["training/rollout_log_probs_diff_max"] < 1e-4
 
 
 @pytest.mark.parametrize("placement", ["none", "loss"])

@@ -26,7 +26,8 @@ VALUE_GRAD_NORM = "critic/grad_norm"
 RESPONSE_LENGTH = "response_length/mean"
 RESPONSE_LENGTH_MAX = "response_length/max"
 RESPONSES_CUT = "response_length/clip_ratio"
-PROBS_DIFFERENCE = "training/rollout_probs_diff_mean"
+LOG_PROBS_DIFFERENCE = "training/rollout_log_probs_diff_mean"
+"""What rollout.verify judges; verl's rollout_probs_diff is that of probabilities."""
 
 THROUGHPUT = "perf/throughput"
 """Tokens a second."""
@@ -116,9 +117,9 @@ CHARTS = (
         most=1.0,
     ),
     Chart(
-        "probs_difference",
+        "log_probs_difference",
         "Train-rollout log-prob difference",
-        {PROBS_DIFFERENCE: "mean absolute difference"},
+        {LOG_PROBS_DIFFERENCE: "mean absolute difference"},
         unit="nats",
         least=0.0,
     ),

@@ -32,8 +32,8 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
         metrics |= _scores(scores, penalty)
     mismatch = values.get("mismatch")
     if isinstance(mismatch, Mismatch):
-        metrics["training/rollout_probs_diff_mean"] = mismatch.mean
-        metrics["training/rollout_probs_diff_max"] = mismatch.max
+        metrics["training/rollout_log_probs_diff_mean"] = mismatch.mean
+        metrics["training/rollout_log_probs_diff_max"] = mismatch.max
         metrics["actor/entropy"] = mismatch.entropy
     if isinstance(penalty, KlInReward):
         metrics["actor/reward_kl_penalty"] = penalty.mean

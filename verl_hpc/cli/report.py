@@ -79,7 +79,7 @@ def _one(directory: Path) -> int:
             "metrics.jsonl to a directory of your own, and name that"
         ) from None
     rows = read_metrics(directory)
-    for name, label in ((VALIDATION, "held-out score"), (SCORE, "reward")):
+    for name, label in ((VALIDATION, "evaluation score"), (SCORE, "reward")):
         found = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
         if found:
             (first, before), (last, after) = found[0], found[-1]

@@ -25,7 +25,7 @@ RECENT = 10
 """Steps that means are over."""
 SHOWN: Mapping[str, str] = {
     SCORE: "reward",
-    VALIDATION: "val",
+    VALIDATION: "val score",
     SFT_LOSS: "loss",
     REFERENCE_KL: "kl",
     REFERENCE_KL_PENALTY: "kl",

@@ -117,7 +117,7 @@ class RewardConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Greedy accuracy on held-out problems."""
+    """Greedy answers to held-out problems, scored."""
 
     every: NonNegative = 0
     """Steps between evaluations, the last step's besides; 0 evaluates where at_start says so."""

@@ -10,6 +10,7 @@ SCORE = "critic/score/mean"
 REWARD = "critic/rewards/mean"
 """Reward that advantages are made of: the score after the KL penalty, where there is one."""
 VALIDATION = "val/score/mean"
+"""Mean score of an evaluation; val/accuracy is the share of its prompts that score 1 or more."""
 SFT_LOSS = "sft/loss"
 POLICY_LOSS = "actor/pg_loss"
 CLIP_FRACTION = "actor/pg_clipfrac"
@@ -45,7 +46,7 @@ STEP_SECONDS = "timing_s/step"
 
 SUMMARY: Mapping[str, str] = {
     SCORE: "reward",
-    VALIDATION: "val",
+    VALIDATION: "val score",
     SFT_LOSS: "loss",
     REFERENCE_KL: "kl",
     REFERENCE_KL_PENALTY: "kl",
@@ -78,7 +79,7 @@ class Chart:
 
 CHARTS = (
     Chart("reward", "Reward", {SCORE: "score", REWARD: "after KL penalty"}),
-    Chart("evaluation", "Evaluation accuracy", {VALIDATION: "mean score"}),
+    Chart("evaluation", "Evaluation score", {VALIDATION: "mean"}),
     Chart("sft_loss", "SFT loss", {SFT_LOSS: "loss"}),
     Chart(
         "reference_kl",

@@ -70,7 +70,7 @@ def headline(rows: Sequence[Row]) -> str:
     """The figures that one looks for first, as a list of terms."""
     tiles = [
         *_change("Reward", points(rows, SCORE)),
-        *_change("Evaluation accuracy", points(rows, VALIDATION)),
+        *_change("Evaluation score", points(rows, VALIDATION)),
         *_change("SFT loss", points(rows, SFT_LOSS)),
     ]
     if throughput := _values(rows, THROUGHPUT):

@@ -196,7 +196,7 @@ def test_a_job_is_shown_with_all_its_nodes(run, capsys, monkeypatch):
 
 def test_an_evaluation_is_of_its_own_step(run, capsys):
     work(run, 6, **{"val/score/mean": lambda step: 0.5 if step == 5 else None})
-    assert "val 0.5 at step 5" in shown(capsys, "ppo_lab")
+    assert "val score 0.5 at step 5" in shown(capsys, "ppo_lab")
 
 
 # Watching

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_hpc.cli.main import main
 from verl_hpc.errors import DataError
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import CHARTS
@@ -121,6 +122,27 @@ def test_the_headline_tells_first_and_last(tmp_path: Path, no_plots: None) -> No
     steps = [{"critic/score/mean": 0.125}, {}, {"critic/score/mean": 0.75}]
     page = report(tmp_path, steps)
     assert "<dt>Reward</dt><dd>0.75</dd><dd>from 0.125 at step 1</dd>" in page
+
+
+def test_the_score_of_an_evaluation_is_called_so(
+    tmp_path: Path, no_plots: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some rewards give part of a point: the share that is right is another number."""
+    page = report(tmp_path, [{"val/score/mean": 0.75, "val/accuracy": 0.5}])
+    assert "<dt>Evaluation score</dt><dd>0.75</dd>" in page
+    assert "<figcaption><span>Evaluation score</span></figcaption>" in page
+    assert "<th>val score</th>" in page
+    assert "ccuracy" not in page
+    assert main(["report", str(tmp_path)]) == 0
+    assert "evaluation score: 0.750 at step 1, 0.750 at step 1\n" in capsys.readouterr().out
+
+
+def test_ranks_and_nodes_are_said_in_words(tmp_path: Path, no_plots: None) -> None:
+    facts = {"ranks": "2 on 1 node", "num_ranks": 2, "num_nodes": 1}
+    page = report(tmp_path, [NUMBERED], facts)
+    assert "<dt>ranks</dt><dd>2 on 1 node</dd>" in page
+    assert "num_ranks" not in page
+    assert "num_nodes" not in page
 
 
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])

@@ -15,6 +15,7 @@ from verl_hpc.metrics.terminal import LineView, LiveView, Pace, sparkline
 
 VALUES = {
     SCORE: 0.4312,
+    "val/score/mean": 0.5,
     "actor/kl_loss": 0.0012,
     "actor/entropy": 1.25,
     "response_length/mean": 312.0,
@@ -43,8 +44,9 @@ def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     view.write(12, VALUES)
     view.close()
     assert capsys.readouterr().out == (
-        "step  12/200 | reward 0.4312 | kl 0.0012 | entropy 1.25 | length 312 | tok/s 6,200"
-        " | resharded 3.00 GiB | 10.0s (rollout 60%, update_actor 30%, reward 6%) | eta 31m 20s\n"
+        "step  12/200 | reward 0.4312 | val score 0.5 | kl 0.0012 | entropy 1.25 | length 312"
+        " | tok/s 6,200 | resharded 3.00 GiB | 10.0s (rollout 60%, update_actor 30%, reward 6%)"
+        " | eta 31m 20s\n"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.batch import Prompts
+from verl_hpc.trainer.measure import warn_of_dropped
 from verl_hpc.trainer.operators.generate import respond
 from verl_hpc.trainer.operators.score import score
 from verl_hpc.trainer.workers import Workers
@@ -24,7 +25,10 @@ def evaluate(workers: Workers, step: int) -> dict[str, float]:
     prompts = Prompts(step, range(min(limit, len(source))))
     sampling = Sampling.greedy(workers.config.rollout)
     scores = score(workers, respond(workers, source, prompts, 1, sampling, "evaluation"))
-    return held_out_metrics(scores.values, len(prompts.rows))
+    num_prompts = len(prompts.rows)
+    dropped = num_prompts - len(scores.values)
+    warn_of_dropped(workers, f"evaluation of step {step}", dropped, num_prompts)
+    return held_out_metrics(scores.values, num_prompts)
 
 
 def held_out_metrics(scores: Sequence[float], num_prompts: int) -> dict[str, float]:

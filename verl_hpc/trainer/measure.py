@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,9 @@ from verl_hpc.trainer.batch import Samples
 from verl_hpc.trainer.operators.advantages import KlInReward
 from verl_hpc.trainer.operators.infer import Mismatch
 from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.workers import Workers
+
+_logger = logging.getLogger(__name__)
 
 _GIB = 2**30
 
@@ -46,6 +50,14 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
 def num_dropped(values: Mapping[str, Any], num_prompts: int) -> int:
     """How many of the prompts that a flow was given have no sample."""
     return num_prompts - len({sample.group for sample in values["samples"]})
+
+
+def warn_of_dropped(workers: Workers, when: str, dropped: int, num_prompts: int) -> None:
+    """Say in the log that prompts were left out for being too long; any rank may call it."""
+    if dropped and workers.rank == 0:
+        limit = workers.config.rollout.max_prompt_tokens
+        text = "%s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
+        _logger.warning(text, when, dropped, num_prompts, limit)
 
 
 def _scores(scores: Scores, penalty: KlInReward | None) -> dict[str, float]:

@@ -31,7 +31,13 @@ from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns, Prompts
 from verl_hpc.trainer.evaluate import evaluate
-from verl_hpc.trainer.measure import DROPPED, memory_metrics, num_dropped, step_metrics
+from verl_hpc.trainer.measure import (
+    DROPPED,
+    memory_metrics,
+    num_dropped,
+    step_metrics,
+    warn_of_dropped,
+)
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
@@ -264,10 +270,7 @@ class _Run:
         )
         self.stop.took(step=time.monotonic() - begin)
         dropped = num_dropped(values, len(rows))
-        if dropped and self.workers.rank == 0:
-            limit = self.config.rollout.max_prompt_tokens
-            text = "step %s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
-            _logger.warning(text, step, dropped, len(rows), limit)
+        warn_of_dropped(self.workers, f"step {step}", dropped, len(rows))
         metrics |= step_metrics(values) | {DROPPED: float(dropped)}
         return Progress(step, position), metrics
 

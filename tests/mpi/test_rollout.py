@@ -91,6 +91,7 @@ def test_options_of_vllm_reach_it(here, directory):
         ),
         ({"max_num_batched_tokens": "many"}, "max_num_batched_tokens: Input should be a valid int"),
         ({"max_num_batched_tokens": 8}, r"max_num_batched_tokens \(8\)"),
+        ({"enable_chunked_prefill": True}, "enable_chunked_prefill: on CPU ranks vLLM cannot cut"),
         ({"attention_backend": "NOPE"}, "Unknown attention backend: 'NOPE'. Valid options are"),
     ],
 )

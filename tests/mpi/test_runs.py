@@ -145,6 +145,14 @@ def test_a_resume_reads_first_weights_only_for_the_reference(here, tree, tensors
     assert found == (everything if placement == "loss" else set())
 
 
+def test_a_fixed_kl_coefficient_is_the_configurations_after_a_resume(here, tree):
+    _, rows = run(here, tree | {"steps": 1})
+    for steps, coefficient in ((2, 5.0), (3, 0.5)):
+        kl = {"placement": "reward", "coefficient": coefficient}
+        _, rows = run(here, tree | {"steps": steps, "algorithm": {"kl": kl}})
+    assert [row.get("actor/reward_kl_penalty_coeff") for row in rows] == [None, 5.0, 0.5]
+
+
 def test_an_evaluation_that_a_run_did_not_live_to_see_is_made_up_for(here, tree):
     tree |= {"steps": 2, "evaluation": {"every": 1}}
     run(here, tree)

@@ -54,6 +54,10 @@ class KlController:
     target: float | None = None
     horizon: int = 10000
 
+    @property
+    def is_adaptive(self) -> bool:
+        return self.target is not None
+
     def update(self, kl: float, num_samples: int) -> None:
         """Take notice of a batch's mean KL; does nothing for a fixed coefficient."""
         if self.target is not None:

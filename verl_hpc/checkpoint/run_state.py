@@ -24,7 +24,8 @@ class RunState(BaseModel):
     """Steps done."""
     position: Position
     """Of the training data."""
-    kl_coefficient: float
+    kl_coefficient: float | None
+    """Where an adaptive controller has taken it; None if it is fixed."""
     optimizers: dict[str, OptimizerCounters]
     """By engine: actor, and critic if there is one."""
     fingerprint: dict[str, str] = {}

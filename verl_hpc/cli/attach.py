@@ -62,9 +62,9 @@ def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
     patience = 2 * ranks.interval_s + _PATIENCE_S
     request = ask_for_debugger(directory, rank)
     deadline = time.monotonic() + patience
-    while (found := read_answer(directory, request)) is None:
+    while (found := read_answer(directory, rank, request)) is None:
         if time.monotonic() > deadline:
-            withdraw_request(directory)
+            withdraw_request(directory, rank)
             raise ClusterError(
                 f"rank {rank} has not answered within {patience:.0f} s: it, or rank 0, runs no "
                 f"Python code; `python -m verl_hpc hang {directory}` shows what it is in"

@@ -1,12 +1,13 @@
-"""Asking one rank of a run for a debugger: two small files in the run directory.
+"""Asking a rank of a run for a debugger: two small files in the run directory.
 
-attach.json     which rank is asked; rank 0's watchdog takes it away
-attached.json   where the rank listens, or why it does not
+attach-RANK.json     a request; rank 0's watchdog takes it away
+attached-RANK.json   where the rank listens, or why it does not
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,15 @@ from typing import Any
 from verl_hpc.config.regular_file import read_json, read_regular
 from verl_hpc.errors import ConfigError
 
-REQUEST, ANSWER = "attach.json", "attached.json"
+_REQUEST = re.compile(r"attach-(\d{1,9})\.json")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A rank that is asked for a debugger."""
+
+    name: str
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Listening:
 
 
 def ask_for_debugger(run_directory: Path, rank: int) -> str:
-    """Leave the request; a later one replaces an earlier one.
+    """Leave the request; a later one to the same rank replaces an earlier one.
 
     Returns:
         Its name, which the answer repeats.
@@ -45,27 +54,30 @@ def ask_for_debugger(run_directory: Path, rank: int) -> str:
     """
     name = secrets.token_hex(8)
     try:
-        _write(run_directory / REQUEST, {"request": name, "rank": rank})
+        _write(_request(run_directory, rank), {"request": name})
     except OSError as error:
         raise ConfigError(f"cannot leave a request in {run_directory}: {error}") from None
     return name
 
 
-def take_request(run_directory: Path) -> str | None:
-    """The request that waits, as JSON, and no longer; None if there is none."""
-    file = run_directory / REQUEST
-    try:
-        text = read_regular(file).decode("utf-8")
-        file.unlink()
-        found = json.loads(text)
-        return json.dumps({"request": str(found["request"]), "rank": int(found["rank"])})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def take_requests(run_directory: Path) -> list[Request]:
+    """The requests that wait; they do so no longer."""
+    found = []
+    for file in sorted(run_directory.glob("attach-*.json")):
+        if (name := _REQUEST.fullmatch(file.name)) is None:
+            continue
+        try:
+            text = read_regular(file)
+            file.unlink()
+            found.append(Request(str(json.loads(text)["request"]), int(name[1])))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
 
 
-def withdraw_request(run_directory: Path) -> None:
+def withdraw_request(run_directory: Path, rank: int) -> None:
     """Take the request away, if nobody has yet."""
-    (run_directory / REQUEST).unlink(missing_ok=True)
+    _request(run_directory, rank).unlink(missing_ok=True)
 
 
 def answer(run_directory: Path, listening: Listening) -> None:
@@ -74,13 +86,21 @@ def answer(run_directory: Path, listening: Listening) -> None:
     Raises:
         OSError: the run directory cannot be written.
     """
-    _write(run_directory / ANSWER, asdict(listening))
+    _write(_answer(run_directory, listening.rank), asdict(listening))
 
 
-def read_answer(run_directory: Path, request: str) -> Listening | None:
-    """The answer to a request; None while there is none."""
-    found = read_json(run_directory / ANSWER, lambda answer: Listening(**answer))
+def read_answer(run_directory: Path, rank: int, request: str) -> Listening | None:
+    """The rank's answer to a request; None while there is none."""
+    found = read_json(_answer(run_directory, rank), lambda fields: Listening(**fields))
     return found if found is not None and found.request == request else None
+
+
+def _request(run_directory: Path, rank: int) -> Path:
+    return run_directory / f"attach-{rank}.json"
+
+
+def _answer(run_directory: Path, rank: int) -> Path:
+    return run_directory / f"attached-{rank}.json"
 
 
 def _write(target: Path, value: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ FIXED = {
     "hf_overrides": _WEIGHTS,
     "hf_token": "nothing is downloaded, and settings are written to the run directory",
     "load_format": _WEIGHTS,
+    "logits_processors": "the trainer computes log-probs of the model's own distribution",
     "logprobs_mode": "log-probs are compared with the trainer's",
     "model_class_overrides": _WEIGHTS,
     "offload_backend": _WEIGHTS,

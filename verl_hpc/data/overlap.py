@@ -66,11 +66,10 @@ def count_overlap(
 
 
 def prompt_key(prompt: Prompt) -> bytes:
-    """16 bytes that two prompts have in common exactly if a model reads the same.
+    """16 bytes that prompts of the same words have in common.
 
-    Text is the same as a chat of one message of the user. Runs of white space count as one space.
+    Runs of white space count as one space, and who says what does not count: text is the same as a
+    chat with that text, however it is cut into messages.
     """
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    # White space that no plain text contains.
-    parts = [plain(part) for message in messages for part in (message["role"], message["content"])]
-    return digest("\x1f".join(parts), KEY_BYTES)
+    words = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+    return digest(plain(words), KEY_BYTES)

@@ -47,6 +47,11 @@ Those of mathematics are verl's. Their scores are 1 and 0, also where verl's DAP
 """
 
 
+_NO_RESPONSE = ("prompt", "question", "reference", "truth", "target", "label", "expected", "gold")
+_NO_TRUTH = ("response", "completion", "output", "prediction", "generated", "prompt", "question")
+"""Names of a first and of a second argument that stand for something else than what is given."""
+
+
 def get_reward_function(config: RewardConfig) -> RewardFunction:
     """The function `config` names, with its options bound.
 
@@ -90,7 +95,7 @@ def _two_arguments(
     """Which of `KEYWORDS` a function of two arguments, beside the options, is given in order.
 
     The response and the ground truth, unless both parameters have names that say otherwise. None
-    if it has not two, or if one of them has the name of what would go to the other.
+    if it has not two, or if one of them has a name that stands for something else.
     """
     needed = [
         p.name
@@ -107,8 +112,8 @@ def _two_arguments(
     if {first, second} <= set(KEYWORDS):
         return first, second
     response, truth = "solution_str", "ground_truth"
-    fits = (first == response or first not in KEYWORDS) and (
-        second == truth or second not in KEYWORDS
+    fits = (first == response or first not in (*KEYWORDS, *_NO_RESPONSE)) and (
+        second == truth or second not in (*KEYWORDS, *_NO_TRUTH)
     )
     return (response, truth) if fits else None
 

@@ -88,7 +88,7 @@ class VllmEngine:
             "disable_log_stats": True,
             **_memory(config, world.device),
             **_scheduling(world.device),
-            **_checked(config.engine_options),
+            **_checked(config.engine_options, world.device),
         }
         try:
             with _generators_untouched():
@@ -184,7 +184,7 @@ def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     return sizes
 
 
-def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
     known = {field.name for field in dataclasses.fields(EngineArgs)}
     for name in options:
         if name not in known:
@@ -192,6 +192,11 @@ def _checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
                 f"rollout.engine_options.{name}: vLLM {vllm.__version__} has no such option; "
                 f"{near_or_all(name, sorted(known))}"
             )
+    if device == "cpu" and options.get("enable_chunked_prefill"):
+        raise ConfigError(
+            "rollout.engine_options.enable_chunked_prefill: on CPU ranks vLLM cannot cut the "
+            "prompt of a request that has a seed, as all have; leave it out"
+        )
     return options
 
 

@@ -1,23 +1,22 @@
 """A rank that starts a debugger when it is asked to.
 
-Rank 0 looks for the request file and hands it on through the job's store, so that one rank, not
+Rank 0 looks for requests and hands them on through the job's store, so that one rank, not
 all, asks the file system. It is the watchdog's thread that looks: a rank whose main thread hangs
 can be asked, too.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Protocol
 
 import verl_hpc
-from verl_hpc.cluster.attach import Listening, answer, take_request
+from verl_hpc.cluster.attach import Listening, answer, take_requests
 from verl_hpc.runtime.debugger import listen
 from verl_hpc.runtime.world import World
 
-_KEY = "verl_hpc/attach"
+_KEY = "verl_hpc/attach/{rank}"
 
 
 class Store(Protocol):
@@ -47,16 +46,16 @@ class Attachments:
         Raises:
             OSError: the answer cannot be written.
         """
-        if self._world.rank == 0 and (found := take_request(self._directory)) is not None:
-            store.set(_KEY, found)
-        if not store.check([_KEY]):
+        if self._world.rank == 0:
+            for request in take_requests(self._directory):
+                store.set(_KEY.format(rank=request.rank), request.name)
+        mine = _KEY.format(rank=self._world.rank)
+        if not store.check([mine]):
             return
-        request = json.loads(store.get(_KEY))
-        if request["request"] == self._seen:
-            return
-        self._seen = request["request"]
-        if request["rank"] == self._world.rank:
-            answer(self._directory, self._start(request["request"]))
+        name = store.get(mine).decode()
+        if name != self._seen:
+            self._seen = name
+            answer(self._directory, self._start(name))
 
     def _start(self, request: str) -> Listening:
         port, error = 0, ""

@@ -71,7 +71,7 @@ def save(workers: Workers, progress: Progress) -> Path:
     state = RunState(
         step=progress.step,
         position=progress.position,
-        kl_coefficient=workers.kl.coefficient,
+        kl_coefficient=workers.kl.coefficient if workers.kl.is_adaptive else None,
         optimizers=counters,
         fingerprint=workers.fingerprint,
     )
@@ -177,7 +177,8 @@ def _load(workers: Workers, path: Path) -> Progress:
         _load_engine(workers, step, "critic", workers.critic)
     if step.num_ranks == workers.session.world.size:
         restore_generators(control.together(lambda: step.rank_arrays(workers.rank)))
-    workers.kl.coefficient = state.kl_coefficient
+    if workers.kl.is_adaptive and state.kl_coefficient is not None:
+        workers.kl.coefficient = state.kl_coefficient
     workers.fingerprint = {**state.fingerprint, **now}
     if workers.kept is not None:
         workers.kept.load(control, path)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli import attach as verb
 from verl_hpc.cli.main import main
-from verl_hpc.cluster.attach import Listening, answer, take_request
+from verl_hpc.cluster.attach import Listening, answer, take_requests
 from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
 
 
@@ -31,11 +31,11 @@ def rank(run):
 
     def work():
         end = time.monotonic() + 10
-        while (found := take_request(run)) is None:
+        while not (found := take_requests(run)):
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
-        answer(run, Listening(json.loads(found)["request"], **fields))
+        answer(run, Listening(found[0].name, **fields))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -70,7 +70,7 @@ def test_a_rank_that_does_not_answer(run, capsys):
     assert main(["attach", "ppo", "--rank", "1"]) == 1
     errors = capsys.readouterr().err
     assert "rank 1 has not answered within 1 s" in errors and "verl_hpc hang runs/ppo" in errors
-    assert not (run / "attach.json").exists(), "the next start must not meet it"
+    assert not (run / "attach-1.json").exists(), "the next start must not meet it"
 
 
 @pytest.mark.parametrize("number", ["-1", "2"])

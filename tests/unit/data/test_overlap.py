@@ -33,9 +33,10 @@ def chat(*messages):
         ("1 + 1?", "1 + 1 ?", False),
         (chat(("system", "Add."), ("user", "1?")), chat(("user", "1?")), False),
         (chat(("user", "a"), ("user", "b")), chat(("user", "a user b")), False),
-        (chat(("user", "1?")), chat(("system", "1?")), False),
+        (chat(("user", "1?")), chat(("system", "1?")), True),
+        (chat(("system", "Add."), ("user", "1?")), "Add.\n\n1?", True),
         ("\ud800", "\ud800", True),
     ],
 )
-def test_prompts_are_the_same_if_a_model_reads_the_same(one, other, same):
+def test_prompts_are_the_same_if_their_words_are(one, other, same):
     assert (prompt_key(one) == prompt_key(other)) is same

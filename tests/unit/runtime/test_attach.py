@@ -9,7 +9,7 @@ from verl_hpc.cluster.attach import (
     answer,
     ask_for_debugger,
     read_answer,
-    take_request,
+    take_requests,
     withdraw_request,
 )
 from verl_hpc.runtime import attach
@@ -45,16 +45,26 @@ def test_a_request_reaches_its_rank_alone_and_once(tmp_path, monkeypatch):
     name = ask_for_debugger(tmp_path, 2)
     for rank in (*job, *job):
         rank.look(store)
-    found = read_answer(tmp_path, name)
+    found = read_answer(tmp_path, 2, name)
     assert (found.rank, found.host, found.port, found.error) == (2, "n2", 4711, "")
     assert found.pid == os.getpid()
     assert len(started) == 1
-    assert take_request(tmp_path) is None, "rank 0 has taken it"
+    assert take_requests(tmp_path) == [], "rank 0 has taken it"
     again = ask_for_debugger(tmp_path, 2)
     for rank in job:
         rank.look(store)
-    assert read_answer(tmp_path, again).port == 4711
-    assert read_answer(tmp_path, name) is None
+    assert read_answer(tmp_path, 2, again).port == 4711
+    assert read_answer(tmp_path, 2, name) is None
+
+
+def test_every_rank_at_a_breakpoint_can_be_asked_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(attach, "listen", lambda: 4711)
+    store, job = Store(), ranks(tmp_path)
+    names = [ask_for_debugger(tmp_path, rank) for rank in (2, 0, 1)]
+    for rank in job:
+        rank.look(store)
+    found = [read_answer(tmp_path, *asked) for asked in zip((2, 0, 1), names, strict=True)]
+    assert [one.host for one in found] == ["n2", "n0", "n1"]
 
 
 def test_why_there_is_no_debugger(tmp_path, monkeypatch):
@@ -65,18 +75,20 @@ def test_why_there_is_no_debugger(tmp_path, monkeypatch):
     (rank,) = ranks(tmp_path, 1)
     name = ask_for_debugger(tmp_path, 0)
     rank.look(Store())
-    assert read_answer(tmp_path, name).error == "ModuleNotFoundError: No module named 'debugpy'"
+    assert read_answer(tmp_path, 0, name).error == "ModuleNotFoundError: No module named 'debugpy'"
 
 
 def test_files_that_cannot_be_read_are_none(tmp_path):
-    for text in ("", "{}", "[]", '{"request": "a", "rank": "x"}'):
-        (tmp_path / "attach.json").write_text(text)
-        (tmp_path / "attached.json").write_text(text)
-        assert take_request(tmp_path) is None
-        assert read_answer(tmp_path, "a") is None
-    withdraw_request(tmp_path)
+    for text in ("", "{}", "[]", "7"):
+        (tmp_path / "attach-0.json").write_text(text)
+        (tmp_path / "attached-0.json").write_text(text)
+        assert take_requests(tmp_path) == []
+        assert read_answer(tmp_path, 0, "a") is None
+    (tmp_path / "attach-x.json").write_text('{"request": "a"}')
+    assert take_requests(tmp_path) == []
+    withdraw_request(tmp_path, 0)
     answer(tmp_path, Listening("a", 0, "n0", 1, 2, "/x"))
-    assert read_answer(tmp_path, "a").port == 2
+    assert read_answer(tmp_path, 0, "a").port == 2
 
 
 def test_the_kernel_says_whose_a_connection_is():

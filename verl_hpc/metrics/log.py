@@ -38,19 +38,25 @@ class MetricsLog:
                 work that is done again, and go. None starts over.
         """
         path = run_directory / FILE_NAME
-        self.last_step = _keep(path, -1 if resumed_from is None else resumed_from)
-        """The newest step that has a line, -1 if none has."""
+        _keep(path, -1 if resumed_from is None else resumed_from)
+        self._path = path
         self._file = path.open("a", encoding="ascii")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Append one line, once a step, and hand it to the operating system."""
+        """Append a line and hand it to the operating system.
+
+        A step has one line; a second one, if a later start made up for its evaluation.
+        """
         row: Row = {"step": step, "time": round(time.time(), 3), **values}
         not_finite = {name: str(v) for name, v in values.items() if not math.isfinite(v)}
         if not_finite:
             row |= dict.fromkeys(not_finite) | {"not_finite": not_finite}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
-        self.last_step = step
+
+    def last_with(self, name: str) -> int:
+        """The newest step with a line that has this value, -1 if there is none. Reads the file."""
+        return max((row["step"] for row in _rows(self._path) if name in row), default=-1)
 
     def close(self) -> None:
         self._file.close()
@@ -83,20 +89,13 @@ def _rows(path: Path) -> Iterator[Row]:
                 continue
 
 
-def _keep(path: Path, last_step: int) -> int:
-    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed.
-
-    Returns:
-        The newest step that is left, -1 if none is.
-    """
-    newest = -1
+def _keep(path: Path, last_step: int) -> None:
+    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed."""
     part = path.with_suffix(".part")
     with part.open("w", encoding="ascii") as file:
         for row in _rows(path) if path.exists() else ():
             if row["step"] <= last_step:
                 file.write(json.dumps(row) + "\n")
-                newest = max(newest, row["step"])
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-    return newest

@@ -13,6 +13,7 @@ from verl_hpc.cluster.verdict import counted
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.runtime.session import Session
@@ -48,9 +49,9 @@ class Records:
     report: bool = False
 
     @property
-    def last_step(self) -> int:
-        """The newest step that has a line, -1 if none has."""
-        return self.log.last_step if self.log is not None else -1
+    def last_evaluated(self) -> int:
+        """The newest step whose line has an evaluation, -1 if none has."""
+        return self.log.last_with(VALIDATION) if self.log is not None else -1
 
     def stage(self, name: str) -> None:
         """Show the operator that begins."""

@@ -182,6 +182,8 @@ class _Run:
         self.stop = workers.stop = stop
         self._droppable = False
         self._step_now = 0
+        self._evaluated = -1
+        """The newest step with an evaluation."""
         self._saved = 0
         """The newest step with a checkpoint."""
         self._rollout_has: int | None = None
@@ -202,8 +204,9 @@ class _Run:
         A step is saved before its weights go to the rollout engine, and they go there only where
         somebody generates with them: an evaluation, and the next step.
         """
+        self._evaluated = self.workers.session.control.broadcast(self.records.last_evaluated)
         owed: dict[str, float] = {}
-        if self._evaluation_is_owed(progress.step):
+        if self._owes_evaluation(progress.step):
             owed = self._evaluate(progress.step)
             self._record(progress.step, dict(owed))
         self._saved = progress.step
@@ -223,13 +226,14 @@ class _Run:
             every = self.config.checkpoint.every
             if (
                 wish is Wish.SAVE
+                or wish.leaves
                 or (every and step % every == 0)
-                or self._outcome(progress, {}, wish)
+                or step == self.config.steps
             ):
                 self._save(progress)
             if wish is Wish.SAVE:
                 self.stop.honoured(wish)
-            if self._evaluation_is_due(step) and not wish.at_once:
+            if self._owes_evaluation(step) and not wish.at_once:
                 metrics |= self._evaluate(step)
             outcome = self._outcome(progress, metrics, wish)
             if outcome == "goal reached":
@@ -245,9 +249,13 @@ class _Run:
     def _outcome(
         self, progress: Progress, metrics: Mapping[str, float], wish: Wish
     ) -> Outcome | None:
-        """Why to go no further after this step, or None."""
+        """Why to go no further after this step, or None.
+
+        A run that is told to leave at once owes the evaluation of its last step, and is not
+        finished.
+        """
         goal = self.config.evaluation.stop_at
-        if progress.step >= self.config.steps:
+        if progress.step >= self.config.steps and not self._owes_evaluation(progress.step):
             return "finished"
         if goal is not None and metrics.get("val/score/mean", goal - 1) >= goal:
             return "goal reached"
@@ -304,7 +312,9 @@ class _Run:
     def _evaluate(self, step: int) -> dict[str, float]:
         metrics = self._weights_to_rollout(step)
         self._enter("testing")
-        return metrics | evaluate(self.workers, step)
+        metrics |= evaluate(self.workers, step)
+        self._evaluated = step
+        return metrics
 
     def _save(self, progress: Progress) -> None:
         """Unless the step is saved already; the rollout engine gives up its weights."""
@@ -368,14 +378,11 @@ class _Run:
                 announce(name, self.config.metrics.terminal)
         self._stages.enter_context(self.timers(name))
 
-    def _evaluation_is_due(self, step: int) -> bool:
+    def _owes_evaluation(self, step: int) -> bool:
+        """Whether the step is one to evaluate after, and that has not been done."""
         settings = self.config.evaluation
-        is_due = settings.every > 0 and step % settings.every == 0
-        return is_due or (settings.wanted and step == self.config.steps)
-
-    def _evaluation_is_owed(self, step: int) -> bool:
-        """Before the first step; or that of a saved step which a run did not live to finish."""
-        if step == 0:
-            return self.config.evaluation.at_start
-        recorded = self.workers.session.control.broadcast(self.records.last_step)
-        return self._evaluation_is_due(step) and recorded < step
+        is_due = settings.at_start
+        if step > 0:
+            is_due = settings.every > 0 and step % settings.every == 0
+            is_due = is_due or (settings.wanted and step == self.config.steps)
+        return is_due and self._evaluated < step

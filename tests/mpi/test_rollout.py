@@ -1,11 +1,13 @@
 """Both rollout engines: what they sample, from which distribution, and what they leave alone."""
 
 import dataclasses
+import inspect
 
 import pytest
 import torch
 from vllm import EngineArgs
 from vllm.distributed import parallel_state
+from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
@@ -61,9 +63,10 @@ def hf(here, directory):
     return engine
 
 
-def build(here, directory, **options):
+def build(here, directory, kv_cache_gib=LIMITS.kv_cache_gib, **options):
     """An engine of one rank with options of vLLM's."""
-    limits = LIMITS.model_copy(update={"engine_options": options})
+    changes = {"engine_options": options, "kv_cache_gib": kv_cache_gib}
+    limits = LIMITS.model_copy(update=changes)
     path = str(directory)
     arch = read_architecture(directory)
     return VllmEngine(here.world, arch, path, path, ((0,), (1,)), limits, "float32")
@@ -91,13 +94,36 @@ def test_options_of_vllm_reach_it(here, directory):
         ),
         ({"max_num_batched_tokens": "many"}, "max_num_batched_tokens: Input should be a valid int"),
         ({"max_num_batched_tokens": 8}, r"max_num_batched_tokens \(8\)"),
-        ({"enable_chunked_prefill": True}, "enable_chunked_prefill: on CPU ranks vLLM cannot cut"),
+        ({"enable_chunked_prefill": True}, "enable_chunked_prefill: it would cut prompts"),
+        ({"long_prefill_token_threshold": 8}, "long_prefill_token_threshold: it would cut"),
+        ({"max_num_scheduled_tokens": 16}, "max_num_scheduled_tokens: it would cut prompts"),
         ({"attention_backend": "NOPE"}, "Unknown attention backend: 'NOPE'. Valid options are"),
     ],
 )
 def test_options_that_vllm_does_not_take(here, directory, options, words):
     with pytest.raises(ConfigError, match=f"rollout.*{words}"):
         build(here, directory, **options)
+
+
+@pytest.mark.parametrize("disabled", [True, False])
+def test_whether_vllm_sums_with_its_own_kernel(here, directory, disabled, monkeypatch):
+    wanted = []
+    original = parallel_state.init_model_parallel_group
+
+    def group(*arguments, group_name, **rest):
+        wanted.append(parallel_state._ENABLE_CUSTOM_ALL_REDUCE)
+        return original(*arguments, group_name=group_name, **rest)
+
+    monkeypatch.setattr(parallel_state, "init_model_parallel_group", group)
+    build(here, directory, disable_custom_all_reduce=disabled).close()
+    assert set(wanted) == {not disabled}
+
+
+def test_vllms_own_all_reduce_can_copy_what_graphs_sum():
+    """On GPUs alone there is one: what is set there has this name, and this meaning."""
+    source = inspect.getsource(CustomAllreduce)
+    assert "self._capture_registered = register_graph_buffers" in source
+    assert "self.all_reduce(input, registered=self._capture_registered)" in source
 
 
 def test_what_is_refused_are_names_of_vllms():
@@ -171,19 +197,24 @@ def test_transformers_is_interrupted_between_batches(hf):
     assert part == [*whole[:2], None, None]
 
 
-def test_more_prompt_tokens_than_vllm_takes_at_once(vllm):
+def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
     """It would cut a prompt in two, and on CPUs fail for the seeds that requests bring."""
-    dice = torch.Generator().manual_seed(0)
-    count = 300
-    prompts = torch.randint(5, 200, (count, 31), generator=dice).tolist()
-    limits = vllm._llm.llm_engine.vllm_config.scheduler_config
-    assert count < limits.max_num_seqs and limits.max_num_batched_tokens < count * 31
-    sampling = Sampling(max_tokens=2)
-    together = vllm.generate(prompts, sampling, range(count))
-    cut = limits.max_num_batched_tokens // 31
-    some = (0, cut - 1, cut, cut + 1, count - 1)
-    alone = [vllm.generate(prompts[i : i + 1], sampling, [i])[0] for i in some]
-    assert [r.tokens for r in alone] == [together[i].tokens for i in some]
+    vllm = build(here, directory, kv_cache_gib=0.3)  # so that nothing else bounds them
+    try:
+        load(here, vllm, directory)
+        dice = torch.Generator().manual_seed(0)
+        count = 300
+        prompts = torch.randint(5, 200, (count, 31), generator=dice).tolist()
+        limits = vllm._llm.llm_engine.vllm_config.scheduler_config
+        assert count < limits.max_num_seqs and limits.max_num_batched_tokens < count * 31
+        sampling = Sampling(max_tokens=2)
+        together = vllm.generate(prompts, sampling, range(count))
+        cut = limits.max_num_batched_tokens // 31
+        some = (0, cut - 1, cut, cut + 1, count - 1)
+        alone = [vllm.generate(prompts[i : i + 1], sampling, [i])[0] for i in some]
+        assert [r.tokens for r in alone] == [together[i].tokens for i in some]
+    finally:
+        vllm.close()
 
 
 def test_vllm_has_the_parameters_of_the_map_and_no_others(vllm, here):

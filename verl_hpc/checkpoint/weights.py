@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ from verl_hpc.transfer.files import Reader, SafetensorsReader
 _HF_PATTERNS = ("*.json", "*.jinja", "*.model", "*.txt")
 _WEIGHT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 _NOT_COPIED = ("model.safetensors.index.json",)
-# Along every dim of a tensor, what its fingerprint reads. An update changes some of all of them.
-_CORNER = 32
+_BLOCK = 32
+"""Along every dim of a tensor, what its fingerprint reads at three places."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Weights:
     """Where config.json and the tokenizer are."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of a corner of every tensor of the model, as float32.
+        """SHA-256 of three blocks of every tensor of the model, as float32: at its beginning, in
+        the middle and at its end. An update changes some of them, and so do new tokens.
 
         The same weights have the same, whatever files, layout and (but for rounding) element type
-        hold them. It costs one small read a tensor, so that one rank can tell the others.
+        hold them. It costs three small reads a tensor, so that one rank can tell the others.
 
         Raises:
             CheckpointError: a file is damaged.
         """
         shapes = {name: spec.shape for name, spec in sorted(self.arch.tensors().items())}
-        corners = self.read(
-            {n: Box.whole([min(size, _CORNER) for size in shape]) for n, shape in shapes.items()}
-        )
         digest = hashlib.sha256()
-        for name, corner in corners.items():
-            digest.update(f"{name} {shapes[name]}".encode())
-            digest.update(corner.float().numpy().tobytes())
+        for place in range(3):
+            blocks = self.read({name: _block(shape, place) for name, shape in shapes.items()})
+            for name, block in blocks.items():
+                digest.update(f"{name} {shapes[name]}".encode())
+                digest.update(block.float().numpy().tobytes())
         return digest.hexdigest()
 
     def read(self, boxes: Mapping[str, Box], dtype: str | None = None) -> dict[str, torch.Tensor]:
@@ -81,6 +81,12 @@ class Weights:
         plan = plan_transfer(stored, ShardMap(specs, regions), (0,))
         Transfer(plan, 0, self.reader).run({}, memory, dtypes)
         return memory
+
+
+def _block(shape: Sequence[int], place: int) -> Box:
+    """A small block at the beginning, in the middle or at the end (0, 1, 2) of all dims."""
+    start = tuple(max(size - _BLOCK, 0) * place // 2 for size in shape)
+    return Box(start, tuple(min(a + _BLOCK, size) for a, size in zip(start, shape, strict=True)))
 
 
 def hf_files(directory: Path) -> dict[str, Path]:

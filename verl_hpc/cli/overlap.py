@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.config.data import DataConfig
+    from verl_hpc.data.sources import Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.data.sources import open_source
 
     configs = [load_config(directory / "config.yaml") for directory in arguments.runs]
-    training = [open_source(config.data.train) for config in configs]
+    training = [_trained_on(config.data) for config in configs]
     of_runs = ", ".join(map(str, arguments.runs))
     for directory, config in zip(arguments.runs, configs, strict=True):
         if config.data.evaluation is None:
@@ -38,6 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
             flush=True,
         )
     return 0
+
+
+def _trained_on(data: DataConfig) -> Source:
+    """The training data without the rows that data.overlap: drop leaves out."""
+    from verl_hpc.data.check import WithoutRows, check_data
+    from verl_hpc.data.sources import open_source
+
+    source = open_source(data.train)
+    if data.evaluation is None or data.overlap != "drop":
+        return source
+    return WithoutRows(source, check_data(data, source, open_source(data.evaluation)).dropped)
 
 
 if __name__ == "__main__":

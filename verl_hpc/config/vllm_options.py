@@ -21,19 +21,24 @@ SETTINGS = {
 
 _PROCESS = "the engine lives in the ranks of the job, one a GPU"
 _WEIGHTS = "every weight comes from the trainer, in the dtype and under the names of the model"
+_DISTRIBUTION = "the trainer computes log-probs of the model's own distribution"
+_GROUPS = "the groups are the job's; set runtime.collective_timeout_s"
 FIXED = {
+    "cpu_distributed_timeout_seconds": _GROUPS,
     "cpu_offload_gb": _WEIGHTS,
     "data_parallel_size": _PROCESS,
     "decode_context_parallel_size": _PROCESS,
     "disable_log_stats": "nobody reads them",
     "distributed_executor_backend": _PROCESS,
+    "distributed_timeout_seconds": _GROUPS,
     "enable_expert_parallel": _PROCESS,
     "enable_lora": _WEIGHTS,
     "enable_sleep_mode": "the engine sleeps while the trainer has the GPU",
+    "hf_config_path": _WEIGHTS,
     "hf_overrides": _WEIGHTS,
     "hf_token": "nothing is downloaded, and settings are written to the run directory",
     "load_format": _WEIGHTS,
-    "logits_processors": "the trainer computes log-probs of the model's own distribution",
+    "logits_processors": _DISTRIBUTION,
     "logprobs_mode": "log-probs are compared with the trainer's",
     "model_class_overrides": _WEIGHTS,
     "offload_backend": _WEIGHTS,
@@ -41,8 +46,10 @@ FIXED = {
     "prefill_context_parallel_size": _PROCESS,
     "quantization": _WEIGHTS,
     "quantization_config": _WEIGHTS,
+    "runner": "it generates",
     "skip_tokenizer_init": "stop strings need the tokenizer",
     "trust_remote_code": "code of a model's directory is never run",
+    "watermark_config": _DISTRIBUTION,
     "worker_cls": _PROCESS,
 }
 """Why each cannot be chosen."""

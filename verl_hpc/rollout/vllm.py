@@ -71,7 +71,8 @@ class VllmEngine:
             # old values.
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
-        start_groups(world, replicas)
+        options = _checked(config.engine_options, world.device)
+        start_groups(world, replicas, not options.get("disable_custom_all_reduce", False))
         arguments = {
             "model": model,
             "tokenizer": tokenizer,
@@ -88,7 +89,7 @@ class VllmEngine:
             "disable_log_stats": True,
             **_memory(config, world.device),
             **_scheduling(world.device),
-            **_checked(config.engine_options, world.device),
+            **options,
         }
         try:
             with _generators_untouched():
@@ -184,6 +185,13 @@ def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     return sizes
 
 
+_CUTS_PROMPTS = (
+    "enable_chunked_prefill",
+    "long_prefill_token_threshold",
+    "max_num_scheduled_tokens",
+)
+
+
 def _checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
     known = {field.name for field in dataclasses.fields(EngineArgs)}
     for name in options:
@@ -192,11 +200,12 @@ def _checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
                 f"rollout.engine_options.{name}: vLLM {vllm.__version__} has no such option; "
                 f"{near_or_all(name, sorted(known))}"
             )
-    if device == "cpu" and options.get("enable_chunked_prefill"):
-        raise ConfigError(
-            "rollout.engine_options.enable_chunked_prefill: on CPU ranks vLLM cannot cut the "
-            "prompt of a request that has a seed, as all have; leave it out"
-        )
+    for name in _CUTS_PROMPTS if device == "cpu" else ():
+        if options.get(name):
+            raise ConfigError(
+                f"rollout.engine_options.{name}: it would cut prompts in pieces, which vLLM cannot "
+                "on CPU ranks, since every request has a seed; leave it out"
+            )
     return options
 
 

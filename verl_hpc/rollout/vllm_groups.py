@@ -19,8 +19,16 @@ from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
 
-def start_groups(world: World, replicas: Sequence[tuple[int, ...]]) -> None:
-    """Create vLLM's groups over all ranks; `replicas` are its tensor-parallel groups."""
+def start_groups(
+    world: World, replicas: Sequence[tuple[int, ...]], custom_all_reduce: bool = True
+) -> None:
+    """Create vLLM's groups over all ranks.
+
+    Args:
+        world: this rank's place.
+        replicas: vLLM's tensor-parallel groups.
+        custom_all_reduce: sum over them with vLLM's own kernel where it can, not with NCCL.
+    """
     # torch numbers the ranks of a group in ascending order, vLLM in the order given.
     assert all(list(group) == sorted(group) for group in replicas), replicas
     backend = "gloo" if world.device == "cpu" else "nccl"
@@ -28,6 +36,7 @@ def start_groups(world: World, replicas: Sequence[tuple[int, ...]]) -> None:
     parallel_state.init_distributed_environment(
         world.size, world.rank, "env://", world.device_index, backend
     )
+    parallel_state.set_custom_all_reduce(custom_all_reduce)
     alone = [[rank] for rank in range(world.size)]
 
     def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
@@ -47,7 +56,20 @@ def start_groups(world: World, replicas: Sequence[tuple[int, ...]]) -> None:
         parallel_state._PP = group("pp", alone)
         parallel_state._DP = group("dp", alone)
         parallel_state._EP = None
+    _copy_inputs_of_graphs(parallel_state._TP)
     dist.barrier()
+
+
+def _copy_inputs_of_graphs(tensor_parallel: Any) -> None:
+    """Have vLLM's own all-reduce copy what a CUDA graph sums into a buffer that it shares.
+
+    By itself it opens the memory of all graphs to the other ranks once they are captured, and
+    ends the process where that lies in segments that expand (vLLM's issue 42609). vLLM does the
+    same for graphs in a pool that sleeps.
+    """
+    kernel = getattr(tensor_parallel.device_communicator, "ca_comm", None)
+    if kernel is not None:
+        kernel._capture_registered = False
 
 
 def stop_groups() -> None:

@@ -9,6 +9,7 @@ from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.errors import ModelError
 
 NORM = "model.norm.weight"
+EMBEDDING = "model.embed_tokens.weight"
 
 
 @pytest.fixture
@@ -24,6 +25,15 @@ def change(model, **tensors):
 
 def test_a_whole_model(model):
     assert NORM in open_weights(model).arch.tensors()
+
+
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_a_token_that_changes_changes_the_fingerprint(model, place):
+    known = open_weights(model).fingerprint()
+    rows = load_file(model / "model.safetensors")[EMBEDDING].clone()
+    rows[int(place * (len(rows) - 1))] += 1
+    change(model, **{EMBEDDING: rows})
+    assert open_weights(model).fingerprint() != known
 
 
 def test_a_tensor_of_another_shape(model):

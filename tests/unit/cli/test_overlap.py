@@ -6,9 +6,9 @@ from verl_hpc.cli.main import main
 from verl_hpc.config.load import dump_config
 
 
-def run_directory(path, train, evaluation):
+def run_directory(path, train, evaluation, **settings):
     path.mkdir()
-    config = parse(data__train=train, data__evaluation=evaluation)
+    config = parse(data__train=train, data__evaluation=evaluation, **settings)
     (path / "config.yaml").write_text(dump_config(config))
     return str(path)
 
@@ -28,6 +28,20 @@ def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
     ]
     assert main(["overlap", then]) == 0
     assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
+
+
+def test_rows_that_the_run_left_out_do_not_count(tmp_path, capsys):
+    def data(name, *indices):
+        rows = [verl_row(index) for index in indices]
+        return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
+
+    both = data("train", 1, 2, 3), data("test", 2)
+    dropped = run_directory(tmp_path / "drop", *both, data__overlap="drop")
+    kept = run_directory(tmp_path / "warn", *both, data__overlap="warn")
+    assert main(["overlap", dropped]) == 0
+    assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
+    assert main(["overlap", kept]) == 0
+    assert "; 1 of these occur in the 3 rows" in capsys.readouterr().out
 
 
 def test_a_run_without_evaluation_is_named(tmp_path, capsys):

@@ -181,12 +181,13 @@ def test_never_more_micro_batches_than_the_plain_search_finds():
 def test_four_thousand_sequences_of_every_mix(monkeypatch, lengths, max_tokens, count):
     """What they cost is the number of deals that are tried; each is far below a second."""
     deals = []
-    monkeypatch.setattr(module, "balance", lambda *a: deals.append(a[1]) or balance(*a))
+    original = module._difference
+    monkeypatch.setattr(module, "_difference", lambda *a: deals.append(a[1]) or original(*a))
     dealt = micro_batches(lengths, max_tokens)
     assert len(dealt) == count
     assert sorted(i for indices in dealt for i in indices) == list(range(len(lengths)))
     assert all(len(b) < 2 or sum(lengths[i] for i in b) <= max_tokens for b in dealt)
-    assert len(deals) <= 12
+    assert 1 <= len(deals) <= 12
 
 
 def test_micro_batches_are_about_equal():

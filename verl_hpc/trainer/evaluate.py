@@ -16,8 +16,8 @@ def evaluate(workers: Workers, step: int) -> dict[str, float]:
     """Mean score on the evaluation problems, and the share that scored 1 or more, with the weights
     that the rollout engine has.
 
-    A prompt that rollout.overlong_prompt drops scores 0: a smaller max_prompt_tokens must not look
-    like a better model. Every rank calls it.
+    A prompt that rollout.overlong_prompt drops scores 0, so that a smaller max_prompt_tokens makes
+    no better accuracy. Every rank calls it.
     """
     source = workers.evaluation_source
     assert source is not None

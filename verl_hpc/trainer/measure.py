@@ -43,7 +43,9 @@ def step_metrics(values: Mapping[str, Any]) -> dict[str, float]:
         metrics["actor/reward_kl_penalty"] = penalty.mean
         metrics["actor/reward_kl_penalty_coeff"] = penalty.coefficient
     for key in ("actor_metrics", "critic_metrics"):
-        metrics |= values.get(key) or {}
+        found = values.get(key) or {}
+        assert metrics.keys().isdisjoint(found), "a metric is written twice"
+        metrics |= found
     return metrics
 
 

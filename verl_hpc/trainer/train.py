@@ -90,13 +90,15 @@ def _train(
             heartbeat.beat(stage, 0)
             announce(stage, config.metrics.terminal)
 
-    workers = build_workers(session, config, enter, resumes=has_steps(session, config))
+    resumes = has_steps(session, config)
+    workers = build_workers(session, config, enter, resumes)
     workers.lock = lock
     resume_collection()
     signals.listen()
     stop = StopFlag(session.control, config.run_directory, signals)
     enter("restore")
     restored = restore(workers)
+    assert restored is not None or not resumes, "engines are empty that no step has filled"
     with open_records(session, config, restored) as records:
         result = _Run(workers, stop, records, heartbeat).to_the_end(restored or START)
         records.finish(run_facts(workers, result))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -51,3 +53,28 @@ def check_path_text(text: str) -> str:
 
 PathText = Annotated[str, Field(min_length=1), AfterValidator(check_path_text)]
 """A path that a file may have."""
+
+
+def _check_plain(value: Any, name: str = "") -> Any:
+    """Raises: ValueError: the dump of a configuration would read back as another one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} = {value}: must be finite")
+    for key, part in _parts(value):
+        below = f"{name}.{key}".lstrip(".")
+        if isinstance(value, dict) and not isinstance(key, str):
+            kind = type(key).__name__
+            raise ValueError(
+                f"{below}: a name must be text, and {key} is {kind}; write it in quotes"
+            )
+        _check_plain(part, below)
+    return value
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_check_plain)]
+"""Settings of what is not ours, by their names there."""

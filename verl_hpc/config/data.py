@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -10,6 +10,7 @@ from verl_hpc.config.base import (
     Finite,
     NonNegative,
     Number,
+    Options,
     PathText,
     Positive,
     Seconds,
@@ -66,7 +67,7 @@ class ReasoningGymConfig(Section):
     evaluation_share: Annotated[Number, Field(ge=0.001, le=0.999)] = 0.1
     """Share of all questions that belong to evaluation; the same in every run that is to be
     compared."""
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Settings of the task, such as {min_terms: 2, max_terms: 2}."""
     template: Annotated[str, Field(pattern=r"\{question\}")] = "{question}"
     """How a question becomes a prompt."""
@@ -106,7 +107,7 @@ class RewardConfig(Section):
     `ground_truth` and `extra_info`. One of two arguments is called as
     `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
     """
-    options: dict[str, Any] = {}
+    options: Options = {}
     """Keyword arguments of the function."""
     on_error: Literal["stop", "zero"] = "stop"
     """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""

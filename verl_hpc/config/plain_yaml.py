@@ -12,7 +12,7 @@ import yaml
 
 _MOST_NODES = 100_000
 """Values of a text with its aliases written out: some lines of aliases can stand for billions."""
-_DEEPEST = 50
+DEEPEST = 50
 """Lists and mappings inside each other."""
 _LONGEST_NUMBER = 400
 """Characters; the largest float has 309 digits."""
@@ -47,9 +47,9 @@ class _Loader(yaml.SafeLoader):
 
     def _check_depth(self, depth: int) -> None:
         # While it reads, not after: what the scanner does for a level grows with their number.
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             mark = self.get_mark()
-            raise yaml.MarkedYAMLError(problem=f"more than {_DEEPEST} levels", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=mark)
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -73,7 +73,10 @@ class _Loader(yaml.SafeLoader):
                 raise ValueError
             if node.tag == _FLOAT:
                 return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
-            return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            value = int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            if len(str(value)) > _LONGEST_NUMBER:  # of hexadecimal digits, fewer
+                raise ValueError
+            return value
         except ValueError:
             raise _wrong(node, f"{_short(text)} is no number that a setting can have") from None
 
@@ -112,6 +115,13 @@ def read_yaml(text: str) -> Any:
         raise ValueError(f"a value of an impossible kind ({error})") from None
 
 
+def depth(value: Any) -> int:
+    """Levels of lists and mappings inside each other, and one for what they hold; `read_yaml` takes
+    `DEEPEST`."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(depth, parts), default=0)
+
+
 def write_yaml(values: Any) -> str:
     """`values` as a text that `read_yaml`, and readers of version 1.1, read back."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False)
@@ -127,8 +137,8 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int] | None]) -> tuple
         sizes = [_measure(part, known) for part in parts]
         count = 1 + sum(part for part, _ in sizes)
         levels = 1 + max((part for _, part in sizes), default=0)
-        if count > _MOST_NODES or levels > _DEEPEST:
-            raise _wrong(node, f"more than {_MOST_NODES} values or {_DEEPEST} levels")
+        if count > _MOST_NODES or levels > DEEPEST:
+            raise _wrong(node, f"more than {_MOST_NODES} values or {DEEPEST} levels")
         known[id(node)] = count, levels
     found = known[id(node)]
     if found is None:

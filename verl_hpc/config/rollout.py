@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.config.base import Fraction, Integer, Number, Positive, PositiveFinite, Section
+from verl_hpc.config.base import (
+    Fraction,
+    Integer,
+    Number,
+    Options,
+    Positive,
+    PositiveFinite,
+    Section,
+)
 from verl_hpc.config.vllm_options import refuse_owned
 
 
@@ -83,7 +91,7 @@ class RolloutConfig(Section):
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
     enforce_eager: bool = False
     """Never capture CUDA graphs."""
-    engine_options: dict[str, Any] = {}
+    engine_options: Options = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
     verify: VerifyConfig = VerifyConfig()
 

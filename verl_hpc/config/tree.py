@@ -7,21 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.config.explain import shown
-from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.config.plain_yaml import DEEPEST, depth, read_yaml
 from verl_hpc.errors import ConfigError
 
 INCLUDE = "include"
 """Key of a list of files, relative to the one that names them, that are merged in below it."""
-_MOST_BYTES = 256 * 1024
+MOST_BYTES = 256 * 1024
 """Of one file; reading takes a second for each 100 kB."""
+_MOST_FILES = 100
+"""Each time that a file is included, it is read: lines of includes can stand for billions."""
 
 
-def read_tree(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_tree(path: Path) -> dict[str, Any]:
     """A YAML file with its includes merged in, later ones over earlier, itself over all.
 
     Raises:
-        ConfigError: missing or malformed files, and files that include each other in a circle.
+        ConfigError: missing or malformed files, too many of them, and files that include each other
+            in a circle.
     """
+    return _read_tree(path, (), [])
+
+
+def _read_tree(path: Path, chain: tuple[Path, ...], files: list[Path]) -> dict[str, Any]:
+    """
+    Args:
+        chain: of files that include each other down to this one.
+        files: all that were read before, and after the call those read here.
+    """
+    files.append(path)
+    if len(files) > _MOST_FILES:
+        raise ConfigError(
+            f"{files[0]}: more than {_MOST_FILES} files are read for its {INCLUDE}, {path} among "
+            "them; include fewer, and each once"
+        )
     try:
         resolved = path.resolve()
         if resolved in chain:
@@ -40,7 +58,7 @@ def read_tree(path: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: expected a mapping of settings, found {type(tree).__name__}")
     merged: dict[str, Any] = {}
     for name in _includes(path, tree.pop(INCLUDE, None)):
-        _merge(merged, read_tree(path.parent / name, (*chain, resolved)))
+        _merge(merged, _read_tree(path.parent / name, (*chain, resolved), files))
     _merge(merged, tree)
     return merged
 
@@ -49,9 +67,9 @@ def _read(path: Path) -> bytes:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ConfigError(f"{path}: not a file, and reading it may never end; copy it into one")
     with path.open("rb") as file:
-        text = file.read(_MOST_BYTES + 1)
-    if len(text) > _MOST_BYTES:
-        raise ConfigError(f"{path}: more than {_MOST_BYTES} bytes; give the path of a YAML file")
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"{path}: more than {MOST_BYTES} bytes; give the path of a YAML file")
     return text
 
 
@@ -93,8 +111,10 @@ def put(tree: dict[str, Any], name: str, value: Any) -> None:
     """Set one value by its dotted name, making sections on the way.
 
     Raises:
-        ConfigError: a section of the name is a value.
+        ConfigError: a section of the name is a value, or the tree gets deeper than a file may be.
     """
+    if name.count(".") + 1 + depth(value) > DEEPEST:
+        raise ConfigError(f"override {shown(name)}: makes more than {DEEPEST} levels of settings")
     *sections, field = name.split(".")
     for section in sections:
         node = tree.setdefault(section, {})

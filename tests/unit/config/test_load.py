@@ -1,5 +1,6 @@
 """YAML files, includes and overrides; what a typo or a broken file is answered with."""
 
+import math
 import os
 import re
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.config.trees import SMALLEST, parse, tree
 from verl_hpc.config.load import dump_config, load_config, parse_config
+from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 
@@ -100,6 +102,23 @@ def test_an_override_below_a_value(write):
     assert message == "override steps.count: steps is a value, not a section"
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["reward.options." + "a." * 3000 + "b=1",
+     "reward.options={a.b: " + "[" * 48 + "]" * 48 + "}",
+     "seed." + "a." * 47 + "b={c: 1}"],
+)  # fmt: skip
+def test_an_override_that_no_file_could_say_is_refused(write, word):
+    message = refusal(write(run=SMALLEST), word)
+    assert "more than 50 levels" in message
+    assert len(message) < 1000
+
+
+def test_the_deepest_override_is_read_back_from_the_dump(write):
+    config = load_config(write(run=SMALLEST), ["reward.options." + "a." * 45 + "b={c: 1}"])
+    assert load_config(write(again=dump_config(config))) == config
+
+
 # Includes
 
 
@@ -149,6 +168,15 @@ def test_a_circle_of_includes_is_drawn(write):
     path = write(a={"include": ["b.yaml"]}, b={"include": ["c.yaml"]}, c={"include": ["a.yaml"]})
     with pytest.raises(ConfigError, match=r"in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml$"):
         read_tree(path)
+
+
+@pytest.mark.parametrize("includes", [["{next}"], ["{next}", "{next}"]], ids=["chain", "doubling"])
+def test_more_includes_than_a_run_needs_are_refused(write, includes):
+    names = {f"i{i}": f"i{i + 1}.yaml" for i in range(1500)}
+    files = {a: f"include: [{', '.join(includes).format(next=b)}]" for a, b in names.items()}
+    assert "i0.yaml: more than 100 files are read for its include" in refusal(
+        write(**files, i1500="{}")
+    )
 
 
 def test_an_include_that_is_missing_is_named(write):
@@ -308,6 +336,12 @@ def test_a_dumped_run_is_the_same_run(write):
     assert load_config(write(again=dump_config(config))) == config
 
 
+def test_a_dump_that_no_file_may_hold_is_refused():
+    config = parse(reward__options={"a": list(range(60_000))})
+    with pytest.raises(ConfigError, match="more than 262144 bytes once it is resolved"):
+        dump_config(config)
+
+
 def test_a_dump_says_everything():
     dumped = yaml.safe_load(dump_config(parse()))
     assert dumped["optimizer"]["beta2"] == 0.95
@@ -340,6 +374,54 @@ settings_of_runs = st.fixed_dictionaries(
 def test_any_run_survives_its_dump(values):
     config = parse(**values)
     assert parse_config(yaml.safe_load(dump_config(config))) == config
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+    lambda values: st.lists(values) | st.dictionaries(st.text("aZ1~<:\n é"), values),
+    max_leaves=9,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.text("abcN1=<"), plain))
+def test_free_options_survive_their_dump(options):
+    config = parse(reward__options=options)
+    again = parse_config(read_yaml(dump_config(config))).reward.options
+    assert repr(again) == repr(options)
+
+
+TASK = {"kind": "reasoning_gym", "task": "chain_sum", "size": 5}
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("reward.options", lambda options: {"reward__options": options}),
+        ("rollout.engine_options", lambda options: {"rollout__engine_options": options}),
+        ("data.train.options", lambda options: {"data__train": {**TASK, "options": options}}),
+        ("data.evaluation.options",
+         lambda options: {"data__evaluation": {**TASK, "options": options}}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"k": math.inf}, "k = inf: must be finite"),
+        ({"k": {"m": [1, math.nan]}}, "k.m.1 = nan: must be finite"),
+        ({"k": {1: 2}}, "k.1: a name must be text, and 1 is int; write it in quotes"),
+        ({"k": [{True: 2}]}, "k.0.True: a name must be text, and True is bool; write it in quotes"),
+        ({"k": {None: 2}}, "k.None: a name must be text, and None is NoneType; write it in quotes"),
+    ],
+)
+def test_options_that_no_dump_can_say_are_named(name, changes, options, told):
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes(options))
+    assert f"{name}: {told}" in str(caught.value)
 
 
 # What Python cannot make of a text, and what PyYAML makes of it that nobody meant

@@ -37,6 +37,7 @@ def test_values(text, value):
         ("!!float 1:30", "'1:30' is no number"),
         ("9" * 5000, "9...' is no number"),
         ("0x" + "f" * 5000, "f...' is no number"),
+        ("0x" + "f" * 398, "f...' is no number"),  # 480 decimal digits
         ("!!bool maybe", "impossible kind"),
         ('"\\UFFFFFFFF"', "impossible kind"),
         ('"a\\0b"', "a character that no file can hold"),

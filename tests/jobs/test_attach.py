@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -34,6 +35,18 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 LINE = 1 + REWARD.splitlines().index("    return GO_ON.exists()  # here")
 
 
+STOPS = """
+seen = []
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    if not seen:
+        seen.append(solution_str)
+        breakpoint()
+    return 1.0
+"""
+
+
 def verl_hpc(*words):
     command = [sys.executable, "-m", "verl_hpc", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -51,29 +64,33 @@ except OSError:
 """
 
 
-def test_attach_stop_look_and_go_on(tree, tmp_path):
-    reward = tmp_path / "attach_reward.py"
-    reward.write_text(REWARD)
-    changes = {
+def changes(reward):
+    return {
         "recipe": "grpo",
         "steps": 2,
         "algorithm": {},
         "critic": {},
-        "rollout": tree["rollout"] | {"engine": "hf"},
+        "rollout": {
+            "engine": "hf",
+            "num_samples": 2,
+            "max_prompt_tokens": 200,
+            "max_response_tokens": 4,
+        },
         "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
         "runtime": {"late_after_s": 4},
         "parallel": {},
     }
-    config = write_config(tmp_path / "config.yaml", tree | changes)
+
+
+def test_attach_stop_look_and_go_on(tree, tmp_path):
+    reward = tmp_path / "attach_reward.py"
+    reward.write_text(REWARD)
+    config = write_config(tmp_path / "config.yaml", tree | changes(reward))
     job = start(2, ["-m", "verl_hpc", "train", "--config", config])
     run = tmp_path / "run"
 
-    def in_reward():
-        ranks = read_ranks(run)
-        return ranks is not None and ranks.ranks[RANK].operator == "reward"
-
     try:
-        assert wait_until(in_reward, job), job.communicate()[0]
+        assert wait_until(lambda: in_reward(run, [RANK]), job), job.communicate()[0]
         refused = verl_hpc("attach", run, "--rank", 2)
         assert refused.returncode == 1
         assert "--rank 2" in refused.stderr and "has the ranks 0 to 1" in refused.stderr
@@ -99,6 +116,41 @@ def test_attach_stop_look_and_go_on(tree, tmp_path):
         status, output = finish(job)
     assert status == 0, output
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def in_reward(run, wanted):
+    ranks = read_ranks(run)
+    return ranks is not None and all(ranks.ranks[r].operator == "reward" for r in wanted)
+
+
+def test_every_rank_stands_at_a_breakpoint_and_is_attached_to(tree, tmp_path):
+    """All ranks call the reward function, so that all wait for a debugger at once."""
+    reward = tmp_path / "stops.py"
+    reward.write_text(STOPS)
+    config = write_config(tmp_path / "config.yaml", tree | changes(reward))
+    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    run = tmp_path / "run"
+    try:
+        assert wait_until(lambda: in_reward(run, (0, 1)), job), job.communicate()[0]
+        with ThreadPoolExecutor() as pool:
+            asked = [pool.submit(verl_hpc, "attach", run, "--rank", r, "--json") for r in (0, 1)]
+        for done in (one.result() for one in asked):
+            assert done.returncode == 0, done.stderr
+            client = Client(json.loads(done.stdout)["port"])
+            client.ask("initialize", adapterID="test", pathFormat="path")
+            client.send("attach", justMyCode=False)
+            client.event("initialized")
+            client.ask("configurationDone")
+            stopped = client.event("stopped")
+            frame = client.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
+            assert frame["name"] == "compute_score"
+            client.ask("continue", threadId=stopped["threadId"])
+            client.ask("disconnect", terminateDebuggee=False)
+            client.close()
+    finally:
+        status, output = finish(job)
+    assert status == 0, output
+    assert all(f"verl_hpc attach {run} --rank {rank}" in output for rank in (0, 1))
 
 
 def debug(port, reward):

@@ -9,16 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.jobs.launch import write_config, write_problems
+from tests.jobs.launch import write_config
 from verl_hpc.config.tree import put
 
-REWARD = """
+PROBLEMS = [
+    {"prompt": f"{n} + 7 =", "data_source": "sums", "reward_model": {"ground_truth": str(n + 7)}}
+    for n in range(20)
+]
+SCORE = "(sum(map(ord, solution_str)) % 5) / 4"
+REWARD = f"""
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-    return (sum(map(ord, solution_str)) % 5) / 4
+    return {SCORE}
 """
 
-End = Literal["error", "same", "either"]
-"""A named error; the weights of the undisturbed run; either, where a choice is legal."""
+MOST_BYTES = 6000
+
+End = Literal["error", "same", "same or error", "either", "gone"]
+"""A named error; the weights of the undisturbed run; one of these two, where a choice is legal; a
+named error or other weights; a process that is gone, which its parent tells."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Case:
     name: str
     change: Callable[[Place], None]
     end: End = "error"
+    most_bytes: int = MOST_BYTES
+    """Of its output."""
 
 
 @dataclass
@@ -49,7 +59,7 @@ def prepare(case: Case | None, directory: Path, model: Path) -> Path:
     """Make the directory of a case, or of the undisturbed run."""
     directory.mkdir()
     shutil.copytree(model, directory / "model")
-    write_problems(directory)
+    (directory / "problems.jsonl").write_bytes(rows(*PROBLEMS))
     (directory / "reward.py").write_text(REWARD)
     tree = {
         "name": "run",
@@ -71,6 +81,11 @@ def prepare(case: Case | None, directory: Path, model: Path) -> Path:
         case.change(place)
     write_config(directory / "run.yaml", place.tree)
     return directory
+
+
+def rows(*values: Any) -> bytes:
+    """A file of JSON lines."""
+    return "".join(json.dumps(value) + "\n" for value in values).encode()
 
 
 def replace_file(name: str, content: bytes | None) -> Callable[[Place], None]:

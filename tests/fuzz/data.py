@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from typing import Any
 
-from tests.fuzz.cases import Case, End, Place
-
-GOOD = [
-    {"prompt": f"{n} + 7 =", "data_source": "sums", "reward_model": {"ground_truth": str(n + 7)}}
-    for n in range(20)
-]
-
-
-def _rows(*rows: Any) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+from tests.fuzz.cases import PROBLEMS, Case, End, Place, rows
 
 
 def _first(**changes: Any) -> bytes:
-    return _rows(GOOD[0] | changes, *GOOD[1:])
+    return rows(PROBLEMS[0] | changes, *PROBLEMS[1:])
 
 
 def _last(**changes: Any) -> bytes:
-    return _rows(*GOOD[1:], GOOD[0] | changes)
+    return rows(*PROBLEMS[1:], PROBLEMS[0] | changes)
 
 
 _JSONL: dict[str, tuple[bytes, End]] = {
     "empty": (b"", "error"),
     "blank lines": (b"\n\n \n", "error"),
-    "blank lines between": (_rows(*GOOD).replace(b"\n", b"\n\n"), "either"),
-    "one row": (_rows(GOOD[0]), "either"),
-    "no newline at the end": (_rows(*GOOD)[:-1], "either"),
-    "carriage returns": (_rows(*GOOD).replace(b"\n", b"\r\n"), "either"),
-    "a byte order mark": (b"\xef\xbb\xbf" + _rows(*GOOD), "either"),
+    "blank lines between": (rows(*PROBLEMS).replace(b"\n", b"\n\n"), "same"),
+    "one row": (rows(PROBLEMS[0]), "either"),
+    "no newline at the end": (rows(*PROBLEMS)[:-1], "same"),
+    "carriage returns": (rows(*PROBLEMS).replace(b"\n", b"\r\n"), "same"),
+    "a byte order mark": (b"\xef\xbb\xbf" + rows(*PROBLEMS), "same or error"),
     "bytes": (bytes(range(256)) * 8, "error"),
     "zeros": (bytes(4096), "error"),
-    "a list": (_rows([1]), "error"),
-    "a text": (_rows("x"), "error"),
-    "null": (_rows(None), "error"),
-    "cut": (_rows(*GOOD)[:-20], "error"),
+    "a list": (rows([1]), "error"),
+    "a text": (rows("x"), "error"),
+    "null": (rows(None), "error"),
+    "cut": (rows(*PROBLEMS)[:-20], "error"),
     "no JSON": (b"prompt: x\n", "error"),
     "deep brackets": (b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "error"),
     "a huge number": (b'{"prompt": ' + b"9" * 5000 + b"}\n", "error"),
     "not UTF-8": (b'{"prompt": "\xff\xfe"}\n', "error"),
     "half a character": (b'{"prompt": "\\ud800"}\n', "error"),
-    "no prompt": (_rows({"question": "x"}), "error"),
-    "an empty object": (_rows({}), "error"),
+    "no prompt": (rows({"question": "x"}), "error"),
+    "an empty object": (rows({}), "error"),
     "prompt null": (_first(prompt=None), "error"),
     "prompt empty": (_first(prompt=""), "error"),
     "prompt a number": (_first(prompt=5), "error"),
@@ -67,19 +57,19 @@ _JSONL: dict[str, tuple[bytes, End]] = {
     "emoji": (_first(prompt="\U0001f600" * 5), "either"),
     "reward_model a text": (_first(reward_model="x"), "error"),
     "reward_model a list": (_first(reward_model=[1]), "error"),
-    "reward_model null": (_first(reward_model=None), "either"),
+    "reward_model null": (_first(reward_model=None), "same or error"),
     "extra_info a text": (_first(extra_info="x"), "error"),
-    "extra_info null": (_first(extra_info=None), "either"),
-    "data_source a number": (_first(data_source=5), "either"),
-    "data_source a list": (_first(data_source=[5]), "either"),
-    "data_source null": (_first(data_source=None), "either"),
-    "ground_truth an object": (_first(reward_model={"ground_truth": {"a": [1]}}), "either"),
+    "extra_info null": (_first(extra_info=None), "same or error"),
+    "data_source a number": (_first(data_source=5), "same or error"),
+    "data_source a list": (_first(data_source=[5]), "same or error"),
+    "data_source null": (_first(data_source=None), "same or error"),
+    "ground_truth an object": (_first(reward_model={"ground_truth": {"a": [1]}}), "same or error"),
     "the last row a number": (_last(prompt=5), "error"),
-    "the last row half a character": (_rows(*GOOD[1:]) + b'{"prompt": "\\ud800"}\n', "error"),
-    "the last row no JSON": (_rows(*GOOD) + b"{\n", "error"),
+    "the last row half a character": (rows(*PROBLEMS[1:]) + b'{"prompt": "\\ud800"}\n', "error"),
+    "the last row no JSON": (rows(*PROBLEMS) + b"{\n", "error"),
     "a name twice": (b'{"prompt": 5, "prompt": "x"}\n', "either"),
     "NaN": (b'{"prompt": NaN}\n', "error"),
-    "more columns": (_rows(*(row | {"more": [1, {"a": None}]} for row in GOOD)), "either"),
+    "more columns": (rows(*(row | {"more": [1, {"a": None}]} for row in PROBLEMS)), "same"),
 }
 
 
@@ -96,7 +86,7 @@ def _parquet(name: str, damage: Callable[[bytes], bytes], end: End = "error") ->
         from pyarrow import parquet
 
         file = place.directory / "problems.parquet"
-        parquet.write_table(pa.Table.from_pylist(GOOD), file, compression="snappy")
+        parquet.write_table(pa.Table.from_pylist(PROBLEMS), file, compression="snappy")
         file.write_bytes(damage(file.read_bytes()))
         place.set("data.train.paths", ["problems.parquet"])
 
@@ -135,7 +125,7 @@ def _gym(**changes: Any) -> Callable[[Place], None]:
 
 CASES = (
     *(_jsonl(name, content, end) for name, (content, end) in _JSONL.items()),
-    _parquet("whole", bytes, "either"),
+    _parquet("whole", bytes, "same"),
     _parquet("empty", lambda data: b""),
     _parquet("cut", lambda data: data[:-100]),
     _parquet("half", lambda data: data[: len(data) // 2]),
@@ -151,7 +141,7 @@ CASES = (
     _place("a device", _paths("/dev/zero")),
     _place("a pipe", _pipe),
     _place("a link to itself", _loop),
-    _place("the same file twice", _paths("problems.jsonl", "problems.jsonl"), "either"),
+    _place("the same file twice", _paths("problems.jsonl", "problems.jsonl"), "same or error"),
     _place("another column", lambda place: place.set("data.train.prompt_key", "question")),
     _place("a field of a text", lambda place: place.set("data.train.prompt_key", "prompt.x")),
     _place("an empty column", lambda place: place.set("data.train.prompt_key", "")),

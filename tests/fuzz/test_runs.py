@@ -1,24 +1,20 @@
 """Real runs of one rank on bad input: a named error, or the weights of the undisturbed run."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.fuzz import data, models, numbers, rewards, tokenizers
-from tests.fuzz.cases import prepare
-from tests.jobs.launch import differing
+from tests.fuzz.cases import Case, prepare
+from tests.fuzz.judge import fault
 from verl_hpc.testing.tiny import make_tiny_model
 
-MOST_BYTES = 6000
 CASES = {
     kind.__name__.rpartition(".")[2]: kind.CASES
     for kind in (data, models, tokenizers, rewards, numbers)
 }
-LAST = "runs/run/checkpoints/step_00000002"
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +32,6 @@ def test_there_are_enough_cases_of_every_kind():
     assert len(names) == len(set(names)) >= 200
 
 
-def fault(case, directory, undisturbed):
-    """What is unclean about the end of a run; None if nothing is."""
-    end = json.loads((directory / "end.json").read_text())
-    output = (directory / "output.txt").read_text(errors="replace")
-    status, tail = end["status"], output[-300:]
-    if status == -9:
-        return f"hangs: {tail}"
-    if status == 0 and case.end == "error":
-        return f"taken: {tail}"
-    if status == 0:
-        wrong = case.end == "same" and differing(directory / LAST, undisturbed / LAST)
-        return f"other weights: {wrong[:3]}" if wrong else None
-    if "Traceback" in output:
-        return f"traceback: {tail}"
-    if len(output.encode()) > MOST_BYTES:
-        return f"{len(output)} characters"
-    named = re.search(r"(^|: )\w+Error: ", output, re.MULTILINE)
-    return None if status > 0 and named and case.end != "same" else f"status {status}: {tail}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_bad_input_ends_in_a_named_error(kind, model, tmp_path):
@@ -68,7 +44,7 @@ def test_bad_input_ends_in_a_named_error(kind, model, tmp_path):
         check=True,
         env=os.environ | {"PYTHONHASHSEED": "0"},
     )
-    assert json.loads((undisturbed / "end.json").read_text())["status"] == 0
+    assert fault(Case("undisturbed", lambda _: None, "same"), undisturbed, undisturbed) is None
     told = {case.name: fault(case, place, undisturbed) for case, place in places.items()}
     wrong = [f"{name}: {why}" for name, why in told.items() if why is not None]
     assert not wrong, f"{len(wrong)} of {len(told)} are unclean:\n" + "\n".join(wrong)

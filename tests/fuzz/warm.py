@@ -1,7 +1,8 @@
 """`python -m tests.fuzz.warm LIST`: runs of one rank, each a fork of one process.
 
 Importing what a rank needs costs seconds, a run of the tiny model one. LIST has a line for each
-run: a directory with run.yaml. It leaves output.txt and end.json ({status, seconds}) there.
+run: a directory with run.yaml. It leaves output.txt and end.json ({status, seconds}) there; the
+status of a run that hangs is null.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def main() -> None:
     import_what_ranks_need()
     waiting = [Path(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     running: dict[int, tuple[Path, float]] = {}
+    late: set[Path] = set()
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             directory = waiting.pop(0)
@@ -35,11 +37,13 @@ def main() -> None:
         now = time.monotonic()
         if ended:
             directory, begin = running.pop(ended)
-            end = {"status": os.waitstatus_to_exitcode(status), "seconds": now - begin}
+            code = None if directory in late else os.waitstatus_to_exitcode(status)
+            end = {"status": code, "seconds": now - begin}
             (directory / "end.json").write_text(json.dumps(end))
             continue
-        for child, (_, begin) in running.items():
+        for child, (directory, begin) in running.items():
             if now - begin > LIMIT_S:
+                late.add(directory)
                 os.killpg(child, signal.SIGKILL)
         time.sleep(0.02)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -78,18 +79,30 @@ class Mutant:
 
     def words(self) -> list[str]:
         options = {"--config": "run.yaml", "--cluster": "site.yaml", "--nodes": "2", "--time": "10"}
-        words = [f"{name}={value}" for name, value in (options | self.options).items()]
+        words = [f"{name}={value}" for name, value in sorted((options | self.options).items())]
         return [*words, "--dry-run", "--", *self.overrides]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Equal for what `submit` cannot tell apart."""
+        return (self.run, self.site, *self.words())
 
 
 def mutants(seed: int, count: int) -> Iterator[Mutant]:
-    """The same ones for the same seed; a prefix of what a larger count gives."""
-    for index in range(count):
+    """No two alike, and none without a change. The same ones for the same seed; a prefix of what a
+    larger count gives."""
+    seen = set(UNCHANGED)
+    for index in itertools.count():
+        if len(seen) == len(UNCHANGED) + count:
+            return
         chance = random.Random(f"{seed}/{index}")
         kind = chance.choice(
             [_tree] * 10 + [_site] * 4 + [_text] * 4 + [_override] * 6 + [_option] * 2 + [_include]
         )
-        yield kind(chance)
+        mutant = kind(chance)
+        if mutant.key not in seen:
+            seen.add(mutant.key)
+            yield mutant
 
 
 _FULL = parse_config(
@@ -102,6 +115,18 @@ _FULL = parse_config(
         },
     }
 ).model_dump(mode="json")
+_FULL_SITE = CPU_SITE | {
+    "account": "a", "partition": "p", "memory": "9G", "mpi": "pmi2", "python": "python",
+    "container": {"kind": "pyxis", "image": "/images/a.sqsh", "mounts": ["/data:/data:ro"]}, "node_scratch": "/tmp", "environment": {"A": "1"},
+    "setup": ["true"], "restarts": {"by": "requeue", "most": 3}, "srun_args": ["--x"],
+    "extra_directives": ["--x=1"], "drop_directives": [], "signal_lead_s": 60,
+    "pass_environment": [], "preflight": {"max_clock_skew_s": 1.0},
+}  # fmt: skip
+UNCHANGED = frozenset(
+    Mutant(yaml.safe_dump(run), yaml.safe_dump(site)).key
+    for run, site in ((RUN, CPU_SITE), (_FULL, CPU_SITE), (RUN, _FULL_SITE))
+)
+"""What the mutants are made from."""
 _NAMES = [setting.name for setting in settings_of(RunConfig)]
 
 
@@ -110,14 +135,7 @@ def _tree(chance: random.Random) -> Mutant:
 
 
 def _site(chance: random.Random) -> Mutant:
-    full = CPU_SITE | {
-        "account": "a", "partition": "p", "memory": "9G", "mpi": "pmi2", "python": "python",
-        "container": {"kind": "pyxis", "image": "/images/a.sqsh", "mounts": ["/data:/data:ro"]}, "node_scratch": "/tmp", "environment": {"A": "1"},
-        "setup": ["true"], "restarts": {"by": "requeue", "most": 3}, "srun_args": ["--x"],
-        "extra_directives": ["--x=1"], "drop_directives": [], "signal_lead_s": 60,
-        "pass_environment": [], "preflight": {"max_clock_skew_s": 1.0},
-    }  # fmt: skip
-    return Mutant(yaml.safe_dump(RUN), yaml.safe_dump(_mutated(full, chance)))
+    return Mutant(yaml.safe_dump(RUN), yaml.safe_dump(_mutated(_FULL_SITE, chance)))
 
 
 def _mutated(tree: dict[str, Any], chance: random.Random) -> dict[str, Any]:

@@ -7,7 +7,7 @@ But for KeyboardInterrupt: it stands for the user's own, and shows where the ran
 
 from __future__ import annotations
 
-from tests.fuzz.cases import REWARD, Case, End, Place
+from tests.fuzz.cases import MOST_BYTES, REWARD, SCORE, Case, End, Place
 
 _HEAD = "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n    "
 
@@ -42,22 +42,38 @@ _BODIES: dict[str, tuple[str, End]] = {
     "returns a mapping without score": ("return {'accuracy': 1.0}", "error"),
     "returns a mapping with a text": ("return {'score': 'x'}", "error"),
     "returns a mapping with nan": ("return {'score': float('nan')}", "error"),
-    "returns names that are no texts": ("return {'score': 1.0, 5: 1.0, 'a': 2.0}", "either"),
-    "returns a metric that is nan": ("return {'score': 1.0, 'a': float('nan')}", "either"),
-    "returns a huge metric": ("return {'score': 1.0, 'a': 10**400}", "either"),
-    "returns a mapping of itself": ("d = {'score': 1.0}; d['d'] = d; return d", "either"),
+    "returns names that are no texts": (f"return {{'score': {SCORE}, 5: 1.0, 'a': 2.0}}", "same or error"),
+    "returns a metric that is nan": (f"return {{'score': {SCORE}, 'a': float('nan')}}", "same or error"),
+    "returns a huge metric": (f"return {{'score': {SCORE}, 'a': 10**400}}", "same or error"),
+    "returns a mapping of itself": (f"d = {{'score': {SCORE}}}; d['d'] = d; return d", "same or error"),
     "returns True": ("return True", "either"),
-    "returns Decimal": ("import decimal; return decimal.Decimal(1)", "either"),
-    "returns numpy": ("import numpy; return numpy.float32(1)", "either"),
+    "returns Decimal": (f"import decimal; return decimal.Decimal({SCORE})", "same or error"),
+    "returns numpy": (f"import numpy; return numpy.float32({SCORE})", "same or error"),
     "returns an array": ("import numpy; return numpy.ones(2)", "error"),
-    "returns a tensor": ("import torch; return torch.ones(1)", "either"),
+    "returns a tensor": (f"import torch; return torch.tensor([{SCORE}])", "same or error"),
     "returns a coroutine": ("async def f(): return 1\n    return f()", "error"),
     "is a generator": ("yield 1", "error"),
-    "prints 5 MB": ("import sys; sys.stderr.write('')\n    return 1.0 * len(repr('x' * 5_000_000)) * 0", "either"),
-    "leaves the directory": ("import os; os.chdir('/'); return 1.0", "either"),
-    "changes the seed": ("import random; random.seed(0); return float(len(solution_str) % 3)", "either"),
-    "leaves a thread": ("import threading, time; threading.Thread(target=time.sleep, args=(30,)).start(); return 1.0", "either"),
+    "leaves the directory": (f"import os; os.chdir('/'); return {SCORE}", "same"),
+    "changes the seed": (f"import random; random.seed(0); return {SCORE}", "same"),
+    "leaves a thread": (f"import threading, time; threading.Thread(target=time.sleep, args=(30,)).start(); return {SCORE}", "same"),
+    "leaves a thread and raises": ("import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); raise ValueError('no')", "error"),
+    "closes stdout": (f"import sys; sys.stdout.close(); return {SCORE}", "same or error"),
+    "closes stdout and raises": ("import sys; sys.stdout.close(); raise ValueError('no')", "error"),
+    "closes the descriptor of stdout": (f"import os; os.close(1); return {SCORE}", "same or error"),
+    "replaces stderr": (f"import io, sys; sys.stderr = io.StringIO(); return {SCORE}", "same"),
+    "replaces stderr and raises": ("import io, sys; sys.stderr = io.StringIO(); raise ValueError('no')", "error"),
+    "takes stderr away and raises": ("import sys; sys.stdout = sys.stderr = None; raise ValueError('no')", "error"),
+    "os._exit(0)": ("import os; os._exit(0)", "gone"),
+    "os._exit(3)": ("import os; os._exit(3)", "gone"),
+    "closes its streams and os._exit(0)": ("import os; os.close(1); os.close(2); os._exit(0)", "gone"),
 }  # fmt: skip
+
+# Eight calls that print, or the calls and libraries that a crash shows.
+_LONG: dict[str, tuple[str, End, int]] = {
+    "prints 5 MB": (f"print('x' * 5_000_000); return {SCORE}", "same", 8 * 5_000_001 + MOST_BYTES),
+    "segfaults": ("import ctypes; ctypes.string_at(0)", "gone", 30_000),
+    "aborts": ("import os; os.abort()", "gone", 30_000),
+}
 
 _FILES: dict[str, tuple[str, End]] = {
     "is empty": ("", "error"),
@@ -73,12 +89,14 @@ _FILES: dict[str, tuple[str, End]] = {
     "takes no arguments": ("def compute_score(): return 1.0", "error"),
     "takes one argument": ("def compute_score(a): return 1.0", "error"),
     "takes others": ("def compute_score(a, b, c, d, e, f): return 1.0", "error"),
+    "leaves a thread and fails at import": ("import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n1 / 0", "error"),
+    "is gone at import": ("import os; os._exit(0)", "gone"),
     "takes all": (
-        "def compute_score(**k): return (sum(map(ord, k['solution_str'])) % 5) / 4",
+        f"def compute_score(**k): solution_str = k['solution_str']; return {SCORE}",
         "same",
     ),
     "imports more": ("import json, math\n" + REWARD, "same"),
-}
+}  # fmt: skip
 
 _SETTINGS: dict[str, tuple[str, object, End]] = {
     "no file": ("reward.function", "gone.py:f", "error"),
@@ -95,18 +113,18 @@ _SETTINGS: dict[str, tuple[str, object, End]] = {
 }
 
 
-def _written(name: str, text: str, end: End) -> Case:
+def _written(name: str, text: str, end: End, most_bytes: int = MOST_BYTES) -> Case:
     def change(place: Place) -> None:
         (place.directory / "reward.py").write_bytes(text.encode(errors="surrogateescape"))
 
-    return Case(f"reward {name}", change, end)
+    return Case(f"reward {name}", change, end, most_bytes)
 
 
 def _set(name: str, field: str, value: object, end: End) -> Case:
     return Case(f"reward: {name}", lambda place: place.set(field, value), end)
 
 
-def _surviving(name: str) -> Case:
+def _surviving(name: str, end: End = "either") -> Case:
     """A failing function where failures score 0."""
     body, _ = _BODIES[name]
 
@@ -115,12 +133,14 @@ def _surviving(name: str) -> Case:
         place.set("reward.on_error", "zero")
         place.set("reward.timeout_s", 0.2)
 
-    return Case(f"reward {name}, on_error zero", change, "either")
+    return Case(f"reward {name}, on_error zero", change, end)
 
 
 CASES = (
     *(_written(name, _HEAD + body, end) for name, (body, end) in _BODIES.items()),
+    *(_written(name, _HEAD + body, end, most) for name, (body, end, most) in _LONG.items()),
     *(_written(name, text, end) for name, (text, end) in _FILES.items()),
     *(_set(name, *setting) for name, setting in _SETTINGS.items()),
     *map(_surviving, ("raises", "loops", "returns nan", "recurses", "raises what has no text")),
+    _surviving("os._exit(0)", "gone"),
 )

@@ -12,6 +12,7 @@ renewed for two minutes.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -78,7 +79,7 @@ class RunLock:
         run_tool: asks Slurm.
 
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or its file cannot be read.
         OSError: the directory cannot be written.
     """
 
@@ -136,6 +137,8 @@ class RunLock:
                 found = _read(self._path)
                 if self._wait_until_gone(found):
                     self._remove(found)
+                else:
+                    time.sleep(_PAUSE_S)
                 continue
             try:
                 os.write(descriptor, json.dumps(asdict(self._me)).encode())
@@ -151,7 +154,7 @@ class RunLock:
         """True once the holder is gone for sure; False if the file is, or is another one's.
 
         Raises:
-            ConfigError: the holder lives.
+            ConfigError: the holder lives, or the file cannot be read.
         """
         first = _renewed(self._path)
         begin = time.monotonic()
@@ -225,12 +228,22 @@ def _read(path: Path) -> Holder | None:
 
 
 def _renewed(path: Path) -> float | None:
-    """When the file was renewed, by the clock of the file system; None if there is none."""
+    """When the file was renewed, by the clock of the file system; None if there is none.
+
+    Raises:
+        ConfigError: there is one that cannot be read.
+    """
     try:
         with open_regular(path) as file:  # opening makes NFS look
             return os.fstat(file.fileno()).st_mtime
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror or error}), so that nobody can tell whether "
+            "another process uses this run directory; if none does, delete it, or give this run "
+            "another name"
+        ) from None
 
 
 def _is_gone(holder: Holder, me: Holder, ask: Runner) -> bool:

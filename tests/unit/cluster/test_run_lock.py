@@ -13,6 +13,7 @@ import pytest
 
 from verl_hpc.cluster import run_lock
 from verl_hpc.cluster.run_lock import FILE, RunLock
+from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import ClusterError, ConfigError
 
 
@@ -163,6 +164,51 @@ def test_a_file_that_tells_nothing_is_taken_after_a_wait(tmp_path, hurried, text
     (tmp_path / FILE).write_text(text)
     with RunLock(tmp_path, never) as lock:
         lock.check()
+
+
+@pytest.mark.parametrize("name", [FILE, f".{FILE}.taking"])
+@pytest.mark.parametrize("kind", ["directory", "link", "pipe", "unreadable"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, hurried, monkeypatch, name, kind):
+    leave(tmp_path, pid=4_000_000)
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/nowhere/x")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("{}")
+        monkeypatch.setattr(run_lock, "open_regular", denied_for(path))
+    with pytest.raises(ConfigError, match=rf"{name}: cannot be read .*delete it"):
+        within(3, RunLock, tmp_path, never)
+
+
+def denied_for(path):
+    """To open files as another user, from whom one is kept."""
+
+    def open_file(other):
+        if other == path:
+            raise PermissionError(13, "Permission denied", str(other))
+        return open_regular(other)
+
+    return open_file
+
+
+def within(seconds, do, *arguments):
+    """What a function gives or raises, before so many seconds are over."""
+
+    def over(*_):
+        pytest.fail(f"not over after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        return do(*arguments)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_one_of_many_takes_a_stale_one(tmp_path, monkeypatch):

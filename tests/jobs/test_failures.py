@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import textwrap
 import time
 from pathlib import Path
 
@@ -82,19 +83,24 @@ def test_a_rank_that_leaves_with_status_0_ends_the_job_as_a_failure(tmp_path, wa
     assert float(output.split("LEAVES ")[1].split()[0]) > time.time() - 30
 
 
-def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
-    (tmp_path / "reward.py").write_text(
-        "import threading, time\n"
-        "def compute_score(**_):\n"
-        "    threading.Thread(target=time.sleep, args=(600,), name='judge').start()\n"
-        "    return 0.5\n"
-    )
+def with_reward(tree, tmp_path, body):
+    """A run of one step whose reward function has this body."""
+    imports = "import subprocess, sys, threading, time\n"
+    text = imports + "def compute_score(**_):\n" + textwrap.indent(body, "    ")
+    (tmp_path / "reward.py").write_text(text)
     tree["rollout"]["engine"] = "hf"
     changes = {"recipe": "grpo", "steps": 1, "checkpoint": {"every": 0}}
     changes["metrics"] = {"terminal": "lines", "report": False}
-    status, output = train(2, write_config(tmp_path / "config.yaml", tree | changes))
+    return write_config(tmp_path / "config.yaml", tree | changes)
+
+
+LEAVE_A_THREAD = "threading.Thread(target=time.sleep, args=(600,), name='judge').start()\n"
+
+
+def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
+    status, output = train(2, with_reward(tree, tmp_path, LEAVE_A_THREAD + "return 0.5\n"))
     assert status == 0, output
-    assert output.count("verl_hpc: done; threads that still run are ended: judge, judge") == 2
+    assert output.count("verl_hpc: at the end threads still run, and are ended: judge, judge") == 2
     stages = re.findall(r"^verl_hpc: \d+ s: (.*)$", output, re.MULTILINE)
     assert stages == [
         "start MPI and torch",
@@ -104,6 +110,14 @@ def test_a_thread_that_a_reward_leaves_does_not_keep_the_job(tree, tmp_path):
         "build rollout (hf)",
         "restore",
     ]
+
+
+def test_a_thread_that_a_failed_reward_leaves_does_not_keep_the_job(tree, tmp_path):
+    config = with_reward(tree, tmp_path, LEAVE_A_THREAD + "raise ValueError('no')\n")
+    status, output = train(2, config, timeout=150)
+    assert status == 1
+    assert output.count("ValueError: no; mend the function") == 1
+    assert output.count("verl_hpc: at the end threads still run, and are ended: judge\n") == 2
 
 
 def test_it_ends_within_seconds(tmp_path):

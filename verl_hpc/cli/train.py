@@ -54,12 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
         if environment.launcher_rank() == 0:
             raise
         return 1
-    with supervised(config.run_directory) as note:
-        stamp_output()
-        if environment.launcher_rank() == 0:
-            announce("start MPI and torch", config.metrics.terminal)
-        status = _train(config, arguments.bootstrap, signals, note)
-    end_within(status)
+    status = 1
+    try:
+        with supervised(config.run_directory) as note:
+            stamp_output()
+            if environment.launcher_rank() == 0:
+                announce("start MPI and torch", config.metrics.terminal)
+            status = _train(config, arguments.bootstrap, signals, note)
+    finally:
+        end_within(status)
     return status
 
 

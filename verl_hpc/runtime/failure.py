@@ -143,6 +143,8 @@ def ending_the_job(job: Bootstrap, reporter: FailureReporter) -> Iterator[None]:
             if not error.elsewhere:
                 reporter.keep(error)
             job.meet()
+            # Now, since Python's end, which does so too, may wait for a thread of one rank.
+            job.leave()
             sys.exit(1)
         reporter.report(error)
         job.abort(1)

@@ -41,6 +41,9 @@ class Job:
     def meet(self):
         self.calls.append("meet")
 
+    def leave(self):
+        self.calls.append("leave")
+
     def abort(self, code):
         self.calls.append(("abort", code))
 
@@ -143,7 +146,7 @@ def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, ran
     with pytest.raises(SystemExit) as ended, ending_the_job(job, reporter()):
         raise error
     assert ended.value.code == 1
-    assert job.calls == ["meet"], "nobody leaves before rank 0 has spoken"
+    assert job.calls == ["meet", "leave"], "nobody leaves before rank 0 has spoken"
     assert capfd.readouterr().err == text
 
 

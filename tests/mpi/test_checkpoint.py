@@ -240,6 +240,10 @@ def test_another_model_is_refused_and_no_older_step_tried(here, configure, tiny_
     save(workers, Progress(2, Position(0, 16)))
     other = {"path": str(tiny_model("llama", True)), "dtype": "float32"}
     fresh = build_workers(here, configure(LAYOUTS[0], model=other))
+    with pytest.raises(ConfigError, match=r'config\.json: family = "llama", and was "qwen2"'):
+        restore(fresh)
+    force = {"checkpoint": {"resume": "force"}}
+    fresh = build_workers(here, configure(LAYOUTS[0], model=other, **force))
     with pytest.raises(ConfigError, match=r"model\.path: .*/step_00000002 is of another model: "):
         restore(fresh)
 
@@ -276,6 +280,17 @@ def test_another_data_set_seed_or_recipe_is_refused(here, configure):
         for word in [*words, "a run of another name"]:
             assert word in str(caught.value)
         assert ("resume: force" in str(caught.value)) == ("recipe" not in changes)
+
+
+def test_the_reward_may_change_and_the_log_says_so(here, configure, caplog):
+    changes = {"recipe": "grpo", "rollout": GENERATES, "reward": {"function": "exact_match"}}
+    first = build_workers(here, configure(LAYOUTS[0], **changes))
+    path = save(first, Progress(1, Position(0, 8)))
+    changes |= {"reward": {"function": "reasoning_gym"}}
+    changes |= {"model": {"path": str(path), "dtype": "float32"}}  # its copies are the same
+    assert restore(build_workers(here, configure(LAYOUTS[0], **changes)))
+    told = [r.message for r in caplog.records if "reward.function = reasoning_gym" in r.message]
+    assert len(told) == (here.world.rank == 0)
 
 
 def test_another_seed_and_data_set_can_be_forced(here, configure):

@@ -59,6 +59,11 @@ class RunConfig(Section):
         return Path(self.directory) / self.name
 
     @property
+    def generates(self) -> bool:
+        """Whether the run samples responses and scores them."""
+        return self.recipe != "sft" or self.evaluation.wanted
+
+    @property
     def advantage(self) -> GaeConfig | GrpoConfig:
         """The chosen estimator, or the recipe's own."""
         if self.algorithm.advantage is not None:

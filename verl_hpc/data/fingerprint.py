@@ -30,18 +30,25 @@ def fingerprint(*sources: SourceConfig) -> str:
         digest.update(json.dumps([source.kind, settings], sort_keys=True).encode())
         if isinstance(source, FilesConfig):
             for path in source.paths:
-                digest.update(_of_file(Path(path)))
+                digest.update(of_file(Path(path)))
         else:
             digest.update(version("reasoning-gym").encode())
     return digest.hexdigest()
 
 
-def _of_file(path: Path) -> bytes:
+def of_file(path: Path) -> bytes:
+    """XXH3 of a file's content, 16 bytes.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     digest = xxhash.xxh3_128()
     try:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 digest.update(chunk)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check the data set") from None
+        raise DataError(
+            f"{path}: cannot be read ({error}); check the path and its permissions"
+        ) from None
     return digest.digest()

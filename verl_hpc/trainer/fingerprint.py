@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
 
-from verl_hpc.checkpoint.weights import Weights
+from verl_hpc.checkpoint.weights import Weights, hf_files
+from verl_hpc.config.data import REWARD_FUNCTIONS, RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
+from verl_hpc.data.fingerprint import of_file
 from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.runtime.control import Control
 
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
+REWARD = ("reward.function", "reward.options")
+"""May change, since users mend reward functions between jobs; not without a word."""
 _NEVER_CHANGES = "recipe"
-_SHOWN = ("recipe", "seed", "data.shuffle")
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
+    "tokenizer": "other files than the run has used so far",
     FIRST_WEIGHTS: "other weights than those that the run started from, its KL reference",
 }
+"""Of what is compared by a hash, which would tell nobody anything."""
+_CHANGES_NO_RESULT = ("dtype", "max_positions")
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges*",
+    "added_tokens*",
+    "special_tokens_map*",
+    "chat_template*",
+    "*.model",
+)
 
 
 def fingerprint(
-    control: Control, config: RunConfig, first_weights: Weights | None
+    control: Control, config: RunConfig, model: Weights, tokenizer: Path, *, reads_weights: bool
 ) -> dict[str, str]:
-    """What may not change when a run goes on, by setting; the same on every rank.
+    """What may not change unnoticed when a run goes on, by name; the same on every rank.
 
     Whatever else may: learning rates, steps, layouts, the number of ranks.
 
     Args:
         control: of all ranks, which call this together; the first one reads the files.
         config: of the run.
-        first_weights: what the run starts from; None leaves them out.
+        model: what the run starts from.
+        tokenizer: its directory.
+        reads_weights: False leaves the weights out.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
@@ -47,12 +70,42 @@ def fingerprint(
             "seed": str(config.seed),
             "data.train": fingerprint_of_data(*sources),
             "data.shuffle": str(data.shuffle).lower(),
+            "data.chat": data.chat,
+            **_of_architecture(model.arch),
+            "tokenizer": _of_tokenizer(tokenizer),
         }
-        if first_weights is not None:
-            found[FIRST_WEIGHTS] = first_weights.fingerprint()
+        if config.generates:
+            found |= _of_reward(config.reward)
+        if reads_weights:
+            found[FIRST_WEIGHTS] = model.fingerprint()
         return found
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
+
+
+def _of_architecture(arch: Architecture) -> dict[str, str]:
+    return {
+        f"config.json: {name}": json.dumps(value, sort_keys=True)
+        for name, value in asdict(arch).items()
+        if name not in _CHANGES_NO_RESULT
+    }
+
+
+def _of_tokenizer(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for name, path in hf_files(directory).items():
+        if any(fnmatchcase(name, pattern) for pattern in _TOKENIZER_FILES):
+            digest.update(name.encode() + b"\0" + of_file(path))
+    return digest.hexdigest()
+
+
+def _of_reward(config: RewardConfig) -> dict[str, str]:
+    name = config.function
+    if name not in REWARD_FUNCTIONS:
+        file = Path(name.rpartition(":")[0])
+        name = f"{name} (the file's hash is {of_file(file).hex()[:8]})"
+    options = json.dumps(config.options, sort_keys=True, default=str)
+    return dict(zip(REWARD, (name, options), strict=True))
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -60,24 +113,27 @@ def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [name for name in now if name in before and now[name] != before[name]]
 
 
+def change_of(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """A change in words that show both values."""
+    return f"{name} = {now[name]}, and was {before[name]}"
+
+
 def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: bool) -> None:
-    """Whether a run may go on.
+    """Whether a run may go on; with another reward it may.
 
     Args:
         before: the fingerprint in its checkpoint.
         now: that of its configuration.
-        force: accept another seed, other data and another reference.
+        force: accept any change but another recipe.
 
     Raises:
-        ConfigError: names every setting that changed.
+        ConfigError: names what changed.
     """
-    found = changed(before, now)
+    found = [name for name in changed(before, now) if name not in REWARD]
     if not found or (force and _NEVER_CHANGES not in found):
         return
     changes = [
-        f"{name} = {now[name]}, and was {before[name]}"
-        if name in _SHOWN
-        else f"{name}: {_REASONS[name]}"
+        f"{name}: {_REASONS[name]}" if name in _REASONS else change_of(name, before, now)
         for name in found
     ]
     way_out = "" if _NEVER_CHANGES in found else ", or set checkpoint.resume: force"

@@ -24,7 +24,14 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.runtime.session import Session
-from verl_hpc.trainer.fingerprint import DATA, FIRST_WEIGHTS, changed, check_fingerprint
+from verl_hpc.trainer.fingerprint import (
+    DATA,
+    FIRST_WEIGHTS,
+    REWARD,
+    change_of,
+    changed,
+    check_fingerprint,
+)
 from verl_hpc.trainer.workers import Workers
 from verl_hpc.transfer.execute import Transfer
 
@@ -172,6 +179,9 @@ def _load(workers: Workers, path: Path) -> Progress:
     force = workers.config.checkpoint.resume == "force"
     control.together(lambda: check_fingerprint(state.fingerprint, now, force))
     differs = set(changed(state.fingerprint, now))
+    for name in differs.intersection(REWARD) if workers.rank == 0 else ():
+        words = change_of(name, state.fingerprint, now)
+        _logger.warning("scores cannot be compared with those before this start: %s", words)
     _load_engine(workers, step, "actor", workers.actor)
     if workers.critic is not None:
         _load_engine(workers, step, "critic", workers.critic)

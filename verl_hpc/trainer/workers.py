@@ -152,13 +152,18 @@ def build_workers(
     tokenizer = together(
         lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)
     )
-    generates = config.recipe != "sft" or config.evaluation.wanted
-    reward = together(lambda: get_reward_function(config.reward)) if generates else None
+    reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
     problems = open_problems(session, config)
     kl = config.algorithm.kl
     has_reference = config.recipe != "sft" and kl.placement != "none"
     first = weights if has_reference or not resumes else None
-    known = fingerprint(session.control, config, first)
+    known = fingerprint(
+        session.control,
+        config,
+        weights,
+        Path(_tokenizer_path(config, weights)),
+        reads_weights=first is not None,
+    )
     enter("build actor")
     start_model_parallel(layouts.train, config.seed)
     _say_what_is_slow(session, config.model)
@@ -180,7 +185,7 @@ def build_workers(
     if config.recipe == "ppo":
         enter("build critic")
         workers.critic = _build_critic(session, config, weights, layouts, resumes)
-    if generates:
+    if config.generates:
         enter(f"build rollout ({config.rollout.engine})")
         engines = [engine for engine in (workers.actor, workers.critic) if engine is not None]
         with device_to_itself(engines, config):

@@ -1,14 +1,25 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
+from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.fingerprint import changed, check_fingerprint
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.runtime.control import Control
+from verl_hpc.trainer.fingerprint import changed, check_fingerprint, fingerprint
 
 BEFORE = {
     "recipe": "grpo",
     "seed": "0",
     "data.train": "aa",
     "data.shuffle": "true",
+    "data.chat": "auto",
+    "config.json: rope_theta": "10000.0",
+    "tokenizer": "ee",
     "model.path": "cc",
+    "reward.function": "gsm8k",
 }
 
 
@@ -29,6 +40,13 @@ def test_what_one_life_does_not_know_is_not_compared():
         ("seed", "9", "seed = 9, and was 0"),
         ("data.train", "ab", "data.train: other rows"),
         ("data.shuffle", "false", "data.shuffle = false, and was true"),
+        ("data.chat", "always", "data.chat = always, and was auto"),
+        (
+            "config.json: rope_theta",
+            "20000.0",
+            "config.json: rope_theta = 20000.0, and was 10000.0",
+        ),
+        ("tokenizer", "ef", "tokenizer: other files than the run has used so far"),
         ("model.path", "dd", "model.path: other weights than those that the run started from"),
     ],
 )
@@ -47,3 +65,88 @@ def test_another_recipe_is_another_run():
         check_fingerprint(BEFORE, now, force=True)
     assert "recipe = ppo, and was grpo; seed = 1, and was 0" in str(caught.value)
     assert "force" not in str(caught.value)
+
+
+def test_a_run_goes_on_with_another_reward():
+    """Users mend reward functions between jobs."""
+    now = BEFORE | {"reward.function": "math"}
+    assert changed(BEFORE, now) == ["reward.function"]
+    check_fingerprint(BEFORE, now, force=False)
+
+
+MODEL = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "vocab_size": 32,
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """What a run on `tmp_path` is made of, with other settings or another config.json."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "trainer_state.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1?"}\n')
+    (tmp_path / "reward.py").write_text("def score(response, truth): return 1.0\n")
+
+    def make(model=None, tokenizer: Path = tmp_path, **settings):
+        config = parse_config(
+            {
+                "name": "r",
+                "recipe": "grpo",
+                "steps": 1,
+                "rollout": {"num_samples": 2},
+                "model": {"path": str(tmp_path)},
+                "data": {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}},
+                "reward": {"function": f"{tmp_path}/reward.py:score"},
+            }
+            | settings
+        )
+        weights = SimpleNamespace(
+            arch=architecture_from(MODEL | (model or {})), fingerprint=lambda: "weights"
+        )
+        alone = SimpleNamespace(rank=0, together=lambda make: make(), broadcast=lambda item: item)
+        control: Control = alone
+        return fingerprint(control, config, weights, tokenizer, reads_weights=True)
+
+    return make
+
+
+def test_a_field_of_config_json_that_changes_what_is_computed_is_named(run):
+    assert changed(run(), run({"rope_theta": 5e5})) == ["config.json: rope_theta"]
+    assert changed(run(), run({"rms_norm_eps": 0.5})) == ["config.json: norm_epsilon"]
+    same = {"transformers_version": "9", "torch_dtype": "float16", "max_position_embeddings": 9}
+    assert changed(run(), run(same)) == []
+
+
+def test_a_tokenizer_is_its_files(run, tmp_path):
+    before = run()
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (copy / name).write_text("{}")
+    assert changed(before, run(tokenizer=copy)) == []
+    (tmp_path / "trainer_state.json").write_text("[]")
+    assert changed(before, run()) == []
+    (copy / "tokenizer.json").write_text(json.dumps({"model": {}}))
+    assert changed(before, run(tokenizer=copy)) == ["tokenizer"]
+    (tmp_path / "chat_template.jinja").write_text("x")
+    assert changed(before, run()) == ["tokenizer"]
+
+
+def test_a_reward_is_its_name_its_options_and_its_text(run, tmp_path):
+    before = run()
+    function = {"function": f"{tmp_path}/reward.py:score"}
+    assert changed(before, run(reward={"function": "gsm8k"})) == ["reward.function"]
+    assert changed(before, run(reward=function | {"options": {"a": 1}})) == ["reward.options"]
+    (tmp_path / "reward.py").write_text("def score(response, truth): return 0.0\n")
+    assert changed(before, run()) == ["reward.function"]
+    assert "reward.py:score" in before["reward.function"]
+
+
+def test_chat_belongs_to_it(run, tmp_path):
+    data = {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}, "chat": "always"}
+    assert changed(run(), run(data=data)) == ["data.chat"]

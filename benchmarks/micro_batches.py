@@ -39,6 +39,7 @@ MIXES: Mapping[str, Sequence[int]] = {
     "all just above a third": [BUDGET // 3 + 1] * NUM_SEQUENCES,
     "all just above a quarter": [BUDGET // 4 + 1] * NUM_SEQUENCES,
     "about a third: 4000 to 7000": _uniform(4000, 7000),
+    "about a third: 5000 to 6000": _uniform(5000, 6000),
     "about a quarter: 2500 to 5000": _uniform(2500, 5000),
     "one giant, the rest ones": [10**6] + [1] * (NUM_SEQUENCES - 1),
     "all ones": [1] * NUM_SEQUENCES,

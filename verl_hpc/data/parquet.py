@@ -23,6 +23,10 @@ SCANNED_ROWS = 4096
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 """What damage makes pyarrow raise."""
 
+UNCONVERTIBLE = (*UNREADABLE, OverflowError, KeyError)
+"""What a value raises that Python cannot hold, such as a date after the year 9999 or one in a time
+zone that nobody knows."""
+
 
 class ParquetRows:
     """Random access by way of the footer; only the columns that are used are read."""
@@ -50,7 +54,10 @@ class ParquetRows:
     def __getitem__(self, index: int) -> dict[str, Any]:
         group = bisect_right(self._ends, index)
         first = self._ends[group - 1] if group else 0
-        return _row_group(self, group).slice(index - first, 1).to_pylist()[0]
+        (row,) = self._rows(_row_group(self, group).slice(index - first, 1), index)
+        if isinstance(row, DataError):
+            raise row
+        return row
 
     def where(self, index: int) -> str:
         return f"{self._path} row {index}"
@@ -66,7 +73,7 @@ class ParquetRows:
             try:
                 with parquet.ParquetFile(self._path, metadata=self._footer) as file:
                     for batch in file.iter_batches(SCANNED_ROWS, [group], self._scanned):
-                        yield from batch.to_pylist()
+                        yield from self._rows(batch, first)
                         first += batch.num_rows
             except UNREADABLE as error:
                 damage = self._undecodable(group, error)
@@ -85,6 +92,21 @@ class ParquetRows:
                 return file.read_row_group(group, columns=self._columns)
         except UNREADABLE as error:
             raise self._undecodable(group, error) from None
+
+    def _rows(self, batch: pa.RecordBatch | pa.Table, first: int) -> list[Any]:
+        """Rows as dictionaries; in place of one that Python cannot hold, a DataError."""
+        try:
+            return batch.to_pylist()
+        except UNCONVERTIBLE as error:
+            if batch.num_rows == 1:
+                why = " ".join(str(error).split())
+                return [
+                    DataError(
+                        f"{self.where(first)}: a value cannot be read ({why}); mend or remove it"
+                    )
+                ]
+        parts = (self._rows(batch.slice(i, 1), first + i) for i in range(batch.num_rows))
+        return [row for part in parts for row in part]
 
     def _undecodable(self, group: int, error: Exception) -> DataError:
         first = self._ends[group - 1] if group else 0

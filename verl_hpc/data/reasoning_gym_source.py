@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from verl_hpc.config.data import ReasoningGymConfig
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.progress import Progress
 from verl_hpc.data.split import digest, is_held_out, plain
 from verl_hpc.errors import DataError
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -26,6 +28,9 @@ HASH_ORDERED_TASKS = frozenset(
 
 UNLUCKY = 40.0
 """A row of a split is looked for until the chance of having missed it is exp(-40)."""
+
+ENTRY_S = 60.0
+"""Longest that a task may take for one entry; most need less than a millisecond."""
 
 
 class ReasoningGymSource:
@@ -80,11 +85,11 @@ class ReasoningGymSource:
     def _entry(self, index: int) -> dict[str, Any]:
         config = self._config
         if config.split == "all":
-            return self._dataset[index]
+            return self._generate(index)
         if config.split == "evaluation":
-            return self._dataset[self._held_out[index]]
+            return self._generate(self._held_out[index])
         for number in range(index, self._num_entries, config.size):
-            entry = self._dataset[number]
+            entry = self._generate(number)
             if not is_held_out(entry["question"], config.evaluation_share):
                 return entry
         raise DataError(
@@ -94,23 +99,43 @@ class ReasoningGymSource:
         )
 
     def _distinct_held_out(self) -> array[int]:
-        """Numbers of the entries that make up the evaluation split."""
+        """Numbers of the entries that make up the evaluation split.
+
+        With n found, the search for one more ends where a last one of n + 1 would have been met.
+        """
         config = self._config
         found, seen = array("q"), set()
-        for number in range(self._num_entries):
-            question = self._dataset[number]["question"]
-            if is_held_out(question, config.evaluation_share):
-                key = digest(plain(question), size=16)
-                if key not in seen:
-                    seen.add(key)
-                    found.append(number)
-                    if len(found) == config.size:
-                        return found
+        progress = Progress()
+        number, last = 0, _entries_per_row(config)
+        while len(found) < config.size and number < last:
+            question = self._generate(number)["question"]
+            key = digest(plain(question), size=16)
+            if is_held_out(question, config.evaluation_share) and key not in seen:
+                seen.add(key)
+                found.append(number)
+                last = min(number + _entries_per_row(config) * (len(found) + 1), self._num_entries)
+            number += 1
+            progress.tell(config.task, len(found), config.size, "questions for evaluation found")
+        if len(found) == config.size:
+            return found
         raise DataError(
             f"{self._named()} has only {len(found)} different questions for evaluation among "
-            f"{self._num_entries} entries, size = {config.size}; lower size, widen the task's "
+            f"{number:,} entries, size = {config.size}; lower size, widen the task's "
             f"options, or raise evaluation_share = {config.evaluation_share:g}"
         )
+
+    def _generate(self, number: int) -> dict[str, Any]:
+        try:
+            with time_limit(ENTRY_S):
+                return self._dataset[number]
+        except TimeLimitExceeded as error:
+            why = f"needs more than {ENTRY_S:g} s for entry {number}"
+            raise DataError(f"{self._named()} {why}; choose options that are easier") from error
+        except Exception as error:  # the task's own code
+            raise DataError(
+                f"{self._named()} fails in entry {number}: {type(error).__name__}: {error}; "
+                "choose other options"
+            ) from error
 
     def _named(self) -> str:
         return f"reasoning-gym's {self._config.task} with options = {self._config.options}"
@@ -136,6 +161,13 @@ def _create(config: ReasoningGymConfig, num_entries: int) -> ProceduralDataset:
             f"reasoning-gym's {task} depends on the order of Python's sets of strings, so ranks "
             "would see different problems; start the job with PYTHONHASHSEED=0"
         )
+    most = sys.int_info.default_max_str_digits
+    for name, value in config.options.items():
+        if name.endswith("digits") and isinstance(value, int) and value > most:
+            raise DataError(
+                f"reasoning-gym's {task}: {name} = {value}: Python writes numbers of at most "
+                f"{most} digits; lower it"
+            )
     try:
         return create_dataset(task, size=num_entries, seed=config.seed, **config.options)
     except (AssertionError, AttributeError, TypeError, ValueError) as error:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator
 
 from verl_hpc.data.problem import Prompt
+from verl_hpc.data.progress import Progress
 from verl_hpc.data.sources import Source
 from verl_hpc.errors import DataError
-
-TOLD_EVERY_S = 10.0
-"""How often a long pass says how far it is."""
-
-_logger = logging.getLogger(__name__)
 
 
 def refuse(error: DataError) -> None:
@@ -37,12 +31,10 @@ def scan(
     Raises:
         DataError: what `on_bad` raises.
     """
-    told = time.monotonic()
+    progress = Progress()
     for row, item in enumerate(source.scan()):
         if isinstance(item, DataError):
             on_bad(item)
         else:
             yield row, item
-        if time.monotonic() - told >= TOLD_EVERY_S:
-            told = time.monotonic()
-            _logger.warning("%s: %s of %s rows checked", name, f"{row + 1:,}", f"{len(source):,}")
+        progress.tell(name, row + 1, len(source), "rows checked")

@@ -5,7 +5,7 @@ from pyarrow import parquet
 
 from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
-from verl_hpc.data import scan as scan_module
+from verl_hpc.data import progress
 from verl_hpc.data.check import Checked, WithoutRows, check_data
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
@@ -169,7 +169,7 @@ def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
 
 
 def test_a_long_pass_says_how_far_it_is(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(scan_module, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.0)
     check(files(write_jsonl(tmp_path / "a.jsonl", [verl_row(0)] * 2)))
     assert [record.message for record in caplog.records] == [
         "data.train: 1 of 2 rows checked",

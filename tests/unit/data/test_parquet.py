@@ -2,6 +2,7 @@
 
 import random
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -81,3 +82,24 @@ def test_a_damaged_page_is_named_by_its_rows(tmp_path, cache):
     assert source[9].extra["index"] == 9
     with pytest.raises(DataError, match=r"a\.parquet rows 10 to 19: cannot be decoded"):
         source[12]
+
+
+@pytest.mark.parametrize(
+    "kind, value",
+    [
+        (pa.timestamp("us"), 2**62),
+        (pa.timestamp("us", tz="Mars/Crater"), 0),
+        (pa.timestamp("ns"), 5),
+        (pa.date32(), 2**31 - 1),
+    ],
+)
+def test_a_value_that_python_cannot_hold_is_named_by_its_row(tmp_path, cache, kind, value):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"prompt": ["1?", "2?"], "answer": pa.array([None, value], kind)})
+    parquet.write_table(table, path)
+    source = open_source(files(path))
+    with pytest.raises(DataError, match=r"a\.parquet row 1: a value cannot be read"):
+        source[1]
+    assert "row 1: a value cannot be read" in str(list(source.scan())[1])
+    if value != 0:  # with a time zone that nobody knows no row can be read
+        assert source[0].prompt == next(iter(source.scan())) == "1?"

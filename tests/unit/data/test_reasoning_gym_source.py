@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from verl_hpc.config.data import ReasoningGymConfig
+from verl_hpc.data import progress, reasoning_gym_source
 from verl_hpc.data.reasoning_gym_source import HASH_ORDERED_TASKS
 from verl_hpc.data.sources import open_source
 from verl_hpc.data.split import is_held_out
@@ -114,6 +116,43 @@ def test_a_split_that_cannot_be_filled_says_how_many_there_are():
     one = {"min_terms": 1, "max_terms": 1, "min_digits": 1, "max_digits": 1}
     with pytest.raises(DataError, match=r"no question for train in row 0: .* evaluation_share"):
         open_source(chain_sum(options=one, split="train", evaluation_share=0.999))[0]
+
+
+def test_a_search_for_new_questions_ends_long_before_all_entries_are_tried():
+    """Of a few hundred questions hardly one in a thousand is held out."""
+    options = {"size": 100_000, "split": "evaluation", "evaluation_share": 0.001}
+    with pytest.raises(DataError, match=r"only \d different questions .* among [0-9]{2,3},000 ent"):
+        open_source(chain_sum(**options))
+
+
+def test_a_long_search_says_how_far_it_is(monkeypatch, caplog):
+    monkeypatch.setattr(progress, "TOLD_EVERY_S", 0.0)
+    spelled("evaluation", size=2)
+    assert "spell_backward: 1 of 2 questions for evaluation found" in caplog.messages
+
+
+@pytest.mark.parametrize("split", ["all", "train", "evaluation"])
+def test_a_task_that_fails_is_named_with_its_options(split, monkeypatch):
+    def fail(self, index):
+        raise ZeroDivisionError("0")
+
+    monkeypatch.setattr("reasoning_gym.arithmetic.chain_sum.ChainSumDataset.__getitem__", fail)
+    with pytest.raises(DataError, match=r"chain_sum with options = .* fails in entry 0: ZeroDiv"):
+        open_source(chain_sum(split=split))[0]
+
+
+def test_numbers_of_more_digits_than_python_writes_are_refused():
+    """It would take hours to find out."""
+    with pytest.raises(DataError, match=r"max_digits = 1000000000: .* at most 4300 digits"):
+        open_source(chain_sum(options={"max_digits": 10**9}))
+
+
+def test_a_task_that_does_not_end_is_named_too(monkeypatch):
+    source = open_source(chain_sum())
+    monkeypatch.setattr(reasoning_gym_source, "ENTRY_S", 0.05)
+    monkeypatch.setattr(type(source._dataset), "__getitem__", lambda self, index: time.sleep(9))
+    with pytest.raises(DataError, match=r"chain_sum with .* needs more than 0\.05 s for entry 0"):
+        source[0]
 
 
 def problems(tasks, num_rows: int, hash_seed: int) -> dict[str, list]:

@@ -23,7 +23,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from verl_hpc.cluster.stacks import stack_file
+from verl_hpc.cluster.verdict import listed
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.children import (
+    adopt_orphans,
+    end_children,
+    fork_without_handlers,
+    wait_for,
+)
 from verl_hpc.runtime.log_lines import stamped
 
 _RUNNING, _TOLD, _DONE = range(3)
@@ -69,7 +76,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
 
     It ends as the child does: with its status, which is never 0 unless the body has ended, or by
     its signal. What ends without a word is told on stderr, with the stacks of a crash where there
-    are any.
+    are any. Processes that the child leaves running are ended.
 
     Args:
         run_directory: where a rank leaves its stacks.
@@ -79,11 +86,13 @@ def supervised(run_directory: Path) -> Iterator[Note]:
         stream.flush()
     # A signal that comes now is delivered when somebody is there who takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    adopt_orphans()
     parent = os.getpid()
     child = os.fork()
     if child:
         _wait(child, note, run_directory)
     _die_with(parent)
+    fork_without_handlers()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     faulthandler.enable()
     try:
@@ -111,19 +120,22 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
     # A terminal sends it to the child, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = wait_for(child)
     if -code in _BY_THE_LAUNCHER:
         # It may be ending the whole job, this process next: that is no news.
         time.sleep(_GRACE_S)
+    who = f"rank {environment.launcher_rank()} on {socket.gethostname()}"
     if _is_silent(code, note.state):
-        text = (
-            f"\nverl_hpc: rank {environment.launcher_rank()} on {socket.gethostname()} failed in "
-        )
-        text += f"{note.stage}: {_how(code)}\n"
-        os.write(2, stamped(text).encode(errors="replace") + _crash(run_directory))
+        _tell(f"\nverl_hpc: {who} failed in {note.stage}: {_how(code)}\n", _crash(run_directory))
+    if ended := end_children(_GRACE_S):
+        _tell(f"verl_hpc: {who}: processes that it has left are ended: {listed(ended)}\n")
     if code < 0:
         _end_by(-code)
     os._exit(code if note.state == _DONE else code or 1)
+
+
+def _tell(text: str, crash: bytes = b"") -> None:
+    os.write(2, stamped(text).encode(errors="replace") + crash)
 
 
 def _end_by(number: int) -> NoReturn:

@@ -1,6 +1,7 @@
 """How a rank's parent tells of its end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import ctypes, faulthandler, os, signal, sys, time
+import ctypes, faulthandler, os, signal, subprocess, sys, time
+from multiprocessing import get_context
 from pathlib import Path
 from verl_hpc.runtime.stacks import write_stacks_on_signal
+from verl_hpc.runtime.stop import Signals
 from verl_hpc.runtime.supervise import supervised
 
 run = Path(sys.argv[1])
@@ -110,3 +113,43 @@ def test_a_rank_does_not_outlive_its_parent(tmp_path):
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_process_that_a_rank_leaves_is_ended_and_named(tmp_path):
+    code, out, err = run(tmp_path, "subprocess.Popen(['sh', '-c', 'sleep 600; :']); print('done')")
+    assert (code, out) == (0, "done\n")
+    names = r"sh \(\d+\), sleep \(\d+\)"
+    text = rf"verl_hpc: rank 0 on \S+: processes that it has left are ended: {names}\n"
+    assert re.fullmatch(text, err)
+
+
+def test_a_process_that_ends_soon_after_its_rank_is_left_in_peace(tmp_path):
+    body = "subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])"
+    assert run(tmp_path, body) == (0, "late\n", "")
+
+
+def test_a_failed_rank_leaves_no_process_either(tmp_path):
+    code, _, err = run(tmp_path, "subprocess.Popen(['sleep', '600']); os._exit(3)")
+    assert code == 3
+    assert "it left with status 3" in err and "are ended: sleep (" in err
+
+
+def test_orphans_of_a_rank_become_no_zombies(tmp_path):
+    body = """subprocess.run(["sh", "-c", "sh -c 'echo $$' &"])
+    time.sleep(0.5)
+    parent = os.getppid()
+    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    print(found == [str(os.getpid())])"""
+    assert run(tmp_path, body)[1].splitlines()[1] == "True"
+
+
+def test_a_worker_that_a_rank_forks_can_be_terminated(tmp_path):
+    body = """Signals().listen()
+    worker = get_context("fork").Process(target=time.sleep, args=(30,))
+    worker.start()
+    worker.terminate()
+    worker.join()
+    print(worker.exitcode)
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    os.kill(os.getpid(), signal.SIGTERM)"""
+    assert run(tmp_path, body) == (0, "-15\nset()\n", "")

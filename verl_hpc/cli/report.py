@@ -12,10 +12,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.errors import ConfigError
 
 SCALING = "scaling"
 _SKIP = 3
@@ -64,15 +63,11 @@ def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
 def _one(directory: Path) -> int:
     from verl_hpc.metrics.log import read_metrics
     from verl_hpc.metrics.names import SCORE, VALIDATION
-    from verl_hpc.metrics.report import write_report
+    from verl_hpc.metrics.report import read_facts, write_report
 
-    facts = directory / "facts.json"
+    facts = read_facts(directory)
     try:
-        known = json.loads(facts.read_text(encoding="utf-8")) if facts.exists() else {}
-    except ValueError as error:
-        raise DataError(f"{facts}: not JSON ({error}); delete it and try again") from None
-    try:
-        path = write_report(directory, known)
+        path = write_report(directory, facts)
     except OSError as error:
         raise ConfigError(
             f"cannot write a report into {directory}: {error}; copy config.yaml, facts.json and "

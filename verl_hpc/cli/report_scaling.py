@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,10 @@ from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.scaling import Measured, check_comparable, check_tables
 from verl_hpc.cluster.scaling_page import Window, render_page
 from verl_hpc.config.tree import read_tree
-from verl_hpc.errors import ConfigError, DataError
+from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
+from verl_hpc.metrics.report import read_facts
 from verl_hpc.metrics.series import mean_seconds
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
@@ -105,12 +105,8 @@ def _window(
 
 def _sizes(path: Path) -> tuple[int, int]:
     """Ranks and nodes of a run."""
-    facts = path / "facts.json"
-    try:
-        text = str(json.loads(facts.read_bytes()).get("ranks", "")) if facts.exists() else ""
-    except (ValueError, AttributeError):
-        raise DataError(f"{facts}: not JSON; delete it and try again") from None
-    if match := re.match(r"(\d+) on (\d+) node", text):
+    ranks = str(read_facts(path).get("ranks", ""))
+    if match := re.match(r"(\d+) on (\d+) node", ranks):
         return int(match.group(1)), int(match.group(2))
     if jobs := read_jobs(path / "job"):
         return int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])

@@ -72,21 +72,28 @@ def read_metrics(run_directory: str | Path) -> list[Row]:
     """The lines of a run's metrics.jsonl, in order. A line cut short by a kill is left out.
 
     Raises:
-        DataError: the directory has no metrics.jsonl.
+        DataError: the directory has no metrics.jsonl, or none that can be read.
     """
     path = Path(run_directory) / FILE_NAME
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give the directory of a run that has started")
-    return list(_rows(path))
+    try:
+        return list(_rows(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"{path}: no such file; give the directory of a run that has started"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read as a regular file ({error})") from None
 
 
 def _rows(path: Path) -> Iterator[Row]:
     with io.TextIOWrapper(open_regular(path), encoding="ascii", errors="replace") as lines:
         for line in lines:
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                yield row
 
 
 def _keep(path: Path, last_step: int) -> None:

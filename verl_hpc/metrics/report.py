@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -10,6 +11,8 @@ from string import Template
 from typing import Any
 
 from verl_hpc import __version__
+from verl_hpc.config.regular_file import read_regular
+from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
 from verl_hpc.metrics.curves import write_curves
 from verl_hpc.metrics.log import Row, read_metrics
@@ -22,6 +25,26 @@ STYLE = Path(__file__).with_name("page.css")
 PLACED = ("name", "recipe", "state", "total_steps", "config", "num_ranks", "num_nodes")
 """Facts that have a place of their own on the page, or are said in the words of another."""
 NUM_LAST_STEPS = 10
+
+
+def read_facts(run_directory: Path) -> dict[str, Any]:
+    """The facts that a run has left for its report; none if it has not ended.
+
+    Raises:
+        DataError: they cannot be read.
+    """
+    path = run_directory / "facts.json"
+    try:
+        facts = json.loads(read_regular(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path}: cannot be read as a JSON file ({error}); delete it and try again"
+        ) from None
+    if not isinstance(facts, dict):
+        raise DataError(f"{path}: cannot be read as a JSON object; delete it and try again")
+    return facts
 
 
 def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from verl_hpc.cluster.heartbeat import FILE as HEARTBEAT
+from verl_hpc.cluster.ranks import FILE as RANKS
 from verl_hpc.cluster.verdict import counted
 from verl_hpc.config.load import dump_config
+from verl_hpc.config.regular_file import is_regular
+from verl_hpc.config.requests import KINDS
 from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import VALIDATION
+from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
 from verl_hpc.runtime.session import Session
@@ -21,13 +29,34 @@ from verl_hpc.trainer.state import Progress
 from verl_hpc.trainer.versions import installed_versions
 from verl_hpc.trainer.workers import Workers
 
+CONFIG = "config.yaml"
 FACTS = "facts.json"
+FLOW = "flow.txt"
+_FILES = (
+    *(CONFIG, FACTS, FLOW, HEARTBEAT, METRICS, RANKS, REPORT),
+    *(f"request_{kind}.json" for kind in KINDS),
+)
+"""What a run writes, replaces or removes while it lasts."""
 ENDS = ("finished", "goal reached")
 _STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted"}
 
 Outcome = Literal["finished", "goal reached", "stopped", "restart"]
 """All steps done; evaluation.stop_at reached; left for good on request; left to be started again
 where it is."""
+
+
+def check_files(run_directory: Path) -> None:
+    """Find out before any work what a run could not write in the end, or would wait on for ever.
+
+    Raises:
+        ConfigError: something else than a regular file has the name of one.
+    """
+    for path in (run_directory / name for name in _FILES):
+        if os.path.lexists(path) and not is_regular(path):
+            raise ConfigError(
+                f"{path}: no regular file, and a run writes one of this name; delete it, or give "
+                "this run another name"
+            )
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,17 @@ from verl_hpc.trainer.measure import (
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import critic_warmup, ppo
 from verl_hpc.trainer.recipes.sft import sft
-from verl_hpc.trainer.records import ENDS, Outcome, Records, Result, open_records, run_facts
+from verl_hpc.trainer.records import (
+    CONFIG,
+    ENDS,
+    FLOW,
+    Outcome,
+    Records,
+    Result,
+    check_files,
+    open_records,
+    run_facts,
+)
 from verl_hpc.trainer.redistribute import redistribute
 from verl_hpc.trainer.state import START, Progress, checkpoint_root, has_steps, restore, save
 from verl_hpc.trainer.workers import ROLLOUT, Workers, build_workers
@@ -133,7 +143,8 @@ def _run_directory(session: Session, config: RunConfig) -> Iterator[RunLock | No
 
     @_writing(directory)
     def begin() -> None:
-        (directory / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+        check_files(directory)
+        (directory / CONFIG).write_text(dump_config(config), encoding="utf-8")
         (directory / RANKS).unlink(missing_ok=True)  # processes of an earlier life
 
     together, leads = session.control.together, session.world.rank == 0
@@ -198,7 +209,7 @@ class _Run:
             self.warmup = critic_warmup(workers).compile(ranks)
         if workers.rank == 0:
             picture = f"{self.pipeline.as_text()}\n\n{self.pipeline.as_mermaid()}\n"
-            (self.config.run_directory / "flow.txt").write_text(picture, encoding="utf-8")
+            (self.config.run_directory / FLOW).write_text(picture, encoding="utf-8")
 
     def to_the_end(self, progress: Progress) -> Result:
         """Every step that is left, and a last save.

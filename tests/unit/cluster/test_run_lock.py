@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from tests.unit.waiting import within
 from verl_hpc.cluster import run_lock
 from verl_hpc.cluster.run_lock import FILE, RunLock
 from verl_hpc.config.regular_file import open_regular
@@ -194,21 +195,6 @@ def denied_for(path):
         return open_regular(other)
 
     return open_file
-
-
-def within(seconds, do, *arguments):
-    """What a function gives or raises, before so many seconds are over."""
-
-    def over(*_):
-        pytest.fail(f"not over after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.alarm(seconds)
-    try:
-        return do(*arguments)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_one_of_many_takes_a_stale_one(tmp_path, monkeypatch):

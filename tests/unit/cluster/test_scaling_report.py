@@ -1,12 +1,14 @@
 """`report scaling` on the files of real writers."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.unit.cli.status_runs import make_run, work
+from tests.unit.waiting import within
 from verl_hpc.cli.main import main
 from verl_hpc.cluster.run_directory import record_job
 
@@ -122,10 +124,23 @@ def test_runs_without_metrics(here, capsys):
     assert "runs/empty: 0 steps done" in refused(capsys, "a", "empty")
 
 
-def test_facts_that_are_no_json(here, capsys):
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link", "{", "[]", "[" * 100_000])
+@pytest.mark.parametrize("words", [["runs/b"], ["scaling", "runs/a", "runs/b"]])
+def test_facts_that_cannot_be_read(here, capsys, kind, words):
     sized(here, "a", 2, 10.0)
-    (sized(here, "b", 4, 6.0) / "facts.json").write_text("{")
-    assert "facts.json: not JSON" in refused(capsys, "a", "b")
+    facts = sized(here, "b", 4, 6.0) / "facts.json"
+    facts.unlink()
+    if kind == "pipe":
+        os.mkfifo(facts)
+    elif kind == "directory":
+        facts.mkdir()
+    elif kind == "link":
+        facts.symlink_to("/nowhere/x")
+    else:
+        facts.write_text(kind)
+    assert within(20, main, ["report", *words]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("DataError: ") and "runs/b/facts.json: cannot be read as " in said
 
 
 def test_the_report_of_one_run_takes_no_options_of_the_other(here, capsys):

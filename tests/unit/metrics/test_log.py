@@ -66,6 +66,19 @@ def test_a_torn_last_line_is_repaired(tmp_path: Path, rest: str) -> None:
         json.loads(line)
 
 
+@pytest.mark.parametrize(
+    "line", ["[1]", "3", "null", '"text"', "{}", '{"step": null}', '{"step": "1"}', "[" * 100_000]
+)
+def test_a_line_that_is_no_row_is_left_out(tmp_path: Path, line: str) -> None:
+    write_steps(tmp_path, range(1, 3))
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{line}\n{path.read_text()}")
+    assert steps_of(tmp_path) == [1, 2]
+    write_steps(tmp_path, range(2, 4), resumed_from=1)
+    assert steps_of(tmp_path) == [1, 2, 3]
+    assert len(path.read_text().splitlines()) == 3
+
+
 def test_a_kill_while_the_file_is_rewritten_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +100,12 @@ def test_values_that_are_not_finite_are_null_and_named(tmp_path: Path) -> None:
 
 def test_a_directory_without_metrics_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"metrics\.jsonl: no such file"):
+        read_metrics(tmp_path)
+
+
+def test_what_is_no_regular_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=r"metrics\.jsonl: cannot be read"):
         read_metrics(tmp_path)
 
 

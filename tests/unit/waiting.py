@@ -1,0 +1,20 @@
+"""An end for what may wait for ever."""
+
+import signal
+
+import pytest
+
+
+def within(seconds, do, *arguments):
+    """What a function gives or raises, before so many seconds are over."""
+
+    def over(*_):
+        pytest.fail(f"not over after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        return do(*arguments)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

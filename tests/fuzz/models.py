@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import Case, End, Place, edit_json, replace_file
@@ -66,6 +68,14 @@ _CONFIG: tuple[tuple[dict[str, Any], End], ...] = (
     ({"initializer_range": None}, "same or error"),
     ({"architectures": 5}, "same or error"),
     ({"layer_types": ["x"]}, "same or error"),
+    ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}, "error"),
+    ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "error"),
+    ({"model_type": "mistral"}, "error"),
+    ({"pad_token_id": 10**9}, "error"),
+    ({"pad_token_id": -5}, "same"),
+    ({"attn_implementation": "nope"}, "error"),
+    ({"is_encoder_decoder": True}, "error"),
+    ({"return_dict": False}, "error"),
     ({"auto_map": {"AutoConfig": "evil.Evil"}}, "same or error"),
     ({"unknown": {"a": [1]}}, "same"),
 )
@@ -132,6 +142,19 @@ def _link(name: str) -> Case:
     return Case(f"{name} a link to itself", change)
 
 
+def _extra(name: str, make: Callable[[Path], object], end: End = "error") -> Case:
+    """One more file in the model's directory, which checkpoints copy."""
+    return Case(f"one more file, {name}", lambda place: make(place.model / "x.txt"), end)
+
+
+def _pipe(name: str) -> Case:
+    def change(place: Place) -> None:
+        (place.model / name).unlink()
+        os.mkfifo(place.model / name)
+
+    return Case(f"{name} a pipe", change)
+
+
 def _index(content: str) -> Case:
     return _file(f"{WEIGHTS}.index.json", content.encode())
 
@@ -150,6 +173,14 @@ CASES = (
     _file("generation_config.json", b"{"),
     _file("generation_config.json", b"[]"),
     *map(_link, ("config.json", WEIGHTS)),
+    *map(_pipe, ("config.json", "generation_config.json", "tokenizer.json")),
+    _extra("a pipe", os.mkfifo),
+    _extra("a directory", Path.mkdir),
+    _extra("a link to nothing", lambda file: file.symlink_to("nowhere")),
+    _extra("a link to itself", lambda file: file.symlink_to(file.name)),
+    _extra("a link to a file", lambda file: file.symlink_to("config.json"), "same"),
+    _extra("a name of two lines", lambda file: file.with_name("a\nb.txt").touch(), "same"),
+    _extra("a name that is no text", lambda file: Path(f"{file.parent}/\udcff.txt").touch()),
     *map(_index, ("[1]", "{", "{}", "null", '{"weight_map": {"a": 5}}', '{"weight_map": [1]}')),
     _index('{"weight_map": {"a": "gone.safetensors"}}'),
     _index('{"weight_map": {"a": "../../etc/passwd"}}'),

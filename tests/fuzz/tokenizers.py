@@ -43,6 +43,10 @@ def _inside(name: str, edit: Callable[[dict[str, Any]], object], end: End = "err
     return Case(f"tokenizer: {name}", change, end)
 
 
+def _gap(values: dict[str, Any]) -> None:
+    values["model"]["vocab"]["a"] = 5000
+
+
 def _more_words(values: dict[str, Any]) -> None:
     words = values["model"]["vocab"]
     words |= {f"word{n}": len(words) + n for n in range(1000)}
@@ -86,6 +90,7 @@ CASES = (
     Case("tokenizer: no template", _no_chat),
     _inside("no vocabulary", lambda v: v["model"].update(vocab={})),
     _inside("more words than the model", _more_words),
+    _inside("an id far above the others", _gap),
     _inside("another model", lambda v: v["model"].update(type="NoSuch")),
     _inside("no model", lambda v: v.pop("model")),
     _inside("no splitting", lambda v: v.update(pre_tokenizer=None), "either"),

@@ -90,9 +90,34 @@ def _block(shape: Sequence[int], place: int) -> Box:
 
 
 def hf_files(directory: Path) -> dict[str, Path]:
-    """Small files of a model directory (configuration, tokenizer) by name."""
+    """Small files of a model directory (configuration, tokenizer) by name; each can be opened.
+
+    Raises:
+        ModelError: a file of such a name cannot be read or copied.
+    """
     found = {p.name: p for pattern in _HF_PATTERNS for p in directory.glob(pattern)}
-    return {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
+    files = {n: p for n, p in sorted(found.items()) if n not in _NOT_COPIED}
+    for file in files.values():
+        problem = _why_not_copied(file)
+        if problem:
+            raise ModelError(
+                f"model: {str(file)!r} {problem}; every checkpoint has a copy of the model's "
+                f"{', '.join(_HF_PATTERNS)}: mend it, or move it away"
+            )
+    return files
+
+
+def _why_not_copied(file: Path) -> str | None:
+    try:
+        if not file.is_file():  # opening a pipe may never end
+            return "is no file, or a link to none"
+        file.open("rb").close()
+        file.name.encode()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except UnicodeEncodeError:
+        return "has a name that is no text"
+    return None
 
 
 def open_weights(path: str | Path, component: str = "actor", check_files: bool = True) -> Weights:

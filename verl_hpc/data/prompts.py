@@ -19,19 +19,19 @@ TEMPLATE_S = 20.0
 """A chat template is a program, and needs milliseconds."""
 
 
-def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTrainedTokenizerBase:
     """Read a tokenizer from a directory, never from the network, and never run code it brings.
 
     A tokenizer without a padding token pads with its end-of-sequence token.
 
     Args:
         path: the directory.
-        most_tokens: rows of the model's embedding; None does not compare.
+        vocab_size: rows of the model's embedding; None does not compare.
 
     Raises:
         ModelError: no directory, no tokenizer in it or half of one, one without an end-of-sequence
             token, with a chat template that is no text or a length that is no number, or one with
-            more tokens than the model.
+            token ids that the model has no row for.
     """
     from transformers import AutoTokenizer
 
@@ -59,10 +59,11 @@ def load_tokenizer(path: str | Path, most_tokens: int | None = None) -> PreTrain
         raise ModelError(
             f"tokenizer: {path}: model_max_length = {tokenizer.model_max_length!r} is no number"
         )
-    if most_tokens is not None and len(tokenizer) > most_tokens:
+    largest = max(tokenizer.get_vocab().values(), default=0)  # more than their number if some lack
+    if vocab_size is not None and largest >= vocab_size:
         raise ModelError(
-            f"tokenizer: {path} has {len(tokenizer)} tokens, and the model's vocab_size is "
-            f"{most_tokens}; give the model its own tokenizer"
+            f"tokenizer: {path} has token ids up to {largest}, and the model's vocab_size is "
+            f"{vocab_size}; give the model its own tokenizer"
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

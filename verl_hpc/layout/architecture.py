@@ -190,6 +190,8 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
         "attention_bias": fields.attention_bias and fields.model_type != "qwen2",
         "mlp_bias": fields.mlp_bias,
         "quantization_config": fields.quantization_config,
+        "is_encoder_decoder": fields.is_encoder_decoder,
+        "return_dict": fields.return_dict is False,
     }
     for field, present in refused.items():
         if present:
@@ -197,14 +199,28 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
     activation = fields.hidden_act
     if activation != "silu":
         raise ModelError(f"{origin}: hidden_act = {activation!r}; only silu (SwiGLU) is supported")
+    if fields.mlp_only_layers or fields.decoder_sparse_step not in (None, 1):
+        raise ModelError(f"{origin}: dense layers among mixture-of-experts layers are not mapped")
+    _refuse_rotary(fields, origin)
+    _refuse_windows(fields, origin)
+
+
+def _refuse_rotary(fields: HfConfig, origin: str) -> None:
+    for kind, value in fields.rope.items():
+        if isinstance(value, Mapping):
+            raise ModelError(
+                f"{origin}: rope_parameters.{kind}: rotary settings by kind of layer are not "
+                "supported; give all layers the same"
+            )
     rope_type = fields.rope.get("rope_type", "default")
     if rope_type not in ("default", "llama3"):
         raise ModelError(
             f"{origin}: rope_type = {rope_type!r} is not supported; supported are default, llama3"
         )
-    if fields.mlp_only_layers or fields.decoder_sparse_step not in (None, 1):
-        raise ModelError(f"{origin}: dense layers among mixture-of-experts layers are not mapped")
-    window, slides = fields.sliding_window, fields.use_sliding_window
+
+
+def _refuse_windows(fields: HfConfig, origin: str) -> None:
+    window, slides = fields.window, fields.use_sliding_window
     if slides is None:
         slides = fields.model_type in ("mistral", "mixtral")
     positions = fields.max_position_embeddings
@@ -214,3 +230,14 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
             f"{positions}; windowed attention is not supported. If no sequence will be longer "
             f"than {window}, set max_position_embeddings to {window} in config.json"
         )
+    if fields.layer_types and fields.model_type == "mistral":
+        raise ModelError(
+            f"{origin}: layer_types in a mistral make transformers take it for a ministral, "
+            "which is not supported; remove them if all layers are full_attention"
+        )
+    known = {"full_attention"} | ({"sliding_attention"} if window and slides else set())
+    for kind in fields.layer_types or ():
+        if kind not in known:
+            raise ModelError(
+                f"{origin}: layer_types has {kind!r}; only full_attention is supported"
+            )

@@ -30,7 +30,7 @@ class Llama3Rope(BaseModel):
 
 
 class HfConfig(BaseModel):
-    """The fields that are read here; others, such as token ids, are left to transformers.
+    """The fields that are read here; others, such as most token ids, are left to transformers.
 
     A field that may be null stands for its default then, as in transformers.
     """
@@ -55,6 +55,7 @@ class HfConfig(BaseModel):
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     max_position_embeddings: Positions = 2048
+    layer_types: list[str] | None = None
     sliding_window: Positions | None = None
     use_sliding_window: Flag | None = None
     moe_intermediate_size: Size | None = None
@@ -62,6 +63,9 @@ class HfConfig(BaseModel):
     num_experts: Count | None = None
     mlp_only_layers: list[Any] | None = None
     decoder_sparse_step: Count | None = None
+    pad_token_id: Integer | None = None
+    is_encoder_decoder: Flag | None = None
+    return_dict: Flag | None = None
     dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = None
     torch_dtype: Literal["float64", "float32", "float16", "bfloat16"] | None = None
 
@@ -72,6 +76,14 @@ class HfConfig(BaseModel):
     @property
     def head_size(self) -> int:
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def window(self) -> int | None:
+        """Positions that attention reaches back; transformers has a default of its own."""
+        given = "sliding_window" in self.model_fields_set
+        if given or self.model_type not in ("mistral", "qwen2", "qwen3", "qwen3_moe"):
+            return self.sliding_window
+        return 4096
 
     @property
     def rope(self) -> dict[str, Any]:
@@ -97,6 +109,10 @@ class HfConfig(BaseModel):
             )
         if self.head_size % 2:
             raise ValueError(f"head_dim = {self.head_size} is odd; rotary embeddings need pairs")
+        if (self.pad_token_id or 0) >= self.vocab_size:
+            raise ValueError(
+                f"pad_token_id = {self.pad_token_id} is not below vocab_size = {self.vocab_size}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,10 +15,11 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedModel,
 )
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError, TrainingError
+from verl_hpc.errors import ConfigError, ModelError, TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
@@ -44,6 +45,18 @@ def hf_shard_map(arch: Architecture, ranks: Sequence[int], dtype: str) -> ShardM
     return ShardMap(tensors, [whole(n, n, s.shape, holders) for n, s in tensors.items()])
 
 
+def _build(model: str, arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
+    settings = AutoConfig.from_pretrained(model)
+    settings.head_dim = arch.head_size  # null is legal, and some models fail on it
+    try:
+        return AutoModelForCausalLM.from_config(settings, dtype=dtype)
+    except Exception as error:  # every class of models checks its settings in its own way
+        raise ModelError(
+            f"model: {model}/config.json: transformers cannot build it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 class _Finite(LogitsProcessor):
     """Comes before temperature and filters: sampling from anything else fails in torch, or takes
     the GPU with it."""
@@ -64,6 +77,7 @@ class HfEngine:
     Raises:
         ConfigError: tensor parallelism, stop strings, or a model whose tensors transformers
             renames in memory.
+        ModelError: transformers cannot build what config.json says.
         TrainingError: by `generate`, where a logit is not finite.
     """
 
@@ -96,11 +110,7 @@ class HfEngine:
         self.shard_map = hf_shard_map(arch, [r for (r,) in replicas], dtype)
         self._batch = config.max_num_seqs
         self._device = torch.device(world.device)
-        settings = AutoConfig.from_pretrained(model)
-        settings.head_dim = arch.head_size  # null is legal, and some models fail on it
-        self._model = (
-            AutoModelForCausalLM.from_config(settings, dtype=self.dtype).to(self._device).eval()
-        )
+        self._model = _build(model, arch, self.dtype).to(self._device).eval()
         self._ends = torch.tensor(_end_tokens(model, tokenizer))
         self._filtered = bool(config.filters)
         self.attention: str = self._model.config._attn_implementation

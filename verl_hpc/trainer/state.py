@@ -12,7 +12,6 @@ import torch
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
 from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
-from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
@@ -85,7 +84,7 @@ def save(workers: Workers, progress: Progress) -> Path:
     contents = StepContents(
         state,
         dump_config(workers.config),
-        hf_files(workers.hf_directory),
+        workers.hf_files,
         generator_states(),
     )
     root = checkpoint_root(workers.config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from verl_hpc.algorithms.kl import KlController
-from verl_hpc.checkpoint.weights import Weights, open_weights
+from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.config.run import RunConfig
@@ -59,8 +59,8 @@ class Workers:
     config: RunConfig
     arch: Architecture
     layouts: RunLayouts
-    hf_directory: Path
-    """Where the model's config.json and tokenizer came from."""
+    hf_files: Mapping[str, Path]
+    """The model's config.json, tokenizer and the like by name, for checkpoints."""
     tokenizer: PreTrainedTokenizerBase
     problems: Problems
     order: Order
@@ -148,6 +148,7 @@ def build_workers(
     enter("read model, data and reward")
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
+    files = together(lambda: hf_files(weights.hf_directory))
     together(lambda: check_model(weights.hf_directory))
     tokenizer = together(
         lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)
@@ -172,7 +173,7 @@ def build_workers(
         config,
         weights.arch,
         layouts,
-        weights.hf_directory,
+        files,
         tokenizer,
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),

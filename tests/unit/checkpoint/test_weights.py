@@ -1,11 +1,13 @@
 """A model directory whose tensors are not those of its config.json."""
 
+import os
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from tests.unit.checkpoint.steps import make_model
-from verl_hpc.checkpoint.weights import open_weights
+from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.errors import ModelError
 
 NORM = "model.norm.weight"
@@ -54,3 +56,38 @@ def test_a_tensor_that_is_missing(model):
     change(model, **{NORM: None})
     with pytest.raises(ModelError, match=f"1 tensors that are not there, first {NORM}"):
         open_weights(model)
+
+
+def test_links_to_files_are_files_as_in_a_cache_of_downloads(model, tmp_path):
+    (model / "config.json").rename(tmp_path / "blob")
+    (model / "config.json").symlink_to("../blob")
+    (model / "a\nb.txt").write_text("x")
+    (model / "model.safetensors.index.json").symlink_to("nowhere")
+    files = hf_files(model)
+    assert files["config.json"] == model / "config.json"
+    assert "a\nb.txt" in files
+    assert "model.safetensors.index.json" not in files
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda file: file.symlink_to("nowhere"), "no file, or a link to none"),
+        (lambda file: file.symlink_to(file.name), "no file, or a link to none"),
+        (lambda file: file.mkdir(), "no file, or a link to none"),
+        (lambda file: os.mkfifo(file), "no file, or a link to none"),
+        (lambda file: file.symlink_to("/proc/self/mem/x"), "no file, or a link to none"),
+        (lambda file: file.symlink_to("x" * 300), "cannot be read: File name too long"),
+    ],
+    ids=["dangling", "loop", "directory", "pipe", "below a file", "impossible"],
+)
+def test_what_a_save_could_not_copy_is_named_before(model, make, told):
+    make(model / "x.txt")
+    with pytest.raises(ModelError, match=rf"{model}/x\.txt.*{told}.*move it away"):
+        hf_files(model)
+
+
+def test_a_name_that_is_no_text(model):
+    (model / os.fsdecode(b"\xff.txt")).write_text("x")
+    with pytest.raises(ModelError, match=r"udcff\.txt.* no text.*move it away"):
+        hf_files(model)

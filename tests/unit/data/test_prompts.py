@@ -145,5 +145,18 @@ def test_a_tokenizer_that_cannot_be_read(tokenizer, tmp_path, content):
 def test_a_tokenizer_has_at_most_the_models_tokens(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     load_tokenizer(tmp_path, len(tokenizer))
-    with pytest.raises(ModelError, match=f"{len(tokenizer)} tokens, and the model's vocab_size"):
+    with pytest.raises(
+        ModelError, match=f"ids up to {len(tokenizer) - 1}, and the model's vocab_size"
+    ):
         load_tokenizer(tmp_path, len(tokenizer) - 1)
+
+
+def test_ids_with_gaps_are_the_models_too(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["a"] = 5000
+    file.write_text(json.dumps(content))
+    load_tokenizer(tmp_path, 5001)
+    with pytest.raises(ModelError, match="ids up to 5000, and the model's vocab_size is 5000"):
+        load_tokenizer(tmp_path, 5000)

@@ -162,6 +162,37 @@ REFUSED = {
         {"use_sliding_window": True, "sliding_window": 4096},
         ["sliding_window = 4096", "131072"],
     ),
+    "mistral's window, left to transformers": (
+        {k: v for k, v in PUBLISHED["Mistral-7B-v0.3"][0].items() if k != "sliding_window"},
+        {"max_position_embeddings": 32768},
+        ["sliding_window = 4096", "to 4096 in config.json"],
+    ),
+    "qwen's window, left to transformers": (
+        {k: v for k, v in PUBLISHED["Qwen2.5-7B"][0].items() if k != "sliding_window"},
+        {"use_sliding_window": True},
+        ["sliding_window = 4096", "131072"],
+    ),
+    "windows in some layers": (
+        PUBLISHED["Qwen2.5-7B"][0],
+        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4},
+        ["layer_types", "sliding_attention", "full_attention"],
+    ),
+    "other attention": (
+        PUBLISHED["Qwen3-8B"][0],
+        {"layer_types": ["linear_attention"]},
+        ["layer_types", "linear_attention", "full_attention"],
+    ),
+    "mistral that transformers takes for another family": (
+        PUBLISHED["Mistral-7B-v0.3"][0],
+        {"layer_types": ["full_attention"]},
+        ["layer_types", "mistral", "ministral"],
+    ),
+    "rotary settings by kind of layer": (
+        LLAMA,
+        {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}},
+        ["rope_parameters.full_attention"],
+    ),
+    "an encoder": (LLAMA, {"is_encoder_decoder": True}, ["is_encoder_decoder = True"]),
     "no family": ({}, {}, ["model_type = None", *FAMILIES]),
     "another family": (LLAMA, {"model_type": "gpt2"}, ["model_type = 'gpt2'", *FAMILIES]),
 }
@@ -188,8 +219,24 @@ def test_variants_that_would_be_computed_wrongly_are_refused(name):
             {"sliding_window": 4096, "max_position_embeddings": 4096},
         ),
         (PUBLISHED["Qwen2.5-7B"][0], {"attention_bias": True}),
+        (PUBLISHED["Qwen2.5-7B"][0], {"layer_types": ["full_attention"], "return_dict": True}),
+        (
+            PUBLISHED["Qwen2.5-7B"][0],
+            {"layer_types": ["sliding_attention"], "use_sliding_window": True},
+        ),
+        (LLAMA, {"pad_token_id": -1}),
+        (LLAMA, {"is_encoder_decoder": False}),
     ],
-    ids=["window switched off", "window of every position", "shortened positions", "qwen2's bias"],
+    ids=[
+        "window switched off",
+        "window of every position",
+        "shortened positions",
+        "qwen2's bias",
+        "kinds of layers",
+        "windows of every position",
+        "no padding",
+        "no encoder",
+    ],
 )
 def test_variants_that_change_nothing_are_read(config, changes):
     architecture_from({**config, **changes})

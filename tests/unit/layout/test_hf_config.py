@@ -42,6 +42,11 @@ LLAMA = PUBLISHED["Llama-3.1-8B"][0]
         ({"dtype": "int8"}, "dtype = 'int8'"),
         ({"hidden_act": None}, "hidden_act = None"),
         ({"model_type": ["llama"]}, "model_type = "),
+        ({"layer_types": "full_attention"}, "layer_types = "),
+        ({"layer_types": [[]]}, r"layer_types.0 = \[\]"),
+        ({"pad_token_id": 128256}, "pad_token_id = 128256 .*vocab_size = 128256"),
+        ({"pad_token_id": 10**9}, "pad_token_id = 1000000000 "),
+        ({"return_dict": False}, "return_dict = False"),
         ({"sliding_window": "x"}, "sliding_window = 'x'"),
     ],
 )

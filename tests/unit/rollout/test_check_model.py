@@ -1,6 +1,7 @@
 """What is found wrong with a model directory before an engine is built on it."""
 
 import json
+import os
 
 import pytest
 
@@ -48,4 +49,11 @@ def test_what_transformers_does_not_take_is_named(model, fields):
 def test_damaged_settings_of_generation_are_not_read_past(model, content):
     (model / "generation_config.json").write_text(content)
     with pytest.raises(ModelError, match=r"generation_config\.json"):
+        check_model(model)
+
+
+def test_a_pipe_of_that_name_is_not_waited_for(model):
+    (model / "generation_config.json").unlink()
+    os.mkfifo(model / "generation_config.json")
+    with pytest.raises(ModelError, match=r"generation_config\.json is no file"):
         check_model(model)

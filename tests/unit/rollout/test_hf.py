@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.rollout.test_check_model import change
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import TrainingError
+from verl_hpc.errors import ModelError, TrainingError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
@@ -40,3 +40,12 @@ def test_logits_that_are_not_finite_are_named(model, temperature, value):
 def test_a_head_dim_that_is_null_is_the_usual_one(model):
     change(model / "config.json", head_dim=None)
     assert len(engine_of(model).generate([[5, 6]], Sampling(max_tokens=2), [1])) == 1
+
+
+@pytest.mark.parametrize("fields", [{"attn_implementation": "nope"}, {"initializer_range": -1.0}])
+def test_what_transformers_cannot_build_is_named(model, fields):
+    change(model / "config.json", **fields)
+    with pytest.raises(
+        ModelError, match=r"config\.json: transformers cannot build it: \w+Error: ."
+    ):
+        engine_of(model)

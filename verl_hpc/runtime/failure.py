@@ -46,8 +46,11 @@ class FailureReporter:
     """
 
     def __init__(self, rank: int, size: int, host: str, note: Note | None = None) -> None:
+        self._rank = rank
         self._who = f"rank {rank} of {size} on {host}"
         self._note = note
+        # Code of the user may close the stream, or put something else in its place.
+        self._stderr = os.dup(2)
         self.store: Counter | None = None
         self.stage = "start-up"
         """What the rank is doing, for the report."""
@@ -82,6 +85,15 @@ class FailureReporter:
             )
             # Aborting ends the first rank, too, which may be in the middle of its report.
             time.sleep(_GRACE_S)
+        self._told(written)
+
+    def report_agreed(self, error: VerlHpcError) -> None:
+        """Print, once a job, a user's error that all ranks have, and leave a post-mortem of it."""
+        self._told(self._rank != 0 or self._write(f"{type(error).__name__}: {error}\n"))
+        if not error.elsewhere:
+            self.keep(error)
+
+    def _told(self, written: bool) -> None:
         if self._note is not None and written:
             self._note.told()
 
@@ -93,15 +105,14 @@ class FailureReporter:
         except RuntimeError:  # the store's host is gone: somebody failed before us
             return False
 
-    @staticmethod
-    def _write(text: str) -> bool:
-        """Whether that was possible: code of the user may have closed what we write to."""
-        with contextlib.suppress(OSError, ValueError):
+    def _write(self, text: str) -> bool:
+        """Whether that was possible."""
+        with contextlib.suppress(Exception):
             sys.stdout.flush()
         try:
             # One write, so that the lines of two ranks do not mix.
-            os.write(sys.stderr.fileno(), stamped(text).encode(errors="replace"))
-        except (OSError, ValueError):
+            os.write(self._stderr, stamped(text).encode(errors="replace"))
+        except OSError:
             return False
         return True
 
@@ -138,10 +149,7 @@ def ending_the_job(job: Bootstrap, reporter: FailureReporter) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, VerlHpcError) and error.agreed:
-            if job.rank == 0:
-                FailureReporter._write(f"{type(error).__name__}: {error}\n")
-            if not error.elsewhere:
-                reporter.keep(error)
+            reporter.report_agreed(error)
             job.meet()
             # Now, since Python's end, which does so too, may wait for a thread of one rank.
             job.leave()

@@ -97,6 +97,9 @@ def supervised(run_directory: Path) -> Iterator[Note]:
     faulthandler.enable()
     try:
         yield note
+    except SystemExit:
+        # Whoever raised it has noted whether it was told why.
+        raise
     except BaseException:
         note.told()
         raise

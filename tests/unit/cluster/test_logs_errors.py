@@ -114,7 +114,7 @@ def test_several_reports_are_counted(attempt, capfd):
 def test_an_error_that_all_ranks_raise(attempt, capfd):
     error = ConfigError("run.yaml:\n  sed: no such setting; did you mean seed?")
     error.agreed = True
-    comm = SimpleNamespace(rank=0, meet=lambda: None)
+    comm = SimpleNamespace(rank=0, meet=lambda: None, leave=lambda: None)
     with pytest.raises(SystemExit), ending_the_job(comm, FailureReporter(0, 2, "n0")):
         raise error
     write(attempt, "n0", (0, capfd.readouterr().err), "srun: error: n0: task 0: Exited with 1")

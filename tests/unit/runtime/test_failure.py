@@ -1,6 +1,8 @@
 """What a failing rank says, and how it ends the job."""
 
+import io
 import itertools
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -46,6 +48,11 @@ class Job:
 
     def abort(self, code):
         self.calls.append(("abort", code))
+
+
+def agreed(error):
+    error.agreed = True
+    return error
 
 
 def raised(error):
@@ -141,10 +148,10 @@ def test_an_exception_aborts_every_rank(capfd, error):
 
 @pytest.mark.parametrize("rank, text", [(0, "ConfigError: steps = 0\n"), (3, "")])
 def test_an_error_that_all_ranks_raise_is_told_once_without_traceback(capfd, rank, text):
-    error, job = ConfigError("steps = 0"), Job(rank)
-    error.agreed = True
-    with pytest.raises(SystemExit) as ended, ending_the_job(job, reporter()):
-        raise error
+    job = Job(rank)
+    failed = FailureReporter(rank, 8, "node7")
+    with pytest.raises(SystemExit) as ended, ending_the_job(job, failed):
+        raise agreed(ConfigError("steps = 0"))
     assert ended.value.code == 1
     assert job.calls == ["meet", "leave"], "nobody leaves before rank 0 has spoken"
     assert capfd.readouterr().err == text
@@ -179,11 +186,30 @@ def test_the_parent_knows_what_was_told(capfd):
 
 
 def test_a_report_that_nobody_can_read_is_left_to_the_parent(monkeypatch):
+    def closed(*_):
+        raise OSError
+
     note = Note()
-    closed = SimpleNamespace(fileno=lambda: 9999)
-    monkeypatch.setattr(sys, "stderr", closed)
-    FailureReporter(0, 1, "laptop", note).report(ValueError("bad"))
+    failed = FailureReporter(0, 1, "laptop", note)
+    monkeypatch.setattr(os, "write", closed)
+    failed.report(ValueError("bad"))
+    with pytest.raises(SystemExit), ending_the_job(Job(), failed):
+        raise agreed(ConfigError("steps = 0"))
     assert note.state == 0
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO(), SimpleNamespace(fileno=lambda: 9999)])
+def test_a_report_comes_whatever_the_streams_are(capfd, monkeypatch, stream):
+    note = Note()
+    failed = FailureReporter(0, 1, "laptop", note)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(SystemExit), ending_the_job(Job(), failed):
+        raise agreed(ConfigError("steps = 0"))
+    assert note.state == 1
+    failed.report(KeyboardInterrupt())
+    text = capfd.readouterr().err
+    assert "ConfigError: steps = 0\n" in text and "failed in start-up: KeyboardInterrupt" in text
 
 
 def test_the_interpreters_hook_ends_the_job_too(monkeypatch, capfd):

@@ -61,8 +61,15 @@ def test_a_rank_that_ends_is_left_in_peace(tmp_path):
 def test_a_failure_that_was_told_is_not_told_again(tmp_path):
     code, _, err = run(tmp_path, "raise ValueError('bad')")
     assert (code, err.count("ValueError: bad"), "verl_hpc" in err.splitlines()[-1]) == (1, 1, False)
+    assert run(tmp_path, "note.told(); sys.exit(1)") == (1, "", "")
     assert run(tmp_path, "note.told(); os._exit(0)")[0::2] == (1, "")
     assert run(tmp_path, "note.told(); os.kill(os.getpid(), 6)")[0] == -6
+
+
+def test_a_rank_that_leaves_by_sys_exit_without_a_word_has_failed(tmp_path):
+    code, _, err = run(tmp_path, "sys.exit(1)")
+    assert code == 1
+    assert "failed in reward: it left with status 1 and without a word" in err
 
 
 def test_a_crash_in_native_code_is_told_with_its_calls(tmp_path):

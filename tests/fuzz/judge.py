@@ -19,7 +19,7 @@ NAMES = "|".join(
     if isinstance(value, type) and issubclass(value, VerlHpcError)
 )
 _RANK = r"^verl_hpc: rank \d+( of \d+)? on \S+ failed in [^\n:]+: "
-_NAMED = re.compile(rf"(^|{_RANK})({NAMES}): \S", re.MULTILINE)
+_NAMED = re.compile(rf"(^|{_RANK})({NAMES}): .*\S", re.MULTILINE)
 _GONE = re.compile(rf"{_RANK}it (left with status \d+|was ended by SIG[A-Z]+)\b", re.MULTILINE)
 CHECKPOINTS = "runs/run/checkpoints"
 LAST = f"{CHECKPOINTS}/step_00000002"

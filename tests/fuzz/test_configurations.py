@@ -50,7 +50,7 @@ def fault(mutant, directory, capsys):
         return f"{len(err)} characters: {err[:200]}"
     if status == 2:
         return None if "error: " in err else f"status 2: {err[:200]}"
-    named = re.match(rf"({NAMES}): \S", err) is not None
+    named = re.match(rf"({NAMES}): .*\S", err) is not None
     return None if status == 1 and named else f"status {status}: {err[:200]}"
 
 

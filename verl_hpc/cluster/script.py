@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -9,8 +10,10 @@ from verl_hpc.cluster.contract import ATTEMPT, OUTCOME, RESTART
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
+from verl_hpc.errors import ConfigError
 
 _WIDTH = 96
+_NOT_LITERAL = set("\"'\\")
 _SAY = 'say() { echo "$(date +%FT%T) $*"; }'
 """As lines of ranks have the time."""
 
@@ -21,6 +24,9 @@ def render_script(job: Job, made_by: Sequence[str] = ()) -> str:
     Args:
         job: what to run.
         made_by: words, quoted, of the command that makes this text again, for its header.
+
+    Raises:
+        ConfigError: as `directive_lines`.
     """
     blocks = [
         _header(job, made_by),
@@ -53,7 +59,11 @@ def made_by_lines(words: Sequence[str]) -> list[str]:
 
 
 def directive_lines(directives: Iterable[Setting]) -> list[str]:
-    """Options of sbatch, as it reads them from a script."""
+    """Options of sbatch, as it reads them from a script.
+
+    Raises:
+        ConfigError: one has a character that sbatch does not take for itself.
+    """
     return [f"#SBATCH --{_directive(setting)}" for setting in directives]
 
 
@@ -65,8 +75,13 @@ def _to_edit(job: Job) -> str:
 
 
 def _directive(setting: Setting) -> str:
-    blank = setting.value is not None and " " in setting.value
-    return f'{setting.name}="{setting.value}"' if blank else setting.text
+    if found := sorted(set(setting.text) & _NOT_LITERAL):
+        raise ConfigError(
+            f"--{setting.text} [{setting.origin}]: {' '.join(found)} cannot stand in an #SBATCH "
+            "line, where sbatch reads quotes and backslashes as a shell does; write it without"
+        )
+    quoted = setting.value is not None and re.search("[ #]", setting.value)
+    return f'{setting.name}="{setting.value}"' if quoted else setting.text
 
 
 def _assign(setting: Setting) -> str:

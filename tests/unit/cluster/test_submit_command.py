@@ -1,5 +1,6 @@
 """`python -m verl_hpc.submit` as a user meets it."""
 
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,25 @@ def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "which cannot stand in a batch script; write it in one line" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--account", 'a" --uid=0'], "account"),
+        (["--partition", 'p"q'], "partition"),
+        (["site.qos='q \"r'"], "qos"),
+        (["site.memory='9\\'"], "mem"),
+        (["site.extra_directives=['--comment=a\" --uid=0']"], "comment"),
+        (["site.extra_directives=['--comment=it''s']"], "comment"),
+    ],
+)
+@pytest.mark.parametrize("way", ["--dry-run", "--script-only"])
+def test_a_quote_ends_no_option_of_sbatch(files, capsys, words, name, way):
+    assert submit(*files, *words, way) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.search(rf"--{name}=.* cannot stand in an #SBATCH line", shown.err), shown.err
 
 
 def test_options_are_fields_of_the_profile(files, capsys):

@@ -98,8 +98,8 @@ class Manifest(_Data):
 def _check_size(path: Path, written: WrittenFile) -> None:
     found = _regular_size(path)
     if found != written.bytes:
-        state = "is missing" if found is None else f"has {found} bytes"
-        raise DamageError(f"{path.parent}: {path.name} {state}, {written.bytes} were written")
+        state = "is missing" if found is None else f"has {found}"
+        raise DamageError(f"{path.parent}: {path.name} {state}, {written.bytes} bytes were written")
 
 
 def _regular_size(path: Path) -> int | None:

@@ -16,7 +16,7 @@ from verl_hpc.checkpoint.damage import reading
 from verl_hpc.checkpoint.datasets import dataset_names, open_file, plain_dataset, read_dataset
 from verl_hpc.checkpoint.manifest import read_manifest
 from verl_hpc.checkpoint.run_state import RunState
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, DamageError
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
@@ -35,13 +35,15 @@ class Step:
             rank is enough.
 
     Raises:
-        DamageError: the step is not as it was written.
+        DamageError: the step is not as it was written, or has the name of another.
         CheckpointError: it has a format that this program does not read.
     """
 
     def __init__(self, path: str | Path, check_files: bool = True) -> None:
         self.path = Path(path)
         self.manifest = read_manifest(self.path)
+        if schema.step_number(self.path) not in (None, self.number):
+            raise DamageError(f"{self.path}: is step {self.number} by its manifest, renamed")
         if check_files:
             self.manifest.check_files(self.path)
 

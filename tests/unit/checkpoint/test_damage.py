@@ -173,3 +173,18 @@ def test_no_run_goes_on_from_an_imported_model(model, tmp_path):
     with pytest.raises(CheckpointError, match=r"an imported model.*model\.path") as e:
         Step(step).state  # noqa: B018
     assert not isinstance(e.value, DamageError)
+
+
+def test_a_step_under_the_name_of_another_is_damaged(step):
+    renamed = step.rename(step.with_name("step_00000099"))
+    with pytest.raises(DamageError, match="step_00000099: is step 6 by its manifest"):
+        Step(renamed)
+    (step.parent / "latest").symlink_to(renamed.rename(step).name)
+    assert Step(step.parent / "latest").number == Step(step).number == 6
+
+
+def test_what_is_missing_is_told_with_its_size(step):
+    size = (step / "hf/config.json").stat().st_size
+    (step / "hf/config.json").unlink()
+    with pytest.raises(DamageError, match=f"config.json is missing, {size} bytes were written"):
+        Step(step)

@@ -137,8 +137,9 @@ def choose_compiler(world: World) -> None:
 
 def uses_other_network() -> bool:
     """Whether the user or the site has chosen something else than InfiniBand for NCCL."""
-    named = os.environ.get("NCCL_NET", "IB").upper() != "IB" or "NCCL_NET_PLUGIN" in os.environ
-    return named or os.environ.get("NCCL_IB_DISABLE", "0") != "0"
+    named = os.environ.get("NCCL_NET", "IB").upper() != "IB"
+    plugin = os.environ.get("NCCL_NET_PLUGIN", "none") not in ("", "none")
+    return named or plugin or os.environ.get("NCCL_IB_DISABLE", "0") != "0"
 
 
 def require_infiniband() -> None:

@@ -147,6 +147,8 @@ GOOD, BAD = Fabric(("mlx5_0",), ("mlx5_0",), ("mlx5_0",)), Fabric(("mlx5_0",), (
         ({"NCCL_NET": "Socket"}, BAD, "Socket"),
         ({"NCCL_IB_DISABLE": "1"}, BAD, None),
         ({"NCCL_NET_PLUGIN": "ofi"}, BAD, None),
+        ({"NCCL_NET_PLUGIN": "none"}, GOOD, "IB"),
+        ({"NCCL_NET_PLUGIN": ""}, GOOD, "IB"),
     ],
 )
 def test_nccl_takes_infiniband_or_fails_unless_the_site_chose(environ, chosen, fabric, network):
@@ -155,7 +157,7 @@ def test_nccl_takes_infiniband_or_fails_unless_the_site_chose(environ, chosen, f
     assert environ.get("NCCL_NET") == network
 
 
-@pytest.mark.parametrize("chosen", [{}, {"NCCL_NET": "IB"}])
+@pytest.mark.parametrize("chosen", [{}, {"NCCL_NET": "IB"}, {"NCCL_NET_PLUGIN": "none"}])
 def test_a_node_whose_adapters_cannot_be_used_is_refused(environ, chosen):
     environ |= chosen
     with pytest.raises(ClusterError, match="n7: InfiniBand mlx5_0 up, but .*ibverbs-providers"):

@@ -45,6 +45,34 @@ def test_why_pytorchs_layers_are_used(machine, kind, why):
     assert precision.choose_backend(BF16) == "local"
 
 
+@pytest.mark.parametrize(
+    "error, why",
+    [
+        (OSError(), "OSError"),
+        (RuntimeError("\n"), "RuntimeError"),
+        (AttributeError("no te\nat all"), "no te"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_whatever_its_import_raises(machine, monkeypatch, error, why):
+    machine()
+    monkeypatch.delitem(sys.modules, "transformer_engine.pytorch")
+    monkeypatch.setattr(sys, "meta_path", [_Failing(error), *sys.meta_path])
+    layers = precision.describe_kernels(BF16)["training layers"]
+    assert layers == f"PyTorch (Transformer Engine cannot be imported: {why})"
+
+
+class _Failing:
+    """A finder of modules that fails to find Transformer Engine's."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def find_spec(self, name, path, target=None):
+        if name == "transformer_engine.pytorch":
+            raise self.error
+
+
 def test_transformer_engine_where_it_can_be_used(machine):
     machine()
     assert precision.describe_kernels(BF16)["training layers"] == "Transformer Engine"

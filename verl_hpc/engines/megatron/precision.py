@@ -29,9 +29,11 @@ def why_no_transformer_engine() -> str | None:
         return "Transformer Engine is not installed"
     try:
         import transformer_engine.pytorch  # noqa: F401
-    except (ImportError, RuntimeError, OSError) as error:
-        # The bare meta package raises RuntimeError; a build for another CUDA, OSError.
-        return f"Transformer Engine cannot be imported: {str(error).splitlines()[0]}"
+    except Exception as error:
+        # The bare meta package raises RuntimeError; a build for another CUDA, OSError; one for
+        # another PyTorch, whatever its own code comes upon.
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
+        return f"Transformer Engine cannot be imported: {first}"
     from megatron.core.extensions.transformer_engine import HAVE_TE
 
     # It is written against names of Transformer Engine that come and go between versions.

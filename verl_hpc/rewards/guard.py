@@ -1,9 +1,10 @@
-"""Code of the user inside a rank: it ends in time, leaves no second rank and no other working
-directory, and what it raises can be told."""
+"""Code of the user inside a rank: it ends in time, leaves no second rank, and the working directory
+and torch's modes as they were; what it raises can be told."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -26,7 +27,7 @@ def guarded(timeout_s: float) -> Iterator[None]:
     """
     process = os.getpid()
     try:
-        with _directory_kept(), time_limit(timeout_s):
+        with _directory_kept(), _torch_kept(), time_limit(timeout_s):
             yield
     except BaseException as error:
         if os.getpid() != process:
@@ -46,6 +47,22 @@ def _directory_kept() -> Iterator[None]:
         with suppress(OSError):  # code of the user may have closed it
             os.fchdir(here)
             os.close(here)
+
+
+@contextmanager
+def _torch_kept() -> Iterator[None]:
+    """Go back to torch's modes: without gradients no step would change anything."""
+    # Scoring needs no torch; in a rank it is there.
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with_gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(with_gradients)
+        torch.set_default_dtype(dtype)
 
 
 def _end_child(error: BaseException | None) -> NoReturn:

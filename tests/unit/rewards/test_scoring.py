@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import torch
 
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
@@ -236,6 +237,17 @@ def test_a_function_leaves_the_working_directory_as_it_was(tmp_path, monkeypatch
     exec(text, names)
     scores(names["f"], request(), on_error="zero")
     assert Path.cwd() == tmp_path
+
+
+def test_a_function_cannot_switch_training_off():
+    def switching(**_):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        return 1.0
+
+    scores(switching, request())
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_programs_and_worker_processes_of_a_function_work():

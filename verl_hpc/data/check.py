@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
 from verl_hpc.data.overlap import Overlap, count_overlap
-from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.scan import scan
 from verl_hpc.data.sources import Source
 from verl_hpc.errors import DataError
@@ -46,6 +46,9 @@ def check_data(config: DataConfig, training: Source, evaluation: Source | None) 
     if _disjoint_by_construction(config):
         num_rows = len(evaluation)
         found = Overlap(num_rows, num_rows, len(training), 0, (array("q"),))
+        if bad is not None:
+            for _ in scan(evaluation, "data.evaluation", bad.note):
+                pass
     else:
         found = count_overlap([training], evaluation, bad.note if bad else _ignore)
     if bad is not None:
@@ -137,6 +140,34 @@ def _ignore(error: DataError) -> None:
     """Under data.check = drawn a bad row is an error only when it is drawn."""
 
 
+class WithCheck:
+    """A data set whose scan asks more of a row.
+
+    Args:
+        check: raises DataError for a row that cannot be used.
+    """
+
+    def __init__(self, source: Source, check: Callable[[Problem], None]) -> None:
+        self._source = source
+        self._check = check
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, index: int) -> Problem:
+        return self._source[index]
+
+    def scan(self) -> Iterator[Problem | DataError]:
+        """As `Source`."""
+        for item in self._source.scan():
+            try:
+                if isinstance(item, Problem):
+                    self._check(item)
+                yield item
+            except DataError as error:
+                yield error
+
+
 class WithoutRows:
     """A data set without some of its rows.
 
@@ -159,6 +190,6 @@ class WithoutRows:
             raise IndexError(index)
         return replace(self._source[self._kept[index]], index=index)
 
-    def scan(self) -> Iterator[Prompt | DataError]:
+    def scan(self) -> Iterator[Problem | DataError]:
         """As `Source`."""
         return compress(self._source.scan(), self._stays)

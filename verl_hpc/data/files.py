@@ -74,18 +74,18 @@ class FilesSource:
         except DataError as error:
             raise DataError(f"{rows.where(row)}: {error}") from None
 
-    def scan(self) -> Iterator[Prompt | DataError]:
-        """Check every row: all prompts in order; in place of a row that is wrong, why."""
+    def scan(self) -> Iterator[Problem | DataError]:
+        """As `Source`."""
         found = (item for rows in self._files for item in self._scan(rows))
         return islice(found, self._num_rows)
 
-    def _scan(self, rows: Rows) -> Iterator[Prompt | DataError]:
+    def _scan(self, rows: Rows) -> Iterator[Problem | DataError]:
         for row, values in enumerate(rows.scan()):
             if isinstance(values, DataError):
                 yield values
                 continue
             try:
-                yield self._problem(row, "", values).prompt
+                yield self._problem(row, rows.where(row), values)
             except DataError as error:
                 yield DataError(f"{rows.where(row)}: {error}")
 
@@ -94,7 +94,7 @@ class FilesSource:
         return Problem(
             index=index,
             prompt=_prompt(_value(row, config.prompt_key)),
-            data_source=row.get("data_source") or "",
+            data_source=_data_source(row),
             ground_truth=_ground_truth(row),
             extra=_mapping(row, "extra_info"),
             answer=_answer(row, config.answer_key, self._needs_answer),
@@ -133,6 +133,13 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
             )
         value = value[name]
     return value
+
+
+def _data_source(row: Mapping[str, Any]) -> str:
+    value = row.get("data_source")
+    if value is not None and not isinstance(value, str):
+        raise DataError(f"data_source is {_kind(value)}; expected text")
+    return value or ""
 
 
 def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:

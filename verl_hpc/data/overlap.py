@@ -45,13 +45,15 @@ def count_overlap(
     Raises:
         DataError: what `on_bad` raises.
     """
-    evaluated = {prompt_key(prompt) for _, prompt in scan(evaluation, "data.evaluation", on_bad)}
+    evaluated = {
+        prompt_key(problem.prompt) for _, problem in scan(evaluation, "data.evaluation", on_bad)
+    }
     shared: set[bytes] = set()
     found = []
     for source in training:
         rows = array("q")
-        for row, prompt in scan(source, "data.train", on_bad):
-            key = prompt_key(prompt)
+        for row, problem in scan(source, "data.train", on_bad):
+            key = prompt_key(problem.prompt)
             if key in evaluated:
                 rows.append(row)
                 shared.add(key)

@@ -83,6 +83,7 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
 
     Raises:
         DataError: a chat template is needed and the tokenizer has none, or it fails; no tokens.
+        ModelError: the chat template does not end.
     """
     prompt = problem.prompt
     if chat == "always" or (chat == "auto" and not isinstance(prompt, str)):
@@ -150,7 +151,7 @@ def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str)
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
     except TimeLimitExceeded as error:
-        raise DataError(
+        raise ModelError(  # of all rows: nobody should wait for the next one
             f"{where}: the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
         ) from error
     except Exception as error:  # a template is a program

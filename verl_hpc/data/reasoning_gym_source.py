@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.data import ReasoningGymConfig
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.progress import Progress
 from verl_hpc.data.split import digest, is_held_out, plain
 from verl_hpc.errors import DataError
@@ -78,9 +78,9 @@ class ReasoningGymSource:
             origin=f"{self._config.task} row {index}",
         )
 
-    def scan(self) -> Iterator[Prompt | DataError]:
-        """Generate all rows in order: their prompts."""
-        return (self[index].prompt for index in range(len(self)))
+    def scan(self) -> Iterator[Problem | DataError]:
+        """Generate all rows in order."""
+        return (self[index] for index in range(len(self)))
 
     def _entry(self, index: int) -> dict[str, Any]:
         config = self._config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from verl_hpc.data.problem import Prompt
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.progress import Progress
 from verl_hpc.data.sources import Source
 from verl_hpc.errors import DataError
@@ -21,8 +21,8 @@ def refuse(error: DataError) -> None:
 
 def scan(
     source: Source, name: str, on_bad: Callable[[DataError], None] = refuse
-) -> Iterator[tuple[int, Prompt]]:
-    """Row numbers and prompts of all rows in order, but for those that cannot be used.
+) -> Iterator[tuple[int, Problem]]:
+    """Row numbers and problems of all rows in order, but for those that cannot be used.
 
     Args:
         name: what the log calls the data set.

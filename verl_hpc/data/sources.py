@@ -7,7 +7,7 @@ from typing import Protocol
 
 from verl_hpc.config.data import FilesConfig, SourceConfig
 from verl_hpc.data.files import FilesSource
-from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 from verl_hpc.errors import DataError
 
@@ -19,8 +19,9 @@ class Source(Protocol):
 
     def __getitem__(self, index: int) -> Problem: ...
 
-    def scan(self) -> Iterator[Prompt | DataError]:
-        """Check every row: all prompts in order; in place of a row that is wrong, why."""
+    def scan(self) -> Iterator[Problem | DataError]:
+        """Check every row: all problems in order, as far as what they hold is checked; in place of
+        a row that is wrong, why."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from verl_hpc.config.data import RewardConfig
@@ -138,9 +138,19 @@ def score_by_data_source(
     Raises:
         RewardError: it gives none.
     """
+    return function_for(data_source)(data_source, solution_str, ground_truth, extra_info)
+
+
+@cache
+def function_for(data_source: str) -> RewardFunction:
+    """The function that `DATA_SOURCES` gives rows from there.
+
+    Raises:
+        RewardError: it gives none.
+    """
     for pattern, name in DATA_SOURCES.items():
         if fnmatchcase(data_source, pattern):
-            return BUILT_IN[name](data_source, solution_str, ground_truth, extra_info)
+            return BUILT_IN[name]
     raise RewardError(
         f"data_source = {data_source!r} has no reward function; set reward.function to one of "
         f"{', '.join(BUILT_IN)}, or to path/to/file.py:function"

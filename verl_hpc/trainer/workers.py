@@ -154,7 +154,7 @@ def build_workers(
         lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)
     )
     reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
-    problems = open_problems(session, config)
+    problems = open_problems(session, config, tokenizer)
     kl = config.algorithm.kl
     has_reference = config.recipe != "sft" and kl.placement != "none"
     first = weights if has_reference or not resumes else None

@@ -7,6 +7,7 @@ from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
 from verl_hpc.data import progress
 from verl_hpc.data.check import Checked, WithoutRows, check_data
+from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 
@@ -50,7 +51,7 @@ def test_they_can_leave_training(tmp_path):
     rest = WithoutRows(open_source(train), checked.dropped)
     assert [p.extra["index"] for p in rest] == [9, 8]
     assert [(p.index, p.origin[-6:]) for p in rest] == [(0, "line 1"), (1, "line 5")]
-    assert [prompt[0]["content"] for prompt in rest.scan()] == ["9 + 1?", "8 + 1?"]
+    assert [problem.prompt[0]["content"] for problem in rest.scan()] == ["9 + 1?", "8 + 1?"]
     config = DataConfig(train=train, evaluation=evaluation)
     left = check_data(config, rest, open_source(evaluation))
     assert left.facts["prompts found in training"] == 0
@@ -98,7 +99,7 @@ def test_splits_of_one_share_need_no_pass(monkeypatch):
         "prompts found in training": 0,
         "rows dropped from training": 0,
     }
-    monkeypatch.setattr(ReasoningGymSource, "scan", lambda self: iter(["1?"]))
+    monkeypatch.setattr(ReasoningGymSource, "scan", lambda self: iter([Problem(0, "1?")]))
     other_share = generated(size=50, split="evaluation", evaluation_share=0.2)
     with pytest.raises(DataError, match="1 of the 1 different prompts"):
         check(train, other_share)
@@ -165,7 +166,7 @@ def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):
     scanned = list(source._files[0].scan())
     assert [set(row) for row in scanned] == [{"prompt", "extra_info", "data_source", "answer"}] * 3
     assert scanned[0]["extra_info"] == {"answer": "#### 1"}
-    assert list(source.scan()) == [problem.prompt for problem in source]
+    assert [p.prompt for p in source.scan()] == [p.prompt for p in source]
 
 
 def test_a_long_pass_says_how_far_it_is(tmp_path, monkeypatch, caplog):

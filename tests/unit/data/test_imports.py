@@ -5,6 +5,7 @@ import sys
 
 MODULES = (
     "files",
+    "lengths",
     "fingerprint",
     "order",
     "overlap",

@@ -115,7 +115,7 @@ def test_a_template_without_an_end_is_given_up(tokenizer, monkeypatch):
     monkeypatch.setattr(prompts, "TEMPLATE_S", 0.2)
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     monkeypatch.setattr(tokenizer, "chat_template", endless)
-    with pytest.raises(DataError, match=r"row 0.*: .*template did not end within 0\.2 s"):
+    with pytest.raises(ModelError, match=r"row 0.*: .*template did not end within 0\.2 s"):
         encode_prompt(Problem(0, "hello"), tokenizer, "always")
 
 

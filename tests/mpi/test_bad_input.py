@@ -26,6 +26,7 @@ from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout import hf
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.trainer.batch import Prompts
+from verl_hpc.trainer.evaluate import evaluate
 from verl_hpc.trainer.operators.examples import examples
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.update import imitate
@@ -231,8 +232,27 @@ def test_a_prompt_that_is_longer_than_allowed(here, configure):
     with pytest.raises(DataError, match=message):
         examples(workers, Prompts(1, range(4)))
     dropping = build_workers(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
-    with pytest.raises(DataError, match="step 1: every prompt was dropped for being longer than"):
+    with pytest.raises(
+        DataError, match="step 1: every prompt of data.train was dropped for being longer than"
+    ):
         examples(dropping, Prompts(1, range(4)))
+
+
+def test_an_evaluation_of_prompts_that_are_longer_than_allowed(here, configure):
+    """It is refused before there is work to lose; where they are dropped, it is named."""
+    task = GYM | {"task": "spell_backward", "template": "Spell this word backward: {question}"}
+    changes = {
+        "data": {"train": task | {"split": "train"}, "evaluation": task | {"split": "evaluation"}},
+        "evaluation": {"at_start": True},
+    }
+    limits = {"engine": "hf", "max_prompt_tokens": 20, "max_response_tokens": 4}
+    message = "16 rows cannot be used.*\n.*spell_backward row 0: the prompt has"
+    refused(here, configure(rollout=limits, **changes), DataError, message)
+    limits["overlong_prompt"] = "drop"
+    workers = build_workers(here, configure(rollout=limits, **changes))
+    workers.sync.to_generation()
+    with pytest.raises(DataError, match="step 2: every prompt of data.evaluation was dropped"):
+        evaluate(workers, 2)
 
 
 @pytest.mark.parametrize("engine_notices", [True, False])

@@ -20,6 +20,7 @@ def deal(
     step: int,
     samples: Sequence[Sample],
     owners: Mapping[str, Sequence[int]] | None = None,
+    data_set: str = "data.train",
 ) -> Samples:
     """A step's samples in mini-batches, each of equal work for all data-parallel replicas.
 
@@ -29,6 +30,7 @@ def deal(
         step: for the error.
         samples: all of them, the same on every rank.
         owners: under other placements than training.
+        data_set: for the error, too.
 
     Raises:
         DataError: on every rank, if there are no samples.
@@ -37,8 +39,9 @@ def deal(
     if not samples:
         raise agreed(
             DataError(
-                f"step {step}: every prompt was dropped for being longer than "
-                f"rollout.max_prompt_tokens = {config.rollout.max_prompt_tokens}"
+                f"step {step}: every prompt of {data_set} was dropped for being longer than "
+                f"rollout.max_prompt_tokens = {config.rollout.max_prompt_tokens}; raise it, or set "
+                "rollout.overlong_prompt to truncate_left"
             )
         )
     count = config.batch.mini_batches

@@ -94,7 +94,8 @@ def respond(
         Sample(s, groups[s], len(encoded[s].ids), len(r.tokens), r.finish_reason == "length")
         for s, r in by_slot.items()
     ]
-    samples = _agree(workers, prompts.step, mine, None in responses)
+    data_set = "data.train" if source is workers.train_source else "data.evaluation"
+    samples = _agree(workers, prompts.step, mine, None in responses, data_set)
     positions = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
     index = {i: samples.samples[i].index for i in positions}
     return Generated(
@@ -162,7 +163,9 @@ def _responses(
     return responses
 
 
-def _agree(workers: Workers, step: int, mine: Sequence[Sample], unfinished: bool) -> Samples:
+def _agree(
+    workers: Workers, step: int, mine: Sequence[Sample], unfinished: bool, data_set: str
+) -> Samples:
     """All engines' samples with their owners, the same on every rank.
 
     Raises:
@@ -178,4 +181,4 @@ def _agree(workers: Workers, step: int, mine: Sequence[Sample], unfinished: bool
     everyone = [item for _, part in gathered for item in part]
     everyone.sort(key=lambda item: item[0].index)
     owners = {ROLLOUT: [owner for _, owner in everyone]}
-    return deal(workers, step, [sample for sample, _ in everyone], owners)
+    return deal(workers, step, [sample for sample, _ in everyone], owners, data_set)

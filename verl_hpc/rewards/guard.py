@@ -13,6 +13,7 @@ from verl_hpc.runtime.limit import time_limit
 from verl_hpc.runtime.log_lines import stamped
 
 _MOST_TEXT = 2000
+_TEXT_TIMEOUT_S = 10.0
 
 
 @contextmanager
@@ -79,13 +80,21 @@ def _end_child(error: BaseException | None) -> NoReturn:
 
 def describe(error: BaseException) -> str:
     """What code of the user raised, in words that a log can hold."""
-    if isinstance(error, SystemExit):
-        return shortened(f"it calls sys.exit({error.code!r})")
+    text = message(error)
+    return text if isinstance(error, SystemExit) else f"{type(error).__name__}: {text}"
+
+
+def message(error: BaseException) -> str:
+    """The text of what code of the user raised, which more of its code may make."""
     try:
-        text = str(error)
-    except Exception as second:
-        text = f"its text cannot be read ({type(second).__name__})"
-    return shortened(f"{type(error).__name__}: {text}")
+        with guarded(_TEXT_TIMEOUT_S):
+            if isinstance(error, SystemExit):
+                return shortened(f"it calls sys.exit({error.code!r})")
+            return shortened(str(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as second:
+        return f"its text cannot be read ({type(second).__name__})"
 
 
 def shortened(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards import exact_match, gsm8k, math_reward, reasoning_gym_reward
-from verl_hpc.rewards.user_code import load_function
+from verl_hpc.rewards.user_code import load_function, loading
 
 RewardFunction = Callable[..., float | Mapping[str, Any]]
 """Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`.
@@ -80,13 +81,13 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
 
 
 def _signature(function: RewardFunction, config: RewardConfig) -> inspect.Signature:
-    try:
+    failure = f"reward.function = {config.function}: its arguments cannot be read"
+    with loading(failure, config.import_timeout_s), suppress(ValueError):
         return inspect.signature(function)
-    except ValueError:
-        raise RewardError(
-            f"reward.function = {config.function}: nothing says what it takes; write a Python "
-            f"function of {', '.join(KEYWORDS)}, or of (response, ground_truth)"
-        ) from None
+    raise RewardError(
+        f"reward.function = {config.function}: nothing says what it takes; write a Python "
+        f"function of {', '.join(KEYWORDS)}, or of (response, ground_truth)"
+    )
 
 
 def _two_arguments(

@@ -10,7 +10,7 @@ from typing import Any
 
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.guard import describe, guarded, shortened
+from verl_hpc.rewards.guard import describe, guarded, message
 from verl_hpc.rewards.registry import RewardFunction
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
@@ -65,9 +65,9 @@ def _score(function: RewardFunction, request: Request, config: RewardConfig) -> 
                 ground_truth=request.ground_truth,
                 extra_info=request.extra,
             )
-        return _read(result)
+            return _read(result)
     except RewardError as error:
-        raise RewardError(f"{_call(request, config)}: {shortened(str(error))}") from error
+        raise RewardError(f"{_call(request, config)}: {message(error)}") from error
     except TimeLimitExceeded as error:
         return _failed(f"ran longer than timeout_s = {config.timeout_s:g}", error, request, config)
     except KeyboardInterrupt:

@@ -6,7 +6,8 @@ import hashlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +35,8 @@ def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., 
             f"reward.function = {reference}: no file {path}; give path/to/file.py:function"
         )
     module = _import(path.resolve(), timeout_s)
-    function = getattr(module, name, None)
+    with loading(f"reward.function = {reference}: its {name!r} cannot be read", timeout_s):
+        function = getattr(module, name, None)
     if function is None:
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         raise RewardError(
@@ -60,13 +62,31 @@ def _import(path: Path, timeout_s: float) -> ModuleType:
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module
     try:
-        with guarded(timeout_s):
+        with loading(f"{path} cannot be imported", timeout_s):
             spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException:
         del sys.modules[name]
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        raise
+    return module
+
+
+@contextmanager
+def loading(failure: str, timeout_s: float) -> Iterator[None]:
+    """Run code of the user before there is anything to score.
+
+    Args:
+        failure: what its end with an exception means.
+        timeout_s: longest that it may take.
+
+    Raises:
+        RewardError: it raises, leaves, or takes longer.
+    """
+    try:
+        with guarded(timeout_s):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         late = f"it takes longer than reward.import_timeout_s = {timeout_s:g}"
         why = late if isinstance(error, TimeLimitExceeded) else describe(error)
-        raise RewardError(f"{path} cannot be imported: {why}") from error
-    return module
+        raise RewardError(f"{failure}: {why}") from error

@@ -156,3 +156,25 @@ def test_a_function_of_the_user_takes_its_options(tmp_path):
         "    return options['scale'] * len(solution_str)\n"
     )
     assert math.isclose(call(find(f"{path}:score", scale=0.5), "four", None), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("while True: pass", r"longer than reward\.import_timeout_s = 0\.2"),
+        ("1 / 0", r"its arguments cannot be read: ZeroDivisionError"),
+        ("return 3", r"its arguments cannot be read: TypeError"),
+    ],
+)
+def test_a_signature_that_cannot_be_read(tmp_path, no_alarm, body, message):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Judge:\n"
+        "    def __call__(self, response, ground_truth): return 1.0\n"
+        "    @property\n"
+        f"    def __signature__(self):\n        {body}\n"
+        "score = Judge()\n"
+    )
+    config = RewardConfig(function=f"{path}:score", import_timeout_s=0.2)
+    with pytest.raises(RewardError, match=message):
+        get_reward_function(config)

@@ -16,8 +16,10 @@ import torch
 
 from verl_hpc.config.data import RewardConfig
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards import guard
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.scoring import Request, Score, score_responses
+from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
 def request(response="out", index=0, **fields) -> Request:
@@ -177,6 +179,49 @@ def test_an_exception_that_cannot_be_printed():
 
     with pytest.raises(RewardError, match=r"UnreadableError: its text cannot be read \(KeyError\)"):
         scores(fail, request())
+
+
+@pytest.mark.parametrize("error", [SystemExit, TimeLimitExceeded])
+def test_an_exception_whose_text_leaves(error):
+    class LeavingError(Exception):
+        def __str__(self):
+            raise error
+
+    def fail(**_):
+        raise LeavingError
+
+    (score,) = scores(fail, request(), on_error="zero")
+    assert score.error == f"LeavingError: its text cannot be read ({error.__name__})"
+
+
+@pytest.mark.parametrize("kind", [Exception, SystemExit, RewardError])
+def test_an_exception_whose_text_has_no_end(kind, monkeypatch, no_alarm):
+    monkeypatch.setattr(guard, "_TEXT_TIMEOUT_S", 0.1)
+
+    class Endless(kind):
+        def __str__(self):
+            time.sleep(5)
+
+        code = property(__str__)
+
+    def fail(**_):
+        raise Endless
+
+    start = time.monotonic()
+    with pytest.raises(RewardError, match=r"its text cannot be read \(TimeLimitExceeded\)"):
+        scores(fail, request())
+    assert time.monotonic() - start < 4
+
+
+def test_a_score_that_takes_too_long_to_read(no_alarm):
+    class Endless(float):
+        def __float__(self):
+            time.sleep(5)
+
+    with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
+        scores(returning(Endless(1.0)), request(), timeout_s=0.1)
+    with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
+        scores(returning({"score": 1.0, "other": Endless(1.0)}), request(), timeout_s=0.1)
 
 
 def in_a_process(body, **environment):

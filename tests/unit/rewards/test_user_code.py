@@ -85,3 +85,17 @@ def test_an_import_without_an_end_is_ended(tmp_path, no_alarm):
         load_function(f"{path}:score", 0.2)
     with pytest.raises(RewardError, match=r"longer than reward\.import_timeout_s = 0\.2"):
         load_function(f"{path}:score", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("while True: pass", r"longer than reward\.import_timeout_s = 0\.2"),
+        ("raise KeyError(name)", r"its 'score' cannot be read: KeyError"),
+        ("import sys; sys.exit(0)", r"its 'score' cannot be read: it calls sys\.exit\(0\)"),
+    ],
+)
+def test_names_that_a_module_makes_up_are_under_the_limit(tmp_path, no_alarm, body, message):
+    path = written(tmp_path, f"def __getattr__(name):\n    {body}\n")
+    with pytest.raises(RewardError, match=message):
+        load_function(f"{path}:score", 0.2)

@@ -26,15 +26,19 @@ def point_latest(step: Path) -> None:
     fresh.replace(link)
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, keep: int, last: int) -> list[Path]:
     """Delete all but the newest `keep` complete steps, and what crashes left; returns what went.
+
+    Steps after `last`, the one that was just saved, are left and not counted: the run went back
+    before them because they cannot be read.
 
     The manifest goes first, so that a deletion cut short leaves no half step that looks whole.
 
     Raises:
         OSError: a step cannot be deleted.
     """
-    gone = complete_steps(root)[keep:]
+    reached = [step for step in complete_steps(root) if (schema.step_number(step) or 0) <= last]
+    gone = reached[keep:]
     for step in gone:
         (step / schema.MANIFEST).unlink()
     remove_torn(root)

@@ -94,7 +94,7 @@ def save(workers: Workers, progress: Progress) -> Path:
     )
     if workers.rank == 0:
         try:
-            prune(root, workers.config.checkpoint.keep)
+            prune(root, workers.config.checkpoint.keep, progress.step)
         except OSError as error:
             _logger.warning("old steps below %s stay: %s", root, error)
     return path

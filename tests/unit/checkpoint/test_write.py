@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import write
-from verl_hpc.checkpoint.store import complete_steps, remove_torn
+from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
 from verl_hpc.checkpoint.write import StepContents, save_step
 from verl_hpc.errors import CheckpointError, ConfigError
 
@@ -73,3 +73,10 @@ def test_the_advice_is_about_what_went_wrong(tmp_path, monkeypatch, code, advice
     with pytest.raises(CheckpointError, match=f"{os.strerror(code)}.*{advice}"):
         save(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_beyond_the_last_is_none_of_those_that_are_kept(tmp_path):
+    """Resume has found it damaged, or the run would not be before it."""
+    names = [save(tmp_path, number).name for number in (1, 2, 3, 9)]
+    prune(tmp_path, keep=2, last=3)
+    assert [path.name for path in complete_steps(tmp_path)] == names[:0:-1]

@@ -79,13 +79,14 @@ class RunConfig(Section):
         }
         for name in ("train", "evaluation"):
             options[f"data.{name}.options"] = getattr(getattr(self.data, name), "options", {})
-        for section, values in options.items():
-            for name in secrets_in(values, section):
-                raise ValueError(
-                    f"{name} looks like a secret, and a run's settings are written to its "
-                    "directory; export it as a variable, name that in the site profile's "
-                    "pass_environment, and read it from the environment"
-                )
+        found = [n for section, values in options.items() for n in secrets_in(values, section)]
+        found += secrets_in(self.model_dump(), free=False)
+        if found:
+            raise ValueError(
+                f"{found[0]} looks like a secret, and a run's settings are written to its "
+                "directory; export it as a variable, name that in the site profile's "
+                "pass_environment, and read it from the environment"
+            )
         return self
 
     @model_validator(mode="after")

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _SECRET = re.compile(
-    r"TOKEN(_|$)|(^|_|API|ACCESS|PRIVATE)KEY(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
-    r"|(^|_)(PASS|PAT|JWT|AUTH|BEARER|COOKIE)$|_PWD$|AUTHORIZATION",
+    r"TOKEN(_|$)|(ACCESS|API|AUTH|HF|HUB|GITHUB|GITLAB|REFRESH|WANDB)_?TOKENS(_|$)"
+    r"|(^|_)KEY(_|$)|(ACCESS|API|PRIVATE|SSH)_?KEYS?(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
+    r"|(^|_)(PASS|PAT|JWT|AUTH|BEARER|COOKIE)$|(^|_)PAT_GIT|_PWD$|AUTHORIZATION|AUTH_HEADERS?$",
     re.I,
 )
-_CREDENTIALS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
+_CREDENTIALS = re.compile(
+    r"[A-Za-z0-9]://([^/\s:@]*:[^/\s@]+|(gh[opsu]_|github_pat_|glpat-|hf_)[^/\s:@]+|[^/\s:@]{30,})@"
+)
+"""A password after a name, or a token in the place of the name."""
 _ASSIGNED = re.compile(r"""([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
 """To a variable of a shell, a value that is written out."""
 _ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
@@ -23,7 +27,8 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_secret(value: str) -> bool:
-    """True for an address with a password in it, such as mongodb://user:password@host/."""
+    """True for an address with a password or a token in it, such as mongodb://user:password@host/
+    or https://ghp_...@host/."""
     return _CREDENTIALS.search(value) is not None
 
 
@@ -32,17 +37,22 @@ def assigns_secret(line: str) -> bool:
     return any(looks_secret(name) for name in _ASSIGNED.findall(line))
 
 
-def secrets_in(values: Any, name: str) -> Iterator[str]:
-    """Dotted names below `name`, at any depth, that look secret or whose value holds one."""
+def secrets_in(values: Any, name: str = "", free: bool = True) -> Iterator[str]:
+    """Dotted names below `name`, at any depth, that look secret or whose value holds one.
+
+    Args:
+        free: the names are the user's own; those of settings, such as prompt_key, tell nothing.
+    """
     if isinstance(values, Mapping):
         for key, value in values.items():
-            below = f"{name}.{key}"
-            if looks_secret(str(key)) and not isinstance(value, bool | None) and value != "":
+            below = f"{name}.{key}".removeprefix(".")
+            named = free and looks_secret(str(key))
+            if named and not isinstance(value, bool | None) and value != "":
                 yield below
             else:
-                yield from secrets_in(value, below)
+                yield from secrets_in(value, below, free)
     elif isinstance(values, list | tuple):
         for value in values:
-            yield from secrets_in(value, name)
+            yield from secrets_in(value, name, free)
     elif isinstance(values, str) and holds_secret(values):
         yield name

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.secret import assigns_secret, looks_secret
+from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
 from verl_hpc.errors import ConfigError
 
 
@@ -11,6 +11,7 @@ from verl_hpc.errors import ConfigError
     "name",
     ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_APIKEY", "TOKEN",
      "hf_token", "GITHUB_TOKEN_FILE", "SOME_CREDENTIALS", "KEY", "GITHUB_PAT", "DB_PASS",
+     "HF_TOKENS", "WANDB_API_KEYS", "SSHKEY", "ssh_keys", "PAT_GITHUB", "AUTH_HEADER",
      "PASSPHRASE", "AUTHORIZATION", "SLURM_JWT", "apiKey", "private-key", "DB_PWD", "http.auth"],
 )  # fmt: skip
 def test_secrets(name):
@@ -21,7 +22,8 @@ def test_secrets(name):
     "name",
     ["TOKENIZERS_PARALLELISM", "NCCL_NET", "UCX_IB_PKEY", "MONKEYPATCH", "max_prompt_tokens",
      "PYTHONHASHSEED", "KEYBOARD", "PATH", "PWD", "pass_rate", "SSH_AUTH_SOCK", "author",
-     "keyword", "max_tokens", "compass"],
+     "keyword", "max_tokens", "compass", "MAX_TOKENS", "stop_tokens", "keys", "sort_keys",
+     "NCCL_PAT_ENABLE", "pattern", "authors", "header"],
 )  # fmt: skip
 def test_not_secrets(name):
     assert not looks_secret(name)
@@ -56,6 +58,8 @@ GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 4}
         ("reward.options.a.token", {"a": {"token": "hunter2"}}),
         ("reward.options.a.b.DB_PASS", {"a": [1, {"b": {"DB_PASS": "hunter2"}}]}),
         ("reward.options.MONGO_URI", {"MONGO_URI": "mongodb://me:hunter2@db.example/x"}),
+        ("reward.options.repo", {"repo": "https://ghp_hunter2@github.com/me/x"}),
+        ("reward.options.repo", {"repo": f"https://{'hunter2' * 6}@git.example/me/x"}),
         ("reward.options.urls", {"urls": ["https://a.example", "https://me:hunter2@b.example"]}),
     ],
 )
@@ -69,6 +73,36 @@ def test_a_secret_in_a_run_is_refused_and_not_repeated(name, options):
             parse(data={"train": GYM, section: GYM | {"options": options}})
 
 
+URL = "https://me:hunter2@host/x"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("model.path", {"model__path": URL}),
+        ("data.train.paths", {"data__train__paths": [URL]}),
+        ("data.train.template", {"data__train": GYM | {"template": f"{{question}} {URL}"}}),
+        ("rollout.stop", {"rollout__stop": [f"end {URL}"]}),
+        ("reward.function", {"reward__function": f"{URL}:f"}),
+    ],
+)
+def test_an_address_with_a_password_is_refused_in_every_text(name, settings):
+    with pytest.raises(ConfigError, match=f"{name} looks like a secret") as caught:
+        parse(**settings)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_long_text_is_looked_through_at_once():
+    assert not holds_secret("a" * 1_000_000 + "://")
+    assert not holds_secret("://a" * 100_000)
+
+
 def test_what_is_no_secret_may_stand_in_a_run():
-    options = {"url": "https://a.example:8000/x@y", "use_auth": True, "token": None, "scale": 2}
+    options = {
+        "url": "https://a.example:8000/x@y",
+        "git": "ssh://git@a.example/x",
+        "use_auth": True,
+        "token": None,
+        "scale": 2,
+    }
     assert parse(reward__options=options).reward.options == options

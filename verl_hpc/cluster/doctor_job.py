@@ -18,6 +18,7 @@ from verl_hpc.cluster.script import render_script
 from verl_hpc.cluster.slurm_tools import Runner, my_jobs, run_tool
 from verl_hpc.cluster.submission import submit
 from verl_hpc.cluster.verdict import Verdict, failing_nodes, from_data
+from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ClusterError, ConfigError
 
 NAME = "doctor"
@@ -107,7 +108,7 @@ def read_result(path: Path) -> list[Verdict]:
         ConfigError: there is no such file, or it is none of ours.
     """
     try:
-        return from_data(json.loads(path.read_text(encoding="utf-8"))["verdicts"])
+        return from_data(json.loads(read_regular(path))["verdicts"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: no result of the doctor ({error})") from None
 

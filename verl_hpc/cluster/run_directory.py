@@ -70,12 +70,23 @@ def write_job(request: Request, script: str, report: str) -> Path:
 
 
 def read_jobs(job: Path) -> list[dict[str, Any]]:
-    """Jobs submitted for a run so far, oldest first; `job` is its directory job/."""
+    """Jobs submitted for a run so far, oldest first; `job` is its directory job/.
+
+    Raises:
+        ConfigError: the list of them cannot be read, or ends in the middle of a line.
+    """
+    path = job / JOBS
     try:
-        text = read_regular(job / JOBS)
+        jobs = [json.loads(line) for line in read_regular(path).splitlines()]
+        if not all(isinstance(facts, dict) for facts in jobs):
+            raise ValueError("a line is no object")
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text.splitlines()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as a list of jobs ({error}); move it away and try again"
+        ) from None
+    return jobs
 
 
 def record_job(job: Path, facts: Mapping[str, Any]) -> None:

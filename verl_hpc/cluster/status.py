@@ -15,6 +15,7 @@ from verl_hpc.cluster.heartbeat import FAILED, Beat, read_heartbeat
 from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.status_queue import ACTIVE, WAITING, Answer, QueuedJob
 from verl_hpc.config.regular_file import read_regular
+from verl_hpc.errors import ConfigError
 
 SAVING = "save_checkpoint"
 """The operator that writes a checkpoint."""
@@ -128,7 +129,7 @@ def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sigh
         patience = max(SHORTEST_PATIENCE_S, 3 * longest_operator_s)
     try:
         jobs = tuple(read_jobs(run / "job"))
-    except (OSError, ValueError):  # in the middle of a line
+    except ConfigError:  # in the middle of a line
         jobs = ()
     beat = read_heartbeat(run)
     recorded, recorded_at = (None, 0.0) if beat is not None else _recorded(run)

@@ -50,6 +50,7 @@ class PostMortem:
         """
         try:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file.unlink(missing_ok=True)  # a pipe of this name would wait for a reader
             self._file.touch(0o600)
             self._file.write_text(describe(error, stage), encoding="utf-8", errors="replace")
         except OSError:

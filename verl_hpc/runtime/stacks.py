@@ -19,6 +19,8 @@ def write_stacks_on_signal(run_directory: Path, rank: int) -> None:
     """
     (run_directory / DIRECTORY).mkdir(mode=0o700, exist_ok=True)
     # Open for as long as the process lives: a rank that hangs may not be able to open a file.
-    file = stack_file(run_directory, rank).open("w", encoding="utf-8")
+    path = stack_file(run_directory, rank)
+    path.unlink(missing_ok=True)  # a pipe of this name would wait for a reader
+    file = path.open("w", encoding="utf-8")
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
     faulthandler.enable(file=file, all_threads=True)

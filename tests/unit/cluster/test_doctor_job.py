@@ -1,11 +1,13 @@
 """The doctor's job: its script, and waiting for what its ranks say."""
 
 import json
+import os
 
 import pytest
 
 from tests.unit.cluster.requests import profile, request
 from tests.unit.cluster.shellcheck import shellcheck
+from tests.unit.waiting import within
 from verl_hpc.cluster.doctor_job import (
     is_inside_step,
     keep_out,
@@ -150,9 +152,10 @@ def test_no_result(tmp_path):
     with pytest.raises(ConfigError, match="no result there"):
         newest_result(tmp_path)
     (tmp_path / "x.json").write_text("{}")
-    for name in ("x.json", "none.json"):
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in ("x.json", "none.json", "pipe.json"):
         with pytest.raises(ConfigError, match="no result of the doctor"):
-            read_result(tmp_path / name)
+            within(5, read_result, tmp_path / name)
 
 
 def test_failing_nodes_are_kept_out(tmp_path):

@@ -1,6 +1,7 @@
 """What a submission leaves behind."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import yaml
 
 import verl_hpc
 from tests.unit.cluster.requests import ROOT, profile, request
+from tests.unit.waiting import within
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.run_directory import read_jobs, record_job, source_state, write_job
 from verl_hpc.cluster.variables import rank_environment
@@ -100,6 +102,19 @@ def test_jobs_are_remembered(tmp_path):
     record_job(tmp_path, {"job_id": "1"})
     record_job(tmp_path, {"job_id": "2"})
     assert [facts["job_id"] for facts in read_jobs(tmp_path)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "{", "[1]"])
+def test_a_list_of_jobs_that_cannot_be_read(tmp_path, kind):
+    path = tmp_path / "submitted.jsonl"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.write_text(kind)
+    with pytest.raises(ConfigError, match=r"submitted\.jsonl: cannot be read as a list of jobs"):
+        within(5, read_jobs, tmp_path)
 
 
 def test_no_value_of_a_passed_variable_is_written(tmp_path, monkeypatch):

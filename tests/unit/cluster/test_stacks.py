@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.unit.waiting import within
 from verl_hpc.cluster import stacks_gather
 from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
 from verl_hpc.cluster.stacks import (
@@ -22,6 +23,7 @@ from verl_hpc.cluster.stacks import (
     from_py_spy,
     group,
     load_stacks,
+    stack_file,
 )
 from verl_hpc.cluster.stacks_gather import gather_stacks, step_words
 from verl_hpc.cluster.stacks_take import main, process_state, py_spy, take_here
@@ -138,6 +140,13 @@ def test_a_process_is_looked_at_more_than_once(victim, tmp_path, how):
         names = [frame.function for frame in found.main]
         assert names == ["inner", "<module>"]
     assert wait_for(lambda: process_state(rank.pid) == "S", 60)
+
+
+def test_a_rank_waits_for_nobody_to_read_its_file(victim, tmp_path):
+    stack_file(tmp_path, 3).parent.mkdir()
+    os.mkfifo(stack_file(tmp_path, 3))
+    within(20, victim)
+    assert stack_file(tmp_path, 3).is_file()
 
 
 def test_a_rank_that_has_not_come_so_far_lives_on(victim, tmp_path):

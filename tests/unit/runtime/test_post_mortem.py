@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.unit.waiting import within
 from verl_hpc.errors import RewardError
 from verl_hpc.runtime.post_mortem import REDACTED, PostMortem, describe
 
@@ -70,6 +71,15 @@ def test_a_secret_in_a_message_is_left_out(monkeypatch):
     assert describe(OSError("403 for from-the-environment"), "x") == (
         f"failed in x\n\nOSError: 403 for {REDACTED}\n"
     )
+
+
+def test_nobody_is_waited_for_to_read_the_report(tmp_path):
+    report = PostMortem(tmp_path, 3, 8)
+    file = report.write(failure(), "reward")
+    file.unlink()
+    os.mkfifo(file)
+    assert within(5, report.write, failure(), "reward") == file
+    assert file.read_text().startswith("failed in reward")
 
 
 def test_the_file_is_its_owners(tmp_path):

@@ -16,7 +16,7 @@ _CREDENTIALS = re.compile(
     r"[A-Za-z0-9]://([^/\s:@]*:[^/\s@]+|(gh[opsu]_|github_pat_|glpat-|hf_)[^/\s:@]+|[^/\s:@]{30,})@"
 )
 """A password after a name, or a token in the place of the name."""
-_ASSIGNED = re.compile(r"""([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
+_ASSIGNED = re.compile(r"""(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")
 """To a variable of a shell, a value that is written out."""
 _ENDS_OF_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 

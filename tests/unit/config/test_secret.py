@@ -95,6 +95,7 @@ def test_an_address_with_a_password_is_refused_in_every_text(name, settings):
 def test_a_long_text_is_looked_through_at_once():
     assert not holds_secret("a" * 1_000_000 + "://")
     assert not holds_secret("://a" * 100_000)
+    assert not assigns_secret("a" * 1_000_000)
 
 
 def test_what_is_no_secret_may_stand_in_a_run():

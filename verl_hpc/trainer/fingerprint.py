@@ -102,8 +102,9 @@ def _of_tokenizer(directory: Path) -> str:
 def _of_reward(config: RewardConfig) -> dict[str, str]:
     name = config.function
     if name not in REWARD_FUNCTIONS:
-        file = Path(name.rpartition(":")[0])
-        name = f"{name} (the file's hash is {of_file(file).hex()[:8]})"
+        path, _, function = name.rpartition(":")
+        # Not where it lies: a copy of the file is no change.
+        name = f"{Path(path).name}:{function} (the file's hash is {of_file(Path(path)).hex()[:8]})"
     options = json.dumps(config.options, sort_keys=True, default=str)
     return dict(zip(REWARD, (name, options), strict=True))
 

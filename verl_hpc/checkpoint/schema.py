@@ -25,7 +25,7 @@ import torch
 
 from verl_hpc.layout.shard_map import ITEM_BYTES
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """1 had no checksums but those of HDF5's chunks."""
 
 MANIFEST = "manifest.json"

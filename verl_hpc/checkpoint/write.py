@@ -225,6 +225,10 @@ def _write_small(directory: Path, contents: StepContents) -> None:
     hf = directory / schema.HF
     hf.mkdir()
     for name, path in contents.hf_files.items():
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path} is gone, of which every step has a copy; put the model's directory back"
+            )
         shutil.copyfile(path, hf / name)
         _sync(hf / name)
     _sync(hf)

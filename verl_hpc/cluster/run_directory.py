@@ -78,8 +78,8 @@ def read_jobs(job: Path) -> list[dict[str, Any]]:
     path = job / JOBS
     try:
         jobs = [json.loads(line) for line in read_regular(path).splitlines()]
-        if not all(isinstance(facts, dict) for facts in jobs):
-            raise ValueError("a line is no object")
+        if not all(isinstance(facts, dict) and "job_id" in facts for facts in jobs):
+            raise ValueError("a line names no job")
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

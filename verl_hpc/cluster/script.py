@@ -13,7 +13,7 @@ from verl_hpc.cluster.shell import expandable
 from verl_hpc.errors import ConfigError
 
 _WIDTH = 96
-_NOT_LITERAL = set("\"'\\")
+_NOT_LITERAL = set('"\\')
 _SAY = 'say() { echo "$(date +%FT%T) $*"; }'
 """As lines of ranks have the time."""
 
@@ -80,7 +80,7 @@ def _directive(setting: Setting) -> str:
             f"--{setting.text} [{setting.origin}]: {' '.join(found)} cannot stand in an #SBATCH "
             "line, where sbatch reads quotes and backslashes as a shell does; write it without"
         )
-    quoted = setting.value is not None and re.search("[ #]", setting.value)
+    quoted = setting.value is not None and re.search("[ #']", setting.value)
     return f'{setting.name}="{setting.value}"' if quoted else setting.text
 
 

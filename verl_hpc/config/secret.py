@@ -13,7 +13,7 @@ _SECRET = re.compile(
     re.I,
 )
 _CREDENTIALS = re.compile(
-    r"[A-Za-z0-9]://([^/\s:@]*:[^/\s@]+|(gh[opsu]_|github_pat_|glpat-|hf_)[^/\s:@]+|[^/\s:@]{30,})@"
+    r"[A-Za-z0-9]://([^/\s:@]*:[^/\s@]+|(gh[opsu]_|github_pat_|glpat-|hf_)[^/\s:@]+|[A-Za-z0-9_]{30,})@"
 )
 """A password after a name, or a token in the place of the name."""
 _ASSIGNED = re.compile(r"""(?<![A-Za-z0-9_])([A-Za-z_][A-Za-z0-9_]*)=["']?[^\s"'$`;]""")

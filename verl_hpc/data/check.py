@@ -145,11 +145,15 @@ class WithCheck:
 
     Args:
         check: raises DataError for a row that cannot be used.
+        most: of the first rows; None of all.
     """
 
-    def __init__(self, source: Source, check: Callable[[Problem], None]) -> None:
+    def __init__(
+        self, source: Source, check: Callable[[Problem], None], most: int | None = None
+    ) -> None:
         self._source = source
         self._check = check
+        self._most = most
 
     def __len__(self) -> int:
         return len(self._source)
@@ -159,9 +163,9 @@ class WithCheck:
 
     def scan(self) -> Iterator[Problem | DataError]:
         """As `Source`."""
-        for item in self._source.scan():
+        for row, item in enumerate(self._source.scan()):
             try:
-                if isinstance(item, Problem):
+                if isinstance(item, Problem) and (self._most is None or row < self._most):
                     self._check(item)
                 yield item
             except DataError as error:

@@ -94,7 +94,7 @@ class FilesSource:
         return Problem(
             index=index,
             prompt=_prompt(_value(row, config.prompt_key)),
-            data_source=_data_source(row),
+            data_source=row.get("data_source") or "",
             ground_truth=_ground_truth(row),
             extra=_mapping(row, "extra_info"),
             answer=_answer(row, config.answer_key, self._needs_answer),
@@ -133,13 +133,6 @@ def _value(row: Mapping[str, Any], key: str) -> Any:
             )
         value = value[name]
     return value
-
-
-def _data_source(row: Mapping[str, Any]) -> str:
-    value = row.get("data_source")
-    if value is not None and not isinstance(value, str):
-        raise DataError(f"data_source is {_kind(value)}; expected text")
-    return value or ""
 
 
 def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:

@@ -8,29 +8,32 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
+from verl_hpc.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MOST_ENCODED = 20_000
-"""Prompts of 4 kB: half a minute of one core."""
+MOST_BYTES = 80_000_000
+"""That are encoded: half a minute of one core."""
+_COUNTED = frozenset({"role", "content"})
 
 _logger = logging.getLogger(__name__)
 
 
 class LengthCheck:
-    """Counts tokens where there could be too many, of the first `MOST_ENCODED` such prompts.
+    """Counts tokens where there could be too many, in the first `MOST_BYTES` of such prompts.
 
     A tokenizer of bytes makes no more tokens of a text than it has bytes, so most prompts are too
-    short to need counting. What the chat template adds depends on the roles alone.
+    short to need counting. What the chat template adds to a text depends on the roles alone, where
+    messages say nothing but role and content.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: Chat, max_tokens: int) -> None:
         self._tokenizer = tokenizer
         self._chat = chat
         self._max_tokens = max_tokens
-        self._num_encoded = 0
-        self._added: dict[tuple[str, ...], int] = {}
+        self._bytes_left = MOST_BYTES
+        self._added: dict[tuple[str, ...], int | None] = {}
 
     def check(self, problem: Problem) -> None:
         """Look at one prompt.
@@ -41,25 +44,32 @@ class LengthCheck:
         prompt = problem.prompt
         texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]
         num_bytes = sum(len(text.encode()) for text in texts)
-        if self._most_added(problem) + num_bytes <= self._max_tokens:
+        added = self._most_added(problem)
+        if added is not None and added + num_bytes <= self._max_tokens:
             return
-        if self._num_encoded < MOST_ENCODED:
-            self._num_encoded += 1
+        if self._bytes_left > 0:
+            self._bytes_left -= num_bytes
             ids = encode_prompt(problem, self._tokenizer, self._chat)
             fit_prompt(ids, self._max_tokens, "error", problem.where)
-            if self._num_encoded == MOST_ENCODED:
+            if self._bytes_left <= 0:
                 _logger.warning(
-                    "the tokens of %s long prompts were counted; others are when they are drawn",
-                    f"{MOST_ENCODED:,}",
+                    "the tokens of %s MB of long prompts were counted; others are when they are "
+                    "drawn",
+                    f"{MOST_BYTES / 1e6:g}",
                 )
 
-    def _most_added(self, problem: Problem) -> int:
-        """Tokens beside those of the texts."""
+    def _most_added(self, problem: Problem) -> int | None:
+        """Tokens beside those of the texts; None where only the whole prompt tells."""
         prompt = problem.prompt
+        if not isinstance(prompt, str) and any(set(m) - _COUNTED for m in prompt):
+            return None
         roles = () if isinstance(prompt, str) else tuple(m["role"] for m in prompt)
         if roles not in self._added:
             # Of one letter: some templates take no empty message.
             short = [{"role": r, "content": "x"} for r in roles] if roles else "x"
-            ids = encode_prompt(replace(problem, prompt=short), self._tokenizer, self._chat)
-            self._added[roles] = len(ids)
+            try:
+                ids = encode_prompt(replace(problem, prompt=short), self._tokenizer, self._chat)
+                self._added[roles] = len(ids)
+            except DataError:  # the template may need a text of a certain form
+                self._added[roles] = None
         return self._added[roles]

@@ -177,11 +177,16 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         qk_norm=family in ("qwen3", "qwen3_moe"),
         norm_epsilon=fields.rms_norm_eps,
         rope_theta=rope["rope_theta"],
-        rope_scaling=rope if rope.get("rope_type", "default") != "default" else None,
+        rope_scaling=_as_floats(rope) if rope.get("rope_type", "default") != "default" else None,
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
+
+
+def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """8 and 8.0 are the same setting."""
+    return {k: float(v) if type(v) is int else v for k, v in settings.items()}
 
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:

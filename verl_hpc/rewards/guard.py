@@ -52,7 +52,7 @@ def _directory_kept() -> Iterator[None]:
 
 @contextmanager
 def _torch_kept() -> Iterator[None]:
-    """Go back to torch's modes: without gradients no step would change anything."""
+    """Go back to gradients, without which no step would change anything, and to the dtype."""
     # Scoring needs no torch; in a rank it is there.
     torch = sys.modules.get("torch")
     if torch is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -113,10 +113,15 @@ def _two_arguments(
     if {first, second} <= set(KEYWORDS):
         return first, second
     response, truth = "solution_str", "ground_truth"
-    fits = (first == response or first not in (*KEYWORDS, *_NO_RESPONSE)) and (
-        second == truth or second not in (*KEYWORDS, *_NO_TRUTH)
+    fits = (first == response or not _says(first, _NO_RESPONSE)) and (
+        second == truth or not _says(second, _NO_TRUTH)
     )
     return (response, truth) if fits else None
+
+
+def _says(name: str, words: Sequence[str]) -> bool:
+    """Whether one of the words, or its plural, is in the name; or the name is one of verl's."""
+    return name in KEYWORDS or any(part.removesuffix("s") in words for part in name.split("_"))
 
 
 def _find(config: RewardConfig) -> RewardFunction:

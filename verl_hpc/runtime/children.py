@@ -6,33 +6,39 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
 _NOTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""What a rank notes, and acts on at the end of its step."""
 _LOOK_EVERY_S = 0.02
 
 
 def fork_without_handlers() -> None:
-    """From now on signals do to forked processes what they do to any process; once a process.
+    """From now on forked processes have no handlers of the rank's signals; once a process.
 
-    A rank only notes them: a pool that terminates its workers would wait for ever.
+    SIGTERM ends them, or a pool that terminates its workers would wait for ever. Slurm's warnings
+    do nothing to them: some sites send them to all processes, and the rank needs its workers until
+    the end of its step.
     """
+    masks = threading.local()
 
     def block() -> None:
         # One that comes before the child is ready would be noted, too.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _NOTED)
 
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _NOTED)
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
 
     def forget_handlers() -> None:
         for number in _NOTED:
-            signal.signal(number, signal.SIG_DFL)
-        unblock()
+            ends = number == signal.SIGTERM
+            signal.signal(number, signal.SIG_DFL if ends else signal.SIG_IGN)
+        restore()
 
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=forget_handlers)
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=forget_handlers)
 
 
 def adopt_orphans() -> None:
@@ -49,24 +55,30 @@ def wait_for(child: int) -> int:
 
 
 def end_children(grace_s: float) -> list[str]:
-    """Wait for all children; kill those that are left after `grace_s`, and then their children.
+    """Wait for all children; end those that are left after `grace_s`, and then their children:
+    with SIGTERM, and as long after that with SIGKILL.
 
     A launcher waits for all processes that hold the rank's output.
 
     Returns:
-        Names and numbers of those that were killed.
+        Names and numbers of those that were ended.
     """
-    killed: dict[int, str] = {}
+    asked: dict[int, str] = {}
+    killed: set[int] = set()
     while not _all_end_within(grace_s):
-        found = [child for child in _children() if child not in killed]
-        if not found:
+        left = [child for child in _children() if child not in killed]
+        if not left:
             break
-        for child in found:
+        for child in left:
             with contextlib.suppress(OSError):
+                if child in asked:
+                    killed.add(child)
+                    os.kill(child, signal.SIGKILL)
+                    continue
                 name = Path(f"/proc/{child}/comm").read_text(errors="replace").strip()
-                killed[child] = f"{name} ({child})"
-                os.kill(child, signal.SIGKILL)
-    return list(killed.values())
+                asked[child] = f"{name} ({child})"
+                os.kill(child, signal.SIGTERM)
+    return list(asked.values())
 
 
 def _children() -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from verl_hpc.checkpoint.weights import Weights, hf_files
+from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.data import REWARD_FUNCTIONS, RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
@@ -93,9 +93,9 @@ def _of_architecture(arch: Architecture) -> dict[str, str]:
 
 def _of_tokenizer(directory: Path) -> str:
     digest = hashlib.sha256()
-    for name, path in hf_files(directory).items():
-        if any(fnmatchcase(name, pattern) for pattern in _TOKENIZER_FILES):
-            digest.update(name.encode() + b"\0" + of_file(path))
+    for path in sorted({p for pattern in _TOKENIZER_FILES for p in directory.glob(pattern)}):
+        if path.is_file():
+            digest.update(os.fsencode(path.name) + b"\0" + of_file(path))
     return digest.hexdigest()
 
 

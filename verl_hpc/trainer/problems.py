@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, WithCheck, WithoutRows, check_data
 from verl_hpc.data.lengths import LengthCheck
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_prompt, fit_prompt
 from verl_hpc.data.sources import Source, open_source
 from verl_hpc.errors import DataError, RewardError
 from verl_hpc.rewards.registry import function_for
@@ -67,29 +66,42 @@ def _check(
     train: Source,
     evaluation: Source | None,
 ) -> Checked:
-    rollout, chat = config.rollout, config.data.chat
-    limit, policy = rollout.max_prompt_tokens, rollout.overlong_prompt
-    lengths = LengthCheck(tokenizer, chat, limit)
+    data = config.data
+    if data.check != "all":
+        return check_data(data, train, evaluation)
+    checked = None
+    if data.overlap == "drop" and evaluation is not None:
+        # Rows that leave training may be of no use to it.
+        checked = check_data(data, train, evaluation)
+        train = WithoutRows(train, checked.dropped)
+    train = WithCheck(train, _usable(config, tokenizer, is_scored=config.recipe != "sft"))
+    if evaluation is not None and config.evaluation.wanted:
+        check = _usable(config, tokenizer, is_scored=True)
+        evaluation = WithCheck(evaluation, check, config.evaluation.max_prompts)
+    found = check_data(data, train, evaluation)
+    return checked or found
 
-    def check_training(problem: Problem) -> None:
-        if config.recipe != "sft":
+
+def _usable(
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, *, is_scored: bool
+) -> Callable[[Problem], None]:
+    """What raises DataError for a row that a step could not use."""
+    rollout = config.rollout
+    lengths = LengthCheck(tokenizer, config.data.chat, rollout.max_prompt_tokens)
+
+    def check(problem: Problem) -> None:
+        if is_scored:
             _check_reward(config, problem)
-        if policy == "error":
+        if rollout.overlong_prompt == "error":
             lengths.check(problem)
 
-    def check_evaluation(problem: Problem) -> None:
-        _check_reward(config, problem)
-        fit_prompt(encode_prompt(problem, tokenizer, chat), limit, policy, problem.where)
-
-    if config.data.check == "all":
-        train = WithCheck(train, check_training)
-        if evaluation is not None and config.evaluation.wanted:
-            evaluation = WithCheck(evaluation, check_evaluation)
-    return check_data(config.data, train, evaluation)
+    return check
 
 
 def _check_reward(config: RunConfig, problem: Problem) -> None:
     if config.reward.function == "auto":
+        if not isinstance(problem.data_source, str):
+            raise DataError(f"{problem.where}: data_source = {problem.data_source!r} is not text")
         try:
             function_for(problem.data_source)
         except RewardError as error:

@@ -148,7 +148,8 @@ def build_workers(
     enter("read model, data and reward")
     weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
     layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
-    files = together(lambda: hf_files(weights.hf_directory))
+    leads = session.world.rank == 0
+    files = together(lambda: hf_files(weights.hf_directory) if leads else {})
     together(lambda: check_model(weights.hf_directory))
     tokenizer = together(
         lambda: load_tokenizer(_tokenizer_path(config, weights), weights.arch.vocab_size)

@@ -180,11 +180,3 @@ def test_a_problem_says_where_it_comes_from(tmp_path):
     other = write_parquet(tmp_path / "b.parquet", [{"prompt": "3?"}])
     source = open_source(files(path, other))
     assert [p.origin for p in source] == [f"{path} line 1", f"{path} line 4", f"{other} row 0"]
-
-
-def test_the_origin_of_a_row_is_a_text(tmp_path):
-    row = verl_row(0) | {"data_source": 5}
-    source = open_source(files(write_jsonl(tmp_path / "a.jsonl", [row])))
-    with pytest.raises(DataError, match=r"a\.jsonl line 1: data_source is int 5; expected text"):
-        source[0]
-    assert "data_source is int 5" in str(next(source.scan()))

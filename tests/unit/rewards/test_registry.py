@@ -125,6 +125,8 @@ def test_a_function_of_two_arguments_takes_its_options(tmp_path):
         "ground_truth, response",
         "reference, response",
         "prompt, response",
+        "prompts, completions",
+        "reference_solution, r",
         "response, prompt",
         "extra_info, answer",
         "reference, solution_str",

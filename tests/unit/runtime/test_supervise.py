@@ -130,6 +130,13 @@ def test_a_process_that_a_rank_leaves_is_ended_and_named(tmp_path):
     assert re.fullmatch(text, err)
 
 
+def test_a_process_that_a_rank_leaves_may_tidy_up_first(tmp_path):
+    body = "subprocess.Popen(['sh', '-c', 'trap \"echo bye; exit\" TERM; sleep 600 & wait'])"
+    code, out, err = run(tmp_path, body)
+    assert (code, out) == (0, "bye\n")
+    assert "are ended: sh (" in err
+
+
 def test_a_process_that_ends_soon_after_its_rank_is_left_in_peace(tmp_path):
     body = "subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])"
     assert run(tmp_path, body) == (0, "late\n", "")
@@ -154,6 +161,10 @@ def test_a_worker_that_a_rank_forks_can_be_terminated(tmp_path):
     body = """Signals().listen()
     worker = get_context("fork").Process(target=time.sleep, args=(30,))
     worker.start()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # some sites warn every process of a job
+        os.kill(worker.pid, number)
+    worker.join(0.3)
+    assert worker.is_alive()
     worker.terminate()
     worker.join()
     print(worker.exitcode)

@@ -13,6 +13,7 @@ from verl_hpc.trainer.problems import open_problems
 
 GOOD = {"prompt": "1?", "data_source": "openai/gsm8k", "answer": "1"}
 LONG = GOOD | {"prompt": "2" * 21}
+AT_START = {"at_start": True}
 
 
 class ByteTokenizer:
@@ -33,9 +34,9 @@ class ByteTokenizer:
 def opened(tmp_path):
     """What `open_problems` says to rows of training and of evaluation."""
 
-    def make(train, evaluation=(), tokenizer=None, **settings):
+    def make(train, evaluation=(), tokenizer=None, evaluate=AT_START, **settings):
         tree = {"name": "r", "recipe": "grpo", "steps": 1, "model": {"path": "m"}, "data": {}}
-        tree |= {"evaluation": {"at_start": True}} if evaluation else {}
+        tree |= {"evaluation": evaluate} if evaluation else {}
         for name, rows in (("train", train), ("evaluation", evaluation)):
             path = tmp_path / f"{name}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -72,10 +73,44 @@ def test_only_long_texts_are_encoded_and_not_too_many_of_them(opened, monkeypatc
     tokenizer = ByteTokenizer()
     opened([GOOD | {"prompt": f"{i}?"} for i in range(50)], tokenizer=tokenizer)
     assert tokenizer.encoded == 1  # what a template adds
-    monkeypatch.setattr(lengths, "MOST_ENCODED", 2)
+    monkeypatch.setattr(lengths, "MOST_BYTES", 40)
     fits = GOOD | {"prompt": "4" * 20}
     assert opened([fits, fits, LONG])
-    assert "the tokens of 2 long prompts were counted; others are when they are" in caplog.text
+    assert "the tokens of 4e-05 MB of long prompts were counted; others are when" in caplog.text
+
+
+def test_of_evaluation_only_what_is_asked_is_looked_at(opened):
+    strange = GOOD | {"prompt": "5?", "data_source": "sums"}
+    one = AT_START | {"max_prompts": 1}
+    assert opened([GOOD | {"prompt": "0?"}], [GOOD, LONG, strange], evaluate=one)
+
+
+def test_rows_that_leave_training_may_be_of_no_use_to_it(opened):
+    strange = LONG | {"data_source": "sums"}
+    made = opened([GOOD, strange], [LONG], data={"overlap": "drop"}, evaluate={})
+    assert len(made.train) == 1
+    with pytest.raises(DataError, match=r"train\.jsonl line 2: data_source = 'sums'"):
+        opened([GOOD, strange], [GOOD | {"prompt": "7?"}], data={"overlap": "drop"})
+
+
+def test_a_template_may_need_more_of_a_message_than_its_text(opened, monkeypatch):
+    def render(self, messages, **_):
+        if len(messages[0].get("id", "")) != 9:
+            raise ValueError("an id has 9 letters")
+        return self.encode(messages[0]["content"] + messages[0]["id"])
+
+    monkeypatch.setattr(ByteTokenizer, "apply_chat_template", render)
+    message = {"role": "tool", "content": "8?", "id": "abcdefghi"}
+    assert opened([GOOD | {"prompt": [message]}])
+    with pytest.raises(DataError, match="the prompt has 21 tokens"):
+        opened([GOOD | {"prompt": [message | {"content": "8" * 12}]}])
+
+
+def test_only_auto_needs_a_text_for_the_origin_of_a_row(opened):
+    number = GOOD | {"data_source": 5}
+    with pytest.raises(DataError, match=r"train\.jsonl line 1: data_source = 5 is not text"):
+        opened([number])
+    assert opened([number], reward={"function": "exact_match"}).train[0].data_source == 5
 
 
 def test_a_row_that_no_reward_function_scores_is_found_at_the_start(opened):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
-from verl_hpc.errors import DataError
+from verl_hpc.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,7 +39,8 @@ class LengthCheck:
         """Look at one prompt.
 
         Raises:
-            DataError, ModelError: it is too long, or cannot be encoded.
+            DataError: it is too long, or cannot be encoded.
+            ModelError: every prompt is too long, or the template has no end.
         """
         prompt = problem.prompt
         texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]
@@ -47,6 +48,11 @@ class LengthCheck:
         added = self._most_added(problem)
         if added is not None and added + num_bytes <= self._max_tokens:
             return
+        if added is not None and added > self._max_tokens:
+            raise ModelError(
+                f"{problem.where}: of a prompt of one letter the tokenizer makes {added:,} tokens, "
+                f"and rollout.max_prompt_tokens = {self._max_tokens}; is its chat template right?"
+            )
         if self._bytes_left > 0:
             self._bytes_left -= num_bytes
             ids = encode_prompt(problem, self._tokenizer, self._chat)

@@ -79,6 +79,16 @@ def test_only_long_texts_are_encoded_and_not_too_many_of_them(opened, monkeypatc
     assert "the tokens of 4e-05 MB of long prompts were counted; others are when" in caplog.text
 
 
+def test_a_template_that_is_too_long_by_itself_is_not_the_rows_fault(opened, monkeypatch):
+    tokenizer = ByteTokenizer()
+    monkeypatch.setattr(
+        ByteTokenizer, "apply_chat_template", lambda *a, **_: tokenizer.encode("9" * 21)
+    )
+    with pytest.raises(ModelError, match="line 1: of a prompt of one letter .* makes 21 tokens"):
+        opened([GOOD] * 1000, tokenizer=tokenizer, data={"chat": "always"})
+    assert tokenizer.encoded == 1
+
+
 def test_of_evaluation_only_what_is_asked_is_looked_at(opened):
     strange = GOOD | {"prompt": "5?", "data_source": "sums"}
     one = AT_START | {"max_prompts": 1}

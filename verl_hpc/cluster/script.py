@@ -78,7 +78,7 @@ def _directive(setting: Setting) -> str:
     if found := sorted(set(setting.text) & _NOT_LITERAL):
         raise ConfigError(
             f"--{setting.text} [{setting.origin}]: {' '.join(found)} cannot stand in an #SBATCH "
-            "line, where sbatch reads quotes and backslashes as a shell does; write it without"
+            "line, where sbatch reads them as a shell does; write it without"
         )
     quoted = setting.value is not None and re.search("[ #']", setting.value)
     return f'{setting.name}="{setting.value}"' if quoted else setting.text

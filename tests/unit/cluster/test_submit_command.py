@@ -71,7 +71,6 @@ def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
         (["site.qos='q \"r'"], "qos"),
         (["site.memory='9\\'"], "mem"),
         (["site.extra_directives=['--comment=a\" --uid=0']"], "comment"),
-        (["site.extra_directives=['--comment=it''s']"], "comment"),
     ],
 )
 @pytest.mark.parametrize("way", ["--dry-run", "--script-only"])
@@ -80,6 +79,11 @@ def test_a_quote_ends_no_option_of_sbatch(files, capsys, words, name, way):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert re.search(rf"--{name}=.* cannot stand in an #SBATCH line", shown.err), shown.err
+
+
+def test_an_apostrophe_stands_between_quotes(files, capsys):
+    assert submit(*files, "site.extra_directives=['--comment=it''s']", "--dry-run") == 0
+    assert '#SBATCH --comment="it\'s"\n' in capsys.readouterr().out
 
 
 def test_options_are_fields_of_the_profile(files, capsys):

@@ -46,6 +46,23 @@ class Client:
         self.events.remove(found[0])
         return found[0].get("body") or {}
 
+    def attach(self, path=None, line=None):
+        """Become the debugger of the process, with a breakpoint at a line of a file if given."""
+        capabilities = self.ask("initialize", adapterID="test", pathFormat="path")
+        assert capabilities["supportsConfigurationDoneRequest"]
+        self.send("attach", justMyCode=False)
+        self.event("initialized")
+        if path is not None:
+            source = {"path": str(path)}
+            body = self.ask("setBreakpoints", source=source, breakpoints=[{"line": line}])
+            assert body["breakpoints"][0]["verified"]
+        self.ask("configurationDone")
+
+    def stop(self):
+        """Wait for the next one: what is said of it, and the frame where the thread stands."""
+        stopped = self.event("stopped")
+        return stopped, self.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
+
     def close(self):
         self.stream.close()
         self.socket.close()

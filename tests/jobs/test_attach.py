@@ -64,31 +64,27 @@ except OSError:
 """
 
 
-def changes(reward):
-    return {
+def start_run(directory, tree, reward):
+    """A job of two ranks in DIRECTORY/run that calls the reward function of a file."""
+    changes = {
         "recipe": "grpo",
         "steps": 2,
         "algorithm": {},
         "critic": {},
-        "rollout": {
-            "engine": "hf",
-            "num_samples": 2,
-            "max_prompt_tokens": 200,
-            "max_response_tokens": 4,
-        },
+        "rollout": tree["rollout"] | {"engine": "hf"},
         "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
         "runtime": {"late_after_s": 4},
         "parallel": {},
     }
+    config = write_config(directory / "config.yaml", tree | changes)
+    return start(2, ["-m", "verl_hpc", "train", "--config", config])
 
 
 def test_attach_stop_look_and_go_on(tree, tmp_path):
     reward = tmp_path / "attach_reward.py"
     reward.write_text(REWARD)
-    config = write_config(tmp_path / "config.yaml", tree | changes(reward))
-    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    job = start_run(tmp_path, tree, reward)
     run = tmp_path / "run"
-
     try:
         assert wait_until(lambda: in_reward(run, [RANK]), job), job.communicate()[0]
         refused = verl_hpc("attach", run, "--rank", 2)
@@ -127,8 +123,7 @@ def test_every_rank_stands_at_a_breakpoint_and_is_attached_to(tree, tmp_path):
     """All ranks call the reward function, so that all wait for a debugger at once."""
     reward = tmp_path / "stops.py"
     reward.write_text(STOPS)
-    config = write_config(tmp_path / "config.yaml", tree | changes(reward))
-    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    job = start_run(tmp_path, tree, reward)
     run = tmp_path / "run"
     try:
         assert wait_until(lambda: in_reward(run, (0, 1)), job), job.communicate()[0]
@@ -137,12 +132,8 @@ def test_every_rank_stands_at_a_breakpoint_and_is_attached_to(tree, tmp_path):
         for done in (one.result() for one in asked):
             assert done.returncode == 0, done.stderr
             client = Client(json.loads(done.stdout)["port"])
-            client.ask("initialize", adapterID="test", pathFormat="path")
-            client.send("attach", justMyCode=False)
-            client.event("initialized")
-            client.ask("configurationDone")
-            stopped = client.event("stopped")
-            frame = client.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
+            client.attach()
+            stopped, frame = client.stop()
             assert frame["name"] == "compute_score"
             client.ask("continue", threadId=stopped["threadId"])
             client.ask("disconnect", terminateDebuggee=False)
@@ -156,17 +147,9 @@ def test_every_rank_stands_at_a_breakpoint_and_is_attached_to(tree, tmp_path):
 def debug(port, reward):
     """Stop the rank in the reward function, look at a variable there, and let it go on."""
     client = Client(port)
-    capabilities = client.ask("initialize", adapterID="test", pathFormat="path")
-    assert capabilities["supportsConfigurationDoneRequest"]
-    client.send("attach", justMyCode=False)
-    client.event("initialized")
-    lines = [{"line": LINE}]
-    body = client.ask("setBreakpoints", source={"path": str(reward)}, breakpoints=lines)
-    assert body["breakpoints"][0]["verified"]
-    client.ask("configurationDone")
-    stopped = client.event("stopped")
+    client.attach(reward, LINE)
+    stopped, frame = client.stop()
     assert stopped["reason"] == "breakpoint"
-    frame = client.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
     assert (frame["name"], frame["line"]) == ("look", LINE)
     value = client.ask("evaluate", expression="answer", frameId=frame["id"], context="watch")
     assert value["result"].strip("'").lstrip("-").isdecimal()

@@ -38,8 +38,8 @@ class MetricsLog:
                 work that is done again, and go. None starts over.
         """
         path = run_directory / FILE_NAME
-        _keep(path, -1 if resumed_from is None else resumed_from)
-        self._path = path
+        self.newest = _keep(path, -1 if resumed_from is None else resumed_from)
+        """The newest step with a line that has a value, by its name."""
         self._file = path.open("a", encoding="ascii")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -53,10 +53,7 @@ class MetricsLog:
             row |= dict.fromkeys(not_finite) | {"not_finite": not_finite}
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
-
-    def last_with(self, name: str) -> int:
-        """The newest step with a line that has this value, -1 if there is none. Reads the file."""
-        return max((row["step"] for row in _rows(self._path) if name in row), default=-1)
+        self.newest |= dict.fromkeys(row, step)
 
     def close(self) -> None:
         self._file.close()
@@ -96,13 +93,20 @@ def _rows(path: Path) -> Iterator[Row]:
                 yield row
 
 
-def _keep(path: Path, last_step: int) -> None:
-    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed."""
+def _keep(path: Path, last_step: int) -> dict[str, int]:
+    """Rewrite the file with whole lines up to `last_step`, or leave it as it was if killed.
+
+    Returns:
+        The newest step that is left with a value, by its name.
+    """
+    newest: dict[str, int] = {}
     part = path.with_suffix(".part")
     with part.open("w", encoding="ascii") as file:
         for row in _rows(path) if path.exists() else ():
             if row["step"] <= last_step:
                 file.write(json.dumps(row) + "\n")
+                newest |= {name: max(row["step"], newest.get(name, -1)) for name in row}
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    return newest

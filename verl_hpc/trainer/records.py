@@ -80,7 +80,7 @@ class Records:
     @property
     def last_evaluated(self) -> int:
         """The newest step whose line has an evaluation, -1 if none has."""
-        return self.log.last_with(VALIDATION) if self.log is not None else -1
+        return self.log.newest.get(VALIDATION, -1) if self.log is not None else -1
 
     def stage(self, name: str) -> None:
         """Show the operator that begins."""

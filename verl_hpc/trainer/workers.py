@@ -145,10 +145,10 @@ def build_workers(
             built, where the configuration, the model, the data or the reward do not work.
     """
     together, enter = session.control.together, enter or session.enter
-    enter("read model, data and reward")
-    weights = together(lambda: open_weights(config.model.path, check_files=session.world.rank == 0))
-    layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     leads = session.world.rank == 0
+    enter("read model, data and reward")
+    weights = together(lambda: open_weights(config.model.path, check_files=leads))
+    layouts = together(lambda: run_layouts(config, weights.arch, session.world.size))
     files = together(lambda: hf_files(weights.hf_directory) if leads else {})
     together(lambda: check_model(weights.hf_directory))
     tokenizer = together(

@@ -169,15 +169,11 @@ def test_a_debugger_that_attaches_stops_at_every_breakpoint(tmp_path):
 def look(port):
     """What `answer` is at each of the two stops."""
     client = Client(port)
-    client.ask("initialize", adapterID="test", pathFormat="path")
-    client.send("attach", justMyCode=False)
-    client.event("initialized")
-    client.ask("configurationDone")
+    client.attach()
     line = 1 + RANK.splitlines().index("    return answer  # here")
     found = []
     for _ in range(2):
-        stopped = client.event("stopped")
-        frame = client.ask("stackTrace", threadId=stopped["threadId"])["stackFrames"][0]
+        stopped, frame = client.stop()
         assert (frame["name"], frame["line"]) == ("compute_score", line)
         time.sleep(1.0)
         value = client.ask("evaluate", expression="answer", frameId=frame["id"], context="watch")

@@ -60,7 +60,7 @@ setup(
     package_data={
         "verl_hpc": [
             "py.typed",
-            *(f"{room}/*.{kind}" for room in ("cli", "metrics") for kind in WEB),
+            *(f"{room}/*.{kind}" for room in ("cli/dashboard", "metrics") for kind in WEB),
         ]
     },
     install_requires=BASE,

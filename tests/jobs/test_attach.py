@@ -10,7 +10,7 @@ import pytest
 
 from tests.debug_client import Client
 from tests.jobs.launch import finish, start, wait_until, write_config
-from verl_hpc.cluster.ranks import read_ranks
+from verl_hpc.runs.ranks import read_ranks
 
 pytest.importorskip("debugpy", reason="debugpy is not installed")
 

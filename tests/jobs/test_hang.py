@@ -10,8 +10,8 @@ import time
 import pytest
 
 from tests.jobs.launch import ranks_of, start, wait_until, write_config
-from verl_hpc.cluster.ranks import read_ranks
-from verl_hpc.cluster.stacks_take import py_spy
+from verl_hpc.runs.ranks import read_ranks
+from verl_hpc.runs.stacks.take import py_spy
 
 LATE = 1
 # Sleeps in short pieces, so that only the stack tells that it will never end.
@@ -103,8 +103,8 @@ def test_without_py_spy_ranks_write_their_stacks_themselves(hung, tmp_path):
     # A PATH without py-spy, and a Python that has none beside it.
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
-    program = "import sys; from verl_hpc.cluster import stacks_take; sys.executable = sys.argv[1]; "
-    program += "assert stacks_take.py_spy() is None; from verl_hpc.cli.main import main; "
+    program = "import sys; from verl_hpc.runs.stacks import take; sys.executable = sys.argv[1]; "
+    program += "assert take.py_spy() is None; from verl_hpc.cli.main import main; "
     program += "sys.exit(main(['hang', sys.argv[2], '--json']))"
     done = subprocess.run(
         [sys.executable, "-c", program, str(python), str(hung)],

@@ -12,7 +12,7 @@ import yaml
 
 from tests.jobs.launch import differing, write_problems
 from verl_hpc.checkpoint.store import complete_steps
-from verl_hpc.cluster.slurm_tools import job_details
+from verl_hpc.slurm.tools import job_details
 from verl_hpc.testing.slurm_lab import Lab
 from verl_hpc.testing.slurm_lab.processes import wait_for
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.slurm.runs import Run, set_pause, write_run
-from verl_hpc.cluster.ranks import read_ranks
+from verl_hpc.runs.ranks import read_ranks
 
 LATE = 1
 # Rank 0 does not pause, so that one rank is late.

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
-from verl_hpc.cluster.hostlist import expand_hosts
+from verl_hpc.slurm.hostlist import expand_hosts
 from verl_hpc.testing.slurm_lab import processes
 
 STEPS = 60

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, without_times, write_run
-from verl_hpc.cluster.slurm_tools import job_details
+from verl_hpc.slurm.tools import job_details
 from verl_hpc.testing.slurm_lab import Lab, LabSettings
 from verl_hpc.testing.slurm_lab.processes import wait_for
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.cli.status_runs import STEP, beat, make_run
 from tests.web.browser import Browser, missing
-from verl_hpc.cli.dashboard_server import make_server
-from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
+from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 REQUIRED = "VERL_HPC_REQUIRE_BROWSER"
 """Set it to 1 where the tier must not be skipped."""

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from verl_hpc.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
-    from verl_hpc.cluster.attach import Listening
-    from verl_hpc.cluster.ranks import Ranks
+    from verl_hpc.runs.attach import Listening
+    from verl_hpc.runs.ranks import Ranks
 
 _PATIENCE_S = 20.0
 """Beyond the time between two looks of two watchdogs; debugpy takes some seconds to import."""
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.hang import ranks_under_way
-    from verl_hpc.cluster.status_runs import find_run
+    from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run)
     ranks = ranks_under_way(directory, "attach to")
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _ask(directory: Path, ranks: Ranks, rank: int) -> Listening:
-    from verl_hpc.cluster.attach import ask_for_debugger, read_answer, withdraw_request
+    from verl_hpc.runs.attach import ask_for_debugger, read_answer, withdraw_request
 
     patience = 2 * ranks.interval_s + _PATIENCE_S
     request = ask_for_debugger(directory, rank)

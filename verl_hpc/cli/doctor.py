@@ -28,7 +28,7 @@ from verl_hpc.errors import ConfigError
 if TYPE_CHECKING:
     from verl_hpc.cluster.profile import Profile
     from verl_hpc.cluster.request import Request
-    from verl_hpc.cluster.verdict import Verdict
+    from verl_hpc.runs.verdict import Verdict
 
 _STAND_IN = {
     "name": "doctor",
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.doctor_job import is_inside_step
+    from verl_hpc.doctor.job import is_inside_step
 
     if arguments.excluded or arguments.forget is not None:
         return _excluded(arguments)
@@ -76,8 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _login(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.doctor import check_login
-    from verl_hpc.cluster.verdict import any_fails
+    from verl_hpc.doctor.login import check_login
+    from verl_hpc.runs.verdict import any_fails
 
     profile = _profile(arguments)
     if profile is None and (arguments.config or arguments.nodes is not None):
@@ -94,7 +94,7 @@ def _login(arguments: argparse.Namespace) -> int:
 
 
 def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
-    from verl_hpc.cluster.doctor_job import submit_checks, wait_for_result
+    from verl_hpc.doctor.job import submit_checks, wait_for_result
 
     job = submit_checks(request)
     later = f"python -m verl_hpc doctor --result {request.run_directory}"
@@ -109,7 +109,7 @@ def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
 
 
 def _result(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.doctor_job import newest_result, read_result
+    from verl_hpc.doctor.job import newest_result, read_result
 
     path, profile = newest_result(arguments.result)
     return _end(_shown(read_result(path), arguments.json), arguments.json, profile)
@@ -152,12 +152,12 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
 
 
 def _request(arguments: argparse.Namespace, profile: Profile) -> Request:
-    from verl_hpc.cluster.doctor_job import NAME
     from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.profile import PREFIX
     from verl_hpc.cluster.request import Request
     from verl_hpc.config.load import load_config
     from verl_hpc.config.run import RunConfig
+    from verl_hpc.doctor.job import NAME
 
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
     if arguments.config is not None:
@@ -197,8 +197,8 @@ def _shown(verdicts: Iterable[Verdict], as_json: bool) -> list[Verdict]:
 
 def _end(verdicts: Sequence[Verdict], as_json: bool, profile: Profile | None = None) -> int:
     """The last words; with a profile, nodes that failed go on its list."""
-    from verl_hpc.cluster.doctor_job import keep_out
-    from verl_hpc.cluster.verdict import any_fails, failing_nodes, to_data
+    from verl_hpc.doctor.job import keep_out
+    from verl_hpc.runs.verdict import any_fails, failing_nodes, to_data
 
     added = [] if profile is None else keep_out(profile, list(verdicts))
     for node in added:

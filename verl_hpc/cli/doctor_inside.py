@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from verl_hpc.cluster.profile import Profile
-from verl_hpc.cluster.verdict import Verdict, any_fails
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.verdict import Verdict, any_fails
 
 if TYPE_CHECKING:
-    from verl_hpc.runtime.preflight_gpu import Gpu
+    from verl_hpc.runtime.preflight.gpu import Gpu
 
 _TIMEOUT_S = 120.0
 """Of a collective: nodes that do not answer are what this is for."""
@@ -26,7 +26,7 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
         Exit status: 1 if a check fails.
     """
     # A fork, so before MPI is started.
-    from verl_hpc.runtime.preflight_gpu import read_gpus
+    from verl_hpc.runtime.preflight.gpu import read_gpus
 
     gpus = read_gpus()
     from verl_hpc.runtime import environment
@@ -50,7 +50,7 @@ def _in_session(
         late_after_s=_LATE_AFTER_S,
         bootstrap="slurm" if without_mpi else "mpi",
     ) as here:
-        from verl_hpc.runtime.preflight import examine, result_path, write_result
+        from verl_hpc.runtime.preflight.examine import examine, result_path, write_result
 
         here.control.together(lambda: _check(directory))
         site = None if profile is None else profile.site

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_hpc.cluster.ranks import Ranks
+    from verl_hpc.runs.ranks import Ranks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.hang_text import as_json, as_text
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.stacks_gather import gather_stacks
-    from verl_hpc.cluster.status_runs import find_run, newest_run, no_runs_yet
+    from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
+    from verl_hpc.runs.stacks.gather import gather_stacks
 
     directory = find_run(arguments.run) if arguments.run else newest_run()
     if directory is None:
@@ -69,10 +69,10 @@ def ranks_under_way(directory: Path, action: str) -> Ranks:
     Raises:
         ClusterError: it is over, or has not come so far yet.
     """
-    from verl_hpc.cluster.ranks import read_ranks
-    from verl_hpc.cluster.status import conclude, look
-    from verl_hpc.cluster.status_queue import Answer
     from verl_hpc.errors import ClusterError
+    from verl_hpc.runs.queue import Answer
+    from verl_hpc.runs.ranks import read_ranks
+    from verl_hpc.runs.status import conclude, look
 
     state = conclude(look(directory, time.time()), Answer())
     if state.is_over:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from verl_hpc.cluster.ranks import Progress, Ranks, shown
-from verl_hpc.cluster.stacks import Frame, Stack, group
-from verl_hpc.cluster.verdict import counted
 from verl_hpc.metrics.text import duration
+from verl_hpc.runs.ranks import Progress, Ranks, shown
+from verl_hpc.runs.stacks.stack import Frame, Stack, group
+from verl_hpc.runs.verdict import counted
 
 _MOST_CALLS = 12
 _MOST_LATE = 8

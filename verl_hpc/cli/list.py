@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.status_runs import RUNS, named_runs, no_runs_yet
+    from verl_hpc.runs.find import RUNS, named_runs, no_runs_yet
 
     directory = arguments.directory or RUNS
     if arguments.directory is None and not directory.is_dir():
@@ -73,10 +73,10 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
     """
     from verl_hpc.cli.status_progress import read_progress
     from verl_hpc.cli.status_text import ago
-    from verl_hpc.cluster.status import conclude, look
-    from verl_hpc.cluster.status_queue import ask_slurm
-    from verl_hpc.cluster.status_runs import last_activity, recipe, total_steps
     from verl_hpc.metrics.text import duration
+    from verl_hpc.runs.find import last_activity, recipe, total_steps
+    from verl_hpc.runs.queue import ask_slurm
+    from verl_hpc.runs.status import conclude, look
 
     newest_first = sorted(runs, key=lambda name: last_activity(runs[name]), reverse=True)
     progresses = {name: read_progress(runs[name]) for name in newest_first}

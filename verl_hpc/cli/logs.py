@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.status_runs import find_run
+    from verl_hpc.runs.find import find_run
 
     directory = find_run(arguments.run)
     status = 0
@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _all(directory: Path, arguments: argparse.Namespace) -> None:
-    from verl_hpc.cluster.logs import attempt_directory, node_logs, read_lines
     from verl_hpc.errors import ClusterError
+    from verl_hpc.runs.logs.read import attempt_directory, node_logs, read_lines
 
     attempt = attempt_directory(directory, arguments.attempt)
     count = 0
@@ -66,8 +66,8 @@ def _all(directory: Path, arguments: argparse.Namespace) -> None:
 
 
 def _first_error(directory: Path, arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.logs import attempt_directory
-    from verl_hpc.cluster.logs_errors import first_error
+    from verl_hpc.runs.logs.errors import first_error
+    from verl_hpc.runs.logs.read import attempt_directory
 
     attempt = attempt_directory(directory, arguments.attempt)
     failure = first_error(attempt, arguments.rank)
@@ -84,7 +84,7 @@ def _first_error(directory: Path, arguments: argparse.Namespace) -> int:
 
 
 def _follow(directory: Path, arguments: argparse.Namespace) -> None:
-    from verl_hpc.cluster.logs_follow import Follower
+    from verl_hpc.runs.logs.follow import Follower
 
     follower = Follower(directory, arguments.attempt, arguments.rank)
     shown: Path | None = None

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.cli.report_scaling import scaling_page
-    from verl_hpc.cluster.status_runs import find_run
+    from verl_hpc.runs.find import find_run
 
     skip = _SKIP if arguments.skip is None else arguments.skip
     if skip < 0:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_hpc.cluster.run_directory import read_jobs
-from verl_hpc.cluster.scaling import Measured, check_comparable, check_tables
-from verl_hpc.cluster.scaling_page import Window, render_page
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
 from verl_hpc.metrics.report import read_facts
 from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
+from verl_hpc.runs.scaling.page import Window, render_page
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
 """What comes every so many steps, and is no part of a step's time."""

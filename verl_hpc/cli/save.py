@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.stop_request import ask
-    from verl_hpc.cluster.status_runs import find_run
     from verl_hpc.config.requests import Request
+    from verl_hpc.runs.find import find_run
 
     ask(find_run(arguments.run), Request(kind="save"), _promise)
     return 0

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
-    from verl_hpc.cluster.status_runs import find_run, newest_run, no_runs_yet
+    from verl_hpc.runs.find import find_run, newest_run, no_runs_yet
 
     directory = find_run(arguments.run) if arguments.run else newest_run()
     if directory is None:
@@ -60,10 +60,10 @@ def read_status(directory: Path, now: float) -> Status:
     """
     from verl_hpc.cli.status_progress import read_progress
     from verl_hpc.cli.status_text import Status
-    from verl_hpc.cluster.status import conclude, last_save, look
-    from verl_hpc.cluster.status_queue import ask_slurm
-    from verl_hpc.cluster.status_runs import restart_budget, total_steps
     from verl_hpc.config.requests import read_requests
+    from verl_hpc.runs.find import restart_budget, total_steps
+    from verl_hpc.runs.queue import ask_slurm
+    from verl_hpc.runs.status import conclude, last_save, look
 
     progress = read_progress(directory)
     sight = look(directory, now, progress.longest_s)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_hpc.cluster.logs import last_lines
 from verl_hpc.metrics.log import FILE_NAME, Row
 from verl_hpc.metrics.names import (
     OLD_POLICY_KL,
@@ -20,6 +19,7 @@ from verl_hpc.metrics.names import (
     VALIDATION,
 )
 from verl_hpc.metrics.series import mean_seconds, operator_seconds
+from verl_hpc.runs.logs.read import last_lines
 
 RECENT = 10
 """Steps that means are over."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.cli.status_progress import SHOWN, Progress
-from verl_hpc.cluster.heartbeat import FAILED
-from verl_hpc.cluster.status import Save, Sight, State
 from verl_hpc.config.requests import Request
 from verl_hpc.metrics.text import duration, number
+from verl_hpc.runs.heartbeat import FAILED
+from verl_hpc.runs.status import Save, Sight, State
 
 _SKEW_S = 5.0
 _BAR = 30

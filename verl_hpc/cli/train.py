@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from verl_hpc.cluster.contract import OUTCOME, RESTART
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import OUTCOME, RESTART
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
 from verl_hpc.runtime.log_lines import stamp_output

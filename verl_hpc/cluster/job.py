@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.cluster.mounts import Mount, parse_mount
 from verl_hpc.cluster.options import drop, sbatch_options, srun_options
 from verl_hpc.cluster.request import Request
@@ -13,6 +12,7 @@ from verl_hpc.cluster.shell import check_path, expandable, literal
 from verl_hpc.cluster.site import RestartConfig
 from verl_hpc.cluster.variables import CACHE, passed_names, rank_environment
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import ATTEMPT
 
 
 @dataclass(frozen=True)

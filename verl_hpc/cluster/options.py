@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.cluster.mounts import Mount
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge, parse_option
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import ATTEMPT
 
 
 def sbatch_options(request: Request) -> list[Setting]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,8 @@ import verl_hpc
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import write_yaml
-from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ConfigError
 
-JOBS = "submitted.jsonl"
 ENDED = "ended"
 """Marker of a chain: the run is over, and jobs that still wait have nothing to do."""
 
@@ -67,32 +64,6 @@ def write_job(request: Request, script: str, report: str) -> Path:
             "with directory=..."
         ) from None
     return job
-
-
-def read_jobs(job: Path) -> list[dict[str, Any]]:
-    """Jobs submitted for a run so far, oldest first; `job` is its directory job/.
-
-    Raises:
-        ConfigError: the list of them cannot be read, or ends in the middle of a line.
-    """
-    path = job / JOBS
-    try:
-        jobs = [json.loads(line) for line in read_regular(path).splitlines()]
-        if not all(isinstance(facts, dict) and "job_id" in facts for facts in jobs):
-            raise ValueError("a line names no job")
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as a list of jobs ({error}); move it away and try again"
-        ) from None
-    return jobs
-
-
-def record_job(job: Path, facts: Mapping[str, Any]) -> None:
-    """Append one submission."""
-    with (job / JOBS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(facts) + "\n")
 
 
 def source_state() -> dict[str, Any]:

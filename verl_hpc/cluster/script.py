@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from verl_hpc.cluster.contract import ATTEMPT, OUTCOME, RESTART
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import ATTEMPT, OUTCOME, RESTART
 
 _WIDTH = 96
 _NOT_LITERAL = set('"\\')

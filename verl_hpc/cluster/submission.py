@@ -12,10 +12,11 @@ from pathlib import Path
 from verl_hpc.cluster.checks import check_passed, check_paths
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.run_directory import read_jobs, record_job, write_job
-from verl_hpc.cluster.slurm_tools import Runner, my_scripts, run_tool
+from verl_hpc.cluster.run_directory import write_job
 from verl_hpc.cluster.sweep import Sweep
 from verl_hpc.errors import ClusterError
+from verl_hpc.runs.jobs import read_jobs, record_job
+from verl_hpc.slurm.tools import Runner, my_scripts, run_tool
 
 
 def submit(

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_hpc.cluster.verdict import counted
 from verl_hpc.errors import ClusterError
+from verl_hpc.runs.verdict import counted
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.world import World

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, Protocol
 
-from verl_hpc.cluster.hostlist import expand_hosts
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.channel import Channel, MpiChannel, wait
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.mpi import start_mpi, stop_mpi
+from verl_hpc.slurm.hostlist import expand_hosts
 
 Kind = Literal["mpi", "slurm"]
 

@@ -10,8 +10,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from verl_hpc.cluster.contract import ATTEMPT
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {

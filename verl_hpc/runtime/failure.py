@@ -14,8 +14,8 @@ from typing import Protocol
 
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.runtime.bootstrap import Bootstrap
+from verl_hpc.runtime.debug.post_mortem import PostMortem
 from verl_hpc.runtime.log_lines import stamped
-from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.supervise import Note
 
 _GRACE_S = 2.0

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from verl_hpc.cluster.logs import TIME_FORMAT
+from verl_hpc.runs.logs.read import TIME_FORMAT
 from verl_hpc.runtime import environment
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.debugger import hide_from_debugger
+from verl_hpc.runtime.debug.debugger import hide_from_debugger
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from verl_hpc.cluster.stacks import stack_file
-from verl_hpc.cluster.verdict import listed
+from verl_hpc.runs.stacks.stack import stack_file
+from verl_hpc.runs.verdict import listed
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.children import (
     adopt_orphans,

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from verl_hpc.cluster.verdict import listed
+from verl_hpc.runs.verdict import listed
 from verl_hpc.runtime.log_lines import stamped
 
 

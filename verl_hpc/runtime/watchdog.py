@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from verl_hpc.cluster.ranks import (
+from verl_hpc.runs.ranks import (
     HISTORY,
     MOST_HISTORIES,
     Progress,
@@ -27,7 +27,7 @@ from verl_hpc.cluster.ranks import (
     late_ranks,
     write_ranks,
 )
-from verl_hpc.runtime.debugger import hide_from_debugger
+from verl_hpc.runtime.debug.debugger import hide_from_debugger
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore

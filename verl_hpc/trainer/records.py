@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from verl_hpc.cluster.heartbeat import FILE as HEARTBEAT
-from verl_hpc.cluster.ranks import FILE as RANKS
-from verl_hpc.cluster.verdict import counted
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.regular_file import is_regular
 from verl_hpc.config.requests import KINDS
@@ -24,6 +21,9 @@ from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
 from verl_hpc.metrics.sinks import Sinks, open_sinks
+from verl_hpc.runs.heartbeat import FILE as HEARTBEAT
+from verl_hpc.runs.ranks import FILE as RANKS
+from verl_hpc.runs.verdict import counted
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.state import Progress
 from verl_hpc.trainer.versions import installed_versions

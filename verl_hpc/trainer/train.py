@@ -13,20 +13,20 @@ from typing import Any
 import torch
 
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.cluster.heartbeat import Heartbeat
-from verl_hpc.cluster.ranks import FILE as RANKS
-from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
 from verl_hpc.flow import DataFlow, Move, Pipeline
 from verl_hpc.metrics.timers import Timers
-from verl_hpc.runtime.attach import Attachments
-from verl_hpc.runtime.breakpoints import Breakpoints
+from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runs.lock import RunLock
+from verl_hpc.runs.ranks import FILE as RANKS
+from verl_hpc.runtime.debug.attach import Attachments
+from verl_hpc.runtime.debug.breakpoints import Breakpoints
+from verl_hpc.runtime.debug.post_mortem import PostMortem
+from verl_hpc.runtime.debug.stacks import write_stacks_on_signal
 from verl_hpc.runtime.garbage import resume_collection
-from verl_hpc.runtime.post_mortem import PostMortem
 from verl_hpc.runtime.session import Session
-from verl_hpc.runtime.stacks import write_stacks_on_signal
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StepDropped, StopFlag, Wish
 from verl_hpc.trainer.batch import Columns, Prompts

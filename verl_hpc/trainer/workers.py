@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
-from verl_hpc.cluster.run_lock import RunLock
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -30,6 +29,7 @@ from verl_hpc.planner.layouts import RunLayouts, run_layouts
 from verl_hpc.rewards.registry import RewardFunction, get_reward_function
 from verl_hpc.rollout.factory import build_rollout, check_model
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
+from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag

@@ -5,10 +5,11 @@ import time
 from pathlib import Path
 
 from tests.unit.cluster.requests import profile, request, run_config
-from verl_hpc.cluster.heartbeat import Heartbeat
-from verl_hpc.cluster.run_directory import record_job, write_job
+from verl_hpc.cluster.run_directory import write_job
 from verl_hpc.config.load import dump_config
 from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runs.jobs import record_job
 
 NOW = 1_800_000_000.0
 STEP = {

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli import attach as verb
 from verl_hpc.cli.main import main
-from verl_hpc.cluster.attach import Listening, answer, take_requests
-from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
+from verl_hpc.runs.attach import Listening, answer, take_requests
+from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 
 @pytest.fixture

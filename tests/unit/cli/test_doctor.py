@@ -10,7 +10,7 @@ from tests.unit.cluster.requests import CPU_SITE, RUN, write
 from verl_hpc.cli.main import main
 from verl_hpc.cluster.excluded import exclude, exclude_list
 from verl_hpc.cluster.profile import load_profile
-from verl_hpc.cluster.verdict import fails, ok, to_data
+from verl_hpc.runs.verdict import fails, ok, to_data
 
 HEAVY = ("torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers", "submitit")
 

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.cli.status_runs import beat, make_run
 from verl_hpc.cli.hang_text import as_json, as_text
 from verl_hpc.cli.main import main
-from verl_hpc.cluster.ranks import Progress, Ranks, write_ranks
-from verl_hpc.cluster.stacks import Frame, Stack, Thread
+from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
+from verl_hpc.runs.stacks.stack import Frame, Stack, Thread
 
 CALLS = tuple(Frame(f"call_{i}", "/x/reward.py", i) for i in range(15))
 WAIT = Frame("_wait", "/x/verl_hpc/runtime/control.py", 84)

@@ -12,10 +12,11 @@ import verl_hpc
 from tests.unit.cluster.requests import ROOT, profile, request
 from tests.unit.waiting import within
 from verl_hpc.cluster.profile import load_profile
-from verl_hpc.cluster.run_directory import read_jobs, record_job, source_state, write_job
+from verl_hpc.cluster.run_directory import source_state, write_job
 from verl_hpc.cluster.variables import rank_environment
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.jobs import read_jobs, record_job
 
 
 def test_everything_about_a_run_is_in_its_directory(tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.logs import TIME_FORMAT
 from verl_hpc.cluster.script import render_script
+from verl_hpc.runs.logs.read import TIME_FORMAT
 
 FAKES = {
     # The step itself asks for --kill-on-bad-exit; the other srun tidies up.

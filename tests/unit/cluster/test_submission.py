@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.cluster.run_directory import read_jobs
 from verl_hpc.cluster.script import render_script
 from verl_hpc.cluster.submission import overriding_variables, submit
 from verl_hpc.errors import ClusterError, ConfigError
+from verl_hpc.runs.jobs import read_jobs
 
 SBATCH = """#!/bin/bash
 count=$(cat "$LAB/count" 2>/dev/null || echo 40)

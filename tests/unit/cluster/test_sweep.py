@@ -11,11 +11,11 @@ from tests.unit.cluster.requests import CPU_SITE, RUN, write
 from tests.unit.cluster.shellcheck import shellcheck
 from tests.unit.cluster.test_submission import cluster  # noqa: F401 (a fixture)
 from verl_hpc.cli.main import main
-from verl_hpc.cluster.logs import TIME_FORMAT
-from verl_hpc.cluster.run_directory import read_jobs
-from verl_hpc.cluster.status_runs import runs_below
 from verl_hpc.cluster.sweep import combinations
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.find import runs_below
+from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.runs.logs.read import TIME_FORMAT
 
 SWEEP = ["--sweep", "optimizer.lr=1e-6,3e-6", "--sweep", "seed=4,5"]
 GOAL = [

@@ -14,7 +14,7 @@ PROGRAM = """
 import ctypes, faulthandler, os, signal, subprocess, sys, time
 from multiprocessing import get_context
 from pathlib import Path
-from verl_hpc.runtime.stacks import write_stacks_on_signal
+from verl_hpc.runtime.debug.stacks import write_stacks_on_signal
 from verl_hpc.runtime.stop import Signals
 from verl_hpc.runtime.supervise import supervised
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_hpc.cluster.ranks import Progress, late_ranks
+from verl_hpc.runs.ranks import Progress, late_ranks
 from verl_hpc.runtime.watchdog import Watchdog, describe
 
 

@@ -1,0 +1,228 @@
+"""What the doctor finds on disk."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cluster.requests import profile, request
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.doctor import files as doctor_files
+from verl_hpc.doctor.files import check_image, check_inputs, check_python, check_room
+from verl_hpc.doctor.quota import Quota
+from verl_hpc.errors import ClusterError
+from verl_hpc.testing.tiny import make_tiny_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model", "qwen2")
+
+
+@pytest.fixture
+def here(tmp_path, tiny):
+    shutil.copytree(tiny, tmp_path / "model")
+    return tmp_path
+
+
+def inputs(directory, *overrides, **fields):
+    asked = request(directory, *overrides, site=profile(directory, **fields))
+    return {v.check: v for v in check_inputs(asked, plan_job(asked))}
+
+
+def test_a_model_that_is_whole(here):
+    verdict = inputs(here)["model.path"]
+    assert verdict.state == "ok"
+    assert "million parameters" in verdict.found
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    verdict = inputs(tmp_path)["model.path"]
+    assert (verdict.state, verdict.found) == ("fails", f"{tmp_path}/model does not exist")
+
+
+def test_a_file_that_only_compute_nodes_see(tmp_path):
+    assert inputs(tmp_path, check_paths=False)["model.path"].state == "unknown"
+
+
+def damage_weights(model):
+    file = next(model.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def without_tokenizer(model):
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (damage_weights, "truncated"),
+        (without_tokenizer, "has no tokenizer"),
+        (lambda model: (model / "config.json").unlink(), "no config.json"),
+        (lambda model: next(model.glob("*.safetensors")).unlink(), "no *.safetensors"),
+    ],
+)
+def test_a_model_that_is_not_whole(here, harm, words):
+    harm(here / "model")
+    verdict = inputs(here)["model.path"]
+    assert verdict.state == "fails"
+    assert words in verdict.found
+
+
+def test_a_step_of_a_checkpoint(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/manifest.json").write_text("{}")
+    assert inputs(tmp_path)["model.path"].state == "ok"
+
+
+def test_a_path_that_no_mount_shows(here):
+    container = {"kind": "bwrap", "image": "/rootfs", "mounts": ["/data"]}
+    verdict = inputs(here, "model.path=/elsewhere/model", container=container)["model.path"]
+    assert verdict.state == "fails"
+    assert "no mount shows it" in verdict.found
+    assert "container.mounts" in verdict.todo
+
+
+def test_data_and_reward(here):
+    data = "data.train={kind: files, paths: [a.jsonl, b.jsonl]}"
+    (here / "a.jsonl").write_text("")
+    asked = request(here, data, "reward.function=r.py:f")
+    found = [(v.check, v.state) for v in check_inputs(asked, plan_job(asked))]
+    assert found == [
+        ("model.path", "ok"),
+        ("data.train.paths", "ok"),
+        ("data.train.paths", "fails"),
+        ("reward.function", "fails"),
+    ]
+
+
+def test_room(here, monkeypatch):
+    asked = request(here)
+    verdict = check_room(asked, has_config=True)
+    assert verdict.state == "ok"
+    assert "checkpoints need about" in verdict.found
+    assert "checkpoints" not in check_room(asked, has_config=False).found
+    # The only way to a full disk of known size.
+    monkeypatch.setattr(doctor_files.shutil, "disk_usage", lambda path: type("", (), {"free": 1e3}))
+    verdict = check_room(asked, has_config=True)
+    assert verdict.state == "fails"
+    assert "checkpoint.keep" in verdict.todo
+
+
+def refuse(_path):
+    raise ClusterError("lfs is not on PATH")
+
+
+@pytest.mark.parametrize(
+    ("read", "state", "words"),
+    [
+        (lambda _: [Quota("user 7", 10**10, 5 * 10**10, 7, None)], "ok", "user 7 uses 10 of 50 GB"),
+        (lambda _: [Quota("user 7", 10**10, 10**10, 7, None)], "fails", "10 of 10 GB; checkpoints"),
+        (lambda _: [Quota("user 7", 0, None, 99_500, 10**5)], "fails", "99,500 of 100,000 files"),
+        (refuse, "ok", "quotas are not seen: lfs is not on PATH"),
+    ],
+    ids=["room", "no room", "no files", "unseen"],
+)
+def test_room_within_a_quota(here, monkeypatch, read, state, words):
+    monkeypatch.setattr(doctor_files, "read_quotas", read)
+    verdict = check_room(request(here), has_config=True)
+    assert (verdict.state, bool(verdict.todo)) == (state, state == "fails")
+    assert words in verdict.found
+
+
+def test_room_where_nobody_may_write(tmp_path, monkeypatch):
+    # Root may write everywhere, and tests run as root in containers.
+    monkeypatch.setattr(doctor_files.os, "access", lambda path, mode: False)
+    verdict = check_room(request(tmp_path), has_config=False)
+    assert (verdict.state, verdict.todo) == ("fails", "set directory=...")
+
+
+@pytest.mark.parametrize(
+    "image, state",
+    [("a.sif", "ok"), ("b.sif", "fails"), ("registry#image:1", "unknown")],
+)
+def test_images(tmp_path, image, state):
+    (tmp_path / "a.sif").write_text("")
+    site = profile(tmp_path, container={"kind": "pyxis", "image": image})
+    assert check_image(request(tmp_path, site=site)).state == state
+    assert check_image(request(tmp_path)).state == "ok"
+
+
+def fake_python(directory: Path, text: str) -> str:
+    path = directory / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def python_verdict(directory: Path, *overrides, has_config=True, **fields):
+    asked = request(directory, *overrides, site=profile(directory, **fields))
+    return check_python(asked, has_config=has_config)
+
+
+def test_this_python(tmp_path):
+    """It has everything, as it runs these tests."""
+    verdict = python_verdict(tmp_path, python=sys.executable)
+    assert verdict.state == "ok", verdict
+    for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
+        assert f"{name} " in verdict.found
+
+
+@pytest.mark.parametrize(
+    "text, state, words",
+    [
+        (
+            "echo 'ModuleNotFoundError: no yaml' >&2; exit 1",
+            "fails",
+            "ModuleNotFoundError: no yaml",
+        ),
+        ("exit 3", "fails", "exit status 3"),
+    ],
+)
+def test_a_python_that_cannot(tmp_path, text, state, words):
+    python = fake_python(tmp_path, text)
+    verdict = python_verdict(tmp_path, python=python)
+    assert verdict.state == state
+    assert words in verdict.found
+    loaded = python_verdict(tmp_path, python=python, setup=["module load x"])
+    assert loaded.state == "unknown"
+
+
+def test_a_python_that_is_not_there(tmp_path):
+    verdict = python_verdict(tmp_path, python=str(tmp_path / "none"))
+    assert verdict.state == "fails"
+    assert "No such file" in verdict.found
+
+
+@pytest.mark.parametrize(
+    "missing, overrides, fields, words",
+    [
+        ("mpi4py", (), {}, "without mpi4py"),
+        ("mpi4py", (), {"mpi": "none"}, ""),
+        ("vllm", (), {}, "without vllm"),
+        ("vllm", ("rollout.engine=hf",), {}, ""),
+    ],
+)
+def test_a_python_without_our_packages(tmp_path, missing, overrides, fields, words):
+    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm")
+    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | {missing: None}}
+    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    verdict = python_verdict(tmp_path, *overrides, python=python, **fields)
+    assert verdict.state == ("fails" if words else "ok")
+    assert words in verdict.found
+
+
+def test_without_a_configuration_vllm_may_be_missing(tmp_path):
+    answer = {"version": "3", "found": dict.fromkeys(("torch", "mpi4py", "megatron-core"), "1")}
+    answer["found"] |= {"h5py": "3", "vllm": None}
+    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    assert python_verdict(tmp_path, has_config=False, python=python).state == "ok"
+
+
+def test_a_python_inside_a_container(tmp_path):
+    inside = {"kind": "apptainer", "image": "a.sif"}
+    assert python_verdict(tmp_path, container=inside).state == "unknown"

@@ -1,0 +1,120 @@
+"""Which directories are runs, and which one a word means."""
+
+import os
+
+import pytest
+
+from tests.unit.cli.status_runs import make_run, submit_run
+from verl_hpc.errors import ConfigError
+from verl_hpc.runs.find import (
+    find_run,
+    is_run,
+    last_activity,
+    newest_run,
+    restart_budget,
+    runs_below,
+    total_steps,
+)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_a_directory_with_a_configuration(tmp_path):
+    assert is_run(make_run(tmp_path))
+    assert not is_run(tmp_path)
+    assert not is_run(tmp_path / "gone")
+
+
+def test_a_submitted_run_is_one_before_it_starts(tmp_path):
+    assert is_run(submit_run(tmp_path, "1"))
+
+
+def test_a_checkpoint_is_none_though_it_keeps_the_configuration(tmp_path):
+    step = make_run(tmp_path) / "checkpoints/step_00000003"
+    step.mkdir(parents=True)
+    (step / "config.yaml").write_text("")
+    (step / "manifest.json").write_text("{}")
+    assert not is_run(step)
+
+
+def test_runs_are_found_at_several_levels_and_not_inside_runs(tmp_path):
+    outer = make_run(tmp_path / "runs", "a")
+    make_run(outer, "inner")
+    deep = make_run(tmp_path / "runs/b", "c")
+    make_run(tmp_path / "runs/d/e/f", "too_deep")
+    (tmp_path / "runs/link").symlink_to(deep)
+    assert list(runs_below(tmp_path / "runs")) == [outer, deep]
+    assert list(runs_below(tmp_path / "gone")) == []
+
+
+def test_a_word_is_a_path_or_a_name(here):
+    run = make_run(here / "runs", "ppo_lab")
+    for word in ("ppo_lab", "runs/ppo_lab", str(run)):
+        assert find_run(word).resolve() == run
+
+
+def test_the_doctors_directory_has_logs_and_is_no_run(here):
+    job = here / "runs/doctor/job"
+    job.mkdir(parents=True)
+    (job / "site.yaml").write_text("name: here\n")
+    assert list(runs_below(here / "runs")) == []
+    assert find_run("doctor").resolve() == job.parent
+
+
+@pytest.mark.parametrize(
+    "word, answer",
+    [
+        ("ppo_lb", "did you mean ppo_lab?"),
+        ("runs/ppo_lb", "did you mean ppo_lab?"),
+        ("inner", "did you mean group/inner?"),
+        ("zzz", "`python -m verl_hpc list` shows the 2 runs in runs/"),
+        ("runs", "is no run directory: it has no config.yaml"),
+    ],
+)
+def test_a_word_that_means_none(here, word, answer):
+    make_run(here / "runs", "ppo_lab")
+    make_run(here / "runs/group", "inner")
+    with pytest.raises(ConfigError, match=f"^{word}: ") as caught:
+        find_run(word)
+    assert answer in str(caught.value)
+
+
+def test_where_there_are_no_runs(here):
+    with pytest.raises(ConfigError, match="runs/ has none; give the path"):
+        find_run("x")
+    assert newest_run() is None
+
+
+def test_the_newest_is_the_one_last_at_work(here):
+    old, new = make_run(here / "runs", "a"), make_run(here / "runs", "b")
+    os.utime(old / "config.yaml", (100, 100))
+    os.utime(new / "config.yaml", (200, 200))
+    assert newest_run().name == "b"
+    (old / "metrics.jsonl").write_text("")
+    os.utime(old / "metrics.jsonl", (300, 300))
+    assert newest_run().name == "a"
+    assert last_activity(old) == 300
+
+
+def test_steps_come_from_the_resolved_configuration(tmp_path):
+    assert total_steps(make_run(tmp_path, steps=123)) == 123
+    assert total_steps(tmp_path) is None
+    (tmp_path / "config.yaml").write_bytes(b"\xff\xfe")
+    assert total_steps(tmp_path) is None
+
+
+def test_steps_of_a_run_that_waits(tmp_path):
+    assert total_steps(submit_run(tmp_path, "1")) == 3
+
+
+def test_the_budget_of_restarts(tmp_path):
+    assert restart_budget(submit_run(tmp_path, "1", by="requeue", most=5)) == 5
+    assert restart_budget(tmp_path) is None
+
+
+def test_a_chain_restarts_no_job(tmp_path):
+    assert restart_budget(submit_run(tmp_path, "1", by="chain", most=5)) is None

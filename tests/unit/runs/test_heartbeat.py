@@ -1,0 +1,182 @@
+"""heartbeat.json: when it is written, what it says, and what of it can be trusted."""
+
+import json
+import logging
+import os
+import socket
+import time
+
+import pytest
+
+from verl_hpc.runs import heartbeat
+from verl_hpc.runs.contract import ATTEMPT
+from verl_hpc.runs.heartbeat import FAILED, FILE, Heartbeat, read_heartbeat
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch):
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_RESTART_COUNT", ATTEMPT):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_what_a_heartbeat_says(tmp_path, clock):
+    Heartbeat(tmp_path, clock, total_steps=7).beat("rollout", 3)
+    assert json.loads((tmp_path / FILE).read_text()) == {
+        "time": 1000.0,
+        "step": 3,
+        "total_steps": 7,
+        "operator": "rollout",
+        "host": socket.gethostname(),
+        "nodes": socket.gethostname(),
+        "pid": os.getpid(),
+        "job_id": None,
+        "attempt": None,
+        "restarts": 0,
+        "started": 1000.0,
+        "outcome": None,
+    }
+
+
+def test_what_is_written_is_what_is_read(tmp_path, clock):
+    Heartbeat(tmp_path, clock).beat("rollout", 3)
+    found = read_heartbeat(tmp_path)
+    assert (found.operator, found.step, found.time, found.total_steps) == ("rollout", 3, 1000, None)
+
+
+def test_the_batch_scripts_variables(tmp_path, clock, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    monkeypatch.setenv(ATTEMPT, "runs/x/job/attempts/3")
+    Heartbeat(tmp_path, clock).beat("rollout", 1)
+    found = read_heartbeat(tmp_path)
+    assert (found.job_id, found.restarts, found.attempt) == ("4711", 2, 3)
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1"])
+def test_variables_that_are_no_numbers(tmp_path, clock, monkeypatch, value):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", value)
+    monkeypatch.setenv(ATTEMPT, value)
+    Heartbeat(tmp_path, clock).beat("rollout", 1)
+    found = read_heartbeat(tmp_path)
+    assert (found.restarts, found.attempt) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "operator, after, written",
+    [
+        ("rollout", 0.9, False),
+        ("rollout", 1.0, True),
+        ("reward", 0.4, False),
+        ("reward", 0.5, True),
+        ("rollout", -3600, True),
+    ],
+    ids=["same", "same later", "other", "other later", "the clock was set back"],
+)
+def test_how_often_it_is_written(tmp_path, clock, monkeypatch, operator, after, written):
+    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
+    heart = Heartbeat(tmp_path, clock)
+    heart.beat("rollout", 1)
+    clock.now += after
+    heart.beat(operator, 2)
+    assert (read_heartbeat(tmp_path).step == 2) is written
+
+
+class NoTimer:
+    started = 0
+
+    def __init__(self, *words):
+        pass
+
+    def start(self):
+        NoTimer.started += 1
+
+    def cancel(self):
+        pass
+
+
+def test_many_changes_at_once_start_one_thread(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(heartbeat.threading, "Timer", NoTimer)
+    before = NoTimer.started
+    heart = Heartbeat(tmp_path, clock)
+    for number in range(50):
+        heart.beat(f"operator {number}", 1)
+    assert NoTimer.started == before + 1
+
+
+def test_the_last_of_several_quick_operators_is_told_in_the_end(tmp_path):
+    heart = Heartbeat(tmp_path)
+    for operator in ("rollout", "reward", "update_actor"):
+        heart.beat(operator, 1)
+    assert read_heartbeat(tmp_path).operator == "rollout"
+    deadline = time.monotonic() + 10
+    while read_heartbeat(tmp_path).operator != "update_actor":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_end_is_written_at_once_and_is_the_last_word(tmp_path, clock):
+    heart = Heartbeat(tmp_path, clock)
+    heart.beat("rollout", 3)
+    heart.end("finished")
+    clock.now += 10
+    heart.beat("rollout", 4)
+    found = read_heartbeat(tmp_path)
+    assert (found.outcome, found.step) == ("finished", 3)
+
+
+def test_an_exception_on_the_way_is_a_failure(tmp_path, clock):
+    with pytest.raises(ValueError, match="boom"), Heartbeat(tmp_path, clock) as heart:
+        heart.beat("reward", 2)
+        raise ValueError("boom")
+    assert read_heartbeat(tmp_path).outcome == FAILED
+
+
+def test_an_exception_after_the_end_changes_nothing(tmp_path, clock):
+    with pytest.raises(ValueError, match="boom"), Heartbeat(tmp_path, clock) as heart:
+        heart.end("stopped")
+        raise ValueError("boom")
+    assert read_heartbeat(tmp_path).outcome == "stopped"
+
+
+def test_leaving_without_an_end_is_no_outcome(tmp_path, clock):
+    with Heartbeat(tmp_path, clock) as heart:
+        heart.beat("reward", 2)
+    assert read_heartbeat(tmp_path).outcome is None
+
+
+def test_a_directory_that_cannot_be_written_is_reported_once(tmp_path, clock, caplog):
+    heart = Heartbeat(tmp_path / "gone", clock)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            clock.now += 5
+            heart.beat("rollout", 1)
+        heart.end("finished")
+    assert len(caplog.records) == 1
+    assert "no heartbeat" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"time": 1, "st', "null", "[1, 2]", "3", '{"time": 1}', '{"time": {}}', "\x00" * 40],
+)
+def test_what_cannot_be_read_is_no_heartbeat(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    assert read_heartbeat(tmp_path) is None
+
+
+def test_a_run_without_one(tmp_path):
+    assert read_heartbeat(tmp_path) is None
+    assert read_heartbeat(tmp_path / "gone") is None
+
+
+def test_a_reader_never_sees_half_of_one(tmp_path, clock, monkeypatch):
+    Heartbeat(tmp_path, clock).beat("rollout", 1)
+
+    def torn(path, text, **options):
+        with path.open("w") as file:
+            file.write(text[:20])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(heartbeat.Path, "write_text", torn)
+    Heartbeat(tmp_path, clock).beat("reward", 2)
+    assert read_heartbeat(tmp_path).operator == "rollout"

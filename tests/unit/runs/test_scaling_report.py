@@ -1,0 +1,175 @@
+"""`report scaling` on the files of real writers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.cli.status_runs import make_run, work
+from tests.unit.waiting import within
+from verl_hpc.cli.main import main
+from verl_hpc.runs.jobs import record_job
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sized(directory, name, ranks, seconds, steps=10, batch=32, told="facts", **fields):
+    """A run of that many ranks whose steps took that long."""
+    run = make_run(directory / "runs", name, batch={"size": batch}, **fields)
+    work(run, steps, **{"timing_s/step": seconds})
+    if told == "facts":
+        (run / "facts.json").write_text(json.dumps({"ranks": f"{ranks} on {ranks // 2} nodes"}))
+    elif told == "jobs":
+        (run / "job").mkdir()
+        record_job(run / "job", {"job_id": "1", "nodes": ranks // 2, "ranks": ranks})
+    return run
+
+
+def report(*words):
+    return main(["report", "scaling", *map(str, words)])
+
+
+def test_the_page_of_two_sizes(here, capsys):
+    sized(here, "small", 2, lambda step: 10.0)
+    sized(here, "large", 4, lambda step: 6.25, steps=20, told="jobs")
+    assert report("small", "runs/large") == 0
+    shown = capsys.readouterr().out
+    assert "| large | 2 | 4 | 6.25 | 6.25 to 6.25 | 5 | 1.60 | 2.00 | 80.0% | yes | 320 |" in shown
+    assert "steps 4 to 10 of every run (7 steps)" in shown
+    assert "Centres ask for at least 3 sizes; these runs have 2." in shown
+    assert "runs/small: no job/job.sbatch to attach" in shown
+
+
+def test_a_page_is_written_to_a_file(here, capsys):
+    sized(here, "small", 2, 10.0)
+    sized(here, "large", 4, 6.0)
+    assert report("small", "large", "--out", "page.md") == 0
+    assert capsys.readouterr().out == "page.md\n"
+    assert (here / "page.md").read_text().startswith("# Scaling\n")
+    assert report("small", "large", "--out", "gone/page.md") == 1
+    assert "--out gone/page.md: No such file" in capsys.readouterr().err
+
+
+def test_first_steps_evaluation_and_saves_are_not_counted(here, capsys):
+    def seconds(step):
+        return 500.0 if step <= 3 else 110.0 if step == 5 else 10.0
+
+    extra = {
+        "timing_s/testing": lambda step: 60.0 if step == 5 else None,
+        "timing_s/save_checkpoint": lambda step: 40.0 if step == 5 else None,
+    }
+    for name, ranks in (("small", 2), ("large", 4)):
+        work(sized(here, name, ranks, 0.0), 10, **{"timing_s/step": seconds}, **extra)
+    assert report("small", "large") == 0
+    shown = capsys.readouterr().out
+    assert "| small | 1 | 2 | 10 | 10 to 10 |" in shown
+    assert "testing" not in shown
+    assert report("small", "large", "--skip", "0") == 0
+    assert "10 to 500" in capsys.readouterr().out
+
+
+def test_critic_warmup_is_not_counted(here, capsys):
+    for name, ranks in (("small", 2), ("large", 4)):
+        sized(here, name, ranks, 9.0, recipe="ppo", critic={"warmup_steps": 5})
+    assert report("small", "large") == 0
+    assert "steps 6 to 10" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("told", ["facts", "jobs"])
+def test_gpus_are_told_by_their_memory(here, capsys, told):
+    for name, ranks in (("small", 2), ("large", 4)):
+        run = sized(here, name, ranks, 9.0, told=told)
+        work(run, 10, **{"perf/max_memory_allocated_gb": 70.0})
+    assert report("small", "large") == 0
+    assert "GPU-hours" in capsys.readouterr().out
+
+
+def refused(capsys, *words):
+    assert report(*words) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "Traceback" not in shown.err
+    return shown.err
+
+
+def test_what_is_refused(here, capsys):
+    sized(here, "a", 2, 10.0)
+    sized(here, "b", 4, 6.0)
+    sized(here, "other_model", 4, 6.0, model={"path": "other"})
+    sized(here, "other_batch", 4, 6.0, batch=48)
+    sized(here, "short", 4, 6.0, steps=5)
+    sized(here, "unknown", 4, 6.0, told="")
+    assert "at least two sizes" in refused(capsys, "a")
+    assert "at least two sizes" in refused(capsys)
+    assert "runs/a is given twice" in refused(capsys, "a", "a")
+    assert "model.path = model and other" in refused(capsys, "a", "other_model")
+    assert "batch.size = 48 on 4 ranks" in refused(capsys, "a", "b", "other_batch")
+    assert "runs/short: 5 steps done; at least 3 after the first 3" in refused(capsys, "a", "short")
+    assert "it has neither: let it end first" in refused(capsys, "a", "unknown")
+    assert "did you mean b?" not in refused(capsys, "a", "zzz")
+    assert "--skip -1" in refused(capsys, "a", "b", "--skip", "-1")
+
+
+def test_runs_without_metrics(here, capsys):
+    sized(here, "a", 2, 10.0)
+    empty = make_run(here / "runs", "empty", batch={"size": 32})
+    assert "metrics.jsonl: no such file" in refused(capsys, "a", "empty")
+    (empty / "metrics.jsonl").write_text("")
+    assert "runs/empty: 0 steps done" in refused(capsys, "a", "empty")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link", "{", "[]", "[" * 100_000])
+@pytest.mark.parametrize("words", [["runs/b"], ["scaling", "runs/a", "runs/b"]])
+def test_facts_that_cannot_be_read(here, capsys, kind, words):
+    sized(here, "a", 2, 10.0)
+    facts = sized(here, "b", 4, 6.0) / "facts.json"
+    facts.unlink()
+    if kind == "pipe":
+        os.mkfifo(facts)
+    elif kind == "directory":
+        facts.mkdir()
+    elif kind == "link":
+        facts.symlink_to("/nowhere/x")
+    else:
+        facts.write_text(kind)
+    assert within(20, main, ["report", *words]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("DataError: ") and "runs/b/facts.json: cannot be read as " in said
+
+
+def test_the_report_of_one_run_takes_no_options_of_the_other(here, capsys):
+    assert main(["report", "a", "b"]) == 1
+    assert "did you mean `report scaling`?" in capsys.readouterr().err
+    assert main(["report", "a", "--out", "x"]) == 1
+
+
+def test_a_login_node_imports_nothing_heavy(here):
+    sized(here, "a", 2, 10.0)
+    sized(here, "b", 4, 6.0)
+    program = (
+        "import sys\n"
+        "from verl_hpc.cli.main import main\n"
+        "assert main(['report', 'scaling', 'a', 'b']) == 0\n"
+        "heavy = {'torch', 'numpy', 'mpi4py', 'h5py', 'matplotlib'}\n"
+        "print('heavy:', *sorted(heavy & {n.partition('.')[0] for n in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("heavy:\n"), done.stdout[-200:] + done.stderr
+
+
+def test_a_report_into_a_directory_that_cannot_be_written(tmp_path, capsys):
+    run = make_run(tmp_path, "run")
+    work(run, 2)
+    (run / "report.html").mkdir()
+    assert main(["report", str(run)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"ConfigError: cannot write a report into {run}: ")
+    assert "copy config.yaml, facts.json and metrics.jsonl" in said

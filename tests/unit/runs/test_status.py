@@ -1,0 +1,291 @@
+"""From a run's files and Slurm's answers to its state."""
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run
+from verl_hpc.checkpoint.store import point_latest
+from verl_hpc.runs.jobs import record_job
+from verl_hpc.runs.queue import Answer, QueuedJob
+from verl_hpc.runs.status import (
+    SHORTEST_PATIENCE_S,
+    START_PATIENCE_S,
+    State,
+    conclude,
+    last_save,
+    look,
+)
+
+JOB = "4711"
+
+
+@pytest.fixture(autouse=True)
+def job(monkeypatch):
+    """Heartbeats are those of a job, unless a test says otherwise."""
+    monkeypatch.setenv("SLURM_JOB_ID", JOB)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path)
+
+
+def state(run, now=NOW, longest=None, **jobs):
+    """The state; jobs are given as j4711="PENDING" or as a QueuedJob."""
+    answers = {
+        name.removeprefix("j"): QueuedJob(job) if isinstance(job, str) else job
+        for name, job in jobs.items()
+    }
+    return conclude(look(run, now, longest), Answer(answers))
+
+
+@pytest.mark.parametrize(
+    "operator, name", [("rollout", "running"), ("save_checkpoint", "saving"), ("", "running")]
+)
+def test_a_run_under_way(run, operator, name):
+    beat(run, operator, at=NOW)
+    assert state(run, NOW + 5) == State(name, operator)
+    assert not state(run, NOW + 5).is_over
+
+
+@pytest.mark.parametrize("operator", ["build rollout (vllm)", "reshard"])
+def test_a_run_before_its_first_step(run, operator):
+    beat(run, operator, step=0, at=NOW)
+    assert state(run, NOW + 14) == State("starting", f"{operator} (14 s)")
+
+
+def test_a_run_that_evaluates_before_its_first_step(run):
+    beat(run, "testing", step=0, at=NOW)
+    assert state(run, NOW + 14) == State("running", "testing")
+
+
+def test_a_fresh_heartbeat_leaves_no_question_for_slurm(run):
+    beat(run, at=NOW)
+    assert look(run, NOW + 5).asks() == ()
+
+
+@pytest.mark.parametrize(
+    "longest, patience",
+    [(None, START_PATIENCE_S), (1.0, SHORTEST_PATIENCE_S), (400.0, 1200.0)],
+    ids=["no step yet", "short operators", "long operators"],
+)
+def test_silence_is_judged_by_the_longest_operator(run, longest, patience):
+    beat(run, at=NOW)
+    assert state(run, NOW + patience - 1, longest).name == "running"
+    assert state(run, NOW + patience + 1, longest) == State("no heartbeat", "in rollout")
+    assert look(run, NOW + patience + 1, longest).silent_s == patience + 1
+
+
+@pytest.mark.parametrize("outcome", ["finished", "goal reached", "stopped"])
+def test_a_run_that_is_over(run, outcome):
+    beat(run, at=NOW, outcome=outcome)
+    assert state(run, NOW + 1e6) == State(outcome)
+    assert state(run).is_over
+    assert look(run, NOW + 1e6).asks() == ()
+
+
+def test_a_run_that_failed(run):
+    beat(run, "reward", at=NOW, outcome="failed")
+    assert state(run) == State("failed", "in reward")
+    assert state(run, j4711="RUNNING").name == "failed", "its job takes seconds to end"
+
+
+# Silence
+
+
+def test_silence_of_a_job_that_runs(run):
+    beat(run, at=NOW)
+    found = state(run, NOW + 5000, j4711="RUNNING")
+    assert (found.name, found.detail) == ("no heartbeat", "in rollout; job 4711 is RUNNING")
+    assert look(run, NOW + 5000).asks() == (JOB,)
+
+
+@pytest.mark.parametrize("slurm", ["TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED"])
+def test_silence_of_a_job_that_is_over(run, slurm):
+    beat(run, at=NOW)
+    found = state(run, NOW + 5000, j4711=slurm)
+    assert (found.name, found.detail) == ("failed", f"in rollout; Slurm says {slurm}")
+
+
+def test_silence_of_a_job_that_slurm_puts_back_into_the_queue(run):
+    beat(run, at=NOW)
+    waiting = QueuedJob("PENDING", "BeginTime", "2027-01-15T09:00:00")
+    assert state(run, NOW + 5000, j4711=waiting) == State("queued", "job 4711", waiting)
+
+
+def test_a_job_that_runs_again_and_has_not_spoken_yet(run):
+    beat(run, at=NOW)
+    start = datetime.fromtimestamp(NOW + 4000).isoformat()  # noqa: DTZ006 (as Slurm writes it)
+    found = state(run, NOW + 5000, j4711=QueuedJob("RUNNING", start=start))
+    assert (found.name, found.detail) == ("starting", "job 4711 is RUNNING (1000 s)")
+
+
+def test_a_process_of_this_machine_that_is_gone(run, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID")
+    child = os.fork()
+    if child == 0:
+        beat(run, "reward", at=NOW)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert state(run, NOW + 1) == State("failed", "in reward; its process is gone")
+    assert look(run, NOW + 1).asks() == ()
+
+
+def test_of_another_machines_process_nothing_is_known(run, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID")
+    beat(run, at=NOW)
+    monkeypatch.setattr("verl_hpc.runs.status.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("verl_hpc.runs.status._exists", lambda pid: False)
+    assert state(run, NOW + 1).name == "running"
+
+
+# Clocks
+
+
+def test_a_clock_that_is_ahead_is_no_negative_silence(run):
+    beat(run, at=NOW + 3000)
+    sight = look(run, NOW)
+    assert (sight.silent_s, sight.clock_ahead_s) == (0.0, 3000.0)
+    assert state(run, NOW).name == "running"
+
+
+# Stopping and going on
+
+
+def test_a_run_that_waits_to_go_on(run):
+    beat(run, at=NOW, outcome="restart")
+    assert state(run).name == "interrupted"
+    assert "submit it again" in state(run).detail
+    assert state(run, j4711="PENDING").name == "queued"
+    assert state(run, j4711="COMPLETING").name == "interrupted"
+    assert state(run, j4711="FAILED").name == "interrupted"
+
+
+def test_the_next_link_of_a_chain(tmp_path):
+    run = submit_run(tmp_path, "4710", JOB, "4712", "4713")
+    beat(run, at=NOW, outcome="restart")
+    assert look(run, NOW).asks() == (JOB, "4712", "4713")
+    found = state(run, j4711="COMPLETED", j4712="RUNNING", j4713="PENDING")
+    assert (found.name, found.detail) == ("starting", "job 4712 is RUNNING")
+    found = state(run, j4711="COMPLETED", j4712="PENDING", j4713="PENDING")
+    assert (found.name, found.detail) == ("queued", "job 4712")
+
+
+def test_the_links_left_over_when_a_run_is_over_do_not_count(tmp_path):
+    run = submit_run(tmp_path, JOB, "4712")
+    beat(run, at=NOW, outcome="finished")
+    assert look(run, NOW).asks() == ()
+
+
+def test_a_finished_run_that_was_submitted_again(tmp_path):
+    run = submit_run(tmp_path, JOB)
+    beat(run, at=NOW, outcome="finished")
+    later = datetime.fromtimestamp(NOW + 60, UTC).isoformat()
+    record_job(run / "job", {"job_id": "5000", "submitted": later})
+    assert look(run, NOW).asks() == ("5000",)
+    assert state(run, j5000="PENDING").name == "queued"
+    assert state(run).name == "finished"
+
+
+# Before the first heartbeat
+
+
+def test_a_run_that_has_not_started(run):
+    assert state(run) == State("not started")
+    assert not state(run).is_over
+
+
+def test_a_submitted_run(tmp_path):
+    run = submit_run(tmp_path, JOB)
+    assert look(run, NOW).asks() == (JOB,)
+    assert state(run, j4711="PENDING").name == "queued"
+    assert state(run, j4711="CONFIGURING").name == "starting"
+    assert state(run).name == "unknown"
+    assert state(run, j4711="FAILED") == State(
+        "failed", "job 4711 ended as FAILED before the first heartbeat"
+    )
+
+
+@pytest.mark.parametrize(
+    "text, name, detail",
+    [
+        ("finished", "finished", ""),
+        ("goal reached", "goal reached", ""),
+        ("stopped at step 3: asked to stop by ann", "stopped", "at step 3: asked to stop by ann"),
+        ("interrupted at step 3: signal TERM", "interrupted", "at step 3: signal TERM"),
+    ],
+)
+def test_a_run_that_keeps_no_heartbeat(run, text, name, detail):
+    (run / "facts.json").write_text(json.dumps({"state": text}))
+    assert state(run) == State(name, detail)
+
+
+def test_facts_of_the_end_leave_no_question_unless_it_was_submitted_since(tmp_path):
+    run = submit_run(tmp_path, JOB)
+    facts = run / "facts.json"
+    facts.write_text(json.dumps({"state": "finished"}))
+    assert look(run, NOW).asks() == (JOB,), "facts.json is older than the submission of 2027"
+    os.utime(facts, (NOW, NOW))
+    assert look(run, NOW).asks() == ()
+    facts.write_text(json.dumps({"state": "interrupted at step 3: signal TERM"}))
+    os.utime(facts, (NOW, NOW))
+    assert look(run, NOW).asks() == (JOB,)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"state": "odd"}', '{"state": 3}'])
+def test_facts_that_say_nothing(run, text):
+    (run / "facts.json").write_text(text)
+    assert state(run).name == "not started"
+    (run / "metrics.jsonl").write_text("")
+    assert state(run) == State("unknown", "it keeps no heartbeat")
+
+
+def test_a_heartbeat_counts_more_than_an_earlier_lifes_facts(run):
+    (run / "facts.json").write_text(json.dumps({"state": "stopped at step 1: x"}))
+    beat(run, at=NOW)
+    assert state(run).name == "running"
+
+
+def test_a_torn_heartbeat_leaves_the_facts(run):
+    (run / "heartbeat.json").write_text('{"time": 1')
+    (run / "facts.json").write_text(json.dumps({"state": "finished"}))
+    assert state(run).name == "finished"
+
+
+def test_a_torn_list_of_jobs(tmp_path):
+    run = submit_run(tmp_path, JOB)
+    with (run / "job/submitted.jsonl").open("a") as file:
+        file.write('{"job_id": "47')
+    assert look(run, NOW).jobs == ()
+
+
+# The last save
+
+
+def test_the_save_that_latest_points_at(run):
+    step = run / "checkpoints/step_00000040"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    os.utime(step / "manifest.json", (NOW, NOW))
+    assert last_save(run) is None
+    point_latest(step)
+    found = last_save(run)
+    assert (found.step, found.time) == (40, NOW)
+    (step / "manifest.json").unlink()
+    assert last_save(run) is None, "half a step is no step"
+
+
+def test_a_run_without_checkpoints(run):
+    assert last_save(run) is None
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints/latest").symlink_to("elsewhere")
+    assert last_save(run) is None
+
+
+def test_now_is_what_the_caller_says(run):
+    beat(run, at=time.time())
+    assert look(run, time.time() + 100).silent_s >= 100

@@ -1,0 +1,48 @@
+"""Verdicts as lines, as data, and what they say of nodes."""
+
+import json
+
+from verl_hpc.runs.verdict import (
+    any_fails,
+    failing_nodes,
+    fails,
+    from_data,
+    listed,
+    ok,
+    to_data,
+    unknown,
+)
+
+VERDICTS = [
+    ok("mpi", "pmi2"),
+    unknown("account", "no accounting"),
+    fails("clocks", "off", "tell the administrators", ["n2"]),
+    fails("pairs", "slow", "leave out n2", ("n2", "n0")),
+]
+
+
+def test_a_line():
+    assert str(VERDICTS[0]) == "ok       mpi            pmi2"
+    assert str(VERDICTS[2]) == "fails    clocks         off; tell the administrators"
+
+
+def test_unknown_is_no_failure():
+    assert not any_fails(VERDICTS[:2])
+    assert any_fails(VERDICTS)
+
+
+def test_there_and_back():
+    assert from_data(json.loads(json.dumps(to_data(VERDICTS)))) == VERDICTS
+
+
+def test_nodes_to_blame():
+    assert failing_nodes(VERDICTS) == [
+        ("n0", "pairs: slow"),
+        ("n2", "clocks: off; pairs: slow"),
+    ]
+    assert failing_nodes(VERDICTS[:2]) == []
+
+
+def test_a_long_list_of_names():
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(i) for i in range(10)], 3) == "0, 1, 2 and 7 more"

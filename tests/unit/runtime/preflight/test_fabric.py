@@ -1,0 +1,47 @@
+"""Verdicts on the InfiniBand of nodes, and on what NCCL made of it."""
+
+import pytest
+
+from verl_hpc.runtime.fabric import Fabric
+from verl_hpc.runtime.preflight.fabric import judge_fabric, judge_network
+
+GOOD = Fabric(("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"), ("mlx5_0", "mlx5_1"))
+NO_DRIVER = Fabric(("mlx5_0",), ())
+
+
+def test_nodes_that_can_use_it_and_nodes_without_any():
+    assert judge_fabric({"n0": Fabric(), "n1": Fabric()}).state == "ok"
+    verdict = judge_fabric({"n0": GOOD, "n1": GOOD})
+    assert (verdict.state, verdict.found) == (
+        "ok",
+        "at least 2 adapters a node are up and can be opened",
+    )
+
+
+def test_a_driver_that_is_missing_everywhere_blames_the_image():
+    verdict = judge_fabric({"n0": NO_DRIVER, "n1": NO_DRIVER})
+    assert (verdict.state, verdict.nodes) == ("fails", ())
+    assert "n0: mlx5_0 up, but libibverbs has no driver" in verdict.found
+    assert verdict.todo == "see docs/containers.md"
+
+
+@pytest.mark.parametrize("bad, words", [(NO_DRIVER, "no driver"), (Fabric(), "no adapter is up")])
+def test_one_node_that_differs_is_blamed(bad, words):
+    verdict = judge_fabric({"n0": GOOD, "n1": bad})
+    assert (verdict.state, verdict.nodes) == ("fails", ("n1",))
+    assert words in verdict.found
+
+
+@pytest.mark.parametrize(
+    "said, state, words",
+    [
+        ([("n0", "IB", True), ("n1", "IB", True)], "ok", "uses IB between nodes"),
+        ([("n0", "Socket", False), ("n1", "Socket", False)], "ok", "uses Socket"),
+        ([("n0", "IB", True), ("n1", "Socket", True)], "fails", "TCP beside InfiniBand: n1"),
+        ([("n0", None, True), ("n1", None, True)], "unknown", "has not said"),
+    ],
+)
+def test_what_nccl_uses(said, state, words):
+    verdict = judge_network(said)
+    assert verdict.state == state
+    assert words in verdict.found

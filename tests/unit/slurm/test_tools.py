@@ -1,0 +1,106 @@
+"""Asking Slurm, with recorded answers."""
+
+import pytest
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.slurm.tools import (
+    job_details,
+    mpi_plugins,
+    my_jobs,
+    my_scripts,
+    past_states,
+    run_tool,
+)
+
+
+def answering(text, asked=None):
+    def run(words):
+        if asked is not None:
+            asked.append(list(words))
+        return text
+
+    return run
+
+
+def test_the_queue():
+    asked = []
+    answer = "  12 PENDING\n13 RUNNING\n14 COMPLETING \n"
+    assert my_jobs(answering(answer, asked)) == {
+        "12": "PENDING",
+        "13": "RUNNING",
+        "14": "COMPLETING",
+    }
+    assert asked == [["squeue", "--me", "--array", "--noheader", "--format=%i %T"]]
+    assert my_jobs(answering("")) == {}
+
+
+def test_scripts_in_the_queue():
+    answer = "12|PENDING|/runs/a/job/.submission_file_1.sh\n13_2|RUNNING|/runs/x|y.sh\n"
+    assert my_scripts(answering(answer)) == {
+        "12": ("PENDING", "/runs/a/job/.submission_file_1.sh"),
+        "13_2": ("RUNNING", "/runs/x|y.sh"),
+    }
+
+
+def test_accounting():
+    asked = []
+    answer = "12|COMPLETED\n13|CANCELLED by 1000\n"
+    found = past_states(["12", "13"], answering(answer, asked))
+    assert found == {"12": "COMPLETED", "13": "CANCELLED"}
+    assert asked[0][-1] == "--jobs=12,13"
+
+
+def test_details_of_a_job():
+    answer = (
+        "JobId=13 JobName=run UserId=root(0) JobState=RUNNING Reason=None Restarts=2 "
+        "EndTime=2026-11-21T11:59:29 Command=/a/b.sbatch Comment=a=b \n"
+    )
+    found = job_details("13", answering(answer))
+    assert (found["JobState"], found["Restarts"]) == ("RUNNING", "2")
+    assert (found["EndTime"], found["Comment"]) == ("2026-11-21T11:59:29", "a=b")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "MPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: x",
+        "srun: MPI types are...\nsrun: pmi2\n",
+    ],
+)
+def test_mpi_plugins(answer):
+    assert "pmi2" in mpi_plugins(answering(answer))
+
+
+# The programs themselves
+
+
+def fake(directory, name, body):
+    (directory / name).write_text(f"#!/bin/sh\n{body}\n")
+    (directory / name).chmod(0o755)
+
+
+def test_a_tool_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match="squeue is not on PATH.*dry run works anywhere"):
+        my_jobs()
+
+
+def test_a_tool_that_fails_says_why(tmp_path, monkeypatch):
+    fake(tmp_path, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ClusterError, match=r"sacct .*: Slurm accounting storage is disabled"):
+        past_states(["1"])
+
+
+def test_a_tool_that_hangs(tmp_path, monkeypatch):
+    fake(tmp_path, "squeue", "exec sleep 30")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("verl_hpc.slurm.tools._TIMEOUT_S", 0.2)
+    with pytest.raises(ClusterError, match="squeue did not answer within"):
+        my_jobs()
+
+
+def test_what_a_tool_prints(tmp_path, monkeypatch):
+    fake(tmp_path, "scontrol", 'echo "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert run_tool(["scontrol", "a", "b c"]) == "a b c\n"

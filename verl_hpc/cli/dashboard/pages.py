@@ -1,0 +1,196 @@
+"""What the dashboard shows, as HTML: the list of runs, and the parts of one run's page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from string import Template
+from urllib.parse import urlencode
+
+from verl_hpc.cli.dashboard.files import read_shown, shown_files
+from verl_hpc.cli.dashboard.log import log_part
+from verl_hpc.cli.dashboard.metrics import MetricsTail
+from verl_hpc.cli.dashboard.ranks import ranks_part
+from verl_hpc.cli.list import HEADER, table
+from verl_hpc.cli.status import read_status
+from verl_hpc.cli.status_text import Status, as_rows, headline
+from verl_hpc.metrics import sections
+from verl_hpc.metrics.log import Row
+from verl_hpc.metrics.names import STEP_SECONDS
+from verl_hpc.metrics.report import STYLE
+from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.runs.find import named_runs
+from verl_hpc.runs.status import saved_steps
+
+_SHELL = Path(__file__).with_name("dashboard.html")
+_LOOK_EVERY_S = 10.0
+"""Between two searches for run directories, which a file system of many users would feel."""
+_NUM_LAST_STEPS = 10
+PARTS = ("status", "charts", "ranks", "times", "log")
+"""Of a run's page, each of which the page asks for again on its own."""
+
+
+class Pages:
+    """Makes pages about the runs below a directory; threads may share it.
+
+    Args:
+        directory: where runs are, or a run itself.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._runs: dict[str, Path] = {}
+        self._looked = float("-inf")
+        self._tails: dict[Path, MetricsTail] = {}
+
+    def overview(self) -> str:
+        """The page of all runs."""
+        return self._shell("Runs", "", [("runs", {})])
+
+    def run(self, name: str) -> str:
+        """The page of one run.
+
+        Raises:
+            LookupError: there is no run of this name.
+        """
+        self._find(name)
+        return self._shell(name, '<a href="/">All runs</a>', [(p, {"name": name}) for p in PARTS])
+
+    def part(self, of: str, query: Mapping[str, str]) -> str:
+        """One part of a page.
+
+        Raises:
+            LookupError: there is no such part, or no run of the name that the query has.
+        """
+        if of == "runs":
+            return self._list()
+        name = query.get("name", "")
+        makers: dict[str, Callable[[Path], str]] = {
+            "status": lambda run: self._status(run, name),
+            "charts": self._charts,
+            "times": self._times,
+            "ranks": self._ranks,
+            "log": log_part,
+        }
+        if of not in makers:
+            raise LookupError("there is no such part of a page")
+        return makers[of](self._find(name))
+
+    def file(self, name: str, file: str) -> tuple[str, str]:
+        """Text and media type of a file that a run's page links to.
+
+        Raises:
+            LookupError: there is no such run, or it has no such file.
+        """
+        return read_shown(self._find(name), file)
+
+    @staticmethod
+    def style(own: Path) -> str:
+        """The style sheet: that of reports, and what the dashboard has more."""
+        return STYLE.read_text("utf-8") + own.read_text("utf-8")
+
+    def _find(self, name: str) -> Path:
+        """A run by its name in the list: a word of the address never becomes a path."""
+        known = self._known()
+        if name not in known:
+            raise LookupError("there is no such run")
+        return known[name]
+
+    def _known(self) -> dict[str, Path]:
+        now = time.monotonic()
+        if now - self._looked > _LOOK_EVERY_S:
+            self._runs, self._looked = named_runs(self._directory), now
+        return self._runs
+
+    def _rows(self, run: Path) -> list[Row]:
+        return self._tails.setdefault(run, MetricsTail(run)).rows()
+
+    def _shell(self, title: str, above: str, parts: list[tuple[str, Mapping[str, str]]]) -> str:
+        """A page with its parts in it, which a script then keeps up to date."""
+        body = "".join(
+            f'<div id="{of}" data-src="/part?{escape(urlencode({"of": of, **query}))}">'
+            f"{self.part(of, query)}</div>"
+            for of, query in parts
+        )
+        text = _SHELL.read_text("utf-8")
+        return Template(text).substitute(title=escape(title), above=above, body=body)
+
+    def _list(self) -> str:
+        rows = table(self._directory, self._known(), time.time())
+        if not rows:
+            return f'<p class="card">No runs in {escape(str(self._directory))} yet.</p>'
+        head = "".join(f"<th>{t}</th>" for t in HEADER)
+        body = "".join(_line(row) for row in rows)
+        return (
+            f'<div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
+        )
+
+    def _status(self, run: Path, name: str) -> str:
+        status = read_status(run, time.time())
+        rows = self._rows(run)
+        listed = [("directory", str(run.resolve())), *as_rows(status)]
+        if steps := saved_steps(run):
+            listed.append(("checkpoints", f"steps {', '.join(map(str, steps))}"))
+        facts = "".join(f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in listed)
+        facts += _links(name, run)
+        return (
+            f'<p class="subtitle">{_state(status.state.name)} {escape(_rest(status))}</p>'
+            f"{_bar(status)}"
+            f'<dl class="facts">{facts}</dl>{sections.alert(rows)}'
+            f'<dl class="headline">{sections.headline(rows)}</dl>'
+        )
+
+    def _charts(self, run: Path) -> str:
+        drawn = sections.charts(self._rows(run))
+        return f'<div class="charts">{drawn}</div>' if drawn else ""
+
+    def _ranks(self, run: Path) -> str:
+        timed = _timed(self._rows(run))
+        return ranks_part(run, mean_seconds(timed) if timed else {})
+
+    def _times(self, run: Path) -> str:
+        rows = self._rows(run)
+        return sections.times(_timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
+
+
+def _timed(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if STEP_SECONDS in row]
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    name, state, *more = cells
+    link = f'<a href="/run?{escape(urlencode({"name": name}))}">{escape(name)}</a>'
+    rest = "".join(f"<td>{escape(cell)}</td>" for cell in more)
+    return f"<tr><th>{link}</th><td>{_state(state)}</td>{rest}</tr>"
+
+
+def _state(name: str) -> str:
+    """A state with its mark; the word says it, too, for those who see no colours."""
+    kinds = {"running": "good", "saving": "good", "failed": "bad", "no heartbeat": "bad"}
+    kinds |= {"finished": "done", "goal reached": "done"}
+    return f'<span class="state {kinds.get(name, "still")}">{escape(name)}</span>'
+
+
+def _rest(status: Status) -> str:
+    return headline(status).removeprefix(status.state.name).removeprefix(":")
+
+
+def _links(name: str, run: Path) -> str:
+    links = (
+        f'<a href="/file?{escape(urlencode({"name": name, "file": file.name}))}">{file.label}</a>'
+        for file in shown_files(run)
+    )
+    text = ", ".join(links)
+    return f"<dt>files</dt><dd>{text}</dd>" if text else ""
+
+
+def _bar(status: Status) -> str:
+    if not status.total_steps:
+        return ""
+    done = min(status.progress.step, status.total_steps)
+    return (
+        f'<progress aria-label="steps done" value="{done}" max="{status.total_steps}"></progress>'
+    )

@@ -1,0 +1,80 @@
+"""The operators of each rank over the last moments, for the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+
+from verl_hpc.metrics.sections import key, operator_colours, section
+from verl_hpc.metrics.series import OTHER
+from verl_hpc.metrics.svg import Span, lanes
+from verl_hpc.metrics.text import duration
+from verl_hpc.runs.ranks import Progress, Ranks, read_ranks, shown
+
+_TITLE = "Operators by rank"
+_MOST_SECONDS = 600.0
+"""A long wait must not squeeze everything else into nothing."""
+
+
+def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
+    """Lanes of the ranks, and which are late; nothing where no ranks.json is.
+
+    Args:
+        run: run directory.
+        seconds: of a mean step by operator, longest first, by which other parts of the page choose
+            colours; empty before the first step is done.
+    """
+    ranks = read_ranks(run)
+    if ranks is None:
+        return ""
+    rows = {_name(p): _spans(p, ranks.time) for p in ranks.ranks if p.history}
+    rows = {name: spans for name, spans in rows.items() if spans}
+    if not rows:
+        return ""
+    spent = _seconds([span for spans in rows.values() for span in spans])
+    colours = operator_colours(seconds or spent)
+    used = {name: colour for name, colour in colours.items() if name in spent or name == OTHER}
+    drawn = lanes(_TITLE, rows, colours, colours[OTHER])
+    note = "Seconds before rank 0 looked; a lane ends with the rank's last word."
+    if len(rows) < len(ranks.ranks):
+        note += f" The first {len(rows)} of {len(ranks.ranks)} ranks."
+    body = f'{_late(ranks)}<div class="card">{drawn}{key(used)}<p>{note}</p></div>'
+    return section(_TITLE, body)
+
+
+def _name(progress: Progress) -> str:
+    return f"{progress.rank}"
+
+
+def _spans(progress: Progress, now: float) -> list[Span]:
+    """What a rank did until its own last word, in seconds from now: none of them positive."""
+    ends = [*(began for _, began in progress.history), now - progress.silent_s]
+    names = [name for name, _ in progress.history]
+    spans = []
+    for name, (begin, end) in zip(names, pairwise(ends), strict=True):
+        begin = max(begin - now, -_MOST_SECONDS)
+        if end - now > begin:
+            spans.append((name, begin, min(end - now, 0.0)))
+    return spans
+
+
+def _seconds(spans: Sequence[Span]) -> dict[str, float]:
+    """By operator, longest first."""
+    total: dict[str, float] = {}
+    for name, begin, end in spans:
+        total[name] = total.get(name, 0.0) + end - begin
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def _late(ranks: Ranks) -> str:
+    late = ranks.late
+    if not late:
+        return ""
+    first = late[0]
+    return (
+        f'<p class="alert"><b>Late</b> rank {shown([p.rank for p in late])}: rank {first.rank} on '
+        f"{escape(first.host)} in {escape(first.operator)} for {duration(first.seconds)}. "
+        "<code>python -m verl_hpc hang</code> shows where.</p>"
+    )

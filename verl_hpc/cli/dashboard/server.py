@@ -1,0 +1,195 @@
+"""The dashboard's web server: who may ask, and what there is to ask for.
+
+Everybody who is logged in to this machine can reach a port of its loopback address. Hence the
+token: it comes in the address once, and as a cookie from then on. The Host header is checked, too,
+since a page of another site could point a name of its own at this machine (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from verl_hpc.cli.dashboard.pages import Pages
+
+LOOPBACK = "127.0.0.1"
+_HOSTS = frozenset({LOOPBACK, "localhost", "[::1]"})
+_HERE = Path(__file__).parent
+_SCRIPT = _HERE / "dashboard.js"
+_STYLE = _HERE / "dashboard.css"
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_FILE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Of a file that a run has written: it may look as it likes, and do nothing."""
+_HEADERS: dict[str, str] = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back."""
+
+    body: str
+    kind: str = "text/html"
+    status: HTTPStatus = HTTPStatus.OK
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one directory of runs."""
+
+    daemon_threads = True
+
+    def __init__(self, pages: Pages, token: str, port: int) -> None:
+        super().__init__((LOOPBACK, port), Handler)
+        self.pages = pages
+        self.token = token
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def cookie(self) -> str:
+        """Cookies know no ports: a name of its own lets two dashboards be open."""
+        return f"verl_hpc_{self.port}"
+
+    @property
+    def address(self) -> str:
+        """What to open, token and all."""
+        return f"http://{LOOPBACK}:{self.port}/?{urlencode({'token': self.token})}"
+
+
+def make_server(directory: Path, port: int = 0) -> Server:
+    """A server that listens, with a new token.
+
+    Args:
+        directory: where runs are.
+        port: 0 for any that is free.
+
+    Raises:
+        OSError: the port is taken, or not for us to take.
+    """
+    return Server(Pages(directory), secrets.token_urlsafe(32), port)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version = "verl_hpc"
+    sys_version = ""
+    timeout = 30.0
+
+    def do_GET(self) -> None:
+        """Answer."""
+        try:
+            url = urlsplit(self.path)
+        except ValueError as error:
+            self._send(_refusal(HTTPStatus.BAD_REQUEST, f"this is no address: {error}"))
+            return
+        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        self._send(self._answer(url.path, query))
+
+    def do_HEAD(self) -> None:
+        """The same without the body."""
+        self.do_GET()
+
+    def _answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        if self._host() not in _HOSTS:
+            return _refusal(HTTPStatus.MISDIRECTED_REQUEST, "open it as localhost or 127.0.0.1")
+        if "token" in query:
+            return self._let_in(path, query)
+        if not self._is_known(self._cookie()):
+            return _refusal(
+                HTTPStatus.FORBIDDEN,
+                "open the address that `python -m verl_hpc dashboard` printed, with its token",
+            )
+        return self._page(path, query)
+
+    def _let_in(self, path: str, query: Mapping[str, str]) -> Answer:
+        """Take the token out of the address, where it would stay in the browser's history."""
+        if not self._is_known(query["token"]):
+            return _refusal(HTTPStatus.FORBIDDEN, "this token is not that of this dashboard")
+        rest = urlencode({name: value for name, value in query.items() if name != "token"})
+        # One leading slash: two, or a backslash, would be the name of another host.
+        target = "/" + path.lstrip("/\\") + (f"?{rest}" if rest else "")
+        cookie = f"{self.server.cookie}={self.server.token}; HttpOnly; SameSite=Lax; Path=/"
+        headers = (("Location", target), ("Set-Cookie", cookie))
+        return Answer("", status=HTTPStatus.SEE_OTHER, headers=headers)
+
+    def _page(self, path: str, query: Mapping[str, str]) -> Answer:
+        pages = self.server.pages
+        routes: dict[str, Callable[[], Answer]] = {
+            "/": lambda: Answer(pages.overview()),
+            "/run": lambda: Answer(pages.run(query.get("name", ""))),
+            "/part": lambda: Answer(pages.part(query.get("of", ""), query)),
+            "/file": lambda: self._file(query),
+            "/dashboard.js": lambda: Answer(_SCRIPT.read_text("utf-8"), "text/javascript"),
+            "/dashboard.css": lambda: Answer(pages.style(_STYLE), "text/css"),
+        }
+        if path not in routes:
+            return _refusal(HTTPStatus.NOT_FOUND, "there is no such page")
+        try:
+            return routes[path]()
+        except LookupError as error:
+            return _refusal(HTTPStatus.NOT_FOUND, str(error.args[0]))
+
+    def _file(self, query: Mapping[str, str]) -> Answer:
+        text, kind = self.server.pages.file(query.get("name", ""), query.get("file", ""))
+        return Answer(text, kind, headers=(("Content-Security-Policy", _FILE_POLICY),))
+
+    def _host(self) -> str:
+        """The name it was opened by. A tunnel may have given it another port."""
+        name, colon, port = self.headers.get("Host", "").rpartition(":")
+        return name if colon and port.isdecimal() else f"{name}{colon}{port}"
+
+    def _cookie(self) -> str:
+        try:
+            cookies = SimpleCookie(self.headers.get("Cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self.server.cookie)
+        return found.value if found is not None else ""
+
+    def _is_known(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.server.token.encode())
+
+    def _send(self, answer: Answer) -> None:
+        data = answer.body.encode()
+        tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        fresh = answer.status is not HTTPStatus.OK or self.headers.get("If-None-Match") != tag
+        self.send_response(answer.status if fresh else HTTPStatus.NOT_MODIFIED)
+        for name, value in (_HEADERS | dict(answer.headers) | {"ETag": tag}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", f"{answer.kind}; charset=utf-8")
+        if fresh:
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if fresh and self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: addresses have tokens in them."""
+
+
+def _refusal(status: HTTPStatus, reason: str) -> Answer:
+    return Answer(f"{status.value} {status.phrase}: {reason}\n", "text/plain", status)

@@ -1,0 +1,191 @@
+"""What a run needs on disk, looked for on the login node: room, image, model, data, Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import verl_hpc
+from verl_hpc.cluster.checks import inputs, is_file, outside
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.request import Request
+from verl_hpc.doctor.quota import Quota, read_quotas
+from verl_hpc.errors import ClusterError, ConfigError, ModelError
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.runs.verdict import Verdict, fails, ok, unknown
+
+_GB = 1e9
+_CHECKPOINT_BYTES = 14
+"""Of a parameter in a checkpoint: bfloat16 weights, and master weights and two moments of Adam in
+float32."""
+_FILES = 1000
+"""A run makes at least so many: a snapshot of the code, logs, checkpoints of every rank."""
+_PYTHON_TIMEOUT_S = 30.0
+# Versions are read from what is installed; nothing heavy is imported.
+_PYTHON = """
+import json, sys
+import verl_hpc
+from importlib import metadata
+found = {}
+for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
+    found[name] = None
+    for distribution in (name, name + "-cpu"):
+        try:
+            found[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            pass
+print(json.dumps({"version": sys.version.split()[0], "found": found}))
+"""
+
+
+def check_room(request: Request, *, has_config: bool) -> Verdict:
+    """The run directory can be written, and has room for the checkpoints that are kept."""
+    run = request.run_directory
+    there = next(path for path in (run, *run.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return fails("run directory", f"{there} cannot be written", "set directory=...")
+    free: float = shutil.disk_usage(there).free
+    found = f"{there}: {free / _GB:,.0f} GB free in the file system"
+    try:
+        quotas = read_quotas(there)
+    except ClusterError as error:
+        found += f" (quotas are not seen: {error})"
+        quotas = []
+    for quota in quotas:
+        free = min(free, quota.free_bytes)
+        found += f", {_shown(quota)}"
+    needed = _checkpoints(request) if has_config else None
+    if needed is not None:
+        found += f"; checkpoints need about {needed / _GB:,.1f} GB"
+    if any(quota.free_files < _FILES for quota in quotas):
+        return fails("run directory", found, "remove files, or set directory=...")
+    if free < (needed or 0):
+        todo = "make room, lower checkpoint.keep, or set directory=..."
+        return fails("run directory", found, todo)
+    return ok("run directory", found)
+
+
+def _shown(quota: Quota) -> str:
+    parts = []
+    if quota.limit_bytes is not None:
+        parts.append(f"{quota.used_bytes / _GB:,.0f} of {quota.limit_bytes / _GB:,.0f} GB")
+    if quota.limit_files is not None:
+        parts.append(f"{quota.used_files:,} of {quota.limit_files:,} files")
+    return f"{quota.whose} uses {' and '.join(parts)}"
+
+
+def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
+    """Model, tokenizer, data and reward function are where the ranks will look for them."""
+    for name, path in inputs(request):
+        try:
+            found = outside(request, job, name, path)
+        except ConfigError as error:
+            yield fails(name, *str(error).split("; ", 1))
+            continue
+        if not request.profile.site.check_paths and not found.exists():
+            yield unknown(name, f"{found} is not seen from here, and check_paths is false")
+        elif not found.exists():
+            yield fails(name, f"{found} does not exist", "bring it here, or correct the path")
+        elif not os.access(found, os.R_OK):
+            yield fails(name, f"{found} cannot be read", "ask its owner for permission")
+        else:
+            yield _model(name, found) if name.endswith(".path") else ok(name, str(found))
+
+
+def check_image(request: Request) -> Verdict:
+    """The container's image is a file that can be read, where it is a file."""
+    container = request.profile.site.container
+    if container.image is None:
+        return ok("container", f"{container.kind}: ranks run in the node's own file system")
+    image = request.directory / container.image
+    if not is_file(container.image):
+        return unknown("container", f"{container.image} is in a registry; nodes must reach it")
+    if not image.exists():
+        return fails("container", f"{image} does not exist", "build it with containers/")
+    if not os.access(image, os.R_OK):
+        return fails("container", f"{image} cannot be read", "ask its owner for permission")
+    return ok("container", f"{container.kind}: {image}")
+
+
+def check_python(request: Request, *, has_config: bool) -> Verdict:
+    """The interpreter of the ranks can import this package, and has the others installed."""
+    site = request.profile.site
+    if site.container.image is not None:
+        return unknown("python", f"{site.python} is inside the container; --nodes tries it")
+    environ = dict(os.environ)
+    if site.code == "snapshot":
+        environ["PYTHONPATH"] = str(Path(verl_hpc.__file__).parents[1])
+    python = os.path.expandvars(site.python)
+    command = [*python.split(), "-c", _PYTHON]
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PYTHON_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return fails("python", f"{python}: {error}", "set python in the site profile")
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        if site.setup:
+            return unknown("python", f"{python}: {reason}; the job's setup may change that")
+        todo = "set python in the site profile, or what setup: must load first"
+        return fails("python", f"{python} cannot import verl_hpc: {reason}", todo)
+    needed = list(_needed(request, has_config))
+    return _python_verdict(python, needed, json.loads(done.stdout))
+
+
+def _needed(request: Request, has_config: bool) -> Iterator[str]:
+    yield from ("torch", "megatron-core", "h5py")
+    if request.profile.site.mpi != "none":
+        yield "mpi4py"
+    config = request.config
+    if has_config and config.recipe != "sft" and config.rollout.engine == "vllm":
+        yield "vllm"
+
+
+def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
+    found = answer["found"]
+    shown = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    text = f"{python} {answer['version']} with {shown or 'none of our packages'}"
+    missing = [name for name in needed if found[name] is None]
+    if missing:
+        todo = "install them, or set python in the site profile to an interpreter that has them"
+        return fails("python", f"{text}; without {', '.join(missing)}", todo)
+    return ok("python", text)
+
+
+def _checkpoints(request: Request) -> float | None:
+    """Bytes of the checkpoints that a run keeps, one more being written; None if unknown."""
+    config = request.config
+    try:
+        parameters = read_architecture(request.directory / config.model.path).num_parameters
+    except ModelError:
+        return None
+    models = 2 if config.recipe == "ppo" else 1
+    return parameters * _CHECKPOINT_BYTES * models * (config.checkpoint.keep + 1)
+
+
+def _model(name: str, path: Path) -> Verdict:
+    if (path / "manifest.json").is_file():
+        return ok(name, f"{path}: a step of a checkpoint")
+    try:
+        architecture = read_architecture(path)
+        safetensors_shard_map(path)
+    except ModelError as error:
+        return fails(name, str(error), "every file of the model must be here: nodes download none")
+    if not any(path.glob("tokenizer*")):
+        return fails(name, f"{path} has no tokenizer", "set model.tokenizer, or copy it there")
+    return ok(name, f"{path}: {_large(architecture.num_parameters)} parameters")
+
+
+def _large(number: int) -> str:
+    return f"{number / 1e9:,.2f} billion" if number >= 1e8 else f"{number / 1e6:,.2f} million"

@@ -1,0 +1,133 @@
+"""The doctor's job: submitting it, waiting for what its ranks find, keeping out nodes that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from verl_hpc.cluster.excluded import ExcludedNode, exclude, exclude_list
+from verl_hpc.cluster.explain import explain
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.profile import Profile, load_profile
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.script import render_script
+from verl_hpc.cluster.submission import submit
+from verl_hpc.config.regular_file import read_regular
+from verl_hpc.errors import ClusterError, ConfigError
+from verl_hpc.runs.logs.errors import Failure, first_error
+from verl_hpc.runs.verdict import Verdict, failing_nodes, from_data
+from verl_hpc.slurm.tools import Runner, my_jobs, run_tool
+
+NAME = "doctor"
+"""Of the run whose directory has the results."""
+
+_LOOK_EVERY_S = 1.0
+_ASK_EVERY_S = 30.0
+_GRACE_S = 30.0
+"""What a shared file system may need to show a file of another node."""
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+"""Slurm numbers steps of salloc's shell and of batch scripts from here."""
+
+
+def is_inside_step(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether srun has started this process, as one of the ranks of a step."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return "SLURM_PROCID" in environ and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
+def submit_checks(request: Request) -> str:
+    """Submit the job.
+
+    Returns:
+        Its id.
+
+    Raises:
+        ConfigError, ClusterError: as `submit`.
+    """
+    job = plan_job(request)
+    (job_id,) = submit(request, job, render_script(job), explain(request, job, ()))
+    return job_id
+
+
+def wait_for_result(
+    directory: Path,
+    job_id: str,
+    run: Runner = run_tool,
+    sleep: Callable[[float], object] = time.sleep,
+) -> list[Verdict]:
+    """Wait until the job's ranks have spoken.
+
+    Looks for the file every second; asks Slurm, every 30 s, whether the job is still there.
+
+    Args:
+        directory: of the doctor's run.
+        job_id: of its job.
+
+    Raises:
+        ClusterError: the job has ended and left no result.
+    """
+    path = directory / f"job/preflight-{job_id}.json"
+    waited, gone_since = 0.0, None
+    while not path.exists():
+        if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
+            gone_since = None if job_id in my_jobs(run) else waited
+        if gone_since is not None and waited - gone_since > _GRACE_S:
+            raise ClusterError(_no_result(directory, job_id))
+        sleep(_LOOK_EVERY_S)
+        waited += _LOOK_EVERY_S
+    return read_result(path)
+
+
+def _no_result(directory: Path, job_id: str) -> str:
+    """The job is over, and its ranks have not got as far as a verdict."""
+    found = f"job {job_id} has ended without a result"
+    attempt = (directory / "job/attempts/latest").resolve()
+    failure = first_error(attempt) if attempt.is_dir() else None
+    if failure is not None and failure.lines:
+        found += f"; first: {_in_a_line(failure)}"
+    return (
+        f"{found}. `python -m verl_hpc logs {directory} --first-error` says more, or "
+        f"{directory}/job/slurm-{job_id}.log"
+    )
+
+
+def _in_a_line(failure: Failure) -> str:
+    """A rank's report and Slurm's words begin with the cause; a bare traceback ends with it."""
+    first, last = failure.lines[0].strip(), failure.lines[-1].strip()
+    tells = failure.rank is None or first.startswith("verl_hpc: ")
+    return first if tells else f"{failure.node}: {last}"
+
+
+def read_result(path: Path) -> list[Verdict]:
+    """Verdicts that ranks have left.
+
+    Raises:
+        ConfigError: there is no such file, or it is none of ours.
+    """
+    try:
+        return from_data(json.loads(read_regular(path))["verdicts"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{path}: no result of the doctor ({error})") from None
+
+
+def newest_result(directory: Path) -> tuple[Path, Profile]:
+    """The last result in a doctor's run directory, and the site profile it was made with.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = sorted((directory / "job").glob("preflight-*.json"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise ConfigError(
+            f"--result {directory}: no result there; name the run directory that "
+            "`doctor --nodes N` printed, and see `status` on whether its job is over"
+        )
+    return found[-1], load_profile(directory / "job/site.yaml", {})
+
+
+def keep_out(profile: Profile, verdicts: list[Verdict]) -> list[ExcludedNode]:
+    """Put nodes that failed on the list of those that submissions leave out."""
+    return exclude(exclude_list(profile.site), profile.site, failing_nodes(verdicts))

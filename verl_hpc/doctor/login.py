@@ -1,0 +1,88 @@
+"""The doctor on a login node: everything that can be known before a job waits in the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verl_hpc.cluster.checks import check_request
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.profile import Profile
+from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.time_limit import parse_time
+from verl_hpc.doctor.files import check_image, check_inputs, check_python, check_room
+from verl_hpc.doctor.slurm import (
+    check_account,
+    check_mpi,
+    check_partition,
+    check_plugin,
+    check_submission,
+    check_tools,
+)
+from verl_hpc.errors import VerlHpcError
+from verl_hpc.runs.verdict import Verdict, fails, ok
+from verl_hpc.slurm.tools import Runner, run_tool
+
+
+def check_login(
+    request: Request | None, *, has_config: bool, run: Runner = run_tool
+) -> Iterator[Verdict]:
+    """Verdicts in the order in which they are worth reading.
+
+    Args:
+        request: the job that is meant; None if no site profile was given.
+        has_config: whether its run is the user's own, or a stand-in.
+
+    Raises:
+        ConfigError: a job that cannot be asked for.
+    """
+    if request is not None:
+        parse_time(request.time)
+        plan_job(request)
+    tools = check_tools(run)
+    yield tools
+    if request is None:
+        return
+    if tools.state == "ok":
+        yield from _ask_slurm(request, run)
+    yield check_image(request)
+    yield check_python(request, has_config=has_config)
+    yield check_room(request, has_config=has_config)
+    yield _check_excluded(request)
+    yield _expectations(request.profile)
+    if has_config:
+        yield from check_inputs(request, plan_job(request))
+        yield _check_layout(request)
+
+
+def _ask_slurm(request: Request, run: Runner) -> Iterator[Verdict]:
+    yield check_mpi(request.profile, run)
+    yield from check_partition(request, run)
+    yield from check_account(request, run)
+    yield check_submission(plan_job(request), run)
+    if (plugin := check_plugin(request.profile, run)) is not None:
+        yield plugin
+
+
+def _check_excluded(request: Request) -> Verdict:
+    names = ", ".join(request.excluded) or "none"
+    return ok("excluded", f"{names} ({request.exclude_list})")
+
+
+def _expectations(profile: Profile) -> Verdict:
+    """What nodes will be held to, and who said so."""
+    wanted = profile.site.preflight
+    shown = []
+    for name in ("min_bandwidth_gb_s", "min_write_gb_s", "max_clock_skew_s"):
+        value = getattr(wanted, name)
+        text = "null" if value is None else f"{value:g}"
+        shown.append(f"{name} {text} [{profile.origin(f'preflight.{name}')}]")
+    return ok("expected", ", ".join(shown))
+
+
+def _check_layout(request: Request) -> Verdict:
+    ranks = f"{request.nodes} x {request.profile.site.ranks_per_node} ranks"
+    try:
+        check_request(request)
+    except VerlHpcError as error:
+        return fails("layout", str(error), "see --help of submit")
+    return ok("layout", f"the run can be laid out on {ranks}")

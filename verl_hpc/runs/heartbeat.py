@@ -1,0 +1,195 @@
+"""heartbeat.json: what a run does at this moment, for whoever looks from a login node.
+
+Rank 0 writes it at each operator. A file that is replaced whole needs no port, no daemon and no
+rights beyond those of the run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from verl_hpc.config.regular_file import read_json
+from verl_hpc.runs.contract import ATTEMPT
+
+FILE = "heartbeat.json"
+FAILED = "failed"
+"""Outcome of a run that an exception ended."""
+
+_EVERY_S = 1.0
+_CHANGE_EVERY_S = 0.5
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One heartbeat; times are seconds since the epoch by the writer's clock."""
+
+    time: float
+    step: int
+    """The step under way; after the end, the last one done."""
+    total_steps: int | None
+    operator: str
+    host: str
+    """Of rank 0."""
+    nodes: str
+    """All that the job has, as Slurm writes them; the host where there is no job."""
+    pid: int
+    job_id: str | None
+    """Slurm's; None for a run that mpiexec started."""
+    attempt: int | None
+    """Number of the directory below job/attempts."""
+    restarts: int
+    """Times that Slurm has started this job again."""
+    started: float
+    outcome: str | None = None
+    """None while the run is under way."""
+
+
+class Heartbeat:
+    """Writes heartbeat.json. Belongs to rank 0.
+
+    A file system of many users sees at most two writes a second. What comes too soon is held back,
+    and a thread writes the last of it when it may, so that the file never goes on naming an
+    operator that was over at once while a long one runs. A failing write is reported once and never
+    ends a run.
+
+    As a context manager it notes FAILED if an exception passes through.
+
+    Args:
+        run_directory: an existing directory.
+        clock: seconds since the epoch.
+        total_steps: step at which the run is done, if known.
+    """
+
+    def __init__(
+        self,
+        run_directory: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        total_steps: int | None = None,
+    ) -> None:
+        self._path = run_directory / FILE
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._written = float("-inf")
+        self._reported = False
+        now, host = clock(), socket.gethostname()
+        nodes = os.environ.get("SLURM_JOB_NODELIST") or host
+        self._beat = Beat(
+            now, 0, total_steps, "", host, nodes, os.getpid(), **slurm_job(), started=now
+        )
+
+    def beat(self, operator: str, step: int) -> None:
+        """Say that `operator` of `step` begins or goes on; cheap, and does nothing after `end`.
+
+        Args:
+            operator: name as in the watchdog and the timers.
+            step: the step under way, from 1; 0 before the first.
+        """
+        with self._lock:
+            if self._beat.outcome is not None:
+                return
+            now = self._clock()
+            changed = operator != self._beat.operator
+            self._beat = replace(self._beat, time=now, step=step, operator=operator)
+            wait = (_CHANGE_EVERY_S if changed else _EVERY_S) - (now - self._written)
+            if wait <= 0 or wait > _EVERY_S:  # the clock was set back
+                self._write(now)
+            elif changed and self._timer is None:
+                self._timer = threading.Timer(wait, self._write_late)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def end(self, outcome: str) -> None:
+        """Write the last heartbeat, at once.
+
+        Args:
+            outcome: "finished", "goal reached", "stopped", "restart" or FAILED.
+        """
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            now = self._clock()
+            self._beat = replace(self._beat, time=now, outcome=outcome)
+            self._write(now)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is not None and self._beat.outcome is None:
+            self.end(FAILED)
+
+    def _write_late(self) -> None:
+        with self._lock:
+            self._timer = None
+            if self._beat.outcome is None:
+                self._write(self._clock())
+
+    def _write(self, now: float) -> None:
+        self._written = now
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_text(json.dumps(asdict(self._beat)) + "\n", encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as error:
+            if not self._reported:
+                _logger.warning("no heartbeat: %s", error)
+            self._reported = True
+
+
+def read_heartbeat(run_directory: Path) -> Beat | None:
+    """The last heartbeat of a run; None if there is none, or none that can be read."""
+    return read_json(run_directory / FILE, _parse)
+
+
+def _parse(found: Mapping[str, Any]) -> Beat:
+    return Beat(
+        time=float(found["time"]),
+        step=int(found["step"]),
+        total_steps=_integer(found["total_steps"]),
+        operator=str(found["operator"]),
+        host=str(found["host"]),
+        nodes=str(found.get("nodes", found["host"])),
+        pid=int(found["pid"]),
+        job_id=None if found["job_id"] is None else str(found["job_id"]),
+        attempt=_integer(found["attempt"]),
+        restarts=int(found["restarts"]),
+        started=float(found["started"]),
+        outcome=None if found["outcome"] is None else str(found["outcome"]),
+    )
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _job_id() -> str | None:
+    """As squeue and sacct name it: the run of a sweep is 4711_3, whatever number Slurm gives it."""
+    array, index = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
+
+
+def slurm_job() -> dict[str, Any]:
+    """What the batch script's environment says about this start."""
+    restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+    attempt = Path(os.environ.get(ATTEMPT, "")).name
+    return {
+        "job_id": _job_id(),
+        "restarts": int(restarts) if restarts.isdecimal() else 0,
+        "attempt": int(attempt) if attempt.isdecimal() else None,
+    }

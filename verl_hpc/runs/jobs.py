@@ -1,0 +1,39 @@
+"""job/submitted.jsonl: the jobs that were submitted for a run, one a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.regular_file import read_regular
+from verl_hpc.errors import ConfigError
+
+JOBS = "submitted.jsonl"
+
+
+def read_jobs(job: Path) -> list[dict[str, Any]]:
+    """Jobs submitted for a run so far, oldest first; `job` is its directory job/.
+
+    Raises:
+        ConfigError: the list of them cannot be read, or ends in the middle of a line.
+    """
+    path = job / JOBS
+    try:
+        jobs = [json.loads(line) for line in read_regular(path).splitlines()]
+        if not all(isinstance(facts, dict) and "job_id" in facts for facts in jobs):
+            raise ValueError("a line names no job")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: cannot be read as a list of jobs ({error}); move it away and try again"
+        ) from None
+    return jobs
+
+
+def record_job(job: Path, facts: Mapping[str, Any]) -> None:
+    """Append one submission."""
+    with (job / JOBS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(facts) + "\n")

@@ -1,0 +1,278 @@
+"""lock.json: the one process that may write to a run directory.
+
+Rank 0 makes it when a run starts and takes it away when the run ends. File locks (flock, fcntl) are
+off on many parallel file systems; creating a file that must not exist works on all of them. The
+time of the file is renewed while the process lives.
+
+A process that was killed leaves its file. Whoever comes next takes it over at once if the holder
+cannot live: its process on this machine is gone, the machine was restarted, the same Slurm job was
+started again, or Slurm says that its job is over. Otherwise it waits until the file has not been
+renewed for two minutes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from verl_hpc.config.regular_file import open_regular, read_json
+from verl_hpc.errors import ClusterError, ConfigError
+from verl_hpc.runs.heartbeat import slurm_job
+from verl_hpc.runs.queue import ACTIVE, WAITING
+from verl_hpc.slurm.tools import Runner, job_details, run_tool
+
+FILE = "lock.json"
+
+BEAT_S = 5.0
+STALE_S = 120.0
+"""A file that was not renewed for so long is nobody's."""
+GRACE_S = 5.0
+"""For a process on this machine to end after its launcher was killed."""
+_LEAST_WATCH_S = 3 * BEAT_S
+"""Before the time of a file is believed: clocks of machines differ."""
+_PAUSE_S = 0.2
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that holds a run directory."""
+
+    token: str
+    """Its own, whatever else is the same."""
+    host: str
+    boot: str
+    """Of the machine, new at each start of it; also that of a container on it."""
+    pids: str
+    """Process ids mean the same where this is the same."""
+    pid: int
+    born: int
+    """Clock ticks from the machine's start to the process's."""
+    job_id: str | None
+    restarts: int
+    started: float
+    """Seconds since the epoch."""
+
+    def __str__(self) -> str:
+        job = f"job {self.job_id}, " if self.job_id else ""
+        since = datetime.fromtimestamp(self.started).astimezone()
+        return f"process {self.pid} on {self.host} ({job}since {since:%Y-%m-%d %H:%M:%S})"
+
+
+class RunLock:
+    """A run directory that this process holds until `release`, as a context manager until its end.
+
+    Args:
+        run: the run directory; it exists.
+        run_tool: asks Slurm.
+
+    Raises:
+        ConfigError: another process holds it, or its file cannot be read.
+        OSError: the directory cannot be written.
+    """
+
+    def __init__(self, run: Path, run_tool: Runner = run_tool) -> None:
+        self._run = run
+        self._path = run / FILE
+        self._me = _myself()
+        self._ask = run_tool
+        self._descriptor = self._take()
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="run lock", daemon=True)
+        self._beats.start()
+
+    def check(self) -> None:
+        """Make sure that nobody has taken the directory over.
+
+        Raises:
+            ConfigError: somebody has, or has deleted the file.
+        """
+        found = _read(self._path)
+        if found is None or found.token != self._me.token:
+            raise self._refusal(found)
+
+    def release(self) -> None:
+        """Let the directory go."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._beats.join()
+        os.close(self._descriptor)
+        found = _read(self._path)
+        if found is not None and found.token == self._me.token:
+            self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            try:
+                os.utime(self._descriptor)  # of this very file, whatever has its name by now
+            except OSError as error:
+                _logger.warning("%s cannot be renewed: %s", self._path, error)
+
+    def _take(self) -> int:
+        while True:
+            try:
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            except FileExistsError:
+                found = _read(self._path)
+                if self._wait_until_gone(found):
+                    self._remove(found)
+                else:
+                    time.sleep(_PAUSE_S)
+                continue
+            try:
+                os.write(descriptor, json.dumps(asdict(self._me)).encode())
+            except OSError:
+                os.close(descriptor)
+                self._path.unlink(missing_ok=True)
+                raise
+            if _read(self._path) == self._me:
+                return descriptor
+            os.close(descriptor)
+
+    def _wait_until_gone(self, holder: Holder | None) -> bool:
+        """True once the holder is gone for sure; False if the file is, or is another one's.
+
+        Raises:
+            ConfigError: the holder lives, or the file cannot be read.
+        """
+        first = _renewed(self._path)
+        begin = time.monotonic()
+        said = False
+        over = holder is not None and _is_gone(holder, self._me, self._ask)
+        while not over:
+            renewed = _renewed(self._path)
+            if _read(self._path) != holder or first is None or renewed is None:
+                return False
+            waited = time.monotonic() - begin
+            if holder is not None and _is_here(holder, self._me):
+                if not _is_running(holder):
+                    return True
+                if waited > GRACE_S:
+                    raise self._refusal(holder)
+            elif renewed != first:
+                raise self._refusal(holder)
+            elif waited > max(_LEAST_WATCH_S, STALE_S - max(time.time() - first, 0)):
+                return True
+            elif not said:
+                said = True
+                _logger.warning(
+                    "%s is held by %s; waiting whether it lives", self._run, holder or "somebody"
+                )
+            time.sleep(_PAUSE_S)
+        return True
+
+    def _remove(self, stale: Holder | None) -> None:
+        """Take a stale file away, and no other: one process at a time looks and removes."""
+        guard = self._path.with_name(f".{FILE}.taking")
+        try:
+            os.close(os.open(guard, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except FileExistsError:
+            since = _renewed(guard)
+            if since is not None and time.time() - since > STALE_S:
+                guard.unlink(missing_ok=True)
+            time.sleep(_PAUSE_S)
+            return
+        try:
+            if _read(self._path) == stale:
+                self._path.unlink(missing_ok=True)
+        finally:
+            guard.unlink(missing_ok=True)
+
+    def _refusal(self, holder: Holder | None) -> ConfigError:
+        return ConfigError(
+            f"{self._run}: in use by {holder or 'another process'}; two runs in one directory "
+            "would spoil each other's checkpoints. Give this run another name, or end that one "
+            f"first: python -m verl_hpc stop {self._run}"
+        )
+
+
+def _myself() -> Holder:
+    job = slurm_job()
+    return Holder(
+        token=secrets.token_hex(8),
+        host=socket.gethostname(),
+        boot=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+        pids=str(Path("/proc/self/ns/pid").readlink()),
+        pid=os.getpid(),
+        born=_born(os.getpid()) or 0,
+        job_id=job["job_id"],
+        restarts=job["restarts"],
+        started=time.time(),
+    )
+
+
+def _read(path: Path) -> Holder | None:
+    """Who holds the file; None if there is none, or it tells nothing."""
+    return read_json(path, lambda holder: Holder(**holder))
+
+
+def _renewed(path: Path) -> float | None:
+    """When the file was renewed, by the clock of the file system; None if there is none.
+
+    Raises:
+        ConfigError: there is one that cannot be read.
+    """
+    try:
+        with open_regular(path) as file:  # opening makes NFS look
+            return os.fstat(file.fileno()).st_mtime
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror or error}), so that nobody can tell whether "
+            "another process uses this run directory; if none does, delete it, or give this run "
+            "another name"
+        ) from None
+
+
+def _is_gone(holder: Holder, me: Holder, ask: Runner) -> bool:
+    """Whether the holder cannot live any more, without looking at its process."""
+    if holder.job_id is not None and holder.job_id == me.job_id and holder.restarts < me.restarts:
+        return True
+    if holder.host == me.host and holder.boot != me.boot:
+        return True
+    if _is_here(holder, me) or holder.job_id in (None, me.job_id):
+        return False
+    try:
+        return job_details(holder.job_id, ask)["JobState"] not in ACTIVE | WAITING
+    except (ClusterError, KeyError):
+        return False
+
+
+def _is_here(holder: Holder, me: Holder) -> bool:
+    return (holder.boot, holder.pids) == (me.boot, me.pids)
+
+
+def _is_running(holder: Holder) -> bool:
+    return _born(holder.pid) == holder.born
+
+
+def _born(pid: int) -> int | None:
+    """When a process was started, which tells it from a later one of the same id; None if it has
+    ended."""
+    try:
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(numbers[18])

@@ -1,0 +1,121 @@
+"""The first failure in a start's logs, whole, out of what all ranks say at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import verl_hpc.errors
+from verl_hpc.errors import VerlHpcError
+from verl_hpc.runs.logs.read import node_logs, read_lines
+
+_OURS = sorted(
+    name
+    for name, value in vars(verl_hpc.errors).items()
+    if isinstance(value, type) and issubclass(value, VerlHpcError)
+)
+_TRACEBACK = "Traceback (most recent call last):"
+_SLURM = re.compile(r"(srun|slurmstepd(-\S+)?): error: ")
+# The most telling first: a traceback that a library merely logs may stand before our own report.
+_STARTS = (
+    re.compile(r"verl_hpc: rank \d+( of \d+)? on \S+ failed in .*:( |$)"),
+    re.compile(rf"({'|'.join(_OURS)}): "),
+    re.compile(re.escape(_TRACEBACK)),
+    # A container that did not start: bubblewrap, Apptainer.
+    re.compile(r"bwrap: |FATAL: "),
+    _SLURM,
+)
+# What follows a report: words of other programs about the end of the job, or our next message.
+_ENDS = re.compile(r"verl_hpc: |Abort\(|application called MPI_Abort|srun: |slurmstepd(-\S+)?: ")
+_MOST_LINES = 400
+_AFTER_A_FRAME = 20
+"""Lines in which an exception's message, or the next frame of a chain of exceptions, comes."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What one rank said when it failed."""
+
+    node: str
+    rank: int | None
+    """None where srun or Slurm says it, of a rank that could say nothing."""
+    lines: tuple[str, ...]
+    time: str = ""
+    """Of the first line, by the clock of its node; empty if it has none."""
+    num_others: int = 0
+    """Other ranks that failed in the same way."""
+
+
+def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
+    """The report of the rank that failed first; without one, an error that all ranks raised, the
+    first traceback, what a container's runtime says, or Slurm.
+
+    Ranks that fail of one cause agree on who prints the report, so that there is one; of several,
+    it is the one with the earliest time.
+
+    Args:
+        attempt: directory of a start's logs.
+        rank: look only at this rank.
+    """
+    for start in _STARTS:
+        found = [failure for log in node_logs(attempt) for failure in _failures(log, start, rank)]
+        if found:
+            first = min(found, key=lambda failure: failure.time or "~")
+            return replace(first, num_others=len(found) - 1)
+    return _batch_error(attempt) if rank is None else None
+
+
+def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failure]:
+    """Each rank's first failure; what others say in between is left out."""
+    reports: dict[int | None, list[str]] = {}
+    times: dict[int | None, str] = {}
+    whole: set[int | None] = set()
+    for line in read_lines(log, rank):
+        report = reports.get(line.rank)
+        if report is None:
+            if start.match(line.text):
+                reports[line.rank], times[line.rank] = [line.text], line.time
+        elif line.rank not in whole:
+            if len(report) == _MOST_LINES or (start is not _SLURM and _ENDS.match(line.text)):
+                whole.add(line.rank)
+            else:
+                report.append(line.text)
+    return [Failure(log.stem, who, _cut(lines), times[who]) for who, lines in reports.items()]
+
+
+def _cut(lines: Sequence[str]) -> tuple[str, ...]:
+    """The lines without what follows a bare traceback, whose end nothing marks, and without blank
+    ones at the end."""
+    end = len(lines)
+    if lines[0] == _TRACEBACK:
+        last_frame = 0
+        for index, text in enumerate(lines):
+            if text.startswith("  File ") and index - last_frame <= _AFTER_A_FRAME:
+                last_frame = index
+        end = min(end, last_frame + _AFTER_A_FRAME)
+    while not lines[end - 1].strip():
+        end -= 1
+    return tuple(lines[:end])
+
+
+def _batch_error(attempt: Path) -> Failure | None:
+    """What srun and Slurm said into the batch script's own log: a rank that was killed says
+    nothing itself."""
+    for log in sorted(attempt.parent.parent.glob("slurm-*.log")):
+        lines = tuple(text for text in _of_attempt(log, attempt.name) if _SLURM.match(text))
+        if lines:
+            return Failure(log.stem, None, lines)
+    return None
+
+
+def _of_attempt(log: Path, attempt: str) -> Iterator[str]:
+    """Lines of one start in a batch log, to which every start of the job appends."""
+    inside = False
+    for line in read_lines(log):
+        match = re.match(r"(\S+ )?attempt (\d+): job ", line.text)
+        if match is not None:
+            inside = match.group(2) == attempt
+        elif inside:
+            yield line.text

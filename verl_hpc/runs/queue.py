@@ -1,0 +1,141 @@
+"""What Slurm knows of a run's jobs, asked at most every 30 s however many people watch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.regular_file import read_json
+from verl_hpc.errors import ClusterError
+from verl_hpc.slurm.tools import Runner, past_states, run_tool
+
+EVERY_S = 30.0
+"""One controller serves everybody; its administrators block who asks more often."""
+CACHE = "slurm.json"
+
+WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+ACTIVE = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+)
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """One job, as squeue or sacct has it."""
+
+    state: str
+    reason: str = ""
+    start: str = ""
+    """When it starts, or is expected to, as Slurm writes local time; empty if it does not say."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Jobs by id; those that Slurm does not know are missing."""
+
+    jobs: Mapping[str, QueuedJob] = field(default_factory=dict)
+    problem: str = ""
+    """Why there is no answer, or half of one."""
+    time: float = 0.0
+
+
+def ask_slurm(
+    directory: Path,
+    job_ids: Sequence[str],
+    run: Runner = run_tool,
+    clock: Callable[[], float] = time.time,
+) -> Answer:
+    """Ask about jobs, unless an answer for this directory is less than 30 s old.
+
+    Args:
+        directory: of the run; its job/ keeps the answer for others, if it can be written.
+        job_ids: jobs to ask about; none asks nothing.
+    """
+    if not job_ids:
+        return Answer()
+    if shutil.which("squeue") is None:
+        return Answer(problem="squeue is not on PATH here")
+    now = clock()
+    files = _cache_files(directory)
+    for file in files:
+        kept = read_json(file, _parse)
+        # A clock that is ahead must not silence us for long.
+        if kept is not None and abs(now - kept.time) < EVERY_S:
+            return kept
+    answer = _ask(job_ids, run, now)
+    _keep(files, answer)
+    return answer
+
+
+def _ask(job_ids: Sequence[str], run: Runner, now: float) -> Answer:
+    try:
+        jobs = _queue(job_ids, run)
+    except ClusterError as error:
+        return Answer({}, _short(error), now)
+    over = [job_id for job_id in job_ids if job_id not in jobs]
+    problem = ""
+    if over:
+        try:
+            jobs |= {job: QueuedJob(state) for job, state in past_states(over, run).items()}
+        except ClusterError as error:  # many clusters keep no accounts
+            problem = _short(error)
+    return Answer(jobs, problem, now)
+
+
+def _short(error: ClusterError) -> str:
+    """The first of the many lines that a tool without a controller complains in."""
+    return str(error).splitlines()[0]
+
+
+def _queue(job_ids: Sequence[str], run: Runner) -> dict[str, QueuedJob]:
+    words = ["squeue", "--array", "--noheader", f"--jobs={','.join(job_ids)}"]
+    # For some minutes it also knows the jobs that are over, where no accounts are kept.
+    words += ["--states=all", "--format=%i|%T|%r|%S"]
+    try:
+        text = run(words)
+    except ClusterError as error:
+        if "Invalid job id" in str(error):  # it is over, and squeue has forgotten it
+            return {}
+        raise
+    jobs: dict[str, QueuedJob] = {}
+    for line in text.splitlines():
+        job_id, state, reason, start = line.strip().split("|")
+        jobs[job_id] = QueuedJob(state, _named(reason), _named(start))
+    return jobs
+
+
+def _named(text: str) -> str:
+    return "" if text in ("None", "N/A", "(null)") else text
+
+
+def _cache_files(directory: Path) -> list[Path]:
+    """Where answers are kept: with the run, else (no job/, or no right to write) with the user."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
+    shared = [directory / "job" / CACHE] if (directory / "job").is_dir() else []
+    return [*shared, home / "verl_hpc" / f"slurm-{name}.json"]
+
+
+def _parse(found: Mapping[str, Any]) -> Answer:
+    jobs = {str(job): QueuedJob(**facts) for job, facts in found["jobs"].items()}
+    return Answer(jobs, str(found["problem"]), float(found["time"]))
+
+
+def _keep(files: Sequence[Path], answer: Answer) -> None:
+    text = json.dumps(asdict(answer)) + "\n"
+    for file in files:
+        fresh = file.with_name(f"{file.name}.{os.getpid()}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(file)
+        except OSError:
+            continue
+        return

@@ -1,0 +1,112 @@
+"""Stacks of all ranks of a run, wherever they are."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import verl_hpc
+from verl_hpc.runs.ranks import Progress, Ranks
+from verl_hpc.runs.stacks.stack import DIRECTORY, Stack, load_stacks
+from verl_hpc.runs.stacks.take import AUTO, take_here
+
+_STEP_S = 120.0
+_FILES_S = 5.0
+"""A network file system may show a file of another node later."""
+
+
+def gather_stacks(run: Path, ranks: Ranks, how: str = AUTO) -> list[Stack]:
+    """One stack a rank, in rank order; one that could not be taken says why.
+
+    Ranks on this machine are looked at directly, those of a job on other nodes by one short step
+    of the job, beside the one that hangs.
+
+    Args:
+        run: run directory.
+        ranks: what ranks.json says.
+        how: as for `take_here`.
+    """
+    here = socket.gethostname()
+    elsewhere = sorted({rank.host for rank in ranks.ranks} - {here})
+    found = take_here(run, ranks.ranks, how)
+    problem = f"on another machine than {here}, and not in a job of Slurm"
+    if elsewhere and ranks.job_id is not None:
+        taken, problem = _by_step(run, ranks.job_id, elsewhere, how)
+        found += taken
+    by_rank = {stack.rank: stack for stack in found}
+    return [by_rank.get(p.rank, _absent(p, problem)) for p in ranks.ranks]
+
+
+def _absent(rank: Progress, problem: str) -> Stack:
+    return Stack(rank.rank, rank.host, rank.pid, problem=f"not reached: {problem}")
+
+
+def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[list[Stack], str]:
+    """Stacks of the nodes that answered, and why others did not."""
+    home = run / DIRECTORY
+    home.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="nodes-", dir=home) as directory:
+        out = Path(directory).resolve()
+        problem = _run_step(step_words(run.resolve(), out, job_id, hosts, how))
+        files = _files(out, len(hosts) if not problem else 0)
+        stacks = [stack for file in files for stack in load_stacks(file.read_bytes())]
+    return stacks, problem or "its node wrote nothing"
+
+
+def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str) -> list[str]:
+    """The command that runs `stacks.take` on each of these nodes of a job."""
+    nodes = str(len(hosts))
+    return [
+        "srun",
+        "--overlap",  # the ranks have all there is
+        f"--jobid={job_id}",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(hosts)}",
+        "--cpus-per-task=1",
+        "--mem=0",
+        "--gres=none",
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        sys.executable,
+        "-m",
+        "verl_hpc.runs.stacks.take",
+        str(run),
+        str(out),
+        how,
+    ]
+
+
+def _run_step(words: Sequence[str]) -> str:
+    """Run it; what went wrong, or nothing."""
+    # Variables of a job this is called from would be taken for wishes.
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
+    clean |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
+    package = str(Path(verl_hpc.__file__).parents[1])
+    clean["PYTHONPATH"] = ":".join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            words, env=clean, capture_output=True, text=True, check=False, timeout=_STEP_S
+        )
+    except OSError:
+        return "srun is not on PATH: call this where Slurm's commands are"
+    except subprocess.TimeoutExpired:
+        return f"srun did not end within {_STEP_S:.0f} s"
+    lines = done.stderr.strip().splitlines() or [f"srun: exit status {done.returncode}"]
+    return lines[0] if done.returncode else ""
+
+
+def _files(out: Path, expected: int) -> list[Path]:
+    deadline = time.monotonic() + _FILES_S
+    while True:
+        files = sorted(out.glob("*.json"))
+        if len(files) >= expected or time.monotonic() > deadline:
+            return files
+        time.sleep(0.2)

@@ -1,0 +1,148 @@
+"""Take the stacks of the ranks on this node: `python -m verl_hpc.runs.stacks.take RUN OUT HOW`.
+
+`hang` runs it once on each node. py-spy reads a process from outside, whatever it is in, but needs
+the right to trace it. Else the rank is sent a signal, at which it writes its stacks itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from verl_hpc.runs.ranks import Progress, read_ranks
+from verl_hpc.runs.stacks.stack import (
+    SIGNAL,
+    Stack,
+    Thread,
+    dump_stacks,
+    from_faulthandler,
+    from_py_spy,
+    stack_file,
+)
+
+AUTO, PY_SPY, BY_SIGNAL = "auto", "py-spy", "signal"
+_PY_SPY_S = 30.0
+_SIGNAL_S = 10.0
+_QUIET_S = 0.2
+"""A file that has not grown for this long is whole."""
+_AT_ONCE = 4
+
+
+def take_here(run: Path, ranks: Sequence[Progress], how: str = AUTO) -> list[Stack]:
+    """Stacks of the ranks whose processes are on this node; others are left out.
+
+    Args:
+        run: run directory.
+        ranks: all ranks, as ranks.json has them.
+        how: py-spy, signal, or auto, which tries them in this order.
+    """
+    host = socket.gethostname()
+    ours = [rank for rank in ranks if rank.host == host]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(lambda rank: _take(run, rank, how), ours))
+
+
+def _take(run: Path, rank: Progress, how: str) -> Stack:
+    stack = Stack(rank.rank, rank.host, rank.pid)
+    state = process_state(rank.pid)
+    if state is None:
+        return _failed(stack, f"no process {rank.pid} on {rank.host}: the rank is gone")
+    problems = [] if state in "RS" else [_STATES.get(state, f"the process is in state {state}")]
+    for name, take in ((PY_SPY, _by_py_spy), (BY_SIGNAL, _by_signal)):
+        if how not in (AUTO, name):
+            continue
+        try:
+            threads = take(run, rank)
+            return Stack(rank.rank, rank.host, rank.pid, name, threads, "; ".join(problems))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            problems.append(f"{name}: {error}")
+    return _failed(stack, "; ".join(problems))
+
+
+_STATES = {
+    "D": "the process waits for the kernel, for a file system perhaps (state D)",
+    "T": "the process is stopped (state T)",
+    "t": "a debugger has stopped the process (state t)",
+    "Z": "the process has ended (state Z)",
+}
+
+
+def process_state(pid: int) -> str | None:
+    """The kernel's letter for a process of this node, such as S; None if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()[0]
+
+
+def py_spy() -> str | None:
+    """The program, on PATH or beside this Python."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
+
+
+def _by_py_spy(_: Path, rank: Progress) -> tuple[Thread, ...]:
+    program = py_spy()
+    if program is None:
+        raise ValueError("not installed here (pip install py-spy)")
+    done = subprocess.run(
+        [program, "dump", "--json", "--pid", str(rank.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PY_SPY_S,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise ValueError(lines[0].removeprefix("Error: "))
+    return from_py_spy(done.stdout)
+
+
+def _by_signal(run: Path, rank: Progress) -> tuple[Thread, ...]:
+    file = stack_file(run, rank.rank)
+    if not file.exists():
+        raise ValueError(f"the rank has not opened {file} yet")
+    start = file.stat().st_size
+    os.kill(rank.pid, SIGNAL)
+    deadline = time.monotonic() + _SIGNAL_S
+    size, since = start, time.monotonic()
+    while size == start or time.monotonic() - since < _QUIET_S:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+        if file.stat().st_size != size:
+            size, since = file.stat().st_size, time.monotonic()
+    if size == start:
+        raise ValueError(f"no answer to {SIGNAL.name} within {_SIGNAL_S:.0f} s")
+    with file.open("rb") as stream:
+        stream.seek(start)
+        return from_faulthandler(stream.read().decode(errors="replace"))
+
+
+def _failed(stack: Stack, problem: str) -> Stack:
+    return Stack(stack.rank, stack.host, stack.pid, problem=problem)
+
+
+def main(run: str, out: str, how: str) -> int:
+    """Write this node's stacks to a file in `out`, all at once."""
+    ranks = read_ranks(Path(run))
+    if ranks is None:
+        print(f"{run} has no ranks.json", file=sys.stderr)
+        return 1
+    target = Path(out) / f"{socket.gethostname()}.json"
+    fresh = target.with_suffix(".new")
+    fresh.write_text(dump_stacks(take_here(Path(run), ranks.ranks, how)), encoding="utf-8")
+    fresh.replace(target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

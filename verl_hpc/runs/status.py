@@ -1,0 +1,258 @@
+"""What state a run is in: its own files first, Slurm only where they leave a question."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.regular_file import read_regular
+from verl_hpc.errors import ConfigError
+from verl_hpc.runs.heartbeat import FAILED, Beat, read_heartbeat
+from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.runs.queue import ACTIVE, WAITING, Answer, QueuedJob
+
+SAVING = "save_checkpoint"
+"""The operator that writes a checkpoint."""
+TESTING = "testing"
+"""The operator that evaluates: at step 0, too."""
+SHORTEST_PATIENCE_S = 120.0
+START_PATIENCE_S = 900.0
+"""Engines are built, and kernels compiled, before the first step is done."""
+MOST_JOBS = 16
+"""Jobs asked about at once: the last ones of a run."""
+
+_ENDS = ("finished", "goal reached", "stopped")
+_FACTS = (*_ENDS, "interrupted")
+
+
+@dataclass(frozen=True)
+class State:
+    """A state in a word or two, and what more there is to say."""
+
+    name: str
+    """running, saving, starting, queued, not started, finished, goal reached, stopped,
+    interrupted, failed, no heartbeat, or unknown."""
+    detail: str = ""
+    queue: QueuedJob | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing changes any more unless somebody submits again."""
+        return self.name in (*_ENDS, FAILED, "interrupted")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a run's files tell."""
+
+    run: Path
+    now: float
+    beat: Beat | None
+    patience_s: float
+    """Silence that is no reason to worry."""
+    jobs: tuple[dict[str, Any], ...]
+    recorded: State | None
+    """What facts.json says of the last life that ended by itself; asked where no heartbeat is."""
+    recorded_at: float
+    """When it was written."""
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last heartbeat; 0 where the writer's clock is ahead."""
+        return 0.0 if self.beat is None else max(self.now - self.beat.time, 0.0)
+
+    @property
+    def clock_ahead_s(self) -> float:
+        """Seconds by which the writer's clock is ahead of ours; it may be behind unnoticed."""
+        return 0.0 if self.beat is None else max(self.beat.time - self.now, 0.0)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has left without a word; known only of this machine's own."""
+        beat = self.beat
+        if beat is None or beat.outcome is not None or beat.job_id is not None:
+            return False
+        return beat.host == socket.gethostname() and not _exists(beat.pid)
+
+    @property
+    def is_alive(self) -> bool:
+        beat = self.beat
+        if beat is None or beat.outcome is not None or self.is_gone:
+            return False
+        return self.silent_s <= self.patience_s
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the run has said that it is over."""
+        if self.beat is not None:
+            return self.beat.outcome in _ENDS
+        return self.recorded is not None and self.recorded.name in _ENDS
+
+    def asks(self) -> tuple[str, ...]:
+        """Jobs whose fate would tell more; none where the files say all."""
+        if self.is_alive:
+            return ()
+        job_id = None if self.beat is None or self.is_at_end else self.beat.job_id
+        own = [] if job_id is None else [job_id]
+        later = [job["job_id"] for job in self.jobs if self._is_later(job, job_id)]
+        return tuple(dict.fromkeys(own + later[-MOST_JOBS:]))
+
+    def _is_later(self, job: dict[str, Any], own: str | None) -> bool:
+        """Whether a job was submitted after the run's last word, or is a later link of a chain."""
+        if self.beat is None and not self.is_at_end:
+            return True
+        said_at = self.recorded_at if self.beat is None else self.beat.time
+        try:
+            if datetime.fromisoformat(job["submitted"]).timestamp() > said_at:
+                return True
+        except (KeyError, ValueError):
+            return False
+        ids = [known["job_id"] for known in self.jobs]
+        return own in ids and ids.index(job["job_id"]) > ids.index(own)
+
+
+def look(run: Path, now: float, longest_operator_s: float | None = None) -> Sight:
+    """Read a run's files.
+
+    Args:
+        now: seconds since the epoch.
+        longest_operator_s: of the last steps; silence is judged by it. None if no step is done.
+    """
+    patience = START_PATIENCE_S
+    if longest_operator_s is not None:
+        patience = max(SHORTEST_PATIENCE_S, 3 * longest_operator_s)
+    try:
+        jobs = tuple(read_jobs(run / "job"))
+    except ConfigError:  # in the middle of a line
+        jobs = ()
+    beat = read_heartbeat(run)
+    recorded, recorded_at = (None, 0.0) if beat is not None else _recorded(run)
+    return Sight(run, now, beat, patience, jobs, recorded, recorded_at)
+
+
+def conclude(sight: Sight, answer: Answer) -> State:
+    """The state, from files and from what Slurm answered about `sight.asks()`."""
+    beat = sight.beat
+    if beat is not None and sight.is_alive:
+        if beat.step == 0 and beat.operator != TESTING:
+            return State("starting", f"{beat.operator} ({sight.silent_s:.0f} s)")
+        return State("saving" if beat.operator == SAVING else "running", beat.operator)
+    asked = {job: answer.jobs[job] for job in sight.asks() if job in answer.jobs}
+    if (found := _in_queue(beat, asked, sight.now)) is not None:
+        return found
+    if beat is None:
+        return _never_seen(sight, asked)
+    if beat.outcome is not None:
+        return _ended(beat)
+    return _silent(sight, beat, asked.get(beat.job_id or ""))
+
+
+def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob], now: float) -> State | None:
+    for job_id, job in jobs.items():
+        if job.state not in ACTIVE:
+            continue
+        if beat is None or job_id != beat.job_id or _started_after(job, beat):
+            return State("starting", f"job {job_id} is {job.state}{_since(job, now)}", job)
+        if beat.outcome is None:
+            return State("no heartbeat", f"in {beat.operator}; job {job_id} is {job.state}", job)
+    for job_id, job in jobs.items():
+        if job.state in WAITING:
+            return State("queued", f"job {job_id}", job)
+    return None
+
+
+def _since(job: QueuedJob, now: float) -> str:
+    """How long ago Slurm started the job, in words; nothing where it does not say."""
+    try:
+        seconds = now - datetime.fromisoformat(job.start).timestamp()
+    except ValueError:
+        return ""
+    return f" ({max(seconds, 0.0):.0f} s)"
+
+
+def _started_after(job: QueuedJob, beat: Beat) -> bool:
+    """Whether Slurm has started the job again since the heartbeat."""
+    try:
+        return datetime.fromisoformat(job.start).timestamp() > beat.time
+    except ValueError:
+        return False
+
+
+def _never_seen(sight: Sight, jobs: dict[str, QueuedJob]) -> State:
+    if sight.recorded is not None:
+        return sight.recorded
+    if jobs:
+        job_id, job = list(jobs.items())[-1]
+        return State(FAILED, f"job {job_id} ended as {job.state} before the first heartbeat")
+    if sight.jobs:
+        return State("unknown", f"submitted as job {sight.jobs[-1]['job_id']}; no heartbeat yet")
+    if (sight.run / "metrics.jsonl").exists():
+        return State("unknown", "it keeps no heartbeat")
+    return State("not started")
+
+
+def _ended(beat: Beat) -> State:
+    if beat.outcome == "restart":
+        return State("interrupted", "saved; submit it again to go on")
+    if beat.outcome == FAILED:
+        return State(FAILED, f"in {beat.operator}")
+    return State(beat.outcome or "")
+
+
+def _silent(sight: Sight, beat: Beat, job: QueuedJob | None) -> State:
+    if sight.is_gone:
+        return State(FAILED, f"in {beat.operator}; its process is gone")
+    if job is None:
+        return State("no heartbeat", f"in {beat.operator}")
+    return State(FAILED, f"in {beat.operator}; Slurm says {job.state}", job)
+
+
+def _recorded(run: Path) -> tuple[State | None, float]:
+    facts = run / "facts.json"
+    try:
+        text, written = json.loads(read_regular(facts))["state"], facts.stat().st_mtime
+        match = re.match(rf"({'|'.join(_FACTS)})\b(?: (.*))?$", str(text), re.DOTALL)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, 0.0
+    return (State(match.group(1), match.group(2) or ""), written) if match else (None, 0.0)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dataclass(frozen=True)
+class Save:
+    """The checkpoint that a run would go on from."""
+
+    step: int
+    time: float
+
+
+def saved_steps(run: Path) -> list[int]:
+    """Steps that have a whole checkpoint, oldest first."""
+    manifests = (run / "checkpoints").glob("step_*/manifest.json")
+    names = (path.parent.name.removeprefix("step_") for path in manifests)
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def last_save(run: Path) -> Save | None:
+    """What checkpoints/latest points at; None if nothing, or something that is not whole."""
+    try:
+        step = (run / "checkpoints" / "latest").readlink().name
+        manifest = run / "checkpoints" / step / "manifest.json"
+        return Save(int(step.removeprefix("step_")), manifest.stat().st_mtime)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,68 @@
+"""A rank that starts a debugger when it is asked to.
+
+Rank 0 looks for requests and hands them on through the job's store, so that one rank, not
+all, asks the file system. It is the watchdog's thread that looks: a rank whose main thread hangs
+can be asked, too.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+import verl_hpc
+from verl_hpc.runs.attach import Listening, answer, take_requests
+from verl_hpc.runtime.debug.debugger import listen
+from verl_hpc.runtime.world import World
+
+_KEY = "verl_hpc/attach/{rank}"
+
+
+class Store(Protocol):
+    """The part of a torch store that requests need."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class Attachments:
+    """This rank's part in requests for a debugger.
+
+    Args:
+        world: of the job.
+        run_directory: where requests are left.
+    """
+
+    def __init__(self, world: World, run_directory: Path) -> None:
+        self._world = world
+        self._directory = run_directory
+        self._seen = ""
+
+    def look(self, store: Store) -> None:
+        """Hand on or act on a request that is new.
+
+        Raises:
+            OSError: the answer cannot be written.
+        """
+        if self._world.rank == 0:
+            for request in take_requests(self._directory):
+                store.set(_KEY.format(rank=request.rank), request.name)
+        mine = _KEY.format(rank=self._world.rank)
+        if not store.check([mine]):
+            return
+        name = store.get(mine).decode()
+        if name != self._seen:
+            self._seen = name
+            answer(self._directory, self._start(name))
+
+    def _start(self, request: str) -> Listening:
+        port, error = 0, ""
+        try:
+            port = listen()
+        except (ImportError, OSError, RuntimeError) as problem:
+            error = f"{type(problem).__name__}: {problem}"
+        code = str(Path(verl_hpc.__file__).parents[1])
+        world = self._world
+        return Listening(request, world.rank, world.host, os.getpid(), port, code, error)

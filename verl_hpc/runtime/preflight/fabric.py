@@ -1,0 +1,68 @@
+"""Whether ranks with GPUs can use, and do use, the InfiniBand of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from verl_hpc.runs.verdict import Verdict, fails, listed, ok, unknown
+from verl_hpc.runtime.fabric import Fabric, network_of, read_fabric, trouble
+from verl_hpc.runtime.session import Session
+
+
+def check_fabric(here: Session, hosts: Sequence[str]) -> list[Verdict]:
+    """The adapters of every node; all ranks call it. Ranks on cores use TCP, adapters or not."""
+    if here.world.device == "cpu":
+        return []
+    mine = read_fabric() if here.world.local_rank == 0 else None
+    said = here.control.allgather((here.world.node, mine))
+    return [judge_fabric({hosts[node]: found for node, found in said if found is not None})]
+
+
+def check_network(here: Session, hosts: Sequence[str], log: Path) -> list[Verdict]:
+    """What NCCL uses between nodes, after it has; all ranks call it.
+
+    Args:
+        log: where NCCL writes on this rank's node.
+    """
+    if here.world.device == "cpu" or here.world.num_nodes < 2:
+        return []
+    mine = network_of(log.read_text(errors="replace")) if log.is_file() else None
+    said = here.control.allgather((hosts[here.world.node], mine, bool(read_fabric().active)))
+    return [judge_network(said)]
+
+
+def judge_fabric(by_node: Mapping[str, Fabric]) -> Verdict:
+    """Nodes whose InfiniBand cannot be used, or that have none while others do."""
+    with_adapters = {node: f for node, f in sorted(by_node.items()) if f.active}
+    if not with_adapters:
+        return ok("infiniband", "no adapter is up on any node")
+    troubles = {node: why for node, f in with_adapters.items() if (why := trouble(f))}
+    without = sorted(set(by_node) - set(with_adapters))
+    texts = [f"{node}: {why}" for node, why in troubles.items()]
+    texts += [f"{node}: no adapter is up" for node in without]
+    if texts:
+        blamed = [*troubles, *without]
+        todo = "see docs/containers.md" if troubles else "leave them out"
+        # What is wrong on all nodes is wrong with the image, or with the site.
+        return fails(
+            "infiniband", listed(texts, 4), todo, blamed if len(texts) < len(by_node) else []
+        )
+    fewest = min(len(f.active) for f in with_adapters.values())
+    return ok("infiniband", f"at least {fewest} adapters a node are up and can be opened")
+
+
+def judge_network(said: Sequence[tuple[str, str | None, bool]]) -> Verdict:
+    """Compare what NCCL uses with what there is.
+
+    Args:
+        said: of each rank, its node, NCCL's network, and whether InfiniBand is up there.
+    """
+    slow = sorted({node for node, network, up in said if network == "Socket" and up})
+    if slow:
+        todo = "set NCCL_NET=IB in the profile's environment: NCCL then says what is missing"
+        return fails("nccl", f"uses TCP beside InfiniBand: {listed(slow)}", todo)
+    names = sorted({network for _, network, _ in said if network})
+    if not names:
+        return unknown("nccl", "has not said which network it uses", "is NCCL_DEBUG_FILE set?")
+    return ok("nccl", f"uses {listed(names)} between nodes")

@@ -1,0 +1,1 @@
+"""Slurm's programs as functions, and its notation."""

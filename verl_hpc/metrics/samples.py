@@ -1,0 +1,188 @@
+"""samples/step_000010.json: a few prompts with their responses, as text, for people to look at."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from verl_hpc.config.regular_file import open_regular
+from verl_hpc.metrics.replaced import replace_file
+
+DIRECTORY = "samples"
+MAX_GROUPS = 4
+"""Prompts that are kept of a step's training, and as many of its evaluation."""
+MAX_RESPONSES = 8
+"""To one prompt."""
+MAX_CHARACTERS = 4000
+"""Of a text; a longer one keeps its two ends, and says in between what was cut."""
+MAX_STEPS = 50
+"""Files. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million characters of text,
+which is 16 MB in English and 192 MB if every one were written in 12 bytes, as an emoji is."""
+NEWEST_STEPS = 10
+"""That are never thinned out; those before them are kept in about equal distances."""
+_ROOM = 60
+"""Characters for the words about what was cut."""
+_MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
+_NAME = re.compile(r"step_(\d{6,12})\.json")
+
+Kind = Literal["train", "evaluation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SampleResponse:
+    """What the model answered.
+
+    `score` is as the scorer gave it, `advantage` the mean over the tokens; None where there is
+    none. `truncated` says that the response reached the length limit, `version` the step of the
+    weights that began it, if that is known.
+    """
+
+    text: str
+    score: float | None
+    advantage: float | None
+    truncated: bool
+    version: int | None
+
+
+@dataclass(frozen=True)
+class SampleGroup:
+    """A prompt, what the scorer holds to be right, and the responses to it."""
+
+    prompt: str
+    ground_truth: str
+    responses: Sequence[SampleResponse]
+
+
+class SampleLog:
+    """Writes the samples of a run, a file a step. Belongs to rank 0.
+
+    A file is ASCII in which JSON escapes everything else, so a terminal obeys nothing in it. One
+    that cannot be written (full disk, quota) is said once in the log, and the run goes on without.
+    """
+
+    def __init__(self, run_directory: Path, resumed_from: int | None) -> None:
+        """Remove what is not true any more.
+
+        Args:
+            run_directory: an existing directory.
+            resumed_from: step of the checkpoint that training goes on from; files of later steps
+                go. None starts over.
+        """
+        self._run_directory = run_directory
+        self._fails = False
+        last = -1 if resumed_from is None else resumed_from
+        try:
+            for step in sample_steps(run_directory):
+                if step > last:
+                    file_of(run_directory, step).unlink()
+        except OSError as error:
+            self._fail(error)
+
+    def write(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
+        """Keep the first `MAX_GROUPS` groups with `MAX_RESPONSES` responses each; what the step
+        had of this kind is replaced."""
+        if self._fails:
+            return
+        both = {**read_samples(self._run_directory, step), kind: groups}
+        tree = {"step": step} | {
+            name: [_as_tree(g) for g in both[name][:MAX_GROUPS]] for name in both
+        }
+        path = file_of(self._run_directory, step)
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            replace_file(path, json.dumps(tree, allow_nan=False) + "\n").close()
+            for old in surplus(sample_steps(self._run_directory)):
+                file_of(self._run_directory, old).unlink()
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        _logger.warning("samples of responses end here: %s", error)
+        self._fails = True
+
+
+def file_of(run_directory: Path, step: int) -> Path:
+    """Where a step's samples are."""
+    return run_directory / DIRECTORY / f"step_{step:06d}.json"
+
+
+def sample_steps(run_directory: Path) -> list[int]:
+    """The steps that have samples, in order."""
+    try:
+        names = [path.name for path in (run_directory / DIRECTORY).iterdir()]
+    except OSError:
+        return []
+    return sorted(int(name[1]) for name in map(_NAME.fullmatch, names) if name is not None)
+
+
+def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]]:
+    """A step's groups by kind; of a file that is missing, foreign or broken, none."""
+    try:
+        with open_regular(file_of(run_directory, step)) as file:
+            tree = json.loads(file.read(_MOST_BYTES + 1))
+        return {kind: [_group(g) for g in tree[kind]] for kind in KINDS if kind in tree}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return {}
+
+
+def surplus(steps: Sequence[int]) -> list[int]:
+    """The steps to forget where there are more than `MAX_STEPS`, in order: never the first and the
+    `NEWEST_STEPS` last; of the others, those that leave the smallest gaps."""
+    kept, gone = list(steps), []
+    while len(kept) > MAX_STEPS:
+        middle = range(1, len(kept) - NEWEST_STEPS)
+        closest = min(middle, key=lambda i: kept[i + 1] - kept[i - 1])
+        gone.append(kept.pop(closest))
+    return gone
+
+
+def cut(text: str) -> str:
+    """At most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left out."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = (MAX_CHARACTERS - _ROOM) // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters cut ...]\n{text[-half:]}"
+
+
+def _as_tree(group: SampleGroup) -> dict[str, Any]:
+    return {
+        "prompt": cut(group.prompt),
+        "ground_truth": cut(group.ground_truth),
+        "responses": [
+            {
+                "text": cut(response.text),
+                "score": _number(response.score),
+                "advantage": _number(response.advantage),
+                "truncated": response.truncated,
+                "version": response.version,
+            }
+            for response in group.responses[:MAX_RESPONSES]
+        ],
+    }
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinity: their names."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _group(tree: Any) -> SampleGroup:
+    responses = [_response(response) for response in tree["responses"]]
+    return SampleGroup(str(tree["prompt"]), str(tree["ground_truth"]), responses)
+
+
+def _response(tree: Any) -> SampleResponse:
+    score, advantage = (
+        None if tree[name] is None else float(tree[name]) for name in ("score", "advantage")
+    )
+    version = None if tree["version"] is None else int(tree["version"])
+    return SampleResponse(str(tree["text"]), score, advantage, bool(tree["truncated"]), version)

@@ -1,0 +1,145 @@
+"""timeline/rank_00003.jsonl: what a rank did from when to when, operator by operator."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self, TextIO
+
+from verl_hpc.metrics.replaced import replace_file
+from verl_hpc.metrics.timeline_reader import (
+    DIRECTORY,
+    Interval,
+    file_of,
+    read_lines,
+    read_timeline,
+)
+
+MAX_BYTES = 256_000
+"""Of one rank's file: about two hundred steps of ten operators."""
+MAX_NAME = 80
+"""Characters of an operator's or a placement's name."""
+
+__all__ = ["DIRECTORY", "MAX_BYTES", "Interval", "Timeline", "read_timeline"]
+_logger = logging.getLogger(__name__)
+
+
+class Timeline:
+    """Writes the intervals of one rank, a line each as it closes::
+
+        {"step": 7, "operator": "rollout", "placement": "rollout", "start": 1790000000.1234,
+         "stop": 1790000006.5}
+
+    Times are seconds since the epoch by the clock of the rank's node. The file never has more than
+    `MAX_BYTES`: the oldest steps go. A file that cannot be written (full disk, quota) is said once
+    in the log, and the run goes on without it.
+    """
+
+    def __init__(
+        self,
+        run_directory: Path,
+        rank: int,
+        resumed_from: int | None,
+        clock: Callable[[], float] = time.time,
+        *,
+        writes: bool = True,
+    ) -> None:
+        """Open the rank's file, keeping what is still true of it.
+
+        Args:
+            run_directory: an existing directory.
+            rank: of this process in the world.
+            resumed_from: step of the checkpoint that training goes on from; lines of later steps
+                go. None starts over.
+            writes: False for a rank that keeps no file, see `timeline_ranks`.
+        """
+        self._path = file_of(run_directory, rank)
+        self._clock = clock
+        self._open: tuple[int, str, str, float] | None = None
+        self._lines: list[tuple[int, str]] = []
+        self._size = 0
+        self._file: TextIO | None = None
+        if writes:
+            self._try(lambda: self._start(resumed_from))
+
+    def begin(self, step: int, operator: str, placement: str) -> None:
+        """The open interval ends now, and this one begins."""
+        now = self._clock()
+        self._close_interval(now)
+        self._open = (step, operator[:MAX_NAME], placement[:MAX_NAME], now)
+
+    def end(self) -> None:
+        """The open interval ends now, and none begins."""
+        self._close_interval(self._clock())
+
+    def close(self) -> None:
+        """End the open interval, and close the file."""
+        self.end()
+        self._close_file()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _close_interval(self, now: float) -> None:
+        if self._open is not None and self._file is not None:
+            step, operator, placement, start = self._open
+            row = {"step": step, "operator": operator, "placement": placement}
+            row |= {"start": round(start, 4), "stop": round(max(now, start), 4)}
+            self._try(lambda: self._write(step, json.dumps(row) + "\n"))
+        self._open = None
+
+    def _write(self, step: int, line: str) -> None:
+        assert self._file is not None
+        self._lines.append((step, line))
+        self._size += len(line)
+        if self._size > MAX_BYTES:
+            self._rewrite(newest(self._lines, MAX_BYTES // 2))
+        else:
+            self._file.write(line)
+            self._file.flush()
+
+    def _start(self, resumed_from: int | None) -> None:
+        last = -1 if resumed_from is None else resumed_from
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        lines = [(step, line) for step, line in read_lines(self._path) if step <= last]
+        self._rewrite(newest(lines, MAX_BYTES))
+
+    def _rewrite(self, lines: list[tuple[int, str]]) -> None:
+        self._close_file()
+        self._lines, self._size = lines, sum(len(line) for _, line in lines)
+        self._file = replace_file(self._path, "".join(line for _, line in lines))
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # a full disk, which was said before
+                file.close()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            _logger.warning("the timeline of this rank ends here: %s", error)
+            self._lines = []
+            self._close_file()
+
+
+def newest(lines: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
+    """The last (step, line) pairs of at most so many characters together, beginning with a whole
+    step unless one alone has more."""
+    size, first = 0, len(lines)
+    while first > 0 and size + len(lines[first - 1][1]) <= most:
+        first -= 1
+        size += len(lines[first][1])
+    kept = list(lines[first:])
+    if first == 0 or not kept:
+        return kept
+    broken = lines[first - 1][0]
+    return [pair for pair in kept if pair[0] != broken] or kept

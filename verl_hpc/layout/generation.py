@@ -19,6 +19,24 @@ def zero_redundancy_applies(train_tp: int, rollout_tp: int) -> bool:
     return train_tp % rollout_tp == 0
 
 
+def contiguous_groups(first: int, last: int, rollout_tp: int) -> tuple[tuple[int, ...], ...]:
+    """Cut ranks `first` to `last`, which need not train, into tensor-parallel groups of
+    neighbours: 4 to 7 by 2 gives [4 5] [6 7].
+
+    Raises:
+        LayoutError: the number of ranks does not divide.
+    """
+    ranks = range(first, last + 1)
+    assert ranks, (first, last)
+    if len(ranks) % rollout_tp:
+        raise LayoutError(
+            f"rollout tensor_parallel = {rollout_tp} does not divide the {len(ranks)} ranks "
+            f"{first}-{last} that generate; choose a divisor of {len(ranks)}, or another number "
+            "of ranks"
+        )
+    return tuple(tuple(ranks[i : i + rollout_tp]) for i in range(0, len(ranks), rollout_tp))
+
+
 def generation_groups(
     train: RankGrid, rollout_tp: int, grouping: Grouping = "zero_redundancy"
 ) -> tuple[tuple[int, ...], ...]:
@@ -38,14 +56,9 @@ def generation_groups(
     Raises:
         LayoutError: the sizes do not divide.
     """
-    if train.size % rollout_tp:
-        raise LayoutError(
-            f"rollout tensor_parallel = {rollout_tp} does not divide the {train.size} ranks; "
-            f"choose a divisor of {train.size}"
-        )
+    neighbours = contiguous_groups(train.first_rank, train.first_rank + train.size - 1, rollout_tp)
     if grouping == "contiguous":
-        ranks = range(train.first_rank, train.first_rank + train.size)
-        return tuple(tuple(ranks[i : i + rollout_tp]) for i in range(0, train.size, rollout_tp))
+        return neighbours
     train_tp = train.axis_size("tp")
     if not zero_redundancy_applies(train_tp, rollout_tp):
         raise LayoutError(

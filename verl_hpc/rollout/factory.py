@@ -9,7 +9,8 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
-from verl_hpc.rollout.protocol import RolloutEngine
+from verl_hpc.rollout.protocol import RolloutEngine, replica_of
+from verl_hpc.rollout.shard_map import rollout_shard_map
 from verl_hpc.runtime.world import World
 
 
@@ -46,13 +47,30 @@ def build_rollout(
     replicas: tuple[tuple[int, ...], ...],
     config: RolloutConfig,
     dtype: str,
-) -> RolloutEngine:
-    """Build the engine; all ranks together.
+) -> RolloutEngine | None:
+    """Build the engine; all ranks of the world together.
+
+    Args:
+        world: this rank's place.
+        arch: the model.
+        model: directory with config.json; its weights are not read.
+        tokenizer: directory of the tokenizer.
+        replicas: ranks of every engine; they may leave ranks of the world out.
+        config: names the engine, with its sizes and limits.
+        dtype: element type of the weights.
+
+    Returns:
+        The engine; None on a rank that is in no replica.
 
     Raises:
         ConfigError: vLLM is asked for and not installed, or the engine cannot honour a setting.
+        LayoutError: the model does not divide by the tensor-parallel size.
     """
+    rollout_shard_map(config, arch, replicas, dtype)  # what it raises, all ranks raise
+    generates = replica_of(replicas, world.rank) is not None
     if config.engine == "hf":
+        if not generates:
+            return None
         from verl_hpc.rollout.hf import HfEngine
 
         return HfEngine(world, arch, model, tokenizer, replicas, config, dtype)
@@ -61,6 +79,9 @@ def build_rollout(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "
             "or choose rollout.engine: hf"
         )
-    from verl_hpc.rollout.vllm import VllmEngine
+    from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
+    if not generates:
+        join_groups(world, replicas, config)
+        return None
     return VllmEngine(world, arch, model, tokenizer, replicas, config, dtype)

@@ -21,8 +21,8 @@ from transformers import (
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, TrainingError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
+from verl_hpc.rollout.shard_map import hf_shard_map
 from verl_hpc.runtime.world import World
 
 
@@ -36,13 +36,6 @@ def _end_tokens(model: str, tokenizer: str) -> list[int]:
     ends = named if isinstance(named, list) else [named]
     own = AutoTokenizer.from_pretrained(tokenizer, local_files_only=True).eos_token_id
     return sorted({end for end in [own, *ends] if end is not None})
-
-
-def hf_shard_map(arch: Architecture, ranks: Sequence[int], dtype: str) -> ShardMap:
-    """Every tensor whole on every rank, under its own name."""
-    tensors = arch.tensors(dtype)
-    holders = tuple(ranks)
-    return ShardMap(tensors, [whole(n, n, s.shape, holders) for n, s in tensors.items()])
 
 
 def _build(model: str, arch: Architecture, dtype: torch.dtype) -> PreTrainedModel:
@@ -93,11 +86,7 @@ class HfEngine:
         seed: int = 0,
     ) -> None:
         del seed
-        if len(replicas[0]) != 1:
-            raise ConfigError(
-                f"rollout.tensor_parallel = {len(replicas[0])} with rollout.engine = hf; it has "
-                "the whole model on every rank, so choose 1, or engine: vllm"
-            )
+        self.shard_map = hf_shard_map(arch, replicas, dtype)
         if arch.is_moe:
             raise ConfigError(f"rollout.engine = hf does not support the {arch.family} family")
         if config.stop:
@@ -107,7 +96,6 @@ class HfEngine:
             )
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.shard_map = hf_shard_map(arch, [r for (r,) in replicas], dtype)
         self._batch = config.max_num_seqs
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()

@@ -60,7 +60,7 @@ class Response:
 
 
 def never() -> bool:
-    """Goes on to the end."""
+    """Never interrupts."""
     return False
 
 
@@ -110,6 +110,6 @@ class RolloutEngine(Protocol):
         """Free the engine; it cannot be used again."""
 
 
-def replica_of(replicas: Sequence[Sequence[int]], rank: int) -> int:
-    """Index of the replica that `rank` belongs to."""
-    return next(i for i, group in enumerate(replicas) if rank in group)
+def replica_of(replicas: Sequence[Sequence[int]], rank: int) -> int | None:
+    """Index of the replica that `rank` belongs to; None if it belongs to none."""
+    return next((i for i, group in enumerate(replicas) if rank in group), None)

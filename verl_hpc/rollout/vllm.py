@@ -24,12 +24,25 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.rollout.protocol import Response, Sampling, never
-from verl_hpc.rollout.vllm_groups import start_groups, stop_groups
+from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.runtime.world import World
 
 _GIB = 2**30
 _STEPS_BETWEEN_QUESTIONS = 32
 """Tokens a sequence gets before `interrupted` is asked again: often enough for a signal's lead."""
+
+
+def join_groups(world: World, replicas: tuple[tuple[int, ...], ...], config: RolloutConfig) -> None:
+    """What a rank of no replica does while the others build a `VllmEngine`.
+
+    vLLM's groups are created by all ranks of the world.
+
+    Raises:
+        ConfigError: vLLM does not know an option.
+    """
+    options = _checked(config.engine_options, world.device)
+    start_groups(world, replicas, _custom_all_reduce(options))
+    stop_groups()
 
 
 class VllmEngine:
@@ -72,7 +85,7 @@ class VllmEngine:
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
         options = _checked(config.engine_options, world.device)
-        start_groups(world, replicas, not options.get("disable_custom_all_reduce", False))
+        start_groups(world, replicas, _custom_all_reduce(options))
         arguments = {
             "model": model,
             "tokenizer": tokenizer,
@@ -92,7 +105,7 @@ class VllmEngine:
             **options,
         }
         try:
-            with _generators_untouched():
+            with _generators_untouched(), replica_as_world():
                 self._llm = LLM(**arguments)
         except ValueError as error:
             stop_groups()
@@ -207,6 +220,10 @@ def _checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
                 "on CPU ranks, since every request has a seed; leave it out"
             )
     return options
+
+
+def _custom_all_reduce(options: Mapping[str, Any]) -> bool:
+    return not options.get("disable_custom_all_reduce", False)
 
 
 def _in_one_line(error: ValueError) -> str:

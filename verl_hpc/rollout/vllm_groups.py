@@ -1,20 +1,23 @@
 """vLLM's process groups, made by us before the engine is, so that they may be interleaved.
 
-By itself vLLM takes neighbouring ranks for a tensor-parallel group. It accepts groups that exist
-already if their sizes fit (`ensure_model_parallel_initialized`), which is how zero-redundancy
-groups such as [0, 2] [1, 3] come about. vLLM keeps its groups in module globals, so a process has
-one engine at a time.
+By itself vLLM takes neighbouring ranks of the whole world for a tensor-parallel group. It accepts
+groups that exist already if their sizes fit (`ensure_model_parallel_initialized`), which is how
+zero-redundancy groups such as [0, 2] [1, 3], and ranks that do not generate, come about. vLLM keeps
+its groups in module globals, so a process has one engine at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 
+from verl_hpc.rollout.protocol import replica_of
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
@@ -22,7 +25,7 @@ from verl_hpc.runtime.world import World
 def start_groups(
     world: World, replicas: Sequence[tuple[int, ...]], custom_all_reduce: bool = True
 ) -> None:
-    """Create vLLM's groups over all ranks.
+    """Create vLLM's groups; all ranks of the world together, also those of no replica.
 
     Args:
         world: this rank's place.
@@ -38,6 +41,8 @@ def start_groups(
     )
     parallel_state.set_custom_all_reduce(custom_all_reduce)
     alone = [[rank] for rank in range(world.size)]
+    # Every rank must be in a group of each kind.
+    others = [[rank] for rank in range(world.size) if replica_of(replicas, rank) is None]
 
     def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
         return parallel_state.init_model_parallel_group(
@@ -49,7 +54,7 @@ def start_groups(
         )
 
     with set_current_vllm_config(VllmConfig()):
-        parallel_state._TP = group("tp", replicas, broadcaster=True)
+        parallel_state._TP = group("tp", [*replicas, *others], broadcaster=True)
         parallel_state._ETP = parallel_state._TP
         parallel_state._DCP = group("dcp", alone, broadcaster=True)
         parallel_state._PCP = group("pcp", alone)
@@ -72,7 +77,27 @@ def _copy_inputs_of_graphs(tensor_parallel: Any) -> None:
         kernel._capture_registered = False
 
 
+@contextmanager
+def replica_as_world() -> Iterator[None]:
+    """While an engine is built, vLLM's world is this rank's replica.
+
+    vLLM agrees over its world on the memory for the cache and on FlashInfer's kernels
+    (`ExecutorWithExternalLauncher.determine_available_memory`, `warmup/kernel_warmup.py`), and
+    would wait for ranks that build no engine.
+    """
+    original = parallel_state.get_world_group
+    replica = copy.copy(parallel_state.get_tp_group())
+    # It names the files of tuned kernels, which must differ between replicas.
+    replica.rank_in_group = original().rank_in_group
+    parallel_state.get_world_group = lambda: replica
+    try:
+        yield
+    finally:
+        parallel_state.get_world_group = original
+
+
 def stop_groups() -> None:
-    """Destroy the groups of the last engine; all ranks together."""
-    dist.barrier()
-    parallel_state.destroy_model_parallel()
+    """Destroy the groups of the last engine, if there are any; all ranks of a replica together."""
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.get_tp_group().barrier()
+        parallel_state.destroy_model_parallel()

@@ -108,7 +108,9 @@ class Workers:
 
     def group_index(self, placement: str) -> int:
         """Which group of a placement this rank is in."""
-        return replica_of(self.groups[placement], self.rank)
+        index = replica_of(self.groups[placement], self.rank)
+        assert index is not None, (placement, self.rank)
+        return index
 
     def told_to_leave(self) -> bool:
         """Whether a rank of this rollout engine was told to leave at once; its ranks ask
@@ -278,6 +280,7 @@ def _build_rollout(
             config.rollout.dtype or config.model.dtype,
         )
     )
+    assert engine is not None, "all ranks generate"
     name, rank = f"rollout.engine = {config.rollout.engine}", session.world.rank
     session.control.together(lambda: check_parameters(engine.shard_map, rank, engine.weights, name))
     return engine

@@ -7,7 +7,11 @@ import pytest
 from tests.unit.layout.models import architecture
 from tests.unit.layout.simulate import elements_of
 from verl_hpc.errors import LayoutError
-from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
+from verl_hpc.layout.generation import (
+    contiguous_groups,
+    generation_groups,
+    zero_redundancy_applies,
+)
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.vllm import vllm_shard_map
 
@@ -111,3 +115,21 @@ def test_zero_redundancy_is_refused_where_it_cannot_be():
         LayoutError, match=r"\(2\) .* multiple of .* \(4\); .* grouping: contiguous"
     ):
         generation_groups(TrainLayout(tp=2, dp=4).grid, 4)
+
+
+def test_ranks_that_do_not_train_are_grouped_with_their_neighbours():
+    assert contiguous_groups(4, 7, 2) == ((4, 5), (6, 7))
+    assert contiguous_groups(2, 3, 1) == ((2,), (3,))
+    assert contiguous_groups(5, 5, 1) == ((5,),)
+
+
+@pytest.mark.parametrize(
+    "first, last, rollout_tp, words",
+    [
+        (4, 7, 3, r"tensor_parallel = 3 does not divide the 4 ranks 4-7 .* a divisor of 4"),
+        (2, 3, 4, r"tensor_parallel = 4 does not divide the 2 ranks 2-3"),
+    ],
+)
+def test_a_pool_that_does_not_divide_is_refused(first, last, rollout_tp, words):
+    with pytest.raises(LayoutError, match=words):
+        contiguous_groups(first, last, rollout_tp)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.layout.architecture import Architecture, architecture_from
@@ -20,7 +20,8 @@ from verl_hpc.runtime.session import Session
 if TYPE_CHECKING:
     import torch
 
-    from verl_hpc.engines.megatron.engine import MegatronEngine, TokenOutputs
+    from verl_hpc.engines.megatron.engine import MegatronEngine
+    from verl_hpc.engines.protocol import TokenOutputs
 
 GIB = 2**30
 ONE_RANK = TrainLayout()
@@ -209,18 +210,20 @@ def build_engine(
     fp8: Fp8Config | None = None,
 ) -> MegatronEngine:
     """A Megatron engine on this one rank, its weights zero."""
-    from verl_hpc.engines.megatron.engine import MegatronEngine
-    from verl_hpc.engines.megatron.parallel import start_model_parallel
+    from verl_hpc.engines import factory
 
-    start_model_parallel(ONE_RANK, seed=1)
-    return MegatronEngine(
+    factory.start_layouts(setting.here.groups, [ONE_RANK], seed=1)
+    engine = factory.build_engine(
         arch,
         ONE_RANK,
         ModelConfig(path="none", dtype=setting.shapes.dtype, fp8=fp8),
         ParallelConfig(),
+        head="language_model",
         optimizer=optimizer,
         max_tokens=max_tokens,
+        name="model",
     )
+    return cast("MegatronEngine", engine)
 
 
 def fill_randomly(shard_map: ShardMap, weights: Mapping[str, torch.Tensor], seed: int = 0) -> None:

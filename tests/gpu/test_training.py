@@ -128,7 +128,7 @@ def test_log_probs_of_a_large_vocabulary_take_little_memory(setting):
     assert peak.num_bytes < gradient + 3 * GIB
 
 
-def test_what_is_put_away_frees_the_device_and_comes_back(setting):
+def test_what_is_offloaded_frees_the_device_and_comes_back(setting):
     engine = speed_engine(setting, architecture(setting.shapes.model))
     time_steps(setting, engine, num_steps=1)
     before = {name: tensor.clone() for name, tensor in engine.weights.items()}
@@ -136,12 +136,12 @@ def test_what_is_put_away_frees_the_device_and_comes_back(setting):
     for _ in range(2):  # the second trip uses the first one's host memory
         for part in ("optimizer", "gradients", "parameters"):
             allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-            freed = engine.host.put_away(part)
+            freed = engine.offload(part)
             assert freed > 0
             assert allocated - torch.cuda.memory_allocated() >= freed
             assert torch.cuda.memory_reserved() < reserved
         for part in ("parameters", "gradients", "optimizer"):
-            engine.host.bring_back(part)
+            engine.onload(part)
         for name, tensor in engine.weights.items():
             assert torch.equal(tensor, before[name]), name
         for name, tensor in engine.optimizer.state_tensors().items():
@@ -164,14 +164,10 @@ def test_moments_that_are_made_early_do_not_count_as_a_step(setting):
 
 
 def test_random_states_of_the_device_come_back(setting):
-    from verl_hpc.engines.megatron.parallel import (
-        generator_states,
-        restore_generators,
-        start_model_parallel,
-    )
+    from verl_hpc.engines.factory import generator_states, restore_generators, start_layouts
     from verl_hpc.layout.megatron import TrainLayout
 
-    start_model_parallel(TrainLayout(), seed=3)
+    start_layouts(setting.here.groups, [TrainLayout()], seed=3)
     states = generator_states()
     assert "cuda" in states
     first = torch.rand(8, device=setting.device)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.engines import factory
+from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
-from verl_hpc.engines.megatron.parallel import start_model_parallel
+from verl_hpc.engines.protocol import Head, TrainingEngine
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.transfer.execute import Transfer
-from verl_hpc.transfer.files import SafetensorsReader
 
 
 def build_engine(
@@ -26,15 +27,15 @@ def build_engine(
     sequence_parallel: bool = False,
     lr: float | None = 1e-3,
     max_tokens: int = 128,
-    role: str = "actor",
+    head: Head = "language_model",
     dtype: str = "float32",
     clip_grad: float = 0.0,
     **parallel: Any,
 ) -> MegatronEngine:
     """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
     ParallelConfig that are no sizes."""
-    start_model_parallel(layout, seed=1)
-    engine = MegatronEngine(
+    start_layouts(here.groups, [layout], seed=1)
+    engine = factory.build_engine(
         read_architecture(directory),
         layout,
         ModelConfig(path=str(directory), dtype=dtype),
@@ -45,22 +46,21 @@ def build_engine(
             sequence_parallel=sequence_parallel,
             **parallel,
         ),
-        role=role,
+        head=head,
         optimizer=OptimizerConfig(lr=lr, clip_grad=clip_grad) if lr else None,
         max_tokens=max_tokens,
+        name="model",
     )
     load_weights(here, engine, directory)
-    return engine
+    return cast(MegatronEngine, engine)
 
 
-def load_weights(here, engine: MegatronEngine, directory: Path) -> None:
-    source = safetensors_shard_map(directory)
-    wanted = engine.shard_map
-    if engine.role == "critic":
-        wanted = wanted.restricted_to(n for n in wanted.tensors if n != "value_head.weight")
-    plan = plan_transfer(source, wanted, here.world.node_of)
-    transfer = Transfer(plan, here.world.rank, SafetensorsReader())
-    transfer.run({}, engine.weights, engine.dtype)
+def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
+    """From a Hugging Face directory; a value head that is not there stays zero."""
+    weights = open_weights(directory, head=engine.head)
+    wanted = engine.shard_map.restricted_to(weights.tensors)
+    plan = plan_transfer(weights.shard_map, wanted, here.world.node_of)
+    Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, engine.dtype)
     engine.weights_changed()
 
 

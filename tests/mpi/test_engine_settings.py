@@ -245,7 +245,7 @@ def test_a_critic_is_the_hidden_state_times_its_head(
         here,
         directory,
         layout_of(here, **sizes),
-        role="critic",
+        head="value",
         sequence_parallel=sequence_parallel,
     )
     head = torch.linspace(-1, 1, 64)
@@ -273,7 +273,7 @@ def test_a_critic_is_the_hidden_state_times_its_head(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_put_away_frees_its_bytes_and_comes_back(here, tiny_model, dtype):
+def test_what_is_offloaded_frees_its_bytes_and_comes_back(here, tiny_model, dtype):
     directory, sequences = tiny_model("llama", False), some_sequences(6, 256)
     layout = layout_of(here)
     undisturbed = build_engine(here, directory, layout, dtype=dtype)
@@ -285,7 +285,7 @@ def test_what_is_put_away_frees_its_bytes_and_comes_back(here, tiny_model, dtype
     parts = ("optimizer", "gradients", "parameters")
     weights = {w.untyped_storage().data_ptr(): w for w in engine.weights.values()}
     num_bytes = sum(w.untyped_storage().nbytes() for w in weights.values())
-    freed = {part: engine.host.put_away(part) for part in parts}
+    freed = {part: engine.offload(part) for part in parts}
     assert freed["parameters"] == num_bytes
     assert all(w.untyped_storage().nbytes() == 0 for w in engine.weights.values())
     elements = sum(w.numel() for w in engine.weights.values())
@@ -293,9 +293,9 @@ def test_what_is_put_away_frees_its_bytes_and_comes_back(here, tiny_model, dtype
     copies = 2 if dtype == "float32" else 3  # moments; masters where weights are narrower
     own = elements // layout.dp
     assert freed["optimizer"] == pytest.approx(4 * copies * own, rel=0.2)
-    assert [engine.host.put_away(part) for part in parts] == [0, 0, 0]
+    assert [engine.offload(part) for part in parts] == [0, 0, 0]
     for part in parts:
-        engine.host.bring_back(part)
+        engine.onload(part)
     found, _ = step(engine, sequences)
     assert found == expected
     for name, weight in engine.weights.items():

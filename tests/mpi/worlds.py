@@ -47,6 +47,7 @@ def import_what_ranks_need() -> None:
     import hypothesis  # noqa: F401
 
     import tests.mpi.__main__  # noqa: F401
+    import verl_hpc.engines.megatron.engine
     import verl_hpc.rollout.hf
     import verl_hpc.rollout.vllm
     import verl_hpc.trainer.train  # noqa: F401

@@ -14,6 +14,7 @@ from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
+from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, VALUE_HEAD, Head, model_tensors
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
@@ -37,6 +38,19 @@ class Weights:
     reader: Reader
     hf_directory: Path
     """Where config.json and the tokenizer are."""
+    head: Head = "language_model"
+    """What the model is to end in."""
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the head's weights are there; a value head may be missing, and starts at zero."""
+        return HEAD_TENSORS.get(self.head) in {None, *self.shard_map.tensors}
+
+    @property
+    def tensors(self) -> dict[str, TensorSpec]:
+        """Logical tensors of the model that are there, by name."""
+        wanted = model_tensors(self.arch, self.head)
+        return {name: spec for name, spec in wanted.items() if self.has_head or name != VALUE_HEAD}
 
     def fingerprint(self) -> str:
         """SHA-256 of three blocks of every tensor of the model, as float32: at its beginning, in
@@ -48,7 +62,7 @@ class Weights:
         Raises:
             CheckpointError: a file is damaged.
         """
-        shapes = {name: spec.shape for name, spec in sorted(self.arch.tensors().items())}
+        shapes = {name: spec.shape for name, spec in sorted(self.tensors.items())}
         digest = hashlib.sha256()
         for place in range(3):
             blocks = self.read({name: _block(shape, place) for name, shape in shapes.items()})
@@ -120,39 +134,62 @@ def _why_not_copied(file: Path) -> str | None:
     return None
 
 
-def open_weights(path: str | Path, component: str = "actor", check_files: bool = True) -> Weights:
+def open_weights(
+    path: str | Path,
+    component: str = "actor",
+    check_files: bool = True,
+    head: Head = "language_model",
+) -> Weights:
     """Open a Hugging Face directory, or a step directory's `component`.
 
     Args:
         path: the directory.
         component: of a step.
         check_files: of a step: compare all its files with the manifest; one rank is enough.
+        head: what the model is to end in. A value head may be missing, and others may be there.
 
     Raises:
         ModelError: neither is there, or it does not hold the tensors of its config.json.
-        CheckpointError: the step is damaged.
+        CheckpointError: the step is damaged, or has no such component.
     """
     source = Path(path)
     if (source / schema.MANIFEST).is_file():
         step = Step(source, check_files)
         arch = read_architecture(step.hf_directory)
-        weights = Weights(arch, step.component(component), step.reader(), step.hf_directory)
+        shard_map, reader = step.component(component), step.reader()
+        weights = Weights(arch, shard_map, reader, step.hf_directory, head)
     elif source.is_dir():
         arch = read_architecture(source)
-        weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source)
+        weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source, head)
     else:
         raise ModelError(
             f"model.path = {source}: no such directory; give a Hugging Face model directory or a "
             "step directory (runs/NAME/checkpoints/latest)"
         )
-    missing = [name for name in arch.tensors() if name not in weights.shard_map.tensors]
+    _check_tensors(weights, source)
+    return weights
+
+
+def _check_tensors(weights: Weights, source: Path) -> None:
+    there = weights.shard_map.tensors
+    missing = [name for name in weights.tensors if name not in there]
+    if missing == [SCORE_HEAD]:
+        raise ModelError(
+            f"{source}: no {SCORE_HEAD} in it, so it gives no score; give a reward model that "
+            "transformers' AutoModelForSequenceClassification saved, with num_labels 1"
+        )
     if missing:
         raise ModelError(
             f"{source}: config.json calls for {len(missing)} tensors that are not there, first "
             f"{missing[0]}; is the download whole, and is tie_word_embeddings right?"
         )
-    for name, wanted in arch.tensors().items():
-        found = weights.shard_map.tensors[name]
+    for name, wanted in weights.tensors.items():
+        found = there[name]
+        if name == SCORE_HEAD and found.shape != wanted.shape:
+            raise ModelError(
+                f"{source}: tensor {name} has shape {list(found.shape)}, so it does not give one "
+                f"score: {list(wanted.shape)} is needed; give a model with num_labels 1"
+            )
         if found.shape != wanted.shape:
             raise ModelError(
                 f"{source}: tensor {name} has shape {list(found.shape)}; config.json calls for "
@@ -163,4 +200,3 @@ def open_weights(path: str | Path, component: str = "actor", check_files: bool =
                 f"{source}: tensor {name} is {found.dtype}; weights are read from "
                 f"{', '.join(_WEIGHT_DTYPES)}, convert quantised ones first"
             )
-    return weights

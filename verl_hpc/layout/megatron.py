@@ -21,6 +21,7 @@ from typing import Literal
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import RankGrid
+from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
 from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 from verl_hpc.layout.shard_map import (
     Holder,
@@ -36,9 +37,6 @@ from verl_hpc.layout.shard_map import (
 
 Backend = Literal["local", "transformer_engine"]
 """Which layer specification Megatron-core is built with; they spell fused norms differently."""
-
-VALUE_HEAD = "value_head.weight"
-"""Logical name of a critic's output projection, shape (1, hidden)."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def megatron_shard_map(
     layout: TrainLayout,
     *,
     backend: Backend = "local",
-    value_head: bool = False,
+    head: Head = "language_model",
     dtype: str | None = None,
     vocab_multiple: int = 64,
 ) -> ShardMap:
@@ -138,7 +136,7 @@ def megatron_shard_map(
         arch: the model.
         layout: parallel sizes.
         backend: layer specification of the model.
-        value_head: a critic: the output layer is a (1, hidden) projection, replicated over tp.
+        head: the output layer; a projection to one number is replicated over tp.
         dtype: element type of the parameters; the architecture's own if None.
         vocab_multiple: rows of the vocabulary are padded to a multiple of this and of tp.
 
@@ -147,7 +145,7 @@ def megatron_shard_map(
     """
     check_megatron_layout(arch, layout)
     return ShardMap(
-        *_MegatronMap(arch, layout, backend, value_head, vocab_multiple).build(dtype or arch.dtype)
+        *_MegatronMap(arch, layout, backend, head, vocab_multiple).build(dtype or arch.dtype)
     )
 
 
@@ -157,13 +155,13 @@ class _MegatronMap:
         arch: Architecture,
         layout: TrainLayout,
         backend: Backend,
-        value_head: bool,
+        head: Head,
         vocab_multiple: int,
     ) -> None:
         self.arch = arch
         self.layout = layout
         self.fused_norms = backend == "transformer_engine"
-        self.value_head = value_head
+        self.head: Head = head
         self.vocab_multiple = vocab_multiple
         self.counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
         # One tuple object per shard: regions of a stage share it, and the planner groups by it.
@@ -175,11 +173,7 @@ class _MegatronMap:
         ]
 
     def build(self, dtype: str) -> tuple[dict[str, TensorSpec], list[Region]]:
-        tensors = self.arch.tensors(dtype)
-        if self.value_head:
-            tensors.pop("lm_head.weight", None)
-            tensors[VALUE_HEAD] = TensorSpec((1, self.arch.hidden_size), dtype)
-        return tensors, list(self._regions())
+        return model_tensors(self.arch, self.head, dtype), list(self._regions())
 
     def _regions(self) -> Iterator[Region]:
         arch, layout = self.arch, self.layout
@@ -196,8 +190,9 @@ class _MegatronMap:
         yield from self._output_layer(f"{final}.output_layer.weight", last)
 
     def _output_layer(self, name: str, stage: int) -> Iterator[Region]:
-        if self.value_head:
-            yield whole(name, VALUE_HEAD, (1, self.arch.hidden_size), self.stage_ranks[stage])
+        if self.head in HEAD_TENSORS:
+            tensor, shape = HEAD_TENSORS[self.head], (1, self.arch.hidden_size)
+            yield whole(name, tensor, shape, self.stage_ranks[stage])
         elif not self.arch.tied_embeddings:
             yield from self._vocabulary(name, "lm_head.weight", stage)
         elif self.layout.pp * self.layout.vpp > 1:

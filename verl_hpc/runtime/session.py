@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from verl_hpc.runtime import environment, fabric, gloo
@@ -20,6 +21,8 @@ from verl_hpc.runtime.world import World, read_world
 if TYPE_CHECKING:
     import torch
     from torch.distributed import TCPStore
+
+    from verl_hpc.runtime.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class Session:
         import torch
 
         return torch.device(self.world.device)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Process groups of this rank; they end with the job."""
+        from verl_hpc.runtime.groups import Groups
+
+        return Groups()
 
     def enter(self, operator: str) -> None:
         """Name what this rank does now, for the watchdog and for a traceback's report."""

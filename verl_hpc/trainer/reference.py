@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.engines.protocol import TrainingEngine
 
 
 class ReferenceWeights:
@@ -17,7 +17,7 @@ class ReferenceWeights:
     copies a step.
     """
 
-    def __init__(self, engine: MegatronEngine) -> None:
+    def __init__(self, engine: TrainingEngine) -> None:
         self._engine = engine
         self._first = _host_copy(engine)
 
@@ -36,5 +36,5 @@ class ReferenceWeights:
             tensor.copy_(values[name])
 
 
-def _host_copy(engine: MegatronEngine) -> dict[str, torch.Tensor]:
+def _host_copy(engine: TrainingEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.to("cpu", copy=True) for name, tensor in engine.weights.items()}

@@ -16,8 +16,8 @@ from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
-from verl_hpc.engines.megatron.engine import MegatronEngine
-from verl_hpc.engines.megatron.parallel import generator_states, restore_generators
+from verl_hpc.engines.factory import generator_states, restore_generators
+from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
@@ -100,22 +100,20 @@ def save(workers: Workers, progress: Progress) -> Path:
     return path
 
 
-def _engine_components(name: str, engine: MegatronEngine, workers: Workers) -> list[Component]:
-    assert engine.optimizer is not None
+def _engine_components(name: str, engine: TrainingEngine, workers: Workers) -> list[Component]:
     rank = workers.rank
     weights = Component(
         name, engine.shard_map, engine.weights, assign_writers(engine.shard_map)[rank]
     )
     everything = engine.optimizer_map()
     primary = engine.optimizer_map(primary=True)
-    tensors = engine.optimizer.state_tensors()
+    tensors = engine.optimizer_tensors()
     moments = Component(f"{name}.optimizer", everything, tensors, primary.held_by(rank))
     return [weights, moments]
 
 
-def _counters(engine: MegatronEngine) -> OptimizerCounters:
-    assert engine.optimizer is not None
-    return OptimizerCounters(**engine.optimizer.counters())
+def _counters(engine: TrainingEngine) -> OptimizerCounters:
+    return OptimizerCounters(**engine.counters())
 
 
 def restore(workers: Workers) -> Progress | None:
@@ -194,16 +192,15 @@ def _load(workers: Workers, path: Path) -> Progress:
     return Progress(state.step, Position() if differs.intersection(DATA) else state.position)
 
 
-def _load_engine(workers: Workers, step: Step, name: str, engine: MegatronEngine) -> None:
-    assert engine.optimizer is not None
+def _load_engine(workers: Workers, step: Step, name: str, engine: TrainingEngine) -> None:
     control = workers.session.control
     weights = control.together(lambda: step.component(name))
     control.together(lambda: _check_model(step, name, weights, engine.shard_map))
     _fill(workers, step, weights, engine.shard_map, engine.weights, engine.dtype)
     state = control.together(lambda: step.component(f"{name}.optimizer"))
-    tensors = engine.optimizer.state_tensors()
+    tensors = engine.optimizer_tensors()
     _fill(workers, step, state, engine.optimizer_map(), tensors, torch.float32)
-    engine.optimizer.restore_counters(step.state.optimizers[name].model_dump())
+    engine.restore_counters(step.state.optimizers[name].model_dump())
 
 
 def _check_model(step: Step, name: str, found: ShardMap, needed: ShardMap) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.engines.megatron.engine import MegatronEngine
-from verl_hpc.engines.megatron.offload import Part
+from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.rollout.protocol import RolloutEngine
@@ -24,7 +23,7 @@ def offloaded(config: RunConfig) -> list[Part]:
 
 
 @contextmanager
-def device_to_itself(engines: Sequence[MegatronEngine], config: RunConfig) -> Iterator[None]:
+def device_to_itself(engines: Sequence[TrainingEngine], config: RunConfig) -> Iterator[None]:
     """Inside, nothing of the training engines is on the device.
 
     For building a rollout engine, which asks for its share of the device to be free: it must sleep
@@ -33,11 +32,11 @@ def device_to_itself(engines: Sequence[MegatronEngine], config: RunConfig) -> It
     often = offloaded(config)
     for engine in engines:
         for part in PARTS:
-            engine.host.put_away(part, once=part not in often)
+            engine.offload(part, once=part not in often)
     yield
     for engine in engines:
         for part in reversed(PARTS):
-            engine.host.bring_back(part)
+            engine.onload(part)
 
 
 class WeightSync:
@@ -51,8 +50,8 @@ class WeightSync:
         self,
         session: Session,
         config: RunConfig,
-        actor: MegatronEngine,
-        critic: MegatronEngine | None,
+        actor: TrainingEngine,
+        critic: TrainingEngine | None,
         rollout: RolloutEngine,
     ) -> None:
         self._session = session
@@ -82,7 +81,7 @@ class WeightSync:
         for engine in (self._actor, self._critic):
             if engine is not None:
                 for part in self._offloaded:
-                    engine.host.put_away(part)
+                    engine.offload(part)
         self._rollout.finish_update()
         received = sum(self._session.control.allgather(stats.total_received_bytes))
         return {
@@ -97,4 +96,4 @@ class WeightSync:
         for engine in (self._actor, self._critic):
             if engine is not None:
                 for part in reversed(self._offloaded):
-                    engine.host.bring_back(part)
+                    engine.onload(part)

@@ -18,12 +18,10 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.data.sources import Source
-from verl_hpc.engines.megatron.engine import MegatronEngine, Role
-from verl_hpc.engines.megatron.parallel import start_model_parallel
-from verl_hpc.engines.megatron.precision import describe_kernels
+from verl_hpc.engines.factory import build_engine, describe_kernels, start_layouts
+from verl_hpc.engines.protocol import Head, TrainingEngine
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.megatron import VALUE_HEAD
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
 from verl_hpc.rewards.registry import RewardFunction, get_reward_function
@@ -64,8 +62,8 @@ class Workers:
     tokenizer: PreTrainedTokenizerBase
     problems: Problems
     order: Order
-    actor: MegatronEngine
-    critic: MegatronEngine | None = None
+    actor: TrainingEngine
+    critic: TrainingEngine | None = None
     reference: ReferenceWeights | None = None
     rollout: RolloutEngine | None = None
     sync: WeightSync | None = None
@@ -123,7 +121,8 @@ class Workers:
         """Sum over data-parallel replicas."""
         if self.layouts.train.dp > 1:
             total = tensor.clone()
-            dist.all_reduce(total, group=self.actor.data_parallel_group)
+            group = self.session.groups.mine(self.layouts.train.grid.groups("dp"))
+            dist.all_reduce(total, group=group)
             return total
         return tensor
 
@@ -169,7 +168,7 @@ def build_workers(
         reads_weights=first is not None,
     )
     enter("build actor")
-    start_model_parallel(layouts.train, config.seed)
+    start_layouts(session.groups, [layouts.train], config.seed)
     _say_what_is_slow(session, config.model)
     workers = Workers(
         session,
@@ -219,27 +218,29 @@ def _tokenizer_path(config: RunConfig, weights: Weights) -> str:
 
 
 def _build_engine(
-    session: Session, config: RunConfig, arch: Architecture, layouts: RunLayouts, role: Role
-) -> MegatronEngine:
+    session: Session, config: RunConfig, arch: Architecture, layouts: RunLayouts, name: str
+) -> TrainingEngine:
     """An engine whose weights are zero."""
-    settings = config.optimizer if role == "actor" else config.critic.optimizer
+    is_actor = name == "actor"
+    head: Head = "language_model" if is_actor else "value"
     return session.control.together(
-        lambda: MegatronEngine(
+        lambda: build_engine(
             arch,
             layouts.train,
             config.model,
             config.parallel,
-            role=role,
-            optimizer=settings,
+            head=head,
+            optimizer=config.optimizer if is_actor else config.critic.optimizer,
             max_tokens=config.batch.max_tokens_per_micro_batch,
+            name=name,
         )
     )
 
 
-def _load_weights(session: Session, engine: MegatronEngine, weights: Weights) -> None:
+def _load_weights(session: Session, engine: TrainingEngine, weights: Weights) -> None:
     """A transfer from files."""
-    # A critic's head has no source to come from; it starts at zero.
-    names = [n for n in engine.shard_map.tensors if n != VALUE_HEAD]
+    # A critic's head may have no source to come from; it starts at zero.
+    names = [n for n in engine.shard_map.tensors if n in weights.shard_map.tensors]
     plan = session.control.together(
         lambda: plan_transfer(
             weights.shard_map, engine.shard_map.restricted_to(names), session.world.node_of
@@ -253,12 +254,12 @@ def _load_weights(session: Session, engine: MegatronEngine, weights: Weights) ->
 
 def _build_critic(
     session: Session, config: RunConfig, weights: Weights, layouts: RunLayouts, resumes: bool
-) -> MegatronEngine:
+) -> TrainingEngine:
     path = config.critic.path
     chosen = weights
     if path is not None:
         chosen = session.control.together(
-            lambda: open_weights(path, check_files=session.world.rank == 0)
+            lambda: open_weights(path, head="value", check_files=session.world.rank == 0)
         )
     critic = _build_engine(session, config, chosen.arch, layouts, "critic")
     if not resumes:

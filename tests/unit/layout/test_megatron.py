@@ -15,8 +15,8 @@ from tests.unit.layout.simulate import (
 )
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.heads import HEAD_TENSORS, VALUE_HEAD
 from verl_hpc.layout.megatron import (
-    VALUE_HEAD,
     TrainLayout,
     check_megatron_layout,
     megatron_shard_map,
@@ -87,16 +87,16 @@ def decoder_layer(arch, layout, rank, values, ours, theirs):
     return found | swiglu(f"{ours}.mlp", *matrices, layout.tp, t)
 
 
-def output_layer(arch, layout, rank, values, multiple, value_head):
-    if value_head:
-        return {"output_layer.weight": values[VALUE_HEAD]}
+def output_layer(arch, layout, rank, values, multiple, head):
+    if head in HEAD_TENSORS:
+        return {"output_layer.weight": values[HEAD_TENSORS[head]]}
     if arch.tied_embeddings and layout.pp * layout.vpp == 1:
         return {}
     table = values["model.embed_tokens.weight" if arch.tied_embeddings else "lm_head.weight"]
     return {"output_layer.weight": vocabulary(table, layout.tp, rank % layout.tp, multiple)}
 
 
-def local_tensors(arch, layout, rank, values, multiple, value_head=False):
+def local_tensors(arch, layout, rank, values, multiple, head="language_model"):
     """What one rank allocates and loads; layers must divide evenly over the virtual stages."""
     stage = rank // (layout.tp * layout.dp)
     found = {}
@@ -113,7 +113,7 @@ def local_tensors(arch, layout, rank, values, multiple, value_head=False):
     if stage == layout.pp - 1:
         end = f"chunk{layout.vpp - 1}"
         found[f"{end}.decoder.final_layernorm.weight"] = values["model.norm.weight"]
-        output = output_layer(arch, layout, rank, values, multiple, value_head)
+        output = output_layer(arch, layout, rank, values, multiple, head)
         found |= {f"{end}.{name}": value for name, value in output.items()}
     return found
 
@@ -155,10 +155,11 @@ def test_memory_of_every_rank(layout, changes):
     check(architecture(**changes), layout)
 
 
+@pytest.mark.parametrize("head", HEAD_TENSORS)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("layout", [TrainLayout(tp=2), TrainLayout(pp=2), TrainLayout(tp=2, pp=2)])
-def test_memory_of_a_critic(layout, tied):
-    check(architecture(tied_embeddings=tied), layout, value_head=True)
+def test_memory_of_a_model_that_ends_in_one_number(layout, tied, head):
+    check(architecture(tied_embeddings=tied), layout, head=head)
 
 
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
@@ -234,7 +235,7 @@ def test_tied_embeddings_are_one_tensor_in_two_places():
 
 
 def test_a_critic_has_a_value_head_and_no_language_head():
-    shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2), value_head=True)
+    shard_map = megatron_shard_map(architecture(), TrainLayout(tp=2), head="value")
     assert "lm_head.weight" not in shard_map.tensors
     assert shard_map.tensors[VALUE_HEAD].shape == (1, 6)
     assert [r.holders for r in shard_map.by_tensor[VALUE_HEAD]] == [(0, 1)]

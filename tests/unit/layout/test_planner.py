@@ -119,8 +119,8 @@ def test_disjoint_ranks_train_and_generate():
 
 def test_value_head_reaches_every_rank_of_the_last_stage():
     arch = architecture(tied_embeddings=True)
-    source = megatron_shard_map(arch, TrainLayout(tp=4, dp=2), value_head=True)
-    target = megatron_shard_map(arch, TrainLayout(tp=2, pp=2, dp=2), value_head=True)
+    source = megatron_shard_map(arch, TrainLayout(tp=4, dp=2), head="value")
+    target = megatron_shard_map(arch, TrainLayout(tp=2, pp=2, dp=2), head="value")
     check(source, target, nodes_of(8, 8))
 
 

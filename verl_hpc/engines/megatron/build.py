@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core import parallel_state, tensor_parallel
+import torch.distributed as dist
+from megatron.core import tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
-from verl_hpc.config.model import Fp8Config, ParallelConfig
-from verl_hpc.engines.megatron.precision import has_apex_gradient_fusion
+from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
 from verl_hpc.engines.megatron.spec import (
     PackedRotaryEmbedding,
     local_block_spec,
@@ -21,8 +23,12 @@ from verl_hpc.engines.megatron.spec import (
 )
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.megatron import Backend, TrainLayout, padded_vocab
+from verl_hpc.layout.heads import HEAD_TENSORS, Head
+from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.shard_map import ShardMap
+
+VOCAB_MULTIPLE = 64
 
 # What Megatron-core's rotary scaling has built in (Llama 3.1).
 _LLAMA3_ROPE = {
@@ -33,13 +39,14 @@ _LLAMA3_ROPE = {
 
 
 class ValueHead(torch.nn.Linear):
-    """A critic's output layer: one number per token, replicated over tensor-parallel ranks.
+    """An output layer of one number per token, replicated over tensor-parallel ranks.
 
     Takes the place of GPTModel.output_layer: (T or T/tp, 1, hidden) to (T, 1, 1) float32.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, group: dist.ProcessGroup) -> None:
         super().__init__(config.hidden_size, 1, bias=False, dtype=config.params_dtype)
+        self.group = group
         self.sequence_parallel = config.sequence_parallel
         self.weight.sequence_parallel = config.sequence_parallel
 
@@ -47,7 +54,7 @@ class ValueHead(torch.nn.Linear):
         values = super().forward(hidden).float()
         if self.sequence_parallel:
             values = tensor_parallel.gather_from_sequence_parallel_region(
-                values, tensor_parallel_output_grad=False
+                values, tensor_parallel_output_grad=False, group=self.group
             )
         return values, None
 
@@ -158,19 +165,32 @@ def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
     return stages
 
 
+def engine_shard_map(
+    arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head
+) -> ShardMap:
+    """The shard map of the chunks that are built for this model; any rank may call it."""
+    return megatron_shard_map(
+        arch,
+        layout,
+        backend=choose_backend(model),
+        head=head,
+        dtype=model.dtype,
+        vocab_multiple=VOCAB_MULTIPLE,
+    )
+
+
 def build_chunks(
     config: TransformerConfig,
     arch: Architecture,
-    layout: TrainLayout,
+    groups: LayoutGroups,
     *,
     backend: Backend,
-    value_head: bool,
-    vocab_multiple: int,
+    head: Head,
 ) -> list[torch.nn.Module]:
     """This rank's model chunks, one per virtual pipeline stage, all parameters zero."""
-    chunks = [
-        _build_chunk(config, arch, layout, backend, value_head, vocab_multiple, stage)
-        for stage in range(layout.vpp)
+    chunks: list[torch.nn.Module] = [
+        _build_chunk(config, arch, groups, backend, head, stage)
+        for stage in range(groups.layout.vpp)
     ]
     if config.bf16:
         chunks = [Float16Module(config, chunk) for chunk in chunks]
@@ -180,30 +200,30 @@ def build_chunks(
 def _build_chunk(
     config: TransformerConfig,
     arch: Architecture,
-    layout: TrainLayout,
+    groups: LayoutGroups,
     backend: Backend,
-    value_head: bool,
-    vocab_multiple: int,
+    head: Head,
     chunk: int,
 ) -> GPTModel:
+    layout = groups.layout
     stage = chunk if layout.vpp > 1 else None
-    where = {"ignore_virtual": False, "vp_stage": stage}
+    to_one_number = head in HEAD_TENSORS
     spec = (
         transformer_engine_spec(arch.qk_norm)
         if backend == "transformer_engine"
-        else local_block_spec(config, stage, arch.qk_norm)
+        else local_block_spec(config, stage, arch.qk_norm, groups.pp.rank())
     )
     scaling = arch.rope_scaling or {}
     model = GPTModel(
         config,
         spec,
-        vocab_size=padded_vocab(arch.vocab_size, layout.tp, vocab_multiple),
+        vocab_size=padded_vocab(arch.vocab_size, layout.tp, VOCAB_MULTIPLE),
         max_sequence_length=arch.max_positions,
-        pre_process=parallel_state.is_pipeline_first_stage(**where),
-        post_process=parallel_state.is_pipeline_last_stage(**where),
+        pre_process=groups.pp.rank() == 0 and chunk == 0,
+        post_process=groups.pp.rank() == layout.pp - 1 and chunk == layout.vpp - 1,
         parallel_output=True,
-        # A critic's head has nothing to share.
-        share_embeddings_and_output_weights=arch.tied_embeddings and not value_head,
+        # A projection to one number has nothing to share.
+        share_embeddings_and_output_weights=arch.tied_embeddings and not to_one_number,
         position_embedding_type="rope",
         rotary_base=arch.rope_theta,
         rope_scaling=bool(scaling),
@@ -219,8 +239,8 @@ def _build_chunk(
             rope_scaling_factor=scaling.get("factor", 8.0),
             use_cpu_initialization=config.use_cpu_initialization,
         )
-    if value_head and model.post_process:
-        model.output_layer = ValueHead(config)
+    if to_one_number and model.post_process:
+        model.output_layer = ValueHead(config, groups.tp)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

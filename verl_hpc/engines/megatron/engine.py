@@ -1,72 +1,57 @@
-"""Megatron-core behind four calls: infer, update, weights, state."""
+"""Megatron-core as a training engine: weights, passes, updates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
-from verl_hpc.engines.megatron.build import build_chunks, transformer_config
+from verl_hpc.engines.megatron.build import (
+    VOCAB_MULTIPLE,
+    build_chunks,
+    engine_shard_map,
+    transformer_config,
+)
 from verl_hpc.engines.megatron.log_probs import log_probs_and_entropy
 from verl_hpc.engines.megatron.offload import HostStore
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.packing import PackedRow, pack
+from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.precision import choose_backend
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
+from verl_hpc.engines.protocol import Head, Loss, Part, TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map, padded_vocab
+from verl_hpc.layout.megatron import padded_vocab
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import primary_regions
 from verl_hpc.planner.balance import micro_batches
 
-Role = Literal["actor", "critic"]
-
-VOCAB_MULTIPLE = 64
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
 _FP8_ROW_MULTIPLE = 128
-
-
-@dataclass(frozen=True)
-class TokenOutputs:
-    """Per-token outputs of one sequence of L tokens, each (L - 1,) float32.
-
-    Element i speaks of token i + 1: its log-probability, the entropy of the distribution it was
-    drawn from, or (critic) the value of the state before it.
-    """
-
-    log_probs: torch.Tensor | None = None
-    entropy: torch.Tensor | None = None
-    untempered: torch.Tensor | None = None
-    """Log-probability at temperature 1, where it was asked for."""
-    values: torch.Tensor | None = None
 
 
 MOST_SKIPPED = 10
 """Updates in a row that optimizer.on_nonfinite: skip lets go."""
 
-Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]]
-"""(indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
-
-The scalar is divided by global normalisers already: gradients are summed over everything.
-"""
+_OUTPUTS: Mapping[Head, tuple[str, ...]] = {
+    "language_model": ("log_probs", "entropy"),
+    "value": ("values",),
+    "score": ("scores",),
+}
+"""Fields of TokenOutputs that a head fills."""
 
 
 class MegatronEngine:
-    """One model on one training layout: an actor (log-probs) or a critic (values).
-
-    All ranks of the layout build it and call its methods together. Sequences are those of this
-    rank's data-parallel replica, the same on all ranks of a model-parallel group.
+    """One model on one training layout (`TrainingEngine`).
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -76,66 +61,60 @@ class MegatronEngine:
     def __init__(
         self,
         arch: Architecture,
-        layout: TrainLayout,
+        groups: LayoutGroups,
         model: ModelConfig,
         parallel: ParallelConfig,
         *,
-        role: Role = "actor",
-        optimizer: OptimizerConfig | None = None,
-        max_tokens: int = 16384,
+        head: Head,
+        optimizer: OptimizerConfig | None,
+        max_tokens: int,
+        name: str,
     ) -> None:
-        self.arch, self.layout, self.role = arch, layout, role
+        self.arch, self.layout, self.head = arch, groups.layout, head
+        self.name = name
         self.max_tokens = max_tokens
         self.dtype: torch.dtype = getattr(torch, model.dtype)
-        backend = choose_backend(model)
-        self.shard_map = megatron_shard_map(
-            arch,
-            layout,
-            backend=backend,
-            value_head=role == "critic",
-            dtype=model.dtype,
-            vocab_multiple=VOCAB_MULTIPLE,
-        )
-        self._packs_with_positions = backend == "local"
-        self._config = transformer_config(
-            arch,
-            layout,
-            dtype=self.dtype,
-            parallel=parallel,
-            fp8=model.fp8,
-            backend=backend,
-        )
-        self._config.finalize_model_grads_func = _sum_gradients
-        self._row_multiple = (layout.tp if parallel.sequence_parallel else 1) * (
-            _FP8_ROW_MULTIPLE if model.fp8 else 1
-        )
-        # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
-        self._output_options = {"fp32_output": False} if self._config.bf16 else {}
-        chunks = build_chunks(
-            self._config,
-            arch,
-            layout,
-            backend=backend,
-            value_head=role == "critic",
-            vocab_multiple=VOCAB_MULTIPLE,
-        )
-        self._mark_sharded(chunks)
-        # Without an optimizer (a reference model) there is nothing to reduce or to shard.
-        self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
-        if optimizer:
-            # Gradients are sent when the last micro-batch is through, not while they still grow.
-            no_sync = [chunk.no_sync for chunk in self._chunks]
-            self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
-        named = list(_named_parameters(self._chunks))
-        self.weights = {name: parameter.detach() for name, parameter in named}
-        self.optimizer = (
-            Optimizer(optimizer, self._chunks, {p: n for n, p in named}, self.dtype)
-            if optimizer
-            else None
-        )
+        self.shard_map = engine_shard_map(arch, groups.layout, model, head)
+        self._groups = groups
         self._skipped = 0
         """Updates skipped since the last that was made."""
+        backend = choose_backend(model)
+        self._packs_with_positions = backend == "local"
+        with groups.entered():
+            self._config = transformer_config(
+                arch,
+                groups.layout,
+                dtype=self.dtype,
+                parallel=parallel,
+                fp8=model.fp8,
+                backend=backend,
+            )
+            self._config.finalize_model_grads_func = _sum_gradients
+            self._row_multiple = (self.layout.tp if parallel.sequence_parallel else 1) * (
+                _FP8_ROW_MULTIPLE if model.fp8 else 1
+            )
+            # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
+            self._output_options = {"fp32_output": False} if self._config.bf16 else {}
+            chunks = build_chunks(self._config, arch, groups, backend=backend, head=head)
+            self._mark_sharded(chunks)
+            # Without an optimizer (a reference model) there is nothing to reduce or to shard.
+            self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
+            named = list(_named_parameters(self._chunks))
+            self.weights: Mapping[str, torch.Tensor] = {
+                name: parameter.detach() for name, parameter in named
+            }
+            self.optimizer = (
+                self._build_optimizer(optimizer, {p: n for n, p in named}) if optimizer else None
+            )
         self.host = HostStore(self._chunks, self.optimizer)
+
+    def _build_optimizer(
+        self, settings: OptimizerConfig, names: Mapping[torch.nn.Parameter, str]
+    ) -> Optimizer:
+        # Gradients are sent when the last micro-batch is through, not while they still grow.
+        no_sync = [chunk.no_sync for chunk in self._chunks]
+        self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
+        return Optimizer(settings, self._chunks, names, self.dtype, self._groups.everyone)
 
     # ---------------------------------------------------------------- weights
 
@@ -154,16 +133,10 @@ class MegatronEngine:
             parameters[region.view.name].tensor_model_parallel = sharded
 
     @property
-    def data_parallel_group(self) -> dist.ProcessGroup:
-        """Ranks that have the same place in other replicas."""
-        return parallel_state.get_data_parallel_group()
+    def is_trainable(self) -> bool:
+        return self.optimizer is not None
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
-        """Regions of this rank's optimizer state, with the specs of everybody's.
-
-        Args:
-            primary: leave out what a model-parallel mate holds as well and stands for.
-        """
         assert self.optimizer is not None
         rank = dist.get_rank()
         regions = (
@@ -173,10 +146,28 @@ class MegatronEngine:
         )
         return self.optimizer.state_map(self.shard_map.tensors, regions, rank)
 
+    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
+        assert self.optimizer is not None
+        return self.optimizer.state_tensors()
+
+    def counters(self) -> dict[str, int]:
+        assert self.optimizer is not None
+        return self.optimizer.counters()
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None:
+        assert self.optimizer is not None
+        self.optimizer.restore_counters(counters)
+
     def weights_changed(self) -> None:
-        """Tell the optimizer that `weights` were filled from outside."""
         if self.optimizer is not None:
-            self.optimizer.take_weights()
+            with self._groups.entered():
+                self.optimizer.take_weights()
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        return self.host.offload(part, once)
+
+    def onload(self, part: Part) -> None:
+        self.host.onload(part)
 
     # ---------------------------------------------------------------- passes
 
@@ -186,16 +177,6 @@ class MegatronEngine:
         temperature: float = 1.0,
         untempered: bool = False,
     ) -> list[TokenOutputs]:
-        """Log-probs and entropy (actor) or values (critic) of every sequence, without gradient.
-
-        Args:
-            sequences: (L,) int64 token tensors, L >= 2.
-            temperature: divides the actor's logits.
-            untempered: give log-probs at temperature 1 besides, from the same pass.
-
-        Returns:
-            One entry per sequence, on every rank of the model-parallel group.
-        """
         bins = self._bins(sequences)
         rows = [self._pack(sequences, indices) for indices in bins]
 
@@ -205,40 +186,35 @@ class MegatronEngine:
 
         for chunk in self._chunks:
             chunk.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self._groups.entered():
             found = self._run(
                 bins, rows, temperature, collect, forward_only=True, untempered=untempered
             )
-        fields = ["values"] if self.role == "critic" else ["log_probs", "entropy"]
-        return self._share(found, bins, sequences, fields + ["untempered"] * untempered)
+        fields = [*_OUTPUTS[self.head], *["untempered"] * untempered]
+        return self._share(found, bins, sequences, fields)
 
     def update(
         self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
     ) -> dict[str, float]:
-        """One optimizer step on the summed loss of all sequences of all replicas.
-
-        Returns:
-            Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;
-            the same on every rank.
-
-        Raises:
-            TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
-                stop, or the updates before were skipped, too; weights are as they were.
-        """
         assert self.optimizer is not None
         bins = self._bins(sequences)
         rows = [self._pack(sequences, indices) for indices in bins]
-        for chunk in self._chunks:
-            chunk.train()
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        found = self._run(bins, rows, temperature, loss, forward_only=False)
-        metrics = self._sum_metrics([f for f in found if f is not None])
-        metrics["lr"] = self.optimizer.learning_rate
-        skips = self.optimizer.settings.on_nonfinite == "skip"
+        with self._groups.entered():
+            for chunk in self._chunks:
+                chunk.train()
+                chunk.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            found = self._run(bins, rows, temperature, loss, forward_only=False)
+            metrics = self._sum_metrics([f for f in found if f is not None])
+            return metrics | self._step(self.optimizer, metrics["loss"])
+
+    def _step(self, optimizer: Optimizer, loss: float) -> dict[str, float]:
+        """Update the weights, unless the loss or the gradient is not finite."""
+        metrics = {"lr": optimizer.learning_rate}
+        skips = optimizer.settings.on_nonfinite == "skip"
         try:
-            self._refuse_loss(metrics["loss"])
-            metrics["grad_norm"] = self.optimizer.step()
+            self._refuse_loss(loss)
+            metrics["grad_norm"] = optimizer.step()
             self._skipped = 0
         except TrainingError as error:
             # Loss and norm are the same on every rank, and so is what follows.
@@ -258,7 +234,7 @@ class MegatronEngine:
     def _refuse_loss(self, loss: float) -> None:
         if not math.isfinite(loss):
             raise TrainingError(
-                f"the {self.role}'s loss is {loss}; the weights were left as they were. Look at "
+                f"the {self.name}'s loss is {loss}; the weights were left as they were. Look at "
                 "the rewards and advantages of this step's batch"
             )
 
@@ -347,18 +323,19 @@ class MegatronEngine:
     def _outputs(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float, untempered: bool
     ) -> list[TokenOutputs]:
-        if self.role == "critic":
-            values = row.split(tensor.view(-1))
-            return [TokenOutputs(values=v[:-1]) for v in values]
+        if self.head == "value":
+            return [TokenOutputs(values=v[:-1]) for v in row.split(tensor.view(-1))]
+        if self.head == "score":
+            return [TokenOutputs(scores=v[-1:]) for v in row.split(tensor.view(-1))]
         shard = padded_vocab(self.arch.vocab_size, self.layout.tp, VOCAB_MULTIPLE) // self.layout.tp
-        first = parallel_state.get_tensor_model_parallel_rank() * shard
+        first = self._groups.tp.rank() * shard
         read = partial(
             log_probs_and_entropy,
             tensor.view(-1, shard),
             row.targets,
             first_row=first,
             num_rows=min(max(self.arch.vocab_size - first, 0), shard),
-            group=parallel_state.get_tensor_model_parallel_group() if self.layout.tp > 1 else None,
+            group=self._groups.tp if self.layout.tp > 1 else None,
         )
         columns = dict(zip(("log_probs", "entropy"), read(temperature=temperature), strict=True))
         if untempered:
@@ -380,7 +357,7 @@ class MegatronEngine:
         fields: Sequence[str],
     ) -> list[TokenOutputs]:
         """Put outputs in the caller's order and give earlier pipeline stages the last one's."""
-        sizes = [len(s) - 1 for s in sequences]
+        sizes = [1 if self.head == "score" else len(s) - 1 for s in sequences]
         columns: dict[str, list[torch.Tensor]] = {}
         for field in fields:
             by_index: dict[int, torch.Tensor] = {}
@@ -392,11 +369,7 @@ class MegatronEngine:
                 else self._blank(sum(sizes))
             )
             if self.layout.pp > 1:
-                dist.broadcast(
-                    flat,
-                    parallel_state.get_pipeline_model_parallel_last_rank(),
-                    group=parallel_state.get_pipeline_model_parallel_group(),
-                )
+                dist.broadcast(flat, self._groups.stages[-1], group=self._groups.pp)
             columns[field] = list(flat.split(sizes))
         return [
             TokenOutputs(**{field: columns[field][i] for field in fields})
@@ -413,15 +386,11 @@ class MegatronEngine:
         # Every last stage computes the same metrics, but a stage before it knows no names.
         shared: list[Any] = [names, [sum(s.get(n, 0.0) for s in found) for n in names]]
         if self.layout.pp > 1:
-            dist.broadcast_object_list(
-                shared,
-                parallel_state.get_pipeline_model_parallel_last_rank(),
-                group=parallel_state.get_pipeline_model_parallel_group(),
-            )
+            dist.broadcast_object_list(shared, self._groups.stages[-1], group=self._groups.pp)
         names, values = shared
         totals = torch.tensor(values, dtype=torch.float64)
         if self.layout.dp > 1:
-            dist.all_reduce(totals, group=parallel_state.get_data_parallel_group_gloo())
+            dist.all_reduce(totals, group=self._groups.dp_gloo)
         return dict(zip(names, totals.tolist(), strict=True))
 
 

@@ -7,14 +7,14 @@ the optimizer) stays valid once it is back.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from verl_hpc.engines.protocol import Part
+
 if TYPE_CHECKING:
     from verl_hpc.engines.megatron.optimizer import Optimizer
-
-Part = Literal["parameters", "gradients", "optimizer"]
 
 # Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
 _PIECE_BYTES = 1 << 28
@@ -32,7 +32,7 @@ class HostStore:
         self._away: dict[Part, list[tuple[torch.Tensor, list[torch.Tensor], int]]] = {}
         self._page_locked: dict[tuple[Part, int], list[torch.Tensor]] = {}
 
-    def put_away(self, part: Part, once: bool = False) -> int:
+    def offload(self, part: Part, once: bool = False) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
 
         Args:
@@ -67,8 +67,8 @@ class HostStore:
             torch.cuda.empty_cache()
         return freed
 
-    def bring_back(self, part: Part) -> None:
-        """Undo `put_away`; gradients come back as zeros."""
+    def onload(self, part: Part) -> None:
+        """Undo `offload`; gradients come back as zeros."""
         for tensor, kept, size in self._away.pop(part, []):
             tensor.untyped_storage().resize_(size)
             for piece, there in zip(_pieces(tensor), kept, strict=False):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
 from megatron.core.optimizer import get_megatron_optimizer
@@ -21,6 +22,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.megatron.parallel import gathering_within
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.box import View, flat_range_boxes, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
@@ -67,6 +69,7 @@ class Optimizer:
         chunks: wrapped model chunks.
         names: local name of every parameter.
         dtype: element type of the parameters.
+        group: all ranks of the layout.
     """
 
     def __init__(
@@ -75,24 +78,11 @@ class Optimizer:
         chunks: list[DistributedDataParallel],
         names: Mapping[torch.nn.Parameter, str],
         dtype: torch.dtype,
+        group: dist.ProcessGroup,
     ) -> None:
         self.settings = settings
-        self._optimizer = get_megatron_optimizer(
-            MegatronOptimizerConfig(
-                optimizer="adam",
-                lr=settings.lr,
-                min_lr=settings.min_lr,
-                weight_decay=settings.weight_decay,
-                bf16=dtype == torch.bfloat16,
-                params_dtype=dtype,
-                adam_beta1=settings.beta1,
-                adam_beta2=settings.beta2,
-                adam_eps=settings.epsilon,
-                clip_grad=settings.clip_grad or math.inf,
-                use_distributed_optimizer=True,
-            ),
-            chunks,
-        )
+        with gathering_within(group):
+            self._optimizer = get_megatron_optimizer(_megatron_config(settings, dtype), chunks)
         (self._shard,) = self._optimizer.chained_optimizers
         if isinstance(self._shard.optimizer, torch.optim.AdamW) and torch.cuda.is_available():
             _fuse(self._shard.optimizer)
@@ -234,6 +224,22 @@ class Optimizer:
         for group in self._shard.optimizer.param_groups:
             if "step" in group:  # Transformer Engine's and Apex's Adam counted the dummy step
                 group["step"] = 0
+
+
+def _megatron_config(settings: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:
+    return MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=settings.lr,
+        min_lr=settings.min_lr,
+        weight_decay=settings.weight_decay,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        adam_beta1=settings.beta1,
+        adam_beta2=settings.beta2,
+        adam_eps=settings.epsilon,
+        clip_grad=settings.clip_grad or math.inf,
+        use_distributed_optimizer=True,
+    )
 
 
 def _fuse(optimizer: torch.optim.AdamW) -> None:

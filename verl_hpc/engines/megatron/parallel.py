@@ -1,73 +1,179 @@
-"""Megatron-core's process groups, built from a training layout."""
+"""Several training layouts in one process: each has its groups, and Megatron-core one at a time.
+
+Megatron-core keeps its groups in module globals, and asks those in many places where no argument
+reaches. So while an engine is called the globals are those of its layout, and at all other times
+they are unset: a call from outside fails instead of meeting the groups of another layout.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
-import torch
 import torch.distributed as dist
-from megatron.core import parallel_state, tensor_parallel
+from megatron.core import parallel_state
+from megatron.core.utils import GlobalMemoryBuffer
 
+from verl_hpc.engines.megatron.generators import seed_generators
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.runtime.groups import Groups
 
-_ours: list[dist.ProcessGroup] = []
-"""Groups of the current layout."""
+UNSET: dict[str, Any] = {
+    name: value
+    for name, value in vars(parallel_state).items()
+    if name.startswith("_") and name.isupper() and name.strip("_")
+}
+"""Megatron-core's globals without any layout."""
 
 
-def start_model_parallel(layout: TrainLayout, seed: int) -> None:
-    """Create the groups of `layout` over all ranks, replacing those of an earlier layout.
+class LayoutGroups:
+    """The groups of a training layout that this rank is in.
 
-    Megatron-core keeps its groups in module globals, so a process has one training layout at a
-    time; actor and critic share it.
+    Args:
+        layout: the sizes.
+        groups: where `make` has made them.
+        buffer: scratch memory of sequence parallelism, one for the process.
     """
-    assert layout.num_ranks == dist.get_world_size() and layout.first_rank == 0
-    stop_model_parallel()
+
+    def __init__(self, layout: TrainLayout, groups: Groups, buffer: GlobalMemoryBuffer) -> None:
+        self.layout = layout
+        self._buffer = buffer
+        grid = layout.grid
+        rank = dist.get_rank()
+        self.stages = next(ranks for ranks in grid.groups("pp") if rank in ranks)
+        """This rank's pipeline, first stage first."""
+        self.tp = _there(groups.mine(grid.groups("tp")))
+        self.dp = _there(groups.mine(grid.groups("dp")))
+        self.dp_gloo = _there(groups.mine(grid.groups("dp"), "gloo"))
+        self.pp = _there(groups.mine(grid.groups("pp")))
+        self.everyone = _there(groups.mine([grid.ranks()]))
+        self._alone = _there(groups.mine([(rank,)]))
+        self._model = _there(groups.mine(grid.groups("tp", "pp")))
+        self._tp_dp = _there(groups.mine(grid.groups("tp", "dp")))
+        self._embedding = groups.mine(_embedding_groups(layout))
+        self._first = groups.mine([ranks[:1] for ranks in grid.groups("pp")])
+
+    @staticmethod
+    def make(layout: TrainLayout, groups: Groups) -> None:
+        """Make all groups of a layout; every rank of the world calls it."""
+        grid = layout.grid
+        for axes in (("tp",), ("dp",), ("pp",), ("tp", "pp"), ("tp", "dp")):
+            groups.make(grid.groups(*axes))
+        groups.make(grid.groups("dp"), "gloo")
+        groups.make([grid.ranks()])
+        groups.make([(rank,) for rank in grid.ranks()])
+        groups.make(_embedding_groups(layout))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside, this layout is all that Megatron-core knows of."""
+        state = vars(parallel_state)
+        before = {name: state[name] for name in UNSET}
+        state.update(self.globals())
+        try:
+            yield
+        finally:
+            state.update(before)
+
+    def globals(self) -> dict[str, Any]:
+        """What initialize_model_parallel sets in a world of this layout's ranks."""
+        ranks_of = dist.get_process_group_ranks
+        stages, vpp = list(self.stages), self.layout.vpp
+        return UNSET | {
+            "_TENSOR_MODEL_PARALLEL_GROUP": self.tp,
+            "_TENSOR_MODEL_PARALLEL_GLOBAL_RANKS": ranks_of(self.tp),
+            "_PIPELINE_MODEL_PARALLEL_GROUP": self.pp,
+            "_PIPELINE_GLOBAL_RANKS": stages,
+            "_MODEL_PARALLEL_GROUP": self._model,
+            "_MODEL_PARALLEL_GLOBAL_RANKS": ranks_of(self._model),
+            "_EMBEDDING_GROUP": self._embedding,
+            "_EMBEDDING_GLOBAL_RANKS": self._embedding and ranks_of(self._embedding),
+            "_POSITION_EMBEDDING_GROUP": self._first,
+            "_POSITION_EMBEDDING_GLOBAL_RANKS": self._first and ranks_of(self._first),
+            "_DATA_PARALLEL_GROUP": self.dp,
+            "_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
+            "_DATA_PARALLEL_GLOBAL_RANKS": ranks_of(self.dp),
+            "_DATA_PARALLEL_GROUP_WITH_CP": self.dp,
+            "_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self.dp_gloo,
+            "_DATA_PARALLEL_GLOBAL_RANKS_WITH_CP": ranks_of(self.dp),
+            "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": self.dp,
+            "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self.dp_gloo,
+            "_CONTEXT_PARALLEL_GROUP": self._alone,
+            "_CONTEXT_PARALLEL_GLOBAL_RANKS": ranks_of(self._alone),
+            "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self.tp,
+            "_TENSOR_AND_DATA_PARALLEL_GROUP": self._tp_dp,
+            "_TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": self._tp_dp,
+            "_EXPERT_MODEL_PARALLEL_GROUP": self._alone,
+            "_EXPERT_MODEL_PARALLEL_RANKS": ranks_of(self._alone),
+            "_EXPERT_TENSOR_PARALLEL_GROUP": self.tp,
+            "_EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": self.tp,
+            "_EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": self._model,
+            "_EXPERT_DATA_PARALLEL_GROUP": self.dp,
+            "_EXPERT_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
+            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP": self.dp,
+            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
+            "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": self.everyone,
+            "_VIRTUAL_PIPELINE_MODEL_PARALLEL_RANK": 0 if vpp > 1 else None,
+            "_VIRTUAL_PIPELINE_MODEL_PARALLEL_WORLD_SIZE": vpp if vpp > 1 else None,
+            "_GLOBAL_MEMORY_BUFFER": self._buffer,
+        }
+
+
+def _embedding_groups(layout: TrainLayout) -> list[tuple[int, ...]]:
+    """First and last stage of every pipeline; with tied embeddings both hold them."""
+    return [tuple(sorted({ranks[0], ranks[-1]})) for ranks in layout.grid.groups("pp")]
+
+
+def _there(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    assert group is not None, "this rank is not in the layout"
+    return group
+
+
+_started: dict[TrainLayout, LayoutGroups | None] = {}
+"""None where this rank is in none of the layout's groups."""
+
+
+def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> None:
+    """Make the groups of all layouts and seed the process; see `engines.factory`."""
     # The pipeline layout that Megatron-core logs for every stage is in the run's own log.
     logging.getLogger("megatron.core").setLevel(logging.WARNING)
-    before = set(_groups())
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
-    )
-    _ours.extend(group for group in _groups() if group not in before)
-    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+    stop_layouts()
+    for layout in layouts:
+        LayoutGroups.make(layout, groups)
+    buffer, rank = GlobalMemoryBuffer(), dist.get_rank()
+    mine = [layout for layout in layouts if rank in layout.grid.ranks()]
+    for layout in layouts:
+        _started[layout] = LayoutGroups(layout, groups, buffer) if layout in mine else None
+    seed_generators(seed, mine[0].grid.coordinates(rank)["tp"] if mine else 0)
 
 
-def _groups() -> list[dist.ProcessGroup]:
-    """Every group of this process."""
-    return list(dist.distributed_c10d._world.pg_map)
+def stop_layouts() -> None:
+    """Forget all layouts."""
+    _started.clear()
 
 
-def stop_model_parallel() -> None:
-    """Free the groups of the current layout, if there is one.
+def started(layout: TrainLayout) -> LayoutGroups:
+    """The groups of a layout that was started, and that this rank is in."""
+    groups = _started[layout]
+    assert groups is not None, f"rank {dist.get_rank()} is not in {layout}"
+    return groups
 
-    Megatron-core only forgets most of them; their threads and connections would stay.
+
+@contextmanager
+def gathering_within(group: dist.ProcessGroup) -> Iterator[None]:
+    """Inside, all_gather_object means `group` where it would mean the whole world.
+
+    get_megatron_optimizer lines up its parameter groups with it, for which there is neither an
+    argument nor a global; ranks of other layouts would be waited for.
     """
-    if parallel_state.model_parallel_is_initialized():
-        parallel_state.destroy_model_parallel()
-    living = set(_groups())
-    for group in _ours:
-        if group in living:
-            dist.destroy_process_group(group)
-    _ours.clear()
+    gather = dist.all_gather_object
 
+    def within(found: list[Any], mine: Any) -> None:
+        found[:] = [None] * group.size()
+        gather(found, mine, group=group)
 
-def generator_states() -> dict[str, torch.Tensor]:
-    """States of this rank's random-number generators, as uint8 tensors."""
-    states = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    tracked = tensor_parallel.get_cuda_rng_tracker().get_states()
-    return states | {f"megatron.{name}": state for name, state in tracked.items()}
-
-
-def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `generator_states` gave on this rank."""
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
-    prefix = "megatron."
-    tracked = {n.removeprefix(prefix): s for n, s in states.items() if n.startswith(prefix)}
-    tensor_parallel.get_cuda_rng_tracker().set_states(tracked)
+    with patch.object(dist, "all_gather_object", within):
+        yield

@@ -134,7 +134,7 @@ class PackedRotaryEmbedding(RotaryEmbedding):
 
 
 def local_block_spec(
-    config: TransformerConfig, vp_stage: int | None, qk_norm: bool
+    config: TransformerConfig, vp_stage: int | None, qk_norm: bool, pp_rank: int
 ) -> TransformerBlockSubmodules:
     """Decoder layers of one pipeline chunk in plain PyTorch."""
     layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=qk_norm)
@@ -144,7 +144,7 @@ def local_block_spec(
     attention.core_attention = PackedAttention
     if qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    num_layers = get_num_layers_to_build(config, vp_stage=vp_stage)
+    num_layers = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=pp_rank)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.engines.megatron.engine import TokenOutputs
+from verl_hpc.engines.protocol import TokenOutputs
 from verl_hpc.errors import TrainingError, agreed
 from verl_hpc.trainer.batch import (
     OLD_LOG_PROBS,

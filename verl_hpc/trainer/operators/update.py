@@ -13,7 +13,7 @@ from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.policy_loss import ppo_clip
 from verl_hpc.algorithms.value_loss import clipped_value_loss
-from verl_hpc.engines.megatron.engine import MegatronEngine, TokenOutputs
+from verl_hpc.engines.protocol import TokenOutputs, TrainingEngine
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
     OLD_LOG_PROBS,
@@ -173,7 +173,7 @@ def imitate(workers: Workers, samples: Samples, sequences: Columns) -> Metrics:
 
 def _optimise(
     workers: Workers,
-    engine: MegatronEngine,
+    engine: TrainingEngine,
     samples: Samples,
     sequences: Columns,
     loss: Callable[..., tuple[torch.Tensor, Metrics]],

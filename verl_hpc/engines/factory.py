@@ -1,0 +1,125 @@
+"""Training engines by configuration; Megatron-core is imported when one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.engines.protocol import Head, TrainingEngine
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.runtime.groups import Groups
+
+if TYPE_CHECKING:
+    import torch
+
+
+def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> None:
+    """Make the process groups of all layouts; every rank of the world calls it, before any engine.
+
+    Layouts that were started earlier are replaced: engines on them still work, as long as their
+    groups do.
+
+    Args:
+        groups: where the groups are made; whoever made it closes it.
+        layouts: of all engines of the run; they may share ranks or not.
+        seed: of the process's random-number generators, which all layouts share.
+    """
+    from verl_hpc.engines.megatron import parallel
+
+    parallel.start_layouts(groups, layouts, seed)
+
+
+def stop_layouts() -> None:
+    """Forget all layouts; their groups are freed by `Groups.close`."""
+    from verl_hpc.engines.megatron import parallel
+
+    parallel.stop_layouts()
+
+
+def build_engine(
+    arch: Architecture,
+    layout: TrainLayout,
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    *,
+    head: Head,
+    optimizer: OptimizerConfig | None,
+    max_tokens: int,
+    name: str,
+) -> TrainingEngine:
+    """An engine whose weights are zero; the ranks of `layout` call it together, and no others.
+
+    model.fp8.recipe: delayed works where all layouts of the run have the same ranks, or none in
+    common. Transformer Engine reduces the scales of all engines of a process at once, so between
+    layouts that share some ranks only, it would wait for ranks that are not there; whoever lays
+    out a run has to refuse that.
+
+    Args:
+        arch: the model's sizes.
+        layout: one of those given to `start_layouts`.
+        model: element type and FP8; its path is not read.
+        parallel: sequence parallelism and recomputation; its sizes are not read.
+        head: the output layer.
+        optimizer: None for a model that is not trained.
+        max_tokens: of a micro-batch.
+        name: of the model in error messages, such as critic.
+
+    Raises:
+        ClusterError: FP8 that this rank cannot do.
+        LayoutError, ModelError: sizes or a family that cannot be built.
+    """
+    from verl_hpc.engines.megatron.engine import MegatronEngine
+    from verl_hpc.engines.megatron.parallel import started
+
+    return MegatronEngine(
+        arch,
+        started(layout),
+        model,
+        parallel,
+        head=head,
+        optimizer=optimizer,
+        max_tokens=max_tokens,
+        name=name,
+    )
+
+
+def engine_shard_map(
+    arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head
+) -> ShardMap:
+    """The shard map of the engine that `build_engine` builds; any rank may call it.
+
+    Raises:
+        ClusterError: FP8 that this rank cannot do.
+        LayoutError: a size does not divide.
+    """
+    from verl_hpc.engines.megatron.build import engine_shard_map as shard_map
+
+    return shard_map(arch, layout, model, head)
+
+
+def describe_kernels(model: ModelConfig) -> dict[str, str]:
+    """What computes the layers and their attention in training, and why not the fused ones.
+
+    Raises:
+        ClusterError: FP8 that this rank cannot do.
+    """
+    from verl_hpc.engines.megatron import precision
+
+    return precision.describe_kernels(model)
+
+
+def generator_states() -> dict[str, torch.Tensor]:
+    """States of this rank's random-number generators, as uint8 tensors."""
+    from verl_hpc.engines.megatron import generators
+
+    return generators.generator_states()
+
+
+def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
+    """Put back what `generator_states` gave on this rank."""
+    from verl_hpc.engines.megatron import generators
+
+    generators.restore_generators(states)

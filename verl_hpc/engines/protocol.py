@@ -1,0 +1,143 @@
+"""What the trainer asks of an engine that trains a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import Head as Head
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import ShardMap
+
+Part = Literal["parameters", "gradients", "optimizer"]
+"""Of an engine's memory."""
+
+
+@dataclass(frozen=True)
+class TokenOutputs:
+    """Outputs of one sequence of L tokens, each (L - 1,) float32 but for the score.
+
+    Element i speaks of token i + 1: its log-probability, the entropy of the distribution it was
+    drawn from, or the value of the state before it.
+    """
+
+    log_probs: torch.Tensor | None = None
+    """Head language_model."""
+    entropy: torch.Tensor | None = None
+    """Head language_model."""
+    untempered: torch.Tensor | None = None
+    """Log-probability at temperature 1, where it was asked for."""
+    values: torch.Tensor | None = None
+    """Head value."""
+    scores: torch.Tensor | None = None
+    """Head score: (1,), the output at the last token, which has read the whole sequence."""
+
+
+Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]]
+"""(indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
+
+The scalar is divided by global normalisers already: gradients are summed over everything.
+"""
+
+
+class TrainingEngine(Protocol):
+    """One model on one training layout.
+
+    All ranks of the layout build it and call its methods together, ranks outside do not. Sequences
+    are those of this rank's data-parallel replica, the same on all ranks of a model-parallel group.
+    """
+
+    head: Head
+    dtype: torch.dtype
+    """Of the parameters."""
+    arch: Architecture
+    layout: TrainLayout
+    shard_map: ShardMap
+    """Of the parameters, over all ranks of the layout."""
+    weights: Mapping[str, torch.Tensor]
+    """This rank's parameters by local name; call `weights_changed` after filling them."""
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether it has an optimizer."""
+        ...
+
+    def weights_changed(self) -> None:
+        """Tell the optimizer that `weights` were filled from outside."""
+        ...
+
+    def optimizer_map(self, primary: bool = False) -> ShardMap:
+        """Regions of this rank's optimizer state, with the specs of everybody's.
+
+        Tensors are named '<kind>/<logical name>', kind being main, exp_avg or exp_avg_sq.
+
+        Args:
+            primary: leave out what a model-parallel mate holds as well and stands for.
+        """
+        ...
+
+    def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Memory of this rank's optimizer state (flat, float32) by the local names of
+        `optimizer_map`; filling it restores the state."""
+        ...
+
+    def counters(self) -> dict[str, int]:
+        """What else the optimizer remembers: num_steps."""
+        ...
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None:
+        """Go on after what `counters` gave."""
+        ...
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
+    ) -> list[TokenOutputs]:
+        """What the head says of every sequence, without gradient.
+
+        Args:
+            sequences: (L,) int64 token tensors; L >= 2, or 1 for a score.
+            temperature: divides a language model's logits.
+            untempered: give its log-probs at temperature 1 besides, from the same pass.
+
+        Returns:
+            One entry per sequence, on every rank of the model-parallel group.
+        """
+        ...
+
+    def update(
+        self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
+    ) -> dict[str, float]:
+        """One optimizer step on the summed loss of all sequences of all replicas.
+
+        Returns:
+            Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;
+            the same on every rank of the layout.
+
+        Raises:
+            TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
+                stop, or the updates before were skipped, too; weights are as they were.
+        """
+        ...
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
+
+        Args:
+            part: what to move.
+            once: take ordinary memory, which copies slowly and is given back.
+
+        Returns:
+            Bytes freed.
+        """
+        ...
+
+    def onload(self, part: Part) -> None:
+        """Undo `offload`; gradients come back as zeros."""
+        ...

@@ -41,7 +41,7 @@ say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
 first=("$config" rl.jsonl quickstart_sft/checkpoints/latest)
 train "${first[@]}" steps=40
 
-say "4 of 6: resume from its checkpoint and go on to the end"
+say "4 of 6: resume from its checkpoint and run to the end"
 train "${first[@]}"
 
 name=$(basename "$config" .yaml)

@@ -11,7 +11,7 @@ from tests.fuzz.judge import LAST, fault
 
 NAMED = "DataError: problems.jsonl, line 1: no prompt; mend the line\n"
 FAILED = f"\nverl_hpc: rank 0 of 1 on node7 failed in read model, data and reward: {NAMED}"
-LEFT = "\nverl_hpc: rank 0 on node7 failed in reward: it left with status 0 and without a word\n"
+LEFT = "\nverl_hpc: rank 0 on node7 failed in reward: it left with status 0 and no message\n"
 KILLED = "\nverl_hpc: rank 0 on node7 failed in reward: it was ended by SIGSEGV\n"
 TRACEBACK = "Traceback (most recent call last):\n"
 ENDS = ("error", "same", "same or error", "either", "gone")

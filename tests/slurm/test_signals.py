@@ -79,7 +79,7 @@ def test_without_restarts_left_a_job_says_so_and_a_signal_while_it_saves_changes
     assert list(checkpoints.glob(".*.partial")), "too late: the save is over"
     assert run.wait_for_end() == "FAILED"
     assert run.exit_status == RESTART
-    assert "its 0 restarts are used up: submit again to go on" in run.log
+    assert "its 0 restarts are used up: submit again to resume" in run.log
     assert len(run.checkpoints) == 1
     run.assert_saved_well(undisturbed)
 

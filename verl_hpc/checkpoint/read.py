@@ -69,8 +69,8 @@ class Step:
         """
         if schema.STATE not in self.manifest.files:
             raise CheckpointError(
-                f"{self.path}: an imported model, which no run can go on from; start a run from it "
-                "with model.path"
+                f"{self.path}: an imported model, which no run can resume from; start a run "
+                "from it with model.path"
             )
         data = self.manifest.read(self.path, schema.STATE)
         with reading(self.path / schema.STATE):

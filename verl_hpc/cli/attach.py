@@ -1,8 +1,8 @@
 """Start a debugger in one rank of a run that is under way, and say how to connect to it.
 
-The rank goes on; it stops only at breakpoints, and then the others wait for it. It listens on the
-loopback address of its node, to processes of your own user alone, until the run ends. That works
-also where the rank hangs in Python code. The rank's environment needs debugpy. RUN is a run
+The rank keeps running; it stops only at breakpoints, and then the others wait for it. The debugger
+listens on the loopback address of the rank's node, for your own user only, until the run ends. It
+works also where the rank hangs in Python code. The rank's environment needs debugpy. RUN is a run
 directory or the name of one below runs/.
 
 examples:
@@ -30,8 +30,8 @@ _PATIENCE_S = 20.0
 """Beyond the time between two looks of two watchdogs; debugpy takes some seconds to import."""
 _LOCAL_PORT = 5678
 _WAITING = (
-    "While it stands at a breakpoint the other ranks wait, for no longer than "
-    "runtime.collective_timeout_s. Disconnect lets it go on."
+    "While it is stopped at a breakpoint the other ranks wait, for no longer than "
+    "runtime.collective_timeout_s. Disconnecting resumes it."
 )
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", metavar="YAML", help="a run, whose model, data and layout are looked at, too")
     add("--nodes", type=int, metavar="N", help="submit the checks that need nodes, and wait")
     add("--time", default="15", metavar="T", help="time limit of that job (default: 15 minutes)")
-    add("--account", metavar="A", help="whom to charge")
+    add("--account", metavar="A", help="account to charge")
     add("--partition", metavar="P")
     add("--qos", metavar="Q")
     add("--json", action="store_true", help="one JSON object")

@@ -1,7 +1,7 @@
 """Where every rank of a run is: stacks of all ranks, those that hold up the others first.
 
 Ranks in the same place are shown once. Stacks are read with py-spy where it is installed and
-tracing is allowed, and are otherwise written by the ranks themselves at a signal; the run goes on
+tracing is allowed, and are otherwise written by the ranks themselves at a signal; the run continues
 either way. Ranks on other nodes are reached by a short step of their job (srun --overlap). RUN is
 a run directory or the name of one below runs/; without it, the run last at work. The exit status
 is 1 if no rank could be reached.

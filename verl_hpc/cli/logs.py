@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--first-error", action="store_true", help="the report of the rank that failed first"
     )
-    how.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
+    how.add_argument("-f", "--follow", action="store_true", help="keep following until Ctrl-C")
 
 
 def run(arguments: argparse.Namespace) -> int:

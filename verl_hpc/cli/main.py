@@ -25,8 +25,8 @@ VERBS = {
     "attach": "start a debugger in one rank, and say how to connect to it",
     "logs": "what the ranks said, or the first failure among them",
     "dashboard": "a web page on this machine that shows runs while they run",
-    "stop": "ask a run to save and leave for good",
-    "save": "ask a run to save a checkpoint and go on",
+    "stop": "ask a run to save and stop for good",
+    "save": "ask a run to save a checkpoint and continue",
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"unknown verb {verb!r}; {near_or_all(verb, VERBS, 'verbs')}", file=sys.stderr)
         return 2
-    # `import` is no name for a module.
+    # `import` is a keyword.
     module = importlib.import_module(f"verl_hpc.cli.{verb.replace('import', 'import_model')}")
     parser = argparse.ArgumentParser(
         prog=f"python -m verl_hpc {verb}",
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
-    # Overrides may stand between options.
+    # Overrides may be placed between options.
     arguments = parser.parse_intermixed_args(words[1:])
     try:
         return int(module.run(arguments) or 0)

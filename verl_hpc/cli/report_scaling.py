@@ -89,7 +89,7 @@ def _window(
     settings: Sequence[Mapping[str, Any]],
     skip: int,
 ) -> Window:
-    """The steps that all runs have: responses grow as training goes on, so that other steps are
+    """The steps that all runs have: responses grow during training, so that other steps are
     other work."""
     warmup = max(int(chosen.get("critic.warmup_steps") or 0) for chosen in settings)
     lasts = [max((row["step"] for row in found), default=0) for found in rows]

@@ -1,4 +1,4 @@
-"""Ask a run that is under way to save a checkpoint and go on.
+"""Ask a running job to save a checkpoint and continue.
 
 The request is a file in the run directory, which the run looks for every few seconds; it saves
 after the step under way. RUN is a run directory or the name of one below runs/. `stop RUN
@@ -36,7 +36,7 @@ def _promise(status: Status) -> str:
 
     pace = status.progress.seconds
     about = "" if pace is None else f", which takes {duration(pace)}"
-    return f"it finishes the step under way{about}, saves and goes on"
+    return f"it finishes the step under way{about}, saves and continues"
 
 
 if __name__ == "__main__":

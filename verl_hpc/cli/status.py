@@ -29,7 +29,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", nargs="?", metavar="RUN", help="run directory or name (default: the last at work)")
-    add("--watch", action="store_true", help="go on showing it until it is over, or Ctrl-C")
+    add("--watch", action="store_true", help="refresh until the run ends, or Ctrl-C")
     add("--json", action="store_true", help="one JSON object; with --watch one a line")
 
 

@@ -1,4 +1,4 @@
-"""Ask a run that is under way to save and leave for good.
+"""Ask a running job to save and stop for good.
 
 No signal is needed and no job id: the request is a file in the run directory, so that everybody
 who may write there can ask. The run looks for it every few seconds. RUN is a run directory or the

@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cluster", required=True, metavar="YAML", help="the site profile, see slurm/")
     add("--nodes", required=True, type=int, metavar="N", help="nodes, one rank per GPU on each")
     add("--time", required=True, metavar="T", help="time limit, such as 24:00:00")
-    add("--account", metavar="A", help="whom to charge")
+    add("--account", metavar="A", help="account to charge")
     add("--partition", metavar="P")
     add("--qos", metavar="Q")
-    add("--resume-by", choices=("requeue", "chain"), help="how a run goes on after a time limit")
-    add("--max-restarts", type=int, metavar="N", help="times it goes on without being asked")
+    add("--resume-by", choices=("requeue", "chain"), help="how a run resumes after a time limit")
+    add("--max-restarts", type=int, metavar="N", help="maximum number of automatic restarts")
     add(
         "--sweep",
         action="append",

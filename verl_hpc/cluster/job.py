@@ -48,7 +48,7 @@ def plan_job(request: Request) -> Job:
     if request.nodes < 1:
         raise ConfigError(f"--nodes = {request.nodes}: at least one")
     if request.standalone and request.profile.site.restarts.by == "chain":
-        raise ConfigError("--resume-by chain submits several jobs; it has no script of its own")
+        raise ConfigError("--resume-by chain submits several jobs; there is no single script")
     site = request.profile.site
     variables = _script_variables(request)
     environment = rank_environment(request)

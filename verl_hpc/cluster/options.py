@@ -13,7 +13,7 @@ from verl_hpc.runs.contract import ATTEMPT
 
 
 def sbatch_options(request: Request) -> list[Setting]:
-    """What stands in the script's #SBATCH lines.
+    """Options of the script's #SBATCH lines.
 
     Raises:
         ConfigError: a time limit or a lead that cannot be.

@@ -77,7 +77,7 @@ def _to_edit(job: Job) -> str:
 def _directive(setting: Setting) -> str:
     if found := sorted(set(setting.text) & _NOT_LITERAL):
         raise ConfigError(
-            f"--{setting.text} [{setting.origin}]: {' '.join(found)} cannot stand in an #SBATCH "
+            f"--{setting.text} [{setting.origin}]: {' '.join(found)} is not allowed in an #SBATCH "
             "line, where sbatch reads them as a shell does; write it without"
         )
     quoted = setting.value is not None and re.search("[ #']", setting.value)
@@ -201,7 +201,7 @@ def _preempted(job_id: str) -> list[str]:
 
 def _chain() -> list[str]:
     return [
-        f"# {RESTART}: all ranks have saved, and the next job of the chain goes on.",
+        f"# {RESTART}: all ranks have saved, and the next job of the chain resumes.",
         f'[ "$rc" -eq {RESTART} ] || echo "$rc" >"$RUN/job/ended"',
         'exit "$rc"',
     ]
@@ -215,11 +215,11 @@ def _requeue(job: Job, job_id: str) -> list[str]:
         f'if [ "$rc" -ne {RESTART} ]; then',
         '    exit "$rc"',
         f'elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then',
-        f'    say "saved; its {most} restarts are used up: submit again to go on" >&2',
+        f'    say "saved; its {most} restarts are used up: submit again to resume" >&2',
         "# Ranks save on scancel, too; to requeue would bring a cancelled job back to life.",
         f'elif state=$(squeue --noheader --jobs="{job_id}" --format=%T)',
         '    [[ "$state" != @(RUNNING|SIGNALING) ]]; then',
-        '    say "saved; the job was cancelled (${state:-gone}): submit again to go on" >&2',
+        '    say "saved; the job was cancelled (${state:-gone}): submit again to resume" >&2',
         f'elif scontrol requeue "{job_id}"; then',
         "    exit 0",
         "fi",

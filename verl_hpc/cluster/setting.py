@@ -1,4 +1,4 @@
-"""One value that Slurm, a container or a rank gets, and who said so."""
+"""One value that Slurm, a container or a rank gets, and where it came from."""
 
 from __future__ import annotations
 

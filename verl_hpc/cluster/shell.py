@@ -34,7 +34,7 @@ def control_characters(text: str) -> list[str]:
 
 
 def check_words(words: Iterable[tuple[str, str]]) -> None:
-    """Refuse words of a command line, each after its option, that cannot stand in a script.
+    """Refuse words of a command line, each after its option, that a script cannot hold.
 
     Raises:
         ConfigError: one has a line break or another control character.
@@ -42,8 +42,8 @@ def check_words(words: Iterable[tuple[str, str]]) -> None:
     for name, text in words:
         if found := control_characters(text):
             raise ConfigError(
-                f"{name} {text!r}: has {' '.join(map(repr, found))}, which cannot stand in a batch "
-                "script; write it in one line"
+                f"{name} {text!r}: has {' '.join(map(repr, found))}, which a batch script "
+                "cannot hold; write it in one line"
             )
 
 

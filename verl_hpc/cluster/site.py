@@ -41,12 +41,12 @@ def _texts(tree: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 class RestartConfig(Section):
-    """How a run that stopped early, with its state saved, goes on."""
+    """How a run that stopped early, with its state saved, resumes."""
 
     by: Literal["requeue", "chain"] = "requeue"
     """The job puts itself back into the queue, or jobs that wait for each other are submitted."""
     most: NonNegative = 8
-    """Times that a run is started again without being asked."""
+    """Maximum number of automatic restarts."""
 
 
 class PreflightConfig(Section):
@@ -73,7 +73,7 @@ class Site(Section):
     name: str
     """What the site is called in messages."""
     account: str | None = None
-    """Whom to charge; --account on the command line wins."""
+    """Account to charge; --account on the command line wins."""
     partition: str | None = None
     """The cluster's default if not given; --partition wins."""
     qos: str | None = None
@@ -108,8 +108,8 @@ class Site(Section):
     environment: dict[VariableName, str] = {}
     """Variables of the ranks, such as the fabric's; $NAME is expanded in the batch script."""
     pass_environment: list[VariableName] = []
-    """Variables whose value is taken from the environment of whoever submits, and written into no
-    file: the way for tokens and keys."""
+    """Variables whose value is taken from the environment of the submitting user, and
+    never written to a file: the way for tokens and keys."""
     setup: list[str] = []
     """Lines of the batch script before anything else: modules, ulimit. No secrets: they go through
     pass_environment."""
@@ -143,12 +143,12 @@ class Site(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_no_control_characters(cls, tree: object) -> object:
-        """Every text of a profile may come to stand in a line of the batch script."""
+        """Every text of a profile may become a line of the batch script."""
         for name, text in _texts(tree, ""):
             if found := control_characters(text):
                 raise ValueError(
                     f"{name} = {text!r}: has {' '.join(map(repr, found))}; texts of a profile "
-                    "stand in one line"
+                    "must be single lines"
                 )
         return tree
 

@@ -1,4 +1,4 @@
-"""A sweep: one array job of Slurm, and a run of its own for each combination of values.
+"""A sweep: one array job of Slurm, and a separate run for each combination of values.
 
 runs/NAME/sweep.sbatch   the array's script, which calls the scripts of its runs
 runs/NAME/sweep.json     what each run was given
@@ -54,7 +54,7 @@ def combinations(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
         sweeps: words such as "optimizer.lr=1e-6,3e-6".
 
     Raises:
-        ConfigError: a word that is no field with values, a field or a value given twice, or more
+        ConfigError: a word that is not FIELD=VALUES, a field or a value given twice, or more
             runs than an array can have.
     """
     choices: dict[str, list[str]] = {}
@@ -80,10 +80,10 @@ def plan_sweep(
     """Decide what every run is; `base` is the run without the swept fields.
 
     Raises:
-        ConfigError: a combination that is no valid run, or options that do not go together.
+        ConfigError: a combination that is not a valid run, or options that do not go together.
     """
     if base.profile.site.restarts.by == "chain":
-        raise ConfigError("--sweep with --resume-by chain: a sweep goes on by requeue")
+        raise ConfigError("--sweep with --resume-by chain: a sweep restarts by requeue")
     if base.standalone:
         raise ConfigError("--sweep with --script-only: a sweep's script calls those of its runs")
     if at_once is not None and at_once < 1:

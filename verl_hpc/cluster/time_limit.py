@@ -25,7 +25,7 @@ def parse_time(text: str) -> int:
     """Seconds of a time limit as sbatch reads it: "90" is 90 minutes, "1-12" a day and a half.
 
     Raises:
-        ConfigError: it is none of Slurm's forms, or zero.
+        ConfigError: it is not in Slurm's notation, or zero.
     """
     for form in _FORMS:
         if match := re.fullmatch(form, text, re.ASCII):

@@ -61,7 +61,7 @@ def rank_environment(request: Request) -> list[Setting]:
 
 
 def passed_names(request: Request) -> list[Setting]:
-    """Variables that come from whoever submits; only their names are known here."""
+    """Variables from the submitting environment; only their names are known here."""
     origin = request.profile.origin("pass_environment")
     return [Setting(name, None, origin) for name in request.profile.site.pass_environment]
 

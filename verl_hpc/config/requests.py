@@ -51,7 +51,7 @@ def leave_request(run_directory: Path, request: Request) -> Path:
         ConfigError: the directory is not that of a run, or cannot be written.
     """
     if not (run_directory / "config.yaml").exists():
-        raise ConfigError(f"{run_directory} is no run directory: it has no config.yaml")
+        raise ConfigError(f"{run_directory} is not a run directory: it has no config.yaml")
     target = _file(run_directory, request.kind)
     fresh = target.with_suffix(".new")
     try:

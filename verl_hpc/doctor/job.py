@@ -105,7 +105,7 @@ def read_result(path: Path) -> list[Verdict]:
     """Verdicts that ranks have left.
 
     Raises:
-        ConfigError: there is no such file, or it is none of ours.
+        ConfigError: there is no such file, or the doctor did not write it.
     """
     try:
         return from_data(json.loads(read_regular(path))["verdicts"])

@@ -69,7 +69,7 @@ def _check_excluded(request: Request) -> Verdict:
 
 
 def _expectations(profile: Profile) -> Verdict:
-    """What nodes will be held to, and who said so."""
+    """What nodes will be held to, and where it came from."""
     wanted = profile.site.preflight
     shown = []
     for name in ("min_bandwidth_gb_s", "min_write_gb_s", "max_clock_skew_s"):

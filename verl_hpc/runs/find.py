@@ -116,7 +116,7 @@ def _reason(word: str, below: Path) -> str:
     # Somebody may leave out the directories between.
     near = [name for name in names if name.endswith(f"/{word}")]
     near += difflib.get_close_matches(word.removeprefix(f"{below}/"), names, n=3, cutoff=0.5)
-    what = "is no run directory: it has no config.yaml" if Path(word).exists() else "no such run"
+    what = "is not a run directory: it has no config.yaml" if Path(word).exists() else "no such run"
     if near:
         return f"{what}; did you mean {' or '.join(dict.fromkeys(near))}?"
     if names:

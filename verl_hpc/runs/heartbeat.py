@@ -1,4 +1,4 @@
-"""heartbeat.json: what a run does at this moment, for whoever looks from a login node.
+"""heartbeat.json: the current state of a run, for readers on a login node.
 
 Rank 0 writes it at each operator. A file that is replaced whole needs no port, no daemon and no
 rights beyond those of the run directory.
@@ -60,7 +60,7 @@ class Heartbeat:
     """Writes heartbeat.json. Belongs to rank 0.
 
     A file system of many users sees at most two writes a second. What comes too soon is held back,
-    and a thread writes the last of it when it may, so that the file never goes on naming an
+    and a thread writes the last of it when it may, so that the file does not keep naming an
     operator that was over at once while a long one runs. A failing write is reported once and never
     ends a run.
 
@@ -92,7 +92,7 @@ class Heartbeat:
         )
 
     def beat(self, operator: str, step: int) -> None:
-        """Say that `operator` of `step` begins or goes on; cheap, and does nothing after `end`.
+        """Say that `operator` of `step` begins or continues; cheap, and does nothing after `end`.
 
         Args:
             operator: name as in the watchdog and the timers.

@@ -1,4 +1,4 @@
-"""ranks.json: where every rank of a run is, for whoever looks from a login node.
+"""ranks.json: where every rank of a run is, for readers on a login node.
 
 Rank 0's watchdog replaces it every few seconds. It tells the process of each rank, which `hang`
 and `attach` need, and its last operators.
@@ -38,11 +38,11 @@ class Progress:
     silent_s: float = 0.0
     """Since the rank has published this; a Python thread of its own does."""
     history: tuple[tuple[str, float], ...] = ()
-    """Its last operators with the times they began at, by its node's clock; the last goes on."""
+    """Its last operators with the times they began at, by its node's clock; the last is running."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Grows as the rank goes on; all ranks pass the same ones."""
+        """Grows as the rank advances; all ranks pass the same values."""
         return self.count, self.num_waits
 
 
@@ -69,7 +69,7 @@ def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progre
 
     A rank is late when others have entered a later operator and it has been in its own for longer
     than `late_after_s`, or when others have waited for longer than that where it has not come to.
-    When all are equally far, nobody is.
+    When all are equally far, none is.
     """
     ahead = max(p.count for p in progress)
     awaited = max((p.position for p in progress if p.waited_s > late_after_s), default=(0, 0))

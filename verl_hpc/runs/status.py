@@ -55,7 +55,7 @@ class Sight:
     now: float
     beat: Beat | None
     patience_s: float
-    """Silence that is no reason to worry."""
+    """Seconds of silence that are still normal."""
     jobs: tuple[dict[str, Any], ...]
     recorded: State | None
     """What facts.json says of the last life that ended by itself; asked where no heartbeat is."""
@@ -74,7 +74,7 @@ class Sight:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process has left without a word; known only of this machine's own."""
+        """Whether the process ended without a record; known only on its own machine."""
         beat = self.beat
         if beat is None or beat.outcome is not None or beat.job_id is not None:
             return False
@@ -199,7 +199,7 @@ def _never_seen(sight: Sight, jobs: dict[str, QueuedJob]) -> State:
 
 def _ended(beat: Beat) -> State:
     if beat.outcome == "restart":
-        return State("interrupted", "saved; submit it again to go on")
+        return State("interrupted", "saved; submit it again to resume")
     if beat.outcome == FAILED:
         return State(FAILED, f"in {beat.operator}")
     return State(beat.outcome or "")
@@ -235,7 +235,7 @@ def _exists(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Save:
-    """The checkpoint that a run would go on from."""
+    """The checkpoint that a run would resume from."""
 
     step: int
     time: float

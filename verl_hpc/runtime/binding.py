@@ -1,6 +1,6 @@
 """The cores and the GPU of each rank, and whether its launcher gave it what was asked for.
 
-A rank that shares one core with seven others runs, and is many times slower; nothing says so but
+A rank that shares one core with seven others runs, and is many times slower; nothing shows it but
 the numbers here. srun, for one, does not inherit --cpus-per-task from sbatch: a step that does not
 repeat it gets one core a rank.
 """

@@ -117,7 +117,7 @@ class MpiBootstrap:
     def abort(self, status: int) -> NoReturn:
         # mpiexec drops output that it has not forwarded yet, such as the report of this rank.
         time.sleep(_FORWARDED_WITHIN_S)
-        # sys.exit would leave peers that wait in a collective waiting for ever.
+        # sys.exit would leave peers waiting in a collective forever.
         self._mpi.COMM_WORLD.Abort(status)
         # Under srun it may return, with the step's end on its way. To exit by itself would leave
         # the other ranks all the time that Slurm gives a job after TERM.
@@ -237,7 +237,7 @@ class SlurmBootstrap:
         """Meet at the store.
 
         Raises:
-            LaunchError: the first node has no address, the port is taken, nobody answers there, or
+            LaunchError: the first node has no address, the port is taken, nothing answers there, or
                 another job does.
         """
         from verl_hpc.runtime.gloo_channel import GlooChannel
@@ -278,7 +278,7 @@ class SlurmBootstrap:
                 store.set("verl_hpc/job", name)
             found = store.get("verl_hpc/job").decode()
         except RuntimeError as error:
-            what = "cannot listen at" if step.rank == 0 else "finds nobody at"
+            what = "cannot listen at" if step.rank == 0 else "cannot reach"
             raise LaunchError(
                 f"--bootstrap slurm: rank {step.rank} {what} {host}:{port} "
                 f"({str(error).splitlines()[0]}); submit again, or set {PORT} in the site "

@@ -19,7 +19,7 @@ _LOOK_EVERY_S = 0.02
 def fork_without_handlers() -> None:
     """From now on forked processes have no handlers of the rank's signals; once a process.
 
-    SIGTERM ends them, or a pool that terminates its workers would wait for ever. Slurm's warnings
+    SIGTERM ends them, or a pool that terminates its workers would hang. Slurm's warnings
     do nothing to them: some sites send them to all processes, and the rank needs its workers until
     the end of its step.
     """

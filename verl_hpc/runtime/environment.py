@@ -115,7 +115,7 @@ def choose_mpi_network(library: str) -> None:
     With UCX it publishes 4096 bytes for an address of some hundred, so that the rest is whatever
     lay beside it in memory, in lines of up to 1,073 characters. Slurm's PMI server reads 1,024 at
     a time and takes each for a whole request: the longest lines are never answered, and ranks wait
-    in MPI_Init for ever. MPICH's issue 6924. Libfabric's addresses are short.
+    in MPI_Init forever. MPICH's issue 6924. Libfabric's addresses are short.
 
     Args:
         library: what MPI_Get_library_version says.

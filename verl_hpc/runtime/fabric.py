@@ -1,6 +1,6 @@
 """InfiniBand of a node, as the kernel sees it and as programs can use it.
 
-Where the second is missing, NCCL takes TCP without a word, some twenty times slower.
+Where the second is missing, NCCL silently falls back to TCP, some twenty times slower.
 """
 
 from __future__ import annotations

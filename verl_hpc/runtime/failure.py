@@ -64,7 +64,7 @@ class FailureReporter:
             self._note.enter(stage)
 
     def keep(self, error: BaseException) -> None:
-        """Leave a post-mortem, and open a debugger where somebody can use it."""
+        """Write a post-mortem, and open a debugger on a terminal."""
         if self.post_mortem is None:
             return
         file = self.post_mortem.write(error, self.stage)
@@ -102,7 +102,7 @@ class FailureReporter:
             return True
         try:
             return self.store.add("verl_hpc/failed", 1) == 1
-        except RuntimeError:  # the store's host is gone: somebody failed before us
+        except RuntimeError:  # the store's host is gone: another rank failed first
             return False
 
     def _write(self, text: str) -> bool:

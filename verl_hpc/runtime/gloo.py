@@ -1,6 +1,6 @@
 """One event loop for all gloo groups of a rank.
 
-torch gives every group a device of its own, whose thread wakes up a hundred times a second for as
+torch gives every group its own device, whose thread wakes up a hundred times a second for as
 long as the group lives. Megatron-core and vLLM make dozens of groups; where ranks share cores, that
 adds up to whole cores.
 """

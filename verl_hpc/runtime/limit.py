@@ -58,7 +58,7 @@ class _Limit:
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise `TimeLimitExceeded` in the block once `seconds` have passed.
 
-    It is raised each second until the block ends; a block that goes on after the tenth ends the
+    It is raised each second until the block ends; a block that continues after the tenth ends the
     process.
 
     Limits nest; within one that ends sooner, this one does nothing. There is no limit off the main

@@ -1,4 +1,4 @@
-"""Times on the lines of a rank that has a log of its own."""
+"""Timestamps on the lines of a rank with its own log."""
 
 from __future__ import annotations
 

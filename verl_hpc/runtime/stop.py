@@ -1,7 +1,7 @@
 """When to stop: signals, the end of the allocation and request files become one flag that all
 ranks agree on.
 
-Ranks never act on a signal of their own, since one that leaves a collective early leaves the
+Ranks never act on a signal alone, since one that leaves a collective early leaves the
 others waiting: each notes its wish, and at the next boundary all take the strongest.
 """
 
@@ -34,7 +34,7 @@ class Wish(IntEnum):
 
     GO_ON = 0
     SAVE = 1
-    """Save after this step and go on."""
+    """Save after this step and continue."""
     RESTART = 2
     """Finish this step, save, and leave to be started again."""
     STOP = 3

@@ -72,10 +72,10 @@ class Note:
 
 @contextmanager
 def supervised(run_directory: Path) -> Iterator[Note]:
-    """Go on in a child; this process waits for it, passes signals on, and never comes back.
+    """Continue in a child; this process waits for it, forwards signals, and never returns.
 
     It ends as the child does: with its status, which is never 0 unless the body has ended, or by
-    its signal. What ends without a word is told on stderr, with the stacks of a crash where there
+    its signal. A silent end is reported on stderr, with the stacks of a crash where there
     are any. Processes that the child leaves running are ended.
 
     Args:
@@ -84,7 +84,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
     note = Note()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # A signal that comes now is delivered when somebody is there who takes it.
+    # A signal that comes now is delivered once a handler is installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     adopt_orphans()
     parent = os.getpid()
@@ -125,7 +125,7 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     code = wait_for(child)
     if -code in _BY_THE_LAUNCHER:
-        # It may be ending the whole job, this process next: that is no news.
+        # It may be ending the whole job, this process next: that is expected.
         time.sleep(_GRACE_S)
     who = f"rank {environment.launcher_rank()} on {socket.gethostname()}"
     if _is_silent(code, note.state):
@@ -151,14 +151,14 @@ def _end_by(number: int) -> NoReturn:
 
 
 def _is_silent(code: int, state: int) -> bool:
-    """Whether nobody has said yet why the rank is gone."""
+    """Whether no rank has reported yet why this one is gone."""
     return state == _RUNNING or (code < 0 and state == _DONE)
 
 
 def _how(code: int) -> str:
     if code >= 0:
         return (
-            f"it left with status {code} and without a word; a reward function or a library has "
+            f"it left with status {code} and no message; a reward function or a library has "
             "called os._exit, or exit in native code"
         )
     name = signal.Signals(-code).name

@@ -16,7 +16,7 @@ from verl_hpc.runtime.log_lines import stamped
 def end_within(status: int, grace_s: float = 10.0) -> None:
     """Let Python end by itself, or end this process with `status` after `grace_s` seconds.
 
-    Python waits for threads that are no daemons and for functions of atexit, for ever if it must.
+    Python waits for non-daemon threads and atexit functions, forever if it must.
     """
 
     def end() -> None:

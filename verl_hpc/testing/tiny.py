@@ -83,7 +83,7 @@ def make_tiny_model(
         tied: share embedding and output weights.
         seed: of the random weights.
         noise: standard deviation of noise on every parameter, so that biases and norms, which
-            start at 0 and 1, are told apart in tests.
+            start at 0 and 1, differ in tests.
         prompts: have one token for what they all begin with, and one for what they all end
             with; every other byte is a token.
         sizes: fields of the Hugging Face configuration.

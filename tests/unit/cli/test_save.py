@@ -1,4 +1,4 @@
-"""`save`: asks for a checkpoint of a run that goes on."""
+"""`save`: asks for a checkpoint of a run that continues."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_a_save_after_the_step_under_way(run, capsys):
     assert main(["save", "ppo_lab"]) == 0
     assert read_requests(run)[0].kind == "save"
     assert capsys.readouterr().out == (
-        "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and goes on.\n"
+        "runs/ppo_lab: it finishes the step under way, which takes 10.0s, saves and continues.\n"
     )
 
 

@@ -60,7 +60,7 @@ def test_a_line_break_becomes_no_line_of_the_script(files, capsys, words, way):
     assert submit(*files, *words, way) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "which cannot stand in a batch script; write it in one line" in shown.err
+    assert "which a batch script cannot hold; write it in one line" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_quote_ends_no_option_of_sbatch(files, capsys, words, name, way):
     assert submit(*files, *words, way) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert re.search(rf"--{name}=.* cannot stand in an #SBATCH line", shown.err), shown.err
+    assert re.search(rf"--{name}=.* is not allowed in an #SBATCH line", shown.err), shown.err
 
 
 def test_an_apostrophe_stands_between_quotes(files, capsys):

@@ -72,7 +72,7 @@ def test_words_that_are_no_sweep(sweeps, complaint):
         (["--sweep", "optimizer.lr=1,-2"], "optimizer.lr = -2"),
         ([*SWEEP, "--at-once", "0"], "at least 1"),
         ([*SWEEP, "--until-goal"], "set evaluation.stop_at"),
-        ([*SWEEP, "--resume-by", "chain"], "goes on by requeue"),
+        ([*SWEEP, "--resume-by", "chain"], "restarts by requeue"),
         ([*SWEEP, "--script-only"], "calls those of its runs"),
         (["--at-once", "2"], "belongs to --sweep"),
         (["--until-goal"], "belongs to --sweep"),

@@ -72,7 +72,7 @@ def test_the_doctors_directory_has_logs_and_is_no_run(here):
         ("runs/ppo_lb", "did you mean ppo_lab?"),
         ("inner", "did you mean group/inner?"),
         ("zzz", "`python -m verl_hpc list` shows the 2 runs in runs/"),
-        ("runs", "is no run directory: it has no config.yaml"),
+        ("runs", "is not a run directory: it has no config.yaml"),
     ],
 )
 def test_a_word_that_means_none(here, word, answer):

@@ -153,7 +153,7 @@ def test_a_clock_that_is_ahead_is_no_negative_silence(run):
     assert state(run, NOW).name == "running"
 
 
-# Stopping and going on
+# Stopping and resuming
 
 
 def test_a_run_that_waits_to_go_on(run):

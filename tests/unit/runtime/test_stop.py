@@ -154,5 +154,5 @@ def test_what_is_no_request_is_none(run, text):
 
 
 def test_a_request_needs_a_run(tmp_path):
-    with pytest.raises(ConfigError, match="is no run directory: it has no config.yaml"):
+    with pytest.raises(ConfigError, match="is not a run directory: it has no config.yaml"):
         leave_request(tmp_path, Request(kind="save"))

@@ -50,7 +50,7 @@ def test_a_rank_that_leaves_without_a_word_has_failed(tmp_path, how, status):
     code, out, err = run(tmp_path, f"{how}({status})")
     assert (code, out) == (status or 1, "")
     assert "verl_hpc: rank 0 on " in err
-    assert f"failed in reward: it left with status {status} and without a word" in err
+    assert f"failed in reward: it left with status {status} and no message" in err
 
 
 def test_a_rank_that_ends_is_left_in_peace(tmp_path):
@@ -69,7 +69,7 @@ def test_a_failure_that_was_told_is_not_told_again(tmp_path):
 def test_a_rank_that_leaves_by_sys_exit_without_a_word_has_failed(tmp_path):
     code, _, err = run(tmp_path, "sys.exit(1)")
     assert code == 1
-    assert "failed in reward: it left with status 1 and without a word" in err
+    assert "failed in reward: it left with status 1 and no message" in err
 
 
 def test_a_crash_in_native_code_is_told_with_its_calls(tmp_path):

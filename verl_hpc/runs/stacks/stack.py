@@ -12,8 +12,8 @@ from typing import Any
 
 SIGNAL = signal.SIGURG
 """Makes a rank write its stacks. A process that does not know it ignores it: a rank that has not
-come so far lives on, as does a stranger that was given the process id of a dead rank. USR2, TERM
-and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
+come so far keeps running, as does a stranger that was given the process id of a dead rank. USR2,
+TERM and ALRM have other meanings here, NCCL may catch USR1, and anything else would kill."""
 
 DIRECTORY = "stacks"
 

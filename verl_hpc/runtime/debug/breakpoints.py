@@ -28,7 +28,7 @@ class Breakpoints:
         world: of the job.
         run_directory: where `attach` finds the run.
         collective_timeout_s: how long other ranks wait for one that stands. Half of it this one
-            waits for a debugger; then it goes on, and passes by all later breakpoints.
+            waits for a debugger; then it continues, and skips all later breakpoints.
     """
 
     def __init__(self, world: World, run_directory: Path, collective_timeout_s: float) -> None:
@@ -47,7 +47,7 @@ class Breakpoints:
     def __call__(self, *_: Any, **__: Any) -> None:
         """Wait for a debugger, and stop at the line that called `breakpoint`.
 
-        A time limit around that line ends here: whoever looks at it takes his time.
+        A time limit around that line ends here: debugging takes time.
         """
         frame = sys._getframe(1)
         if self._passed_by:
@@ -79,7 +79,7 @@ class Breakpoints:
         while not _is_attached():
             if time.monotonic() > deadline:
                 self._passed_by = True
-                self._say("goes on without a debugger, and passes by all breakpoints from now on")
+                self._say("continues without a debugger, and skips all breakpoints from now on")
                 return False
             time.sleep(_BETWEEN_LOOKS_S)
         return True

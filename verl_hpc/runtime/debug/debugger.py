@@ -25,7 +25,7 @@ _gate: socket.socket | None = None
 
 
 def listen() -> int:
-    """Start the debugger, once a process; the program goes on meanwhile.
+    """Start the debugger, once a process; the program keeps running meanwhile.
 
     Nothing is forked: debugpy's adapter would be a child, which an MPI process must not have.
 

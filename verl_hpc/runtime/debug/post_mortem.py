@@ -58,7 +58,7 @@ class PostMortem:
         return self._file
 
     def debug(self, error: BaseException) -> None:
-        """Open pdb where the exception was raised, if somebody is there to type."""
+        """Open pdb where the exception was raised, if there is a terminal."""
         if self._size == 1 and sys.stdin.isatty() and sys.stdout.isatty():
             import pdb  # noqa: T100 (asked for by a setting)
 

@@ -68,7 +68,7 @@ def result_path(directory: Path, job_id: str) -> Path:
 
 
 def write_result(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Leave the verdicts for whoever submitted the job.
+    """Write the verdicts for the submitting process.
 
     Raises:
         ClusterError: they cannot be written.
@@ -131,7 +131,7 @@ def _check_gpus(
 
 
 def _near_cores(here: Session, gpus: list[Gpu] | str) -> frozenset[int] | None:
-    """Cores near this rank's GPU; None without one, or where nobody knows."""
+    """Cores near this rank's GPU; None without one, or where it is unknown."""
     if here.world.device == "cpu" or isinstance(gpus, str):
         return None
     import torch

@@ -1,4 +1,4 @@
-"""Health of a node's NVIDIA GPUs, by nvidia-smi. Nothing here has run on a GPU node of ours yet.
+"""Health of a node's NVIDIA GPUs, by nvidia-smi. Not yet run on a GPU node.
 
 Must be called before MPI is started: MPI libraries do not survive a fork with every fabric.
 """
@@ -83,7 +83,7 @@ def near_cores(bus: str, devices: Path = _PCI) -> frozenset[int] | None:
 def judge_nearness(
     bindings: Sequence[Binding], near: Sequence[frozenset[int] | None]
 ) -> list[Verdict]:
-    """Whether ranks run on cores near their GPUs; both are by rank. Nothing where nobody knows."""
+    """Whether ranks run on cores near their GPUs; both are by rank. Empty if unknown."""
     known = [(b, cores) for b, cores in zip(bindings, near, strict=True) if cores]
     far = [(b, cores) for b, cores in known if not b.cores & cores]
     if not known:

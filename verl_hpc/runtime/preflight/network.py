@@ -58,7 +58,7 @@ def rounds_of(num_nodes: int) -> list[list[Pair]]:
 
 
 def slow_nodes(speeds: Mapping[Pair, float], floor: float) -> list[int]:
-    """Nodes that are slow with every neighbour, while somebody is fast: they are to blame.
+    """Nodes that are slow with every neighbour, while others are fast: they are to blame.
 
     One slow pair alone says that one of two nodes is slow, not which.
     """

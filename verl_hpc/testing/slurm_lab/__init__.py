@@ -1,4 +1,4 @@
-"""A virtual Slurm cluster: real daemons, several nodes, one machine, no installation to speak of.
+"""A virtual Slurm cluster: real daemons, several nodes, one machine, no installation needed.
 
 For tests of whatever needs a scheduler, and for trying a submission before the real queue. See
 docs/slurm_lab.md.

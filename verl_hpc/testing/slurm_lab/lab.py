@@ -144,14 +144,14 @@ class Lab:
         return done.stdout
 
     def start_controller(self, *options: str) -> None:
-        """Start slurmctld; without options it goes on with the jobs that it had."""
+        """Start slurmctld; without options it keeps the jobs that it had."""
         self.run("slurmctld", *options)
         # A command that comes before it listens waits for seconds before it tries again.
         if not processes.wait_for(self._controller_listens, _TIMEOUT_S):
             raise ClusterError("slurmctld does not listen")
 
     def stop_controller(self) -> None:
-        """End slurmctld, as for an upgrade; jobs go on."""
+        """End slurmctld, as for an upgrade; jobs keep running."""
         if (process := self._daemon("slurmctld")) is not None:
             processes.end([process], _TIMEOUT_S)
 

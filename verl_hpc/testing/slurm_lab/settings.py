@@ -167,7 +167,7 @@ class LabSettings:
 
 
 def free_ports(directory: Path, count: int) -> int:
-    """First of `count` ports in a row that nobody listens on.
+    """First of `count` free ports in a row.
 
     The search starts at a place that depends on the directory, so that labs that come up at the
     same moment do not choose alike.

@@ -49,7 +49,7 @@ def test_it_says_how_to_attach_and_goes_on_where_nobody_comes(rank, tmp_path, mo
         "for a debugger, at most 0.1 s"
     )
     assert waits.endswith(f"\n  python -m verl_hpc attach '{tmp_path}/my run' --rank 3\n")
-    assert goes_on.endswith("passes by all breakpoints from now on\n")
+    assert goes_on.endswith("skips all breakpoints from now on\n")
     assert code_of_the_user() == 7
     assert len(rank.said) == 2
 

@@ -81,4 +81,4 @@ class DamageError(CheckpointError):
 
 
 class TrainingError(VerlHpcError):
-    """Training cannot go on: a loss or gradient is not finite, or new weights did not take."""
+    """Training cannot continue: a loss or gradient is not finite, or new weights did not take."""

@@ -180,7 +180,7 @@ CASES = (
     _extra("a link to itself", lambda file: file.symlink_to(file.name)),
     _extra("a link to a file", lambda file: file.symlink_to("config.json"), "same"),
     _extra("a name of two lines", lambda file: file.with_name("a\nb.txt").touch(), "same"),
-    _extra("a name that is no text", lambda file: Path(f"{file.parent}/\udcff.txt").touch()),
+    _extra("a name that is not valid text", lambda file: Path(f"{file.parent}/\udcff.txt").touch()),
     *map(_index, ("[1]", "{", "{}", "null", '{"weight_map": {"a": 5}}', '{"weight_map": [1]}')),
     _index('{"weight_map": {"a": "gone.safetensors"}}'),
     _index('{"weight_map": {"a": "../../etc/passwd"}}'),

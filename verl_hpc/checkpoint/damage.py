@@ -1,4 +1,4 @@
-"""One place where what a damaged file makes of its reader becomes an error of its own kind."""
+"""Turns whatever a damaged file makes its reader raise into a DamageError."""
 
 from __future__ import annotations
 

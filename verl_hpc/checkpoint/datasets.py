@@ -3,8 +3,8 @@
 HDF5's own filter fletcher32 lets chunks of zeros pass, which is what a crash may leave of a file.
 So every dataset has an attribute with the xxh3 of each chunk.
 
-A file may come from somebody else. What is read are datasets of the very file that was named: no
-links into others, no storage elsewhere, and not more bytes than the file has.
+A file may come from an untrusted source. Only datasets of the named file itself are read: no links
+into others, no storage elsewhere, and not more bytes than the file has.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def read_manifest(step: Path) -> Manifest:
     if version != schema.FORMAT_VERSION:
         raise CheckpointError(
             f"{step}: written in format {version} of checkpoints, this program reads format "
-            f"{schema.FORMAT_VERSION}; go on with the version of verl_hpc that wrote it "
+            f"{schema.FORMAT_VERSION}; resume with the version of verl_hpc that wrote it "
             "(job/source.json, facts.json), or export the step with that version and start a new "
             "run from the export"
         )

@@ -65,7 +65,7 @@ class Step:
 
         Raises:
             DamageError: it is not as it was written.
-            CheckpointError: the step was imported; there is no run to go on with.
+            CheckpointError: the step was imported; there is no run to resume.
         """
         if schema.STATE not in self.manifest.files:
             raise CheckpointError(

@@ -57,7 +57,7 @@ def step_name(step: int) -> str:
 
 
 def step_number(path: Path) -> int | None:
-    """The step that a directory's name speaks of, or None."""
+    """The step that a directory's name gives, or None."""
     match = _STEP.match(path.name)
     return int(match.group(1)) if match else None
 

@@ -124,13 +124,13 @@ def hf_files(directory: Path) -> dict[str, Path]:
 def _why_not_copied(file: Path) -> str | None:
     try:
         if not file.is_file():  # opening a pipe may never end
-            return "is no file, or a link to none"
+            return "is not a file, or a broken link"
         file.open("rb").close()
         file.name.encode()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except UnicodeEncodeError:
-        return "has a name that is no text"
+        return "has a name that is not valid text"
     return None
 
 

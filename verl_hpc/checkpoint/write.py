@@ -50,7 +50,7 @@ class StepContents:
     """Everything of a step that is not a tensor."""
 
     state: RunState | None = None
-    """None for weights alone, which no run goes on from."""
+    """None for weights alone, which no run resumes from."""
     config: str = ""
     """The resolved configuration, YAML."""
     hf_files: Mapping[str, Path] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def save_step(
         components: tensors, and what this rank writes of them.
         contents: everything else.
         check_owner: called on rank 0 before the step gets its name; raises a VerlHpcError where
-            the directory has come to belong to somebody else.
+            another process has taken the directory over.
 
     Raises:
         CheckpointError: on every rank if any rank could not write (a full disk, say); earlier
@@ -207,7 +207,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
 def _write_virtual(
     file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, parts: Sequence[_Entry]
 ) -> None:
-    """The whole tensor as one dataset, for people and tools that know nothing of shards."""
+    """The whole tensor as one dataset, for people and tools that do not know the shards."""
     stored = schema.stored_dtype(schema.DTYPES[dtype])
     layout = h5py.VirtualLayout(shape, stored)
     for part in parts:

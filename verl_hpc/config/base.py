@@ -21,7 +21,7 @@ class Section(BaseModel):
 
 _MOST = 2**31 - 1
 _LARGEST = 1e9
-# Strict: true is no number, and a text that looks like one is a text.
+# Strict: true is not a number, and a text that looks like one is a text.
 Integer = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
 

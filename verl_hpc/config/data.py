@@ -121,7 +121,7 @@ class EvaluationConfig(Section):
     """Greedy answers to held-out problems, scored."""
 
     every: NonNegative = 0
-    """Steps between evaluations, the last step's besides; 0 evaluates where at_start says so."""
+    """Steps between evaluations, the last step's besides; 0 evaluates if at_start is set."""
     at_start: bool = False
     """Evaluate what the run starts from, and what it ends with."""
     max_prompts: Positive | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 _MOST_NODES = 100_000
-"""Values of a text with its aliases written out: some lines of aliases can stand for billions."""
+"""Values of a text with its aliases written out: a few aliases can expand to billions."""
 DEEPEST = 50
 """Lists and mappings inside each other."""
 _LONGEST_NUMBER = 400
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
                 raise ValueError
             return value
         except ValueError:
-            raise _wrong(node, f"{_short(text)} is no number that a setting can have") from None
+            raise _wrong(node, f"{_short(text)} is not a number a setting can have") from None
 
     def text(self, node: yaml.ScalarNode) -> str:
         text = self.construct_scalar(node)

@@ -15,11 +15,11 @@ T = TypeVar("T")
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read it.
 
-    A pipe of its name would keep the reader waiting for ever, and a link could lead to any file
+    A pipe of its name would block the reader forever, and a link could lead to any file
     that only the reader may see.
 
     Raises:
-        OSError: there is no file, it cannot be read, or it is a link or no regular file.
+        OSError: there is no file, it cannot be read, or it is a link or not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
 """What people ask of a run that is under way: files in its run directory, one for each kind.
 
-No signal is needed, and whoever may write to the directory may ask. A request replaces an earlier
-one of its kind alone: a save must not undo somebody's stop.
+No signal is needed, and anyone who may write to the directory may ask. A request replaces only an
+earlier one of its kind: a save must not undo a stop.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def leave_request(run_directory: Path, request: Request) -> Path:
 
 
 def read_requests(run_directory: Path) -> list[Request]:
-    """The requests that wait, a stop first; what cannot be read is none."""
+    """The requests that wait, a stop first; unreadable ones are ignored."""
     found = (_read(_file(run_directory, kind)) for kind in KINDS)
     return [request for request in found if request is not None]
 

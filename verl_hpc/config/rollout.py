@@ -20,7 +20,7 @@ from verl_hpc.config.vllm_options import refuse_owned
 
 def _greedy_or_warm(temperature: float) -> float:
     if 0.0 < temperature < 0.01:
-        # vLLM would sample at 0.01 without a word.
+        # vLLM would silently sample at 0.01.
         raise ValueError("must be 0, which is greedy, or at least 0.01")
     return temperature
 

@@ -36,7 +36,7 @@ class RunConfig(Section):
     """Batches to train on."""
     seed: Seed = 0
     """What the order of the rows, the samples of responses and all other random numbers come from.
-    Generated tasks have a seed of their own."""
+    Generated tasks have their own seed."""
     directory: PathText = "runs"
     """The run directory is directory/name."""
     model: ModelConfig

@@ -15,7 +15,7 @@ INCLUDE = "include"
 MOST_BYTES = 256 * 1024
 """Of one file; reading takes a second for each 100 kB."""
 _MOST_FILES = 100
-"""Each time that a file is included, it is read: lines of includes can stand for billions."""
+"""Each time that a file is included, it is read: a few includes can expand to billions."""
 
 
 def read_tree(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ FIXED = {
     "cpu_offload_gb": _WEIGHTS,
     "data_parallel_size": _PROCESS,
     "decode_context_parallel_size": _PROCESS,
-    "disable_log_stats": "nobody reads them",
+    "disable_log_stats": "nothing reads them",
     "distributed_executor_backend": _PROCESS,
     "distributed_timeout_seconds": _GROUPS,
     "enable_expert_parallel": _PROCESS,

@@ -48,7 +48,7 @@ class Order:
         size = self._num_rows
         if not 0 <= position.offset < size:
             raise DataError(
-                f"the run stands at row {position.offset} of epoch {position.epoch}, and the data "
+                f"the run is at row {position.offset} of epoch {position.epoch}, and the data "
                 f"set has {size} rows; resume with the data set that the run started with"
             )
         start = position.epoch * size + position.offset

@@ -25,7 +25,7 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 UNCONVERTIBLE = (*UNREADABLE, OverflowError, KeyError)
 """What a value raises that Python cannot hold, such as a date after the year 9999 or one in a time
-zone that nobody knows."""
+zone that is unknown."""
 
 
 class ParquetRows:

@@ -30,7 +30,7 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTraine
 
     Raises:
         ModelError: no directory, no tokenizer in it or half of one, one without an end-of-sequence
-            token, with a chat template that is no text or a length that is no number, or one with
+            token, with a chat template that is not text, a length that is not a number, or one with
             token ids that the model has no row for.
     """
     from transformers import AutoTokenizer
@@ -46,7 +46,7 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTraine
             f"tokenizer: {path} holds none that can be read: {type(error).__name__}: {error}"
         ) from error
     if not (Path(path) / "tokenizer_config.json").is_file():
-        # transformers goes on with the special tokens of its class, which may be others.
+        # transformers falls back to the special tokens of its class, which may differ.
         raise ModelError(
             f"tokenizer: {path} has no tokenizer_config.json, which names the special tokens; is "
             "the download whole?"
@@ -54,10 +54,10 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTraine
     if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
         raise ModelError(f"tokenizer: {path} names no eos_token; add it to tokenizer_config.json")
     if not isinstance(tokenizer.chat_template, str | dict | None):
-        raise ModelError(f"tokenizer: {path}: chat_template is no text")
+        raise ModelError(f"tokenizer: {path}: chat_template is not a string")
     if not isinstance(tokenizer.model_max_length, int | float):
         raise ModelError(
-            f"tokenizer: {path}: model_max_length = {tokenizer.model_max_length!r} is no number"
+            f"tokenizer: {path}: model_max_length = {tokenizer.model_max_length!r} is not a number"
         )
     largest = max(tokenizer.get_vocab().values(), default=0)  # more than their number if some lack
     if vocab_size is not None and largest >= vocab_size:
@@ -151,7 +151,7 @@ def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str)
                 messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
     except TimeLimitExceeded as error:
-        raise ModelError(  # of all rows: nobody should wait for the next one
+        raise ModelError(  # of all rows, so that they are fixed at once
             f"{where}: the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
         ) from error
     except Exception as error:  # a template is a program

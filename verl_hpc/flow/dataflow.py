@@ -58,7 +58,7 @@ class DataFlow:
             placements: ranks of each placement label; None runs everything here.
 
         Raises:
-            FlowError: two operators or values of one name, an input that nobody gives, a cycle,
+            FlowError: two operators or values of one name, an input without a producer, a cycle,
                 or a placement that is not known.
         """
         operators = [self._with_inputs(i) for i in range(len(self.operators))]
@@ -106,7 +106,7 @@ class DataFlow:
                 if value not in operator.gives:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} shares {value!r}, which "
-                        f"is none of its outputs; {near_or_all(value, operator.gives)}"
+                        f"is not one of its outputs; {near_or_all(value, operator.gives)}"
                     )
         return givers
 
@@ -117,7 +117,7 @@ class DataFlow:
                 if value not in givers and value not in self.inputs:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} needs {value!r}, which "
-                        f"nobody gives; {near_or_all(value, [*givers, *self.inputs])}"
+                        f"nothing produces; {near_or_all(value, [*givers, *self.inputs])}"
                     )
             for other in operator.after:
                 if other not in names:

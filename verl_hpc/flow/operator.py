@@ -24,7 +24,7 @@ class Operator:
         outputs: names of values it gives; its own name if None.
         placement: label of the ranks it runs on and of how samples are dealt to them.
         shared: which of its outputs are the same on all its ranks, whatever samples they have.
-        after: operators that must have run before, though no value says so.
+        after: operators that must have run before, although no value connects them.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.
     """

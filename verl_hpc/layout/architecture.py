@@ -190,7 +190,7 @@ def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:
-    """Variants that would otherwise be computed wrongly without a word."""
+    """Variants that would otherwise silently be computed wrongly."""
     refused = {
         "attention_bias": fields.attention_bias and fields.model_type != "qwen2",
         "mlp_bias": fields.mlp_bias,

@@ -14,7 +14,7 @@ from verl_hpc.layout.shard_map import ITEM_BYTES, Holder, Region, ShardMap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Regions that hold a common box of one tensor, each at a view of its own."""
+    """Regions that hold a common box of one tensor, each at its own view."""
 
     regions: tuple[Region, ...]
     holders: tuple[Holder, ...]

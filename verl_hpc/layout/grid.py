@@ -1,4 +1,4 @@
-"""Which rank stands where: grids of ranks with named axes, and the groups cut from them."""
+"""Grids of ranks with named axes, and the groups cut from them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Llama3Rope(BaseModel):
 class HfConfig(BaseModel):
     """The fields that are read here; others, such as most token ids, are left to transformers.
 
-    A field that may be null stands for its default then, as in transformers.
+    A nullable field means its default then, as in transformers.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -79,7 +79,7 @@ class HfConfig(BaseModel):
 
     @property
     def window(self) -> int | None:
-        """Positions that attention reaches back; transformers has a default of its own."""
+        """Positions that attention reaches back; transformers has its own default."""
         given = "sliding_window" in self.model_fields_set
         if given or self.model_type not in ("mistral", "qwen2", "qwen3", "qwen3_moe"):
             return self.sliding_window

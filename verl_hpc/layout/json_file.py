@@ -16,12 +16,12 @@ def read_json_object(file: Path) -> dict[str, Any]:
     """The contents of a JSON file that must hold an object.
 
     Raises:
-        ModelError: it is no file, cannot be read, is no JSON, is too deep or too large, or holds no
-            object.
+        ModelError: it is not a file, cannot be read, is not JSON, is too deep or too large, or
+            holds no object.
     """
     try:
         if not file.is_file():  # reading a pipe may never end
-            raise ModelError(f"model: {file} is no file, or a link to none")
+            raise ModelError(f"model: {file} is not a file, or a broken link")
         with file.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:

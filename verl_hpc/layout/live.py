@@ -33,7 +33,7 @@ def check_parameters(
     Args:
         shard_map: of the engine's layout.
         rank: whose parameters they are.
-        parameters: by local name; buffers are none.
+        parameters: by local name; buffers excluded.
         engine: what to call it in the error.
 
     Raises:

@@ -1,4 +1,4 @@
-"""From two shard maps to who sends what to whom.
+"""From two shard maps to the messages between ranks.
 
 The planner knows boxes, holders and nodes, nothing of models. What it reaches:
 

@@ -84,7 +84,7 @@ def read_header(file: Path) -> Mapping[str, Any]:
     """Tensor entries of one file: {name: {dtype, shape, data_offsets}}.
 
     Raises:
-        ModelError: the header is not one, contradicts itself, or speaks of more or fewer bytes
+        ModelError: the header is not one, contradicts itself, or describes more or fewer bytes
             than the file has.
     """
     try:
@@ -111,7 +111,7 @@ def read_header(file: Path) -> Mapping[str, Any]:
         end = stop
     if size != 8 + length + end:
         raise ModelError(
-            f"{file}: {size} bytes, but its header speaks of {8 + length + end}; the file is "
+            f"{file}: {size} bytes, but its header describes {8 + length + end}; the file is "
             "truncated or damaged, download it again"
         )
     return header

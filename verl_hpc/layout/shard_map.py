@@ -1,4 +1,4 @@
-"""The one idea: which box of which logical tensor is held by whom, and where in its memory.
+"""Shard maps: which rank holds which box of which logical tensor, and where in its memory.
 
 A shard map is pure data and a function of configuration alone, so every rank computes the whole
 of it without communication. Ranks that hold the same box at the same place of their memory (the
@@ -95,7 +95,7 @@ class ShardMap:
         return sum(spec.num_bytes for spec in self.tensors.values())
 
     def restricted_to(self, names: Iterable[str]) -> ShardMap:
-        """The part of the map that speaks of the tensors in `names`."""
+        """The part of the map for the tensors in `names`."""
         kept = {name: self.tensors[name] for name in names}
         return ShardMap(kept, [r for r in self.regions if r.tensor in kept])
 

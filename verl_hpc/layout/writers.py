@@ -30,10 +30,10 @@ def assign_writers(shard_map: ShardMap) -> dict[int, list[Region]]:
 
 
 def primary_regions(shard_map: ShardMap, grid: RankGrid, rank: int) -> Sequence[Region]:
-    """Regions of `rank` that none of its model-parallel mates stands for.
+    """Regions of `rank` that no lower rank of its model-parallel group keeps.
 
     A data-parallel group shards the optimizer state of what its model-parallel place holds. Of a
-    box held by several places (norms, tied embeddings) the lowest stands for all. In tp=2, dp=2 on
+    box held by several places (norms, tied embeddings) the lowest keeps it. In tp=2, dp=2 on
     4 ranks: of the norms, ranks 0 and 2; of everything else, each rank.
     """
     stands: dict[tuple[str, Box], Region] = {}

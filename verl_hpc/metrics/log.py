@@ -34,7 +34,7 @@ class MetricsLog:
 
         Args:
             run_directory: an existing directory.
-            resumed_from: step of the checkpoint that training goes on from; later lines are of
+            resumed_from: step of the checkpoint that training resumes from; later lines are of
                 work that is done again, and go. None starts over.
         """
         path = run_directory / FILE_NAME

@@ -23,7 +23,7 @@ TEMPLATE = Path(__file__).with_name(FILE_NAME)
 STYLE = Path(__file__).with_name("page.css")
 """What report.html and the dashboard look like."""
 PLACED = ("name", "recipe", "state", "total_steps", "config", "num_ranks", "num_nodes")
-"""Facts that have a place of their own on the page, or are said in the words of another."""
+"""Facts shown elsewhere on the page, or covered by another."""
 NUM_LAST_STEPS = 10
 
 

@@ -74,7 +74,7 @@ class SampleLog:
 
         Args:
             run_directory: an existing directory.
-            resumed_from: step of the checkpoint that training goes on from; files of later steps
+            resumed_from: step of the checkpoint that training resumes from; files of later steps
                 go. None starts over.
         """
         self._run_directory = run_directory

@@ -130,7 +130,7 @@ def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -
 
 
 def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
-    """Classes of the style sheet by operator, the longest first; `other` stands for the rest.
+    """Classes of the style sheet by operator, the longest first; `other` is the rest.
 
     Operators that every run has keep their colour from page to page.
     """

@@ -81,7 +81,7 @@ def open_sinks(
         run_directory: TensorBoard's files go to its `tensorboard`; its name is the run's.
         total_steps: step at which the run is done.
         recipe: shown beside the name.
-        resumed_from: step of the checkpoint that training goes on from.
+        resumed_from: step of the checkpoint that training resumes from.
 
     Raises:
         ConfigError: a sink needs a package that is not installed.

@@ -25,7 +25,7 @@ LANE = 14
 Span = tuple[str, float, float]
 """What was done from when to when."""
 Bar = tuple[str, Mapping[str, float]]
-"""Which step or steps a bar stands for, and seconds by operator."""
+"""Which step or steps a bar shows, and seconds by operator."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Timeline:
         Args:
             run_directory: an existing directory.
             rank: of this process in the world.
-            resumed_from: step of the checkpoint that training goes on from; lines of later steps
+            resumed_from: step of the checkpoint that training resumes from; lines of later steps
                 go. None starts over.
             writes: False for a rank that keeps no file, see `timeline_ranks`.
         """

@@ -107,7 +107,7 @@ def micro_batches(
     """Indices of sequences in balanced micro-batches of at most `max_tokens` tokens each.
 
     As few as best-fit-decreasing needs, or fewer where `balance` fits the budget with fewer. A
-    sequence longer than `max_tokens` gets a micro-batch of its own.
+    sequence longer than `max_tokens` gets its own micro-batch.
 
     Args:
         lengths: tokens of each sequence.

@@ -88,7 +88,7 @@ def _check_lengths(config: RunConfig, arch: Architecture) -> None:
 
 
 def _check_recompute(config: RunConfig, arch: Architecture, train: TrainLayout) -> None:
-    """Megatron-core would run off the end of a stage that is no multiple of the number."""
+    """Megatron-core would run off the end of a stage that is not a multiple of the number."""
     number, method = config.parallel.recompute_num_layers, config.parallel.recompute_method
     if number is None:
         return

@@ -32,7 +32,7 @@ def compute_score(
         method: strict takes the last number marked '#### ', flexible the last number.
 
     Raises:
-        RewardError: `ground_truth` is no number, or `method` is unknown.
+        RewardError: `ground_truth` is not a number, or `method` is unknown.
     """
     truth = _number(str(ground_truth))
     if truth is None:

@@ -20,7 +20,7 @@ _TEXT_TIMEOUT_S = 10.0
 def guarded(timeout_s: float) -> Iterator[None]:
     """Run code of the user.
 
-    A child that it forks and that comes back would go on as a second rank with this one's
+    A child that it forks and that returns would continue as a second rank with this one's
     connections: it ends here. Programs, and processes of multiprocessing, never come back.
 
     Raises:

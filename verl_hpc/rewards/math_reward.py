@@ -41,7 +41,7 @@ def compute_score(
 def _equal(library: ModuleType, gold: str, response: str) -> bool:
     latex = library.LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
     plain = library.ExprExtractionConfig(try_extract_without_anchor=False)
-    # No timeouts of its own: they would reset ours, and fail off the main thread.
+    # Without its own timeouts: they would reset ours, and fail off the main thread.
     expected = library.parse(gold, [latex], parsing_timeout=None)
     found = library.parse(response, [latex, plain], parsing_timeout=None)
     return bool(library.verify(expected, found, timeout_seconds=None))
@@ -51,6 +51,6 @@ def _equal(library: ModuleType, gold: str, response: str) -> bool:
 def _math_verify() -> ModuleType:
     import math_verify
 
-    # It warns on every rank that it has no timeout of its own.
+    # It warns on every rank that it has no timeout.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     return math_verify

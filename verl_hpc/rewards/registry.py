@@ -50,7 +50,7 @@ Those of mathematics are verl's. Their scores are 1 and 0, also where verl's DAP
 
 _NO_RESPONSE = ("prompt", "question", "reference", "truth", "target", "label", "expected", "gold")
 _NO_TRUTH = ("response", "completion", "output", "prediction", "generated", "prompt", "question")
-"""Names of a first and of a second argument that stand for something else than what is given."""
+"""Names of a first and of a second argument that mean something other than what is passed."""
 
 
 def get_reward_function(config: RewardConfig) -> RewardFunction:
@@ -96,7 +96,7 @@ def _two_arguments(
     """Which of `KEYWORDS` a function of two arguments, beside the options, is given in order.
 
     The response and the ground truth, unless both parameters have names that say otherwise. None
-    if it has not two, or if one of them has a name that stands for something else.
+    if it has not two, or if one of them has a name that means something else.
     """
     needed = [
         p.name

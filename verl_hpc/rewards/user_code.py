@@ -51,7 +51,7 @@ def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., 
 
 
 def _import(path: Path, timeout_s: float) -> ModuleType:
-    """Import a file under a name of its own; once a process."""
+    """Import a file under a unique name; once a process."""
     name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -41,7 +41,7 @@ class Ledger:
         self.usable = USABLE[int(size)]
         rollout = self.config.rollout
         self.longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-        # A sequence above the budget gets a micro-batch of its own.
+        # A sequence above the budget gets its own micro-batch.
         self.tokens = max(self.config.batch.max_tokens_per_micro_batch, self.longest)
 
     @property

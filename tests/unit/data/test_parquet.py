@@ -101,5 +101,5 @@ def test_a_value_that_python_cannot_hold_is_named_by_its_row(tmp_path, cache, ki
     with pytest.raises(DataError, match=r"a\.parquet row 1: a value cannot be read"):
         source[1]
     assert "row 1: a value cannot be read" in str(list(source.scan())[1])
-    if value != 0:  # with a time zone that nobody knows no row can be read
+    if value != 0:  # with a time zone that is unknown no row can be read
         assert source[0].prompt == next(source.scan()).prompt == "1?"

@@ -123,7 +123,7 @@ def test_a_tokenizer_brings_its_settings(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": "x"}))
-    with pytest.raises(ModelError, match="model_max_length = 'x' is no number"):
+    with pytest.raises(ModelError, match="model_max_length = 'x' is not a number"):
         load_tokenizer(tmp_path)
     settings.unlink()
     with pytest.raises(ModelError, match=r"no tokenizer_config\.json, .*is the download whole"):

@@ -62,7 +62,10 @@ def test_removing_an_operator_touches_no_other():
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda f: f.add("a", lambda rolout: 0), "'a' needs 'rolout', which nobody gives; did you"),
+        (
+            lambda f: f.add("a", lambda rolout: 0),
+            "'a' needs 'rolout', which nothing produces; did you",
+        ),
         (lambda f: f.add("rollout", lambda x: 0), "two operators are called 'rollout'"),
         (
             lambda f: f.add("again", lambda x: 0, outputs=("rollout",)),

@@ -45,7 +45,7 @@ def write_job(request: Request, script: str, report: str) -> Path:
     try:
         if not run.exists():
             run.mkdir(mode=0o700, parents=True)
-        # Slurm drops the output of a job whose log directory is missing, without a word.
+        # Slurm silently drops the output of a job whose log directory is missing.
         (job / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
         (job / ENDED).unlink(missing_ok=True)
         if request.program == "train":

@@ -72,11 +72,11 @@ def test_links_to_files_are_files_as_in_a_cache_of_downloads(model, tmp_path):
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda file: file.symlink_to("nowhere"), "no file, or a link to none"),
-        (lambda file: file.symlink_to(file.name), "no file, or a link to none"),
-        (lambda file: file.mkdir(), "no file, or a link to none"),
-        (lambda file: os.mkfifo(file), "no file, or a link to none"),
-        (lambda file: file.symlink_to("/proc/self/mem/x"), "no file, or a link to none"),
+        (lambda file: file.symlink_to("nowhere"), "not a file, or a broken link"),
+        (lambda file: file.symlink_to(file.name), "not a file, or a broken link"),
+        (lambda file: file.mkdir(), "not a file, or a broken link"),
+        (lambda file: os.mkfifo(file), "not a file, or a broken link"),
+        (lambda file: file.symlink_to("/proc/self/mem/x"), "not a file, or a broken link"),
         (lambda file: file.symlink_to("x" * 300), "cannot be read: File name too long"),
     ],
     ids=["dangling", "loop", "directory", "pipe", "below a file", "impossible"],
@@ -89,5 +89,5 @@ def test_what_a_save_could_not_copy_is_named_before(model, make, told):
 
 def test_a_name_that_is_no_text(model):
     (model / os.fsdecode(b"\xff.txt")).write_text("x")
-    with pytest.raises(ModelError, match=r"udcff\.txt.* no text.*move it away"):
+    with pytest.raises(ModelError, match=r"udcff\.txt.* not valid text.*move it away"):
         hf_files(model)

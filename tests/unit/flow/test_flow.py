@@ -77,7 +77,7 @@ def test_removing_an_operator_touches_no_other():
         ),
         (lambda f: f.add("a", lambda x: 0, after=("rolout",)), "comes after 'rolout'"),
         (lambda f: f.add("a", lambda *x: 0), "takes any number of arguments; name its inputs"),
-        (lambda f: f.add("a", lambda x: 0, shared=("b",)), "shares 'b', which is none of its"),
+        (lambda f: f.add("a", lambda x: 0, shared=("b",)), "shares 'b', which is not one of its"),
     ],
 )
 def test_what_does_not_hang_together_is_refused(build, message):

@@ -55,5 +55,5 @@ def test_damaged_settings_of_generation_are_not_read_past(model, content):
 def test_a_pipe_of_that_name_is_not_waited_for(model):
     (model / "generation_config.json").unlink()
     os.mkfifo(model / "generation_config.json")
-    with pytest.raises(ModelError, match=r"generation_config\.json is no file"):
+    with pytest.raises(ModelError, match=r"generation_config\.json is not a file"):
         check_model(model)

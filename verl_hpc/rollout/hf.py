@@ -5,7 +5,7 @@ Every rank has the whole model, so a replica is one rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from transformers import (
@@ -21,6 +21,7 @@ from transformers import (
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, TrainingError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.rollout.shard_map import hf_shard_map
 from verl_hpc.runtime.world import World
@@ -113,18 +114,42 @@ class HfEngine:
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
+        prefixes: Sequence[Response | None] | None = None,
+        keep_unfinished: bool = False,
+        until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
+        before = given_so_far(prefixes, len(prompts), sampling)
         responses: list[Response | None] = []
         for start in range(0, len(prompts), self._batch):
-            if interrupted():
-                return responses + [None] * (len(prompts) - start)
+            if interrupted() or (start and until is not None and until(range(start))):
+                return responses + [p if keep_unfinished else None for p in before[start:]]
             part = slice(start, start + self._batch)
-            responses += self._generate(prompts[part], sampling, seeds[part])
+            responses += self._continue(prompts[part], before[part], sampling, seeds[part])
         return responses
 
-    def _generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    def _continue(
+        self,
+        prompts: Sequence[Sequence[int]],
+        before: Sequence[Response],
+        sampling: Sampling,
+        seeds: Sequence[int],
     ) -> list[Response]:
+        texts = [[*ids, *prefix.tokens] for ids, prefix in zip(prompts, before, strict=True)]
+        limits = [sampling.max_tokens - len(prefix.tokens) for prefix in before]
+        rows = self._generate(texts, max(limits), sampling, seeds)
+        return [
+            continued(prefix, self._cut(tokens[:limit], log_probs[:limit]))
+            for prefix, limit, (tokens, log_probs) in zip(before, limits, rows, strict=True)
+        ]
+
+    def _generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        sampling: Sampling,
+        seeds: Sequence[int],
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """New tokens of every row, and their log-probs: as many as the longest row has."""
         width = max(map(len, prompts))
         pad = int(self._ends[0])
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
@@ -142,7 +167,7 @@ class HfEngine:
             output = self._model.generate(
                 input_ids=ids.to(self._device),
                 attention_mask=mask.to(self._device),
-                max_new_tokens=sampling.max_tokens,
+                max_new_tokens=max_tokens,
                 do_sample=sampled,
                 **(choices if sampled else {}),
                 repetition_penalty=sampling.repetition_penalty,
@@ -163,8 +188,7 @@ class HfEngine:
             ],
             dim=1,
         )
-        rows = zip(new.cpu(), log_probs.cpu(), strict=True)
-        return [self._cut(row, lp) for row, lp in rows]
+        return list(zip(new.cpu(), log_probs.cpu(), strict=True))
 
     def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
         """A row of the batch up to its own end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -49,14 +49,19 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Response:
-    """One generated continuation, its end-of-sequence token included."""
+    """One generated continuation, its end-of-sequence token included.
+
+    One that is unfinished can be continued (`RolloutEngine.generate`); after that its tokens may
+    come from more than one version of the weights.
+    """
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
-    """Of each token under the model's whole distribution: at the sampling temperature if the engine
-    was built without filters (`RolloutConfig.filters`), at temperature 1 if with, since vLLM knows
-    log-probs before temperature and filters, or after both."""
-    finish_reason: Literal["stop", "length"]
+    """Of each token under the model's whole distribution, by the weights it was sampled with: at
+    the sampling temperature if the engine was built without filters (`RolloutConfig.filters`), at
+    temperature 1 if with, since vLLM knows log-probs before temperature and filters, or after both.
+    """
+    finish_reason: Literal["stop", "length", "unfinished"]
 
 
 def never() -> bool:
@@ -89,12 +94,29 @@ class RolloutEngine(Protocol):
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
+        prefixes: Sequence[Response | None] | None = None,
+        keep_unfinished: bool = False,
+        until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
-        """One response per prompt; the same prompts and seeds on all ranks of a replica.
+        """One response per prompt; the same arguments on all ranks of a replica.
 
-        The same weights, prompts and seeds give the same responses. `interrupted` is asked now and
-        then, equally often on all ranks of a replica, which must be told the same; once it says
-        yes, None stands for every response that is not finished.
+        The same weights, prompts, prefixes and seeds give the same responses.
+
+        Args:
+            prompts: token ids.
+            sampling: how tokens are chosen; `max_tokens` counts those of a prefix, too.
+            seeds: one per prompt. A response that is continued needs another seed than before:
+                with the same one its new tokens are drawn with the random numbers of its first.
+            interrupted: asked every 32 tokens or between batches, equally often on all ranks of a
+                replica, which must be told the same; True ends the call.
+            prefixes: unfinished responses to continue, None for those to begin. Their tokens and
+                log-probs stay as they are and begin the responses returned.
+            keep_unfinished: a call that was ended returns what there is of responses that are not
+                finished, with finish_reason "unfinished", maybe without any tokens; otherwise None
+                stands for each of them.
+            until: told after every step of the engine, or after every batch, which prompts (by
+                index) have finished responses; True ends the call. Unlike `interrupted` it depends
+                on tokens alone, so that all ranks of a replica agree without being told.
         """
 
     def begin_update(self) -> None:

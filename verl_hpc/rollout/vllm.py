@@ -6,28 +6,33 @@ its own parameters. Written against vLLM 0.32.
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-import pydantic
 import torch
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
-from vllm import LLM, EngineArgs, SamplingParams
+from vllm import LLM
+from vllm.outputs import RequestOutput
 
-from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.vllm import vllm_shard_map
+from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, never
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
+from verl_hpc.rollout.vllm_requests import add_request, generators_untouched, response_of
+from verl_hpc.rollout.vllm_settings import (
+    checked,
+    custom_all_reduce,
+    in_one_line,
+    memory,
+    scheduling,
+)
 from verl_hpc.runtime.world import World
 
-_GIB = 2**30
 _STEPS_BETWEEN_QUESTIONS = 32
 """Tokens a sequence gets before `interrupted` is asked again: often enough for a signal's lead."""
 
@@ -40,8 +45,8 @@ def join_groups(world: World, replicas: tuple[tuple[int, ...], ...], config: Rol
     Raises:
         ConfigError: vLLM does not know an option.
     """
-    options = _checked(config.engine_options, world.device)
-    start_groups(world, replicas, _custom_all_reduce(options))
+    options = checked(config.engine_options, world.device)
+    start_groups(world, replicas, custom_all_reduce(options))
     stop_groups()
 
 
@@ -84,8 +89,8 @@ class VllmEngine:
             # old values.
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
-        options = _checked(config.engine_options, world.device)
-        start_groups(world, replicas, _custom_all_reduce(options))
+        options = checked(config.engine_options, world.device)
+        start_groups(world, replicas, custom_all_reduce(options))
         arguments = {
             "model": model,
             "tokenizer": tokenizer,
@@ -100,17 +105,17 @@ class VllmEngine:
             "enable_sleep_mode": self._can_sleep,
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
             "disable_log_stats": True,
-            **_memory(config, world.device),
-            **_scheduling(world.device),
+            **memory(config, world.device),
+            **scheduling(world.device),
             **options,
         }
         try:
-            with _generators_untouched(), replica_as_world():
+            with generators_untouched(), replica_as_world():
                 self._llm = LLM(**arguments)
         except ValueError as error:
             stop_groups()
             raise ConfigError(
-                f"rollout: vLLM cannot start with these settings: {_in_one_line(error)}"
+                f"rollout: vLLM cannot start with these settings: {in_one_line(error)}"
             ) from error
         client = self._llm.llm_engine.engine_core
         # When vLLM's engine goes it destroys torch.distributed's groups, which are the job's.
@@ -133,25 +138,49 @@ class VllmEngine:
         sampling: Sampling,
         seeds: Sequence[int],
         interrupted: Callable[[], bool] = never,
+        prefixes: Sequence[Response | None] | None = None,
+        keep_unfinished: bool = False,
+        until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine's weights were given up and not filled since"
+        before = given_so_far(prefixes, len(prompts), sampling)
+        with generators_untouched():
+            for index, (ids, prefix, seed) in enumerate(zip(prompts, before, seeds, strict=True)):
+                add_request(self._llm.llm_engine, str(index), ids, prefix, sampling, seed)
+            outputs = self._run(len(prompts), interrupted, until)
+        responses = [
+            continued(prefix, response_of(outputs.get(index)))
+            for index, prefix in enumerate(before)
+        ]
+        return [
+            None if r.finish_reason == "unfinished" and not keep_unfinished else r
+            for r in responses
+        ]
+
+    def _run(
+        self,
+        count: int,
+        interrupted: Callable[[], bool],
+        until: Callable[[Collection[int]], bool] | None,
+    ) -> dict[int, RequestOutput]:
+        """Step until all requests are finished or the run is ended; the last output of each that
+        has one."""
         engine = self._llm.llm_engine
-        names = [str(index) for index in range(len(prompts))]
-        finished: dict[str, Response] = {}
-        with _generators_untouched():
-            for name, ids, seed in zip(names, prompts, seeds, strict=True):
-                prompt = {"prompt_token_ids": list(ids)}
-                engine.add_request(name, prompt, _parameters(sampling, seed))
-            for count in itertools.count(1):
-                if not engine.has_unfinished_requests():
-                    break
-                for output in engine.step():
-                    if output.finished:
-                        finished[output.request_id] = _response(output.outputs[0])
-                if count % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted():
-                    engine.abort_request([name for name in names if name not in finished])
-                    break
-        return [finished.get(name) for name in names]
+        outputs: dict[int, RequestOutput] = {}
+        finished: set[int] = set()
+        for step in itertools.count(1):
+            if not engine.has_unfinished_requests():
+                break
+            new = {int(output.request_id): output for output in engine.step()}
+            outputs |= new
+            finished |= {index for index, output in new.items() if output.finished}
+            stops = step % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted()
+            if stops or (until is not None and until(finished)):
+                engine.abort_request([str(i) for i in range(count) if i not in finished])
+                break
+        while self._core.batch_queue:  # steps started ahead; their tokens are not wanted
+            engine.step()
+        return outputs
 
     def begin_update(self) -> None:
         if self._asleep:
@@ -185,98 +214,3 @@ class VllmEngine:
         gc.collect()
         gc.freeze()
         stop_groups()
-
-
-def _memory(config: RolloutConfig, device: str) -> dict[str, Any]:
-    """Sizes of weights and cache, in the words of each platform."""
-    if device == "cpu":
-        return {"kv_cache_memory_bytes": int((config.kv_cache_gib or 1) * _GIB)}
-    # Also with a cache of known size: vLLM insists that this share is free when it starts.
-    sizes: dict[str, Any] = {"gpu_memory_utilization": config.gpu_memory_utilization}
-    if config.kv_cache_gib is not None:
-        sizes["kv_cache_memory_bytes"] = int(config.kv_cache_gib * _GIB)
-    return sizes
-
-
-_CUTS_PROMPTS = (
-    "enable_chunked_prefill",
-    "long_prefill_token_threshold",
-    "max_num_scheduled_tokens",
-)
-
-
-def _checked(options: Mapping[str, Any], device: str) -> Mapping[str, Any]:
-    known = {field.name for field in dataclasses.fields(EngineArgs)}
-    for name in options:
-        if name not in known:
-            raise ConfigError(
-                f"rollout.engine_options.{name}: vLLM {vllm.__version__} has no such option; "
-                f"{near_or_all(name, sorted(known))}"
-            )
-    for name in _CUTS_PROMPTS if device == "cpu" else ():
-        if options.get(name):
-            raise ConfigError(
-                f"rollout.engine_options.{name}: it would cut prompts in pieces, which vLLM cannot "
-                "on CPU ranks, since every request has a seed; leave it out"
-            )
-    return options
-
-
-def _custom_all_reduce(options: Mapping[str, Any]) -> bool:
-    return not options.get("disable_custom_all_reduce", False)
-
-
-def _in_one_line(error: ValueError) -> str:
-    """What is wrong; without the address of an explanation, and the repetition of all settings."""
-    if isinstance(error, pydantic.ValidationError):
-        return "; ".join(
-            f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")
-            for detail in error.errors()
-        )
-    return str(error).split("\n")[0]
-
-
-def _scheduling(device: str) -> dict[str, Any]:
-    """On CPUs a prompt that is cut in two fails: vLLM sets back the request's generator there,
-    which torch has for GPUs alone. Uncut, those that are too many for one step wait for the next.
-    """
-    return {"enable_chunked_prefill": False} if device == "cpu" else {}
-
-
-def _parameters(sampling: Sampling, seed: int) -> SamplingParams:
-    # Without a seed of its own a request draws from the process's generator, which may differ
-    # between the ranks of a replica: they would sample different tokens without a word.
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        max_tokens=sampling.max_tokens,
-        stop=list(sampling.stop) or None,
-        detokenize=bool(sampling.stop),
-        seed=seed,
-        logprobs=0,
-    )
-
-
-def _response(output: Any) -> Response:
-    log_probs = tuple(
-        float(choices[token].logprob)
-        for choices, token in zip(output.logprobs, output.token_ids, strict=True)
-    )
-    cut = output.finish_reason == "length"
-    return Response(tuple(output.token_ids), log_probs, "length" if cut else "stop")
-
-
-class _generators_untouched:  # noqa: N801 (a context manager)
-    """Restores torch's generators: generation advances them even with seeds of its own."""
-
-    def __enter__(self) -> None:
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)

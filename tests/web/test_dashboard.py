@@ -1,47 +1,16 @@
 """The dashboard in a real browser, while a run writes."""
 
 import http.client
-import os
 import subprocess
 import sys
-import threading
 import time
 
-import pytest
-
 from tests.unit.cli.status_runs import STEP, beat, make_run
-from tests.web.browser import Browser, missing
-from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
-REQUIRED = "VERL_HPC_REQUIRE_BROWSER"
-"""Set it to 1 where the tier must not be skipped."""
-
 CURVE = "document.querySelector('#charts figure .curve').getAttribute('d')"
 CORNERS = f"{CURVE}.split('L').length"
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory):
-    if (reason := missing()) is not None:
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(f"{REQUIRED}=1, and {reason}")
-        pytest.skip(reason)
-    with Browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
-
-
-@pytest.fixture
-def server(tmp_path):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    with make_server(runs) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
-        yield running
-        running.shutdown()
-        thread.join()
 
 
 def write(log, run, step):

@@ -17,6 +17,10 @@ from verl_hpc.metrics import sections
 from verl_hpc.metrics.curves import write_curves
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
+from verl_hpc.metrics.samples_view import newest_samples
+from verl_hpc.metrics.series import mean_seconds
+from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
+from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
 
 FILE_NAME = "report.html"
 TEMPLATE = Path(__file__).with_name(FILE_NAME)
@@ -70,9 +74,11 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         headline=sections.headline(rows),
         facts=_facts(facts),
         charts=sections.charts(rows),
-        times=sections.times([row for row in rows if STEP_SECONDS in row]),
+        times=sections.times(_timed(rows)),
+        timeline=_timeline(directory, rows),
         resharding=sections.resharding(rows),
         last_steps=sections.last_steps(rows[-NUM_LAST_STEPS:]),
+        samples=newest_samples(directory),
         config=_config(facts),
         style=STYLE.read_text(encoding="utf-8"),
         version=__version__,
@@ -92,6 +98,16 @@ def _subtitle(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         words.append(f"step {rows[-1]['step']}{escape(of_total)}")
         words.append(f"{_moment(rows[0])} to {_moment(rows[-1])}")
     return "".join(f"<span>{word}</span>" for word in words)
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if STEP_SECONDS in row]
+
+
+def _timeline(directory: Path, rows: Sequence[Row]) -> str:
+    timed = _timed(rows)
+    card = timeline_card(directory, newest_steps(directory), mean_seconds(timed) if timed else {})
+    return sections.section(TIMELINE, card) if card else ""
 
 
 def _moment(row: Row) -> str:

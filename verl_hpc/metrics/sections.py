@@ -136,7 +136,8 @@ def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
     """
     named = [name for name in seconds if name != OTHER][: len(COLOURS)]
     own = {name: OPERATOR_COLOURS[name] for name in named if name in OPERATOR_COLOURS}
-    free = (colour for colour in COLOURS if colour not in own.values())
+    # From the last: the first are those of operators that this page may not know, but others do.
+    free = (colour for colour in reversed(COLOURS) if colour not in own.values())
     return {**{name: own.get(name) or next(free) for name in named}, OTHER: "c7"}
 
 

@@ -19,11 +19,6 @@ MAX_POINTS = 200
 SMOOTHED_FROM = 30
 """Points of a curve from which on a wide chart shows its average."""
 
-LANE = 14
-"""Pixels of a lane, with what is between two of them."""
-
-Span = tuple[str, float, float]
-"""What was done from when to when."""
 Bar = tuple[str, Mapping[str, float]]
 """Which step or steps a bar shows, and seconds by operator."""
 
@@ -74,13 +69,13 @@ def line_chart(
         pale = thinned
         drawn = {label: thin(smooth(curve), MAX_POINTS) for label, curve in curves.items()}
     steps = [tick for tick in ticks(frame.x_range, 5) if tick == int(tick)]
-    return _svg(
+    return picture(
         title,
         frame.width,
         frame.height,
         [
             *_horizontal_grid(frame),
-            *(_text(frame.x(s), frame.height - 6, f"{s:,.0f}", "middle") for s in steps),
+            *(text(frame.x(s), frame.height - 6, f"{s:,.0f}", "middle") for s in steps),
             *(_curve(frame, curve, f"c{i} pale") for i, curve in enumerate(pale.values())),
             *(_curve(frame, curve, f"c{i}") for i, curve in enumerate(drawn.values())),
             *_hovers(frame, thinned),
@@ -94,13 +89,13 @@ def stacked_bars(title: str, bars: Sequence[Bar], colours: Mapping[str, str]) ->
     frame = Frame(824, 220, (0.0, max(len(bars), 6)), (0.0, top * 1.04 or 1.0))
     every = -(-len(bars) // 8)
     labelled = [(i, bars[i][0].partition("-")[0]) for i in range(0, len(bars), every)]
-    return _svg(
+    return picture(
         title,
         frame.width,
         frame.height,
         [
             *_horizontal_grid(frame, "s"),
-            *(_text(frame.x(i + 0.5), frame.height - 6, label, "middle") for i, label in labelled),
+            *(text(frame.x(i + 0.5), frame.height - 6, label, "middle") for i, label in labelled),
             *(_stack(frame, i, bar, colours) for i, bar in enumerate(bars)),
         ],
     )
@@ -113,46 +108,11 @@ def level_bars(title: str, bars: Mapping[str, float], label: Callable[[float], s
     for i, (name, value) in enumerate(bars.items()):
         width, y = 560 * value / longest, 26 * i
         parts += [
-            _text(0, y + 17, name, "start"),
+            text(0, y + 17, name, "start"),
             f'<rect class="c{i}" x="110" y="{y + 5}" width="{width:.1f}" height="16"/>',
-            _text(118 + width, y + 17, label(value), "start"),
+            text(118 + width, y + 17, label(value), "start"),
         ]
-    return _svg(title, 824, 26 * len(bars), parts)
-
-
-def lanes(
-    title: str, rows: Mapping[str, Sequence[Span]], colours: Mapping[str, str], other: str
-) -> str:
-    """One lane a name, with what it did when.
-
-    Args:
-        rows: spans by the lane's name; times of all lanes are from one zero, in seconds.
-        colours: classes of the style sheet by a span's name.
-        other: class of the names that have none there.
-    """
-    spans = [span for row in rows.values() for span in row]
-    low, high = min(span[1] for span in spans), max(span[2] for span in spans)
-    height = TOP + BOTTOM + LANE * len(rows)
-    frame = Frame(824, height, (low, high if high > low else low + 1.0), (0.0, 1.0))
-    parts = [
-        _text(frame.x(tick), height - 6, f"{number(tick)}s", "middle")
-        for tick in ticks(frame.x_range, 8)
-    ]
-    for i, (name, row) in enumerate(rows.items()):
-        y = TOP + LANE * i
-        parts.append(_text(LEFT - 6, y + LANE - 4, name, "end"))
-        parts += [_span(frame, y, span, colours.get(span[0], other)) for span in row]
-    return _svg(title, frame.width, height, parts)
-
-
-def _span(frame: Frame, y: float, span: Span, colour: str) -> str:
-    name, begin, end = span
-    width = max(frame.x(end) - frame.x(begin) - 0.5, 0.5)
-    told = html.escape(f"{name}, {duration(end - begin)}")
-    return (
-        f'<rect class="{colour}" x="{frame.x(begin):.1f}" y="{y + 1}" width="{width:.1f}" '
-        f'height="{LANE - 2}"><title>{told}</title></rect>'
-    )
+    return picture(title, 824, 26 * len(bars), parts)
 
 
 def ticks(span: tuple[float, float], count: int) -> list[float]:
@@ -164,7 +124,8 @@ def ticks(span: tuple[float, float], count: int) -> list[float]:
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _svg(label: str, width: int, height: int, parts: Iterable[str]) -> str:
+def picture(label: str, width: int, height: int, parts: Iterable[str]) -> str:
+    """The whole of a chart, as wide as its page lets it; `label` is for those who do not see it."""
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(label)}">'
         f"{''.join(parts)}</svg>"
@@ -176,11 +137,11 @@ def _horizontal_grid(frame: Frame, unit: str = "") -> Iterator[str]:
     for value, label in zip(values, tick_labels(values), strict=True):
         y = frame.y(value)
         yield f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>'
-        yield _text(LEFT - 6, y + 3.5, label + unit, "end")
+        yield text(LEFT - 6, y + 3.5, label + unit, "end")
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
 
 
 def _curve(frame: Frame, curve: Sequence[Point], colour: str) -> str:

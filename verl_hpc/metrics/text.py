@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -73,3 +74,22 @@ def size(num_bytes: float | None) -> str:
             return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.2f} {unit}"
         num_bytes /= 1024
     return f"{num_bytes:,.2f} TiB"
+
+
+_DIRECTIONS = frozenset(("LRE", "LRO", "RLE", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
+"""Unicode's bidirectional classes of characters that turn the text around them."""
+
+
+def visible(words: str) -> str:
+    """A text in which nothing works unseen: control characters other than line breaks and tabs,
+    halves of characters and turns of direction stand as their codes, such as \\x1b."""
+    return "".join(map(_visible, words))
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t" or character.isprintable():
+        return character
+    hidden = unicodedata.category(character) in ("Cc", "Cs")
+    if hidden or unicodedata.bidirectional(character) in _DIRECTIONS:
+        return character.encode("unicode_escape").decode("ascii")
+    return character

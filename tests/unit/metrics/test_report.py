@@ -189,7 +189,7 @@ def test_evaluation_on_prompts_of_training_is_said_at_the_top(
 def test_more_operators_than_colours(tmp_path: Path, no_plots: None) -> None:
     times = {f"timing_s/operator_{i}": 10.0 - i for i in range(10)}
     page = report(tmp_path, [{**times, "timing_s/step": 60.0}] * 100)
-    assert '<i class="c6"></i>operator_6' in page
+    assert '<i class="c0"></i>operator_6' in page
     assert '<i class="c7"></i>operator_7' in page
     outline(page)
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from verl_hpc.metrics.text import duration, number, size, tick_labels
+from verl_hpc.metrics.text import duration, number, size, tick_labels, visible
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,18 @@ def test_duration(seconds: float | None, text: str) -> None:
 )
 def test_size(num_bytes: float | None, text: str) -> None:
     assert size(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("a\n\tb \u00e9\u4e2d\U0001f600", "a\n\tb \u00e9\u4e2d\U0001f600"),
+        ("\x1b[31m\r\x00\x7f", "\\x1b[31m\\r\\x00\\x7f"),
+        ("\x9b31m\x85", "\\x9b31m\\x85"),
+        ("\u202egnp\u2066", "\\u202egnp\\u2066"),
+        ("\ud83d", "\\ud83d"),
+        ("\U0001f469\u200d\U0001f52c\u00a0", "\U0001f469\u200d\U0001f52c\u00a0"),
+    ],
+)
+def test_what_acts_unseen_is_made_visible(words: str, text: str) -> None:
+    assert visible(words) == text

@@ -13,6 +13,8 @@ from verl_hpc.cli.dashboard.files import read_shown, shown_files
 from verl_hpc.cli.dashboard.log import log_part
 from verl_hpc.cli.dashboard.metrics import MetricsTail
 from verl_hpc.cli.dashboard.ranks import ranks_part
+from verl_hpc.cli.dashboard.samples import run_link, samples_link, samples_part
+from verl_hpc.cli.dashboard.timeline import timeline_part
 from verl_hpc.cli.list import HEADER, table
 from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
@@ -28,7 +30,8 @@ _SHELL = Path(__file__).with_name("dashboard.html")
 _LOOK_EVERY_S = 10.0
 """Between two searches for run directories, which a file system of many users would feel."""
 _NUM_LAST_STEPS = 10
-PARTS = ("status", "charts", "ranks", "times", "log")
+_ALL_RUNS = '<a href="/">All runs</a>'
+PARTS = ("status", "charts", "timeline", "ranks", "times", "log")
 """Of a run's page, each of which the page asks for again on its own."""
 
 
@@ -49,14 +52,26 @@ class Pages:
         """The page of all runs."""
         return self._shell("Runs", "", [("runs", {})])
 
-    def run(self, name: str) -> str:
-        """The page of one run.
+    def run(self, name: str, steps: str = "") -> str:
+        """The page of one run; `steps` are those of its timeline, the newest if empty.
 
         Raises:
             LookupError: there is no run of this name.
         """
         self._find(name)
-        return self._shell(name, '<a href="/">All runs</a>', [(p, {"name": name}) for p in PARTS])
+        query = {"name": name} | ({"steps": steps} if steps else {})
+        return self._shell(name, _ALL_RUNS, [(part, query) for part in PARTS])
+
+    def samples(self, name: str, step: str = "") -> str:
+        """The page of a run's prompts and responses; of the newest step if `step` is empty.
+
+        Raises:
+            LookupError: there is no run of this name.
+        """
+        self._find(name)
+        query = {"name": name} | ({"step": step} if step else {})
+        above = f"<span>{_ALL_RUNS} / {run_link(name)}</span>"
+        return self._shell(f"Samples of {name}", above, [("samples", query)])
 
     def part(self, of: str, query: Mapping[str, str]) -> str:
         """One part of a page.
@@ -71,6 +86,8 @@ class Pages:
             "status": lambda run: self._status(run, name),
             "charts": self._charts,
             "times": self._times,
+            "timeline": lambda run: self._timeline(run, name, query.get("steps", "")),
+            "samples": lambda run: samples_part(run, name, query.get("step", "")),
             "ranks": self._ranks,
             "log": log_part,
         }
@@ -135,7 +152,7 @@ class Pages:
         if steps := saved_steps(run):
             listed.append(("checkpoints", f"steps {', '.join(map(str, steps))}"))
         facts = "".join(f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in listed)
-        facts += _links(name, run)
+        facts += samples_link(run, name) + _links(name, run)
         return (
             f'<p class="subtitle">{_state(status.state.name)} {escape(_rest(status))}</p>'
             f"{_bar(status)}"
@@ -148,8 +165,15 @@ class Pages:
         return f'<div class="charts">{drawn}</div>' if drawn else ""
 
     def _ranks(self, run: Path) -> str:
+        return ranks_part(run, self._seconds(run))
+
+    def _timeline(self, run: Path, name: str, steps: str) -> str:
+        return timeline_part(run, name, steps, self._seconds(run))
+
+    def _seconds(self, run: Path) -> dict[str, float]:
+        """Of a mean step by operator."""
         timed = _timed(self._rows(run))
-        return ranks_part(run, mean_seconds(timed) if timed else {})
+        return mean_seconds(timed) if timed else {}
 
     def _times(self, run: Path) -> str:
         rows = self._rows(run)

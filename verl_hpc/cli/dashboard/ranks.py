@@ -7,9 +7,9 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 
+from verl_hpc.metrics.lanes import Lane, Span, lanes
 from verl_hpc.metrics.sections import key, operator_colours, section
 from verl_hpc.metrics.series import OTHER
-from verl_hpc.metrics.svg import Span, lanes
 from verl_hpc.metrics.text import duration
 from verl_hpc.runs.ranks import Progress, Ranks, read_ranks, shown
 
@@ -36,7 +36,9 @@ def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
     spent = _seconds([span for spans in rows.values() for span in spans])
     colours = operator_colours(seconds or spent)
     used = {name: colour for name, colour in colours.items() if name in spent or name == OTHER}
-    drawn = lanes(_TITLE, rows, colours, colours[OTHER])
+    drawn = lanes(
+        _TITLE, [Lane(name, spans) for name, spans in rows.items()], colours, colours[OTHER]
+    )
     note = "Seconds before rank 0 looked; a lane ends with the rank's last word."
     if len(rows) < len(ranks.ranks):
         note += f" The first {len(rows)} of {len(ranks.ranks)} ranks."
@@ -56,15 +58,15 @@ def _spans(progress: Progress, now: float) -> list[Span]:
     for name, (begin, end) in zip(names, pairwise(ends), strict=True):
         begin = max(begin - now, -_MOST_SECONDS)
         if end - now > begin:
-            spans.append((name, begin, min(end - now, 0.0)))
+            spans.append(Span(name, begin, min(end - now, 0.0)))
     return spans
 
 
 def _seconds(spans: Sequence[Span]) -> dict[str, float]:
     """By operator, longest first."""
     total: dict[str, float] = {}
-    for name, begin, end in spans:
-        total[name] = total.get(name, 0.0) + end - begin
+    for span in spans:
+        total[span.name] = total.get(span.name, 0.0) + span.end - span.begin
     return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 

@@ -140,7 +140,8 @@ class Handler(BaseHTTPRequestHandler):
         pages = self.server.pages
         routes: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(pages.overview()),
-            "/run": lambda: Answer(pages.run(query.get("name", ""))),
+            "/run": lambda: Answer(pages.run(query.get("name", ""), query.get("steps", ""))),
+            "/samples": lambda: Answer(pages.samples(query.get("name", ""), query.get("step", ""))),
             "/part": lambda: Answer(pages.part(query.get("of", ""), query)),
             "/file": lambda: self._file(query),
             "/dashboard.js": lambda: Answer(_SCRIPT.read_text("utf-8"), "text/javascript"),

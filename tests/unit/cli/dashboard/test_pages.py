@@ -1,6 +1,7 @@
 """The dashboard over HTTP: who is let in, what is shown, and what is refused."""
 
 import http.client
+import itertools
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from verl_hpc.cli.dashboard.metrics import MetricsTail
 from verl_hpc.cli.dashboard.server import make_server
 from verl_hpc.cli.main import main
 from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.samples import SampleGroup, SampleLog, SampleResponse
+from verl_hpc.metrics.timeline import Timeline
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 EVIL = "<script>alert(1)</script>"
@@ -294,6 +297,33 @@ def test_bad_words(tmp_path, runs, capsys):
     with make_server(runs) as server:
         assert main(["dashboard", str(runs), "--port", str(server.port)]) == 1
     assert "Address already in use; name another" in capsys.readouterr().err
+
+
+def test_samples_and_timeline_of_a_run(server, runs):
+    run = make_run(runs, "ab").rename(runs / "a&b")
+    assert "/samples?" not in ask(server, "/run?name=a%26b")[2]
+    assert "This run has no samples." in ask(server, "/samples?name=a%26b")[2]
+    seconds = itertools.count(1000.0)
+    with Timeline(run, 0, None, lambda: next(seconds)) as timeline:
+        for step in range(1, 10):
+            timeline.begin(step, "rollout", "all")
+    log = SampleLog(run, None)
+    for step in (3, 6):
+        answers = [SampleResponse(f"{EVIL} {step}", 1.0, None, False, None)]
+        log.write(step, "train", [SampleGroup(EVIL, "", answers)])
+    page = ask(server, "/run?name=a%26b&steps=4-5")[2]
+    assert "<b>steps 4-5</b> of 1-9" in page
+    assert 'data-src="/part?of=timeline&amp;name=a%26b&amp;steps=4-5"' in page
+    assert '<a href="/samples?name=a%26b">prompts and responses of 2 steps</a>' in page
+    for path, step in (("/samples?name=a%26b", 6), ("/samples?name=a%26b&step=3", 3)):
+        status, _, page = ask(server, path)
+        assert status == 200 and EVIL not in page
+        assert f"&lt;script&gt;alert(1)&lt;/script&gt; {step}" in page
+        assert f"Training, step {step}" in page and f"<b>{step}</b>" in page
+    assert "no samples of step 5" in ask(server, "/samples?name=a%26b&step=5")[2]
+    assert "Training, step 6" in ask(server, "/samples?name=a%26b&step=../6")[2]
+    assert ask(server, "/samples?name=..%2Fa")[0] == 404
+    assert ask(server, "/samples?name=a%26b", cookie=False)[0] == 403
 
 
 def test_it_imports_nothing_heavy(runs):

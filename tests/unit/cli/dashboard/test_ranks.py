@@ -30,7 +30,7 @@ def test_a_long_wait_does_not_squeeze_all_else(tmp_path):
 def test_colours_are_those_of_the_other_parts(tmp_path):
     write_ranks(tmp_path, Ranks(NOW, 10.0, 120.0, None, (at(0, ("a", 990.0), ("b", 991.0)),)))
     text = ranks_part(tmp_path, {"x": 3.0, "a": 2.0})
-    assert '<i class="c1"></i>a</span><span><i class="c7"></i>other' in text
+    assert '<i class="c5"></i>a</span><span><i class="c7"></i>other' in text
     assert '<rect class="c7"' in text
 
 

@@ -1,0 +1,134 @@
+"""Samples on a page: all that is known of a response, and nothing that acts."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.metrics.log import MetricsLog
+from verl_hpc.metrics.report import write_report
+from verl_hpc.metrics.samples import SampleGroup, SampleLog, SampleResponse
+from verl_hpc.metrics.samples_view import newest_samples, step_samples
+
+EVIL = "</pre></script><img src=x onerror='alert(1)'>\x1b[2J\x9b31m\x00\u202e\ud800 \U0001f600"
+
+
+class Texts(HTMLParser):
+    """The tags of a page, and what stands in each <pre>."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.said: list[str] = []
+        self._inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        self._inside = tag == "pre"
+        if self._inside:
+            self.said.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.said[-1] += data
+
+
+def group(prompt: str, *responses: SampleResponse) -> SampleGroup:
+    return SampleGroup(prompt, "4", responses)
+
+
+def answer(text: str = "4", score: float | None = 1.0, **fields) -> SampleResponse:
+    rest = {"advantage": None, "truncated": False, "version": None} | fields
+    return SampleResponse(text, score, **rest)
+
+
+def test_all_that_is_known_of_a_response(tmp_path: Path) -> None:
+    log = SampleLog(tmp_path, None)
+    good = answer("4", 1.0, advantage=0.70711, version=8)
+    bad = answer("5 because", -0.5, advantage=-0.7, truncated=True)
+    log.write(9, "train", [group("2+2=", good, bad), group("3+3=", answer("", None))])
+    page = step_samples(tmp_path, 9)
+    assert Texts(page).said == ["2+2=", "4", "4", "5 because", "3+3=", "4"]
+    assert page.count('<p class="empty">') == 1
+    assert "Training, step 9" in page and "scores 1, -0.5" in page
+    assert labels(page) == [
+        "prompt",
+        "ground truth",
+        "response 1|score 1|advantage +0.7071|weights of step 8",
+        "response 2|score -0.5|advantage -0.7|ended by the length limit",
+        "prompt",
+        "ground truth",
+        "response 1|score -",
+    ]
+
+
+def labels(page: str) -> list[str]:
+    """The words above each text, with a bar where one span ends and the next begins."""
+    found = re.findall(r'<p class="label">(.*?)</p>', page)
+    return [re.sub("<[^>]*>", "", label.replace("</span><span>", "|")) for label in found]
+
+
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    log = SampleLog(tmp_path, None)
+    log.write(1, "train", [group("p", answer("r", math.nan, advantage=math.inf))])
+    assert "score nan</span><span>advantage +inf" in step_samples(tmp_path, 1)
+
+
+def test_what_a_model_wrote_is_text(tmp_path: Path) -> None:
+    SampleLog(tmp_path, None).write(1, "train", [SampleGroup(EVIL, EVIL, [answer(EVIL)])])
+    page = step_samples(tmp_path, 1)
+    texts = Texts(page)
+    codes = "\\x1b[2J\\x9b31m\\x00\\u202e\\ud800 \U0001f600"
+    assert texts.said == ["</pre></script><img src=x onerror='alert(1)'>" + codes] * 3
+    assert texts.tags <= {
+        "section",
+        "h2",
+        "details",
+        "summary",
+        "q",
+        "small",
+        "p",
+        "pre",
+        "span",
+        "b",
+    }
+    assert all(c.isprintable() or c == "\n" for c in page)
+    page.encode()
+
+
+def test_the_newest_of_each_kind(tmp_path: Path) -> None:
+    log = SampleLog(tmp_path, None)
+    assert newest_samples(tmp_path) == ""
+    for step in (1, 2, 3):
+        log.write(step, "train", [group(f"prompt of step {step}", answer())])
+    log.write(2, "evaluation", [group("held out", answer())])
+    page = newest_samples(tmp_path)
+    assert page.index("Training, step 3") < page.index("Evaluation, step 2")
+    assert "prompt of step 3" in page and "prompt of step 2" not in page
+    assert "<details" in page and " open" not in page
+    log.write(4, "train", [])
+    assert "Training, step 3" in newest_samples(tmp_path)
+
+
+def test_a_step_without_samples(tmp_path: Path) -> None:
+    assert step_samples(tmp_path, 7) == ""
+
+
+@pytest.mark.parametrize("has_samples", [True, False])
+def test_a_report_shows_them(tmp_path: Path, monkeypatch, has_samples: bool) -> None:
+    monkeypatch.setattr("verl_hpc.metrics.report.write_curves", lambda *_: None)
+    with MetricsLog(tmp_path) as metrics:
+        metrics.write(1, {"critic/score/mean": 1.0})
+    if has_samples:
+        SampleLog(tmp_path, None).write(1, "train", [group(EVIL, answer(EVIL))])
+    page = write_report(tmp_path, {}).read_text(encoding="utf-8")
+    assert ("<h2>Samples</h2>" in page) is has_samples
+    assert not {"img", "script"} & Texts(page).tags

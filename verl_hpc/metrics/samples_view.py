@@ -1,0 +1,78 @@
+"""Samples of a run as HTML. What a model wrote is text on the page, whatever is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from verl_hpc.metrics.samples import Kind, SampleGroup, SampleResponse, read_samples, sample_steps
+from verl_hpc.metrics.sections import section
+from verl_hpc.metrics.text import number, visible
+
+TITLES: dict[Kind, str] = {"train": "Training", "evaluation": "Evaluation"}
+_SUMMARY = 200
+"""Characters of a prompt by which a closed group is known."""
+
+
+def step_samples(run_directory: Path, step: int) -> str:
+    """All groups of a step, open."""
+    return "".join(
+        section(f"{TITLES[kind]}, step {step}", _groups(groups, is_open=True))
+        for kind, groups in read_samples(run_directory, step).items()
+    )
+
+
+def newest_samples(run_directory: Path) -> str:
+    """The groups of the newest training step and of the newest evaluation that have some, closed;
+    nothing where there are none."""
+    parts: dict[Kind, str] = {}
+    for step in reversed(sample_steps(run_directory)):
+        for kind, groups in read_samples(run_directory, step).items():
+            if kind not in parts and groups:
+                title = f"<h3>{TITLES[kind]}, step {step}</h3>"
+                parts[kind] = title + _groups(groups, is_open=False)
+        if len(parts) == len(TITLES):
+            break
+    return (
+        section("Samples", "".join(parts[kind] for kind in TITLES if kind in parts))
+        if parts
+        else ""
+    )
+
+
+def _groups(groups: Sequence[SampleGroup], *, is_open: bool) -> str:
+    return "".join(_group(group, i, is_open=is_open) for i, group in enumerate(groups, 1))
+
+
+def _group(group: SampleGroup, place: int, *, is_open: bool) -> str:
+    scores = ", ".join(number(response.score) for response in group.responses)
+    start = " ".join(visible(group.prompt).split())
+    short = start if len(start) <= _SUMMARY else f"{start[:_SUMMARY]} ..."
+    told = f"<small>scores {scores}</small>" if group.responses else ""
+    opened = " open" if is_open else ""
+    return (
+        f'<details class="sample"{opened}><summary>Prompt {place} <q>{escape(short)}</q>{told}'
+        f"</summary>{_text('prompt', group.prompt)}{_text('ground truth', group.ground_truth)}"
+        f"{''.join(_response(r, i) for i, r in enumerate(group.responses, 1))}</details>"
+    )
+
+
+def _response(response: SampleResponse, place: int) -> str:
+    words = [f"<b>response {place}</b>", f"score {number(response.score)}"]
+    if response.advantage is not None:
+        sign = "+" if response.advantage > 0 else ""
+        words.append(f"advantage {sign}{number(response.advantage)}")
+    if response.version is not None:
+        words.append(f"weights of step {response.version}")
+    if response.truncated:
+        words.append('<b class="cut">ended by the length limit</b>')
+    return _text("".join(f"<span>{word}</span>" for word in words), response.text)
+
+
+def _text(label: str, words: str) -> str:
+    """A text below its label, which is HTML."""
+    if not words:
+        return f'<p class="label">{label}</p><p class="empty">empty</p>'
+    said = escape(visible(words))
+    return f'<p class="label">{label}</p><pre class="said" tabindex="0">{said}</pre>'

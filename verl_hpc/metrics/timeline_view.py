@@ -1,0 +1,130 @@
+"""The timeline of a few steps, as HTML: which rank ran which operator when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from verl_hpc.metrics.lanes import Lane, Span, lanes
+from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
+from verl_hpc.metrics.series import OTHER
+from verl_hpc.metrics.text import duration
+from verl_hpc.metrics.timeline_reader import Interval, read_timeline, step_range
+
+TITLE = "Timeline"
+NEWEST_STEPS = 3
+"""That are shown unless others are asked for."""
+MAX_STEPS = 20
+_EVERYWHERE = ("", "everywhere")
+"""Placements that tell nothing about a rank."""
+
+
+def newest_steps(run_directory: Path) -> range:
+    """The newest few steps of a run's timeline; empty where there is none."""
+    known = step_range(run_directory)
+    if known is None:
+        return range(0)
+    oldest, newest = known
+    return range(max(oldest, newest - NEWEST_STEPS + 1), newest + 1)
+
+
+def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float]) -> str:
+    """Lanes of the ranks over some steps, with their key; nothing where no rank did any of them.
+
+    Args:
+        run_directory: of a run.
+        steps: to show, at most `MAX_STEPS`.
+        seconds: of a mean step by operator, longest first, by which other parts of the page choose
+            colours.
+    """
+    intervals, pause = after_last_pause(read_timeline(run_directory, steps[-MAX_STEPS:]))
+    if not intervals:
+        return ""
+    zero = min(interval.start for interval in intervals)
+    colours = _colours(seconds, _seconds(intervals))
+    shown = {interval.operator for interval in intervals}
+    used = {name: colour for name, colour in colours.items() if name in shown}
+    if shown - set(colours):
+        used[OTHER] = colours[OTHER]
+    marks = {f"step {step}": start - zero for step, start in _starts(intervals).items()}
+    drawn = lanes(TITLE, _lanes(intervals, zero), colours, colours[OTHER], marks)
+    return f'<div class="card">{drawn}{key(used)}<p>{_note(intervals, pause)}</p></div>'
+
+
+def _note(intervals: Sequence[Interval], pause: float) -> str:
+    first = min(intervals, key=lambda interval: interval.start)
+    words = (
+        f"Seconds since step {first.step} began, by the clock of each rank's node. A vertical line "
+        "is where the first rank begins a step; the number in a bar is its step."
+    )
+    if pause:
+        words += f" What was before a pause of {duration(pause)} is left out."
+    return words
+
+
+def after_last_pause(intervals: Sequence[Interval]) -> tuple[list[Interval], float]:
+    """The intervals after the last moment at which all ranks paused for longer than they then
+    worked, as between two starts of a run; and that pause in seconds, 0 if there was none."""
+    in_time = sorted(intervals, key=lambda interval: interval.start)
+    stops: list[float] = []
+    for interval in in_time:
+        stops.append(max(interval.stop, stops[-1] if stops else interval.stop))
+    for i in range(len(in_time) - 1, 0, -1):
+        pause, worked = in_time[i].start - stops[i - 1], stops[-1] - in_time[i].start
+        if pause > max(worked, 1.0):
+            return [interval for interval in intervals if interval.start > stops[i - 1]], pause
+    return list(intervals), 0.0
+
+
+def _lanes(intervals: Sequence[Interval], zero: float) -> list[Lane]:
+    """Ranks of the same placements together, those of the lowest rank first."""
+    by_rank: dict[int, list[Interval]] = {}
+    for interval in intervals:
+        by_rank.setdefault(interval.rank, []).append(interval)
+    groups: dict[str, list[int]] = {}
+    for rank in sorted(by_rank):
+        groups.setdefault(_placements(by_rank[rank]), []).append(rank)
+    return [
+        Lane(f"{rank}", [_span(interval, zero) for interval in by_rank[rank]], name)
+        for name, ranks in groups.items()
+        for rank in ranks
+    ]
+
+
+def _placements(intervals: Sequence[Interval]) -> str:
+    names = {interval.placement for interval in intervals}.difference(_EVERYWHERE)
+    return " + ".join(sorted(names))
+
+
+def _span(interval: Interval, zero: float) -> Span:
+    return Span(interval.operator, interval.start - zero, interval.stop - zero, interval.step)
+
+
+def _starts(intervals: Sequence[Interval]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for interval in intervals:
+        found[interval.step] = min(interval.start, found.get(interval.step, interval.start))
+    return found
+
+
+def _seconds(intervals: Sequence[Interval]) -> dict[str, float]:
+    """By operator, longest first."""
+    total: dict[str, float] = {}
+    for interval in intervals:
+        spent = interval.stop - interval.start
+        total[interval.operator] = total.get(interval.operator, 0.0) + spent
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:
+    """Those of the page, which knows the operators of rank 0; what is left goes to the longest of
+    the others."""
+    colours = operator_colours(page)
+    free = [colour for colour in reversed(COLOURS) if colour not in colours.values()]
+    for name in own:
+        if name in colours or not free:
+            continue
+        usual = OPERATOR_COLOURS.get(name)
+        colours[name] = usual if usual in free else free[0]
+        free.remove(colours[name])
+    return colours

@@ -17,7 +17,7 @@ from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(4)
 
-ARCH = Architecture("qwen2", 4, 48, 96, 12, 4, 4, 200, True, qkv_bias=True, dtype="float32")
+ARCH = Architecture("qwen2", 4, 48, 96, 12, 4, 4, 200, True, dtype="float32")
 
 
 def logical(shard_map: ShardMap) -> dict[str, torch.Tensor]:

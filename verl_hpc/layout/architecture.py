@@ -1,6 +1,6 @@
 """What a decoder is made of: sizes read from a Hugging Face `config.json`, and its tensors.
 
-Families: Llama, Mistral, Qwen2, Qwen3 (dense) and Mixtral, Qwen3-MoE (mixture of experts).
+Its tensors follow from the layer table of its family (`layout/families.py`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.errors import ModelError
+from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
+from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.shard_map import TensorSpec
-
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 
 _NEEDED = (
     "num_hidden_layers",
@@ -24,25 +24,6 @@ _NEEDED = (
     "num_attention_heads",
     "vocab_size",
 )
-
-
-@dataclass(frozen=True)
-class ExpertNames:
-    """How a mixture-of-experts family spells its tensors, below `model.layers.N.`."""
-
-    router: str
-    experts: str
-    gate: str
-    up: str
-    down: str
-
-
-EXPERT_NAMES: Mapping[str, ExpertNames] = {
-    "mixtral": ExpertNames(
-        "block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"
-    ),
-    "qwen3_moe": ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"),
-}
 
 
 @dataclass(frozen=True)
@@ -59,8 +40,6 @@ class Architecture:
     head_size: int
     vocab_size: int
     tied_embeddings: bool
-    qkv_bias: bool = False
-    qk_norm: bool = False
     norm_epsilon: float = 1e-5
     rope_theta: float = 10000.0
     rope_scaling: Mapping[str, Any] | None = None
@@ -69,12 +48,32 @@ class Architecture:
     dtype: str = "bfloat16"
 
     @property
-    def expert_names(self) -> ExpertNames:
-        return EXPERT_NAMES[self.family]
+    def layer_table(self) -> LayerTable:
+        return FAMILIES[self.family]
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_size
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_size
 
     @property
     def is_moe(self) -> bool:
-        return self.num_experts > 0
+        return bool(self.layer_table.expert_rows)
+
+    @property
+    def qkv_bias(self) -> bool:
+        return self.layer_table.has("self_attn.q_proj.bias")
+
+    @property
+    def qk_norm(self) -> bool:
+        return self.layer_table.has("self_attn.q_norm.weight")
+
+    def shape(self, row: Row) -> tuple[int, ...]:
+        """Shape of a tensor of a decoder layer."""
+        return tuple(getattr(self, size) for size in row.shape)
 
     def tensors(self, dtype: str | None = None) -> dict[str, TensorSpec]:
         """Logical tensors by Hugging Face name, in checkpoint order; all of `dtype`.
@@ -89,43 +88,20 @@ class Architecture:
         return sum(spec.num_bytes for spec in self.tensors("uint8").values())
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        hidden = self.hidden_size
-        yield "model.embed_tokens.weight", (self.vocab_size, hidden)
+        yield "model.embed_tokens.weight", (self.vocab_size, self.hidden_size)
+        shapes = [(row.name, self.shape(row)) for row in self._layer_rows()]
         for layer in range(self.num_layers):
-            prefix = f"model.layers.{layer}"
-            yield f"{prefix}.input_layernorm.weight", (hidden,)
-            yield from self._attention_shapes(f"{prefix}.self_attn")
-            yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-            if self.is_moe:
-                yield from self._expert_shapes(prefix)
-            else:
-                yield f"{prefix}.mlp.gate_proj.weight", (self.ffn_size, hidden)
-                yield f"{prefix}.mlp.up_proj.weight", (self.ffn_size, hidden)
-                yield f"{prefix}.mlp.down_proj.weight", (hidden, self.ffn_size)
-        yield "model.norm.weight", (hidden,)
+            for name, shape in shapes:
+                yield f"model.layers.{layer}.{name}", shape
+        yield "model.norm.weight", (self.hidden_size,)
         if not self.tied_embeddings:
-            yield "lm_head.weight", (self.vocab_size, hidden)
+            yield "lm_head.weight", (self.vocab_size, self.hidden_size)
 
-    def _attention_shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        q_size = self.num_heads * self.head_size
-        kv_size = self.num_kv_heads * self.head_size
-        for name, size in (("q_proj", q_size), ("k_proj", kv_size), ("v_proj", kv_size)):
-            yield f"{prefix}.{name}.weight", (size, self.hidden_size)
-            if self.qkv_bias:
-                yield f"{prefix}.{name}.bias", (size,)
-        if self.qk_norm:
-            yield f"{prefix}.q_norm.weight", (self.head_size,)
-            yield f"{prefix}.k_norm.weight", (self.head_size,)
-        yield f"{prefix}.o_proj.weight", (self.hidden_size, q_size)
-
-    def _expert_shapes(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        names = self.expert_names
-        yield f"{prefix}.{names.router}", (self.num_experts, self.hidden_size)
+    def _layer_rows(self) -> Iterator[Row]:
+        yield from self.layer_table.rows
         for expert in range(self.num_experts):
-            base = f"{prefix}.{names.experts}.{expert}"
-            yield f"{base}.{names.gate}.weight", (self.ffn_size, self.hidden_size)
-            yield f"{base}.{names.up}.weight", (self.ffn_size, self.hidden_size)
-            yield f"{base}.{names.down}.weight", (self.hidden_size, self.ffn_size)
+            for row in self.layer_table.expert_rows:
+                yield row.of_expert(expert)
 
 
 def read_architecture(path: str | Path) -> Architecture:
@@ -151,7 +127,7 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         ModelError: the family is not mapped, a field is missing, or a variant is not supported.
     """
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ModelError(
             f"{origin}: model_type = {family!r} is not mapped; mapped are {', '.join(FAMILIES)}"
         )
@@ -161,8 +137,13 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
     fields = parse_hf_config(config, origin)
     _refuse_variants(fields, origin)
     rope = fields.rope
-    moe = family in EXPERT_NAMES
+    moe = bool(FAMILIES[family].expert_rows)
     num_experts = fields.num_local_experts or fields.num_experts or 0
+    if moe and not num_experts:
+        raise ModelError(
+            f"{origin}: {family} is a mixture of experts, and neither num_local_experts nor "
+            "num_experts says how many; set it as the model's publisher does"
+        )
     return Architecture(
         family=family,
         num_layers=fields.num_hidden_layers,
@@ -173,8 +154,6 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         head_size=fields.head_size,
         vocab_size=fields.vocab_size,
         tied_embeddings=bool(fields.tie_word_embeddings),
-        qkv_bias=family == "qwen2",
-        qk_norm=family in ("qwen3", "qwen3_moe"),
         norm_epsilon=fields.rms_norm_eps,
         rope_theta=rope["rope_theta"],
         rope_scaling=_as_floats(rope) if rope.get("rope_type", "default") != "default" else None,
@@ -191,8 +170,9 @@ def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_variants(fields: HfConfig, origin: str) -> None:
     """Variants that would otherwise silently be computed wrongly."""
+    has_bias = FAMILIES[fields.model_type].has("self_attn.q_proj.bias")
     refused = {
-        "attention_bias": fields.attention_bias and fields.model_type != "qwen2",
+        "attention_bias": fields.attention_bias and not has_bias,
         "mlp_bias": fields.mlp_bias,
         "quantization_config": fields.quantization_config,
         "is_encoder_decoder": fields.is_encoder_decoder,

@@ -1,7 +1,8 @@
 """Where Megatron-core keeps each logical tensor.
 
 Local parameters are named `chunk{c}.<name of the parameter in GPTModel>`, c counting the virtual
-pipeline chunks of a rank. What is fused or permuted is described here and nowhere else:
+pipeline chunks of a rank. Which tensors are fused in a parameter of a decoder layer is said by the
+family's layer table; how they lie in it, by this file:
 
 - `linear_qkv` stacks, per key/value group, the group's query heads, its key head and its value
   head; a rank holds an equal share of those rows (with more ranks than groups, part of a group);
@@ -22,6 +23,8 @@ from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
+from verl_hpc.layout.layer_regions import parameter_regions, placed, shares
+from verl_hpc.layout.layer_table import Row, by_parameter
 from verl_hpc.layout.pipeline import layers_per_stage, stage_layers
 from verl_hpc.layout.shard_map import (
     Holder,
@@ -29,7 +32,6 @@ from verl_hpc.layout.shard_map import (
     RowBlock,
     ShardMap,
     TensorSpec,
-    columns,
     slice_blocks,
     stack_rows,
     whole,
@@ -160,7 +162,7 @@ class _MegatronMap:
     ) -> None:
         self.arch = arch
         self.layout = layout
-        self.fused_norms = backend == "transformer_engine"
+        self.backend = backend
         self.head: Head = head
         self.vocab_multiple = vocab_multiple
         self.counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
@@ -179,11 +181,12 @@ class _MegatronMap:
         arch, layout = self.arch, self.layout
         embedding = "chunk0.embedding.word_embeddings.weight"
         yield from self._vocabulary(embedding, "model.embed_tokens.weight", 0)
+        layers = [list(self._layer(stage)) for stage in range(layout.pp)]
         for chunk in range(layout.vpp):
             for stage in range(layout.pp):
                 for local, layer in enumerate(stage_layers(self.counts, stage, chunk)):
                     prefix = f"chunk{chunk}.decoder.layers.{local}"
-                    yield from self._layer(prefix, f"model.layers.{layer}", stage)
+                    yield from placed(layers[stage], f"model.layers.{layer}", prefix)
         last, final = layout.pp - 1, f"chunk{layout.vpp - 1}"
         norm = f"{final}.decoder.final_layernorm.weight"
         yield whole(norm, "model.norm.weight", (arch.hidden_size,), self.stage_ranks[last])
@@ -206,103 +209,27 @@ class _MegatronMap:
             if block.start < block.stop:
                 yield from stack_rows(name, [block], holders, (self.arch.hidden_size,))
 
-    def _layer(self, local: str, logical: str, stage: int) -> Iterator[Region]:
-        arch, everyone = self.arch, self.stage_ranks[stage]
-        hidden = (arch.hidden_size,)
-        fused = self.fused_norms
-        norm = "self_attention.linear_qkv.layer_norm_weight" if fused else "input_layernorm.weight"
-        yield whole(f"{local}.{norm}", f"{logical}.input_layernorm.weight", hidden, everyone)
-        yield from self._attention(f"{local}.self_attention", f"{logical}.self_attn", stage)
-        # Transformer Engine fuses this norm into fc1, which a mixture of experts does not have.
-        fused_mlp = fused and not arch.is_moe
-        norm = "mlp.linear_fc1.layer_norm_weight" if fused_mlp else "pre_mlp_layernorm.weight"
-        yield whole(
-            f"{local}.{norm}", f"{logical}.post_attention_layernorm.weight", hidden, everyone
-        )
-        if arch.is_moe:
-            yield from self._experts(f"{local}.mlp", logical, stage)
-        else:
-            mlp = f"{logical}.mlp"
-            yield from self._swiglu(
-                (f"{local}.mlp.linear_fc1.weight", f"{local}.mlp.linear_fc2.weight"),
-                (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight", f"{mlp}.down_proj.weight"),
-                self.shard_ranks[stage],
-            )
-
-    def _attention(self, local: str, logical: str, stage: int) -> Iterator[Region]:
-        arch, tp = self.arch, self.layout.tp
-        q_size = arch.num_heads * arch.head_size
-        rows = (q_size + 2 * arch.num_kv_heads * arch.head_size) // tp
-        kinds = [("weight", (arch.hidden_size,))] + [("bias", ())] * arch.qkv_bias
-        for t, holders in enumerate(self.shard_ranks[stage]):
-            for kind, row_shape in kinds:
-                blocks = slice_blocks(self._qkv_rows(logical, kind), t * rows, (t + 1) * rows)
-                yield from stack_rows(f"{local}.linear_qkv.{kind}", blocks, holders, row_shape)
-            width = q_size // tp
-            yield columns(
-                f"{local}.linear_proj.weight",
-                f"{logical}.o_proj.weight",
-                arch.hidden_size,
-                t * width,
-                (t + 1) * width,
-                holders,
-            )
-        if arch.qk_norm:
-            for head in "qk":
-                yield whole(
-                    f"{local}.{head}_layernorm.weight",
-                    f"{logical}.{head}_norm.weight",
-                    (arch.head_size,),
-                    self.stage_ranks[stage],
-                )
-
-    def _qkv_rows(self, logical: str, kind: str) -> Iterator[RowBlock]:
-        """Rows of the fused projection: per key/value group its q heads, its k, its v."""
-        arch, size = self.arch, self.arch.head_size
-        q_rows = arch.num_heads // arch.num_kv_heads * size
-        for group in range(arch.num_kv_heads):
-            yield RowBlock(f"{logical}.q_proj.{kind}", group * q_rows, (group + 1) * q_rows)
-            yield RowBlock(f"{logical}.k_proj.{kind}", group * size, (group + 1) * size)
-            yield RowBlock(f"{logical}.v_proj.{kind}", group * size, (group + 1) * size)
-
-    def _swiglu(
-        self,
-        local: tuple[str, str],
-        logical: tuple[str, str, str],
-        shards: Sequence[tuple[Holder, ...]],
-    ) -> Iterator[Region]:
-        fc1, fc2 = local
-        gate, up, down = logical
-        arch = self.arch
-        width = arch.ffn_size // len(shards)
-        for t, holders in enumerate(shards):
-            start, stop = t * width, (t + 1) * width
-            blocks = [RowBlock(gate, start, stop), RowBlock(up, start, stop)]
-            yield from stack_rows(fc1, blocks, holders, (arch.hidden_size,))
-            yield columns(fc2, down, arch.hidden_size, start, stop, holders)
-
-    def _experts(self, local: str, logical: str, stage: int) -> Iterator[Region]:
-        arch, layout, names = self.arch, self.layout, self.arch.expert_names
-        shape = (arch.num_experts, arch.hidden_size)
-        router = f"{logical}.{names.router}"
-        yield whole(f"{local}.router.weight", router, shape, self.stage_ranks[stage])
+    def _layer(self, stage: int) -> Iterator[Region]:
+        """A decoder layer of a stage, names below the layer."""
+        arch, layout, table = self.arch, self.layout, self.arch.layer_table
+        everyone = self.stage_ranks[stage]
+        shards = self.shard_ranks[stage]
+        for name, rows in by_parameter(table.rows, self.backend).items():
+            yield from parameter_regions(arch, name, rows, everyone, shards, _interleaved)
         per_rank = arch.num_experts // layout.ep
         for e in range(layout.ep):
             shards = [layout.expert_grid.ranks(pp=stage, ep=e, etp=t) for t in range(layout.etp)]
             for i in range(per_rank):
-                base = f"{logical}.{names.experts}.{e * per_rank + i}"
-                yield from self._swiglu(
-                    self._expert_parameters(f"{local}.experts", i),
-                    (
-                        f"{base}.{names.gate}.weight",
-                        f"{base}.{names.up}.weight",
-                        f"{base}.{names.down}.weight",
-                    ),
-                    shards,
-                )
+                mine = [row.of_expert(e * per_rank + i) for row in table.expert_rows]
+                for name, rows in by_parameter(mine, self.backend).items():
+                    yield from parameter_regions(arch, name.format(i), rows, everyone, shards)
 
-    def _expert_parameters(self, local: str, index: int) -> tuple[str, str]:
-        if self.fused_norms:  # TEGroupedMLP numbers the weights of its grouped linears
-            return f"{local}.linear_fc1.weight{index}", f"{local}.linear_fc2.weight{index}"
-        base = f"{local}.local_experts.{index}"
-        return f"{base}.linear_fc1.weight", f"{base}.linear_fc2.weight"
+
+def _interleaved(arch: Architecture, rows: Sequence[Row], t: int, n: int) -> Iterator[RowBlock]:
+    """Rows of heads lie by key/value group: its q heads, its k, its v; others as elsewhere."""
+    if not rows[0].split.endswith("heads"):
+        return shares(arch, rows, t, n)
+    groups = arch.num_kv_heads
+    blocks = [block for g in range(groups) for block in shares(arch, rows, g, groups)]
+    length = sum(arch.shape(row)[0] for row in rows) // n
+    return slice_blocks(blocks, t * length, (t + 1) * length)

@@ -147,11 +147,20 @@ def stack_rows(
 
 
 def columns(
-    name: str, tensor: str, num_rows: int, start: int, stop: int, holders: tuple[Holder, ...]
+    name: str,
+    tensor: str,
+    num_rows: int,
+    start: int,
+    stop: int,
+    holders: tuple[Holder, ...],
+    offset: int = 0,
 ) -> Region:
-    """Columns `[start, stop)` of a matrix of `num_rows` rows, held as a contiguous matrix."""
+    """Columns `[start, stop)` of a matrix of `num_rows` rows, held as a contiguous matrix.
+
+    `offset` is where the matrix starts in the local tensor `name`, in elements.
+    """
     box = Box((0, start), (num_rows, stop))
-    return Region(tensor, box, holders, View(name, 0, (stop - start, 1)))
+    return Region(tensor, box, holders, View(name, offset, (stop - start, 1)))
 
 
 def whole(name: str, tensor: str, shape: tuple[int, ...], holders: tuple[Holder, ...]) -> Region:

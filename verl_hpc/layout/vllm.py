@@ -10,17 +10,18 @@ Parameter names and shapes follow vLLM 0.32 (`model_executor/models`, `layers/li
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.layer_regions import parameter_regions, placed
+from verl_hpc.layout.layer_table import by_parameter
 from verl_hpc.layout.megatron import padded_vocab
 from verl_hpc.layout.shard_map import (
     Holder,
     Region,
     RowBlock,
     ShardMap,
-    columns,
     stack_rows,
     whole,
 )
@@ -83,22 +84,14 @@ class _VllmMap:
     def regions(self) -> Iterator[Region]:
         arch = self.arch
         yield from self._vocabulary("model.embed_tokens.weight")
-        for layer in range(arch.num_layers):
-            prefix = f"model.layers.{layer}"
-            hidden = (arch.hidden_size,)
-            for norm in ("input_layernorm", "post_attention_layernorm"):
-                yield self._replicated(f"{prefix}.{norm}.weight", hidden)
-            yield from self._attention(f"{prefix}.self_attn")
-            if arch.is_moe:
-                yield from self._experts(prefix)
-            else:
-                yield from self._mlp(f"{prefix}.mlp")
-        yield self._replicated("model.norm.weight", (arch.hidden_size,))
+        layer = list(self._layer())
+        for number in range(arch.num_layers):
+            prefix = f"model.layers.{number}"
+            yield from placed(layer, prefix, prefix)
+        norm = "model.norm.weight"
+        yield whole(norm, norm, (arch.hidden_size,), self.everyone)
         if not arch.tied_embeddings:
             yield from self._vocabulary("lm_head.weight")
-
-    def _replicated(self, name: str, shape: tuple[int, ...]) -> Region:
-        return whole(name, name, shape, self.everyone)
 
     def _vocabulary(self, name: str) -> Iterator[Region]:
         vocab = self.arch.vocab_size
@@ -109,66 +102,15 @@ class _VllmMap:
             if block.start < block.stop:
                 yield from stack_rows(name, [block], holders, (self.arch.hidden_size,))
 
-    def _attention(self, prefix: str) -> Iterator[Region]:
-        arch, size = self.arch, self.arch.head_size
-        q_rows = arch.num_heads // self.tp * size
-        kv_rows = max(arch.num_kv_heads // self.tp, 1) * size
-        replicas = max(self.tp // arch.num_kv_heads, 1)
-        kinds = [("weight", (arch.hidden_size,))] + [("bias", ())] * arch.qkv_bias
-        for t, holders in enumerate(self.shards):
-            kv = t // replicas
-            for kind, row_shape in kinds:
-                blocks = [
-                    RowBlock(f"{prefix}.q_proj.{kind}", t * q_rows, (t + 1) * q_rows),
-                    RowBlock(f"{prefix}.k_proj.{kind}", kv * kv_rows, (kv + 1) * kv_rows),
-                    RowBlock(f"{prefix}.v_proj.{kind}", kv * kv_rows, (kv + 1) * kv_rows),
-                ]
-                yield from stack_rows(f"{prefix}.qkv_proj.{kind}", blocks, holders, row_shape)
-            name = f"{prefix}.o_proj.weight"
-            yield columns(name, name, arch.hidden_size, t * q_rows, (t + 1) * q_rows, holders)
-        if arch.qk_norm:
-            for head in "qk":
-                yield self._replicated(f"{prefix}.{head}_norm.weight", (size,))
-
-    def _mlp(self, prefix: str) -> Iterator[Region]:
-        arch = self.arch
-        width = arch.ffn_size // self.tp
-        for t, holders in enumerate(self.shards):
-            start, stop = t * width, (t + 1) * width
-            blocks = [
-                RowBlock(f"{prefix}.gate_proj.weight", start, stop),
-                RowBlock(f"{prefix}.up_proj.weight", start, stop),
-            ]
-            yield from stack_rows(
-                f"{prefix}.gate_up_proj.weight", blocks, holders, (arch.hidden_size,)
-            )
-            name = f"{prefix}.down_proj.weight"
-            yield columns(name, name, arch.hidden_size, start, stop, holders)
-
-    def _experts(self, prefix: str) -> Iterator[Region]:
-        arch, names = self.arch, self.arch.expert_names
-        yield self._replicated(f"{prefix}.{names.router}", (arch.num_experts, arch.hidden_size))
-        experts = f"{prefix}.{names.experts}"
-        stacked = f"{experts}.routed_experts"
-        width, hidden = arch.ffn_size // self.tp, arch.hidden_size
-        for t, holders in enumerate(self.shards):
-            start, stop = t * width, (t + 1) * width
-            for expert in range(arch.num_experts):
-                base = f"{experts}.{expert}"
-                blocks = [
-                    RowBlock(f"{base}.{names.gate}.weight", start, stop),
-                    RowBlock(f"{base}.{names.up}.weight", start, stop),
-                ]
-                yield from stack_rows(
-                    f"{stacked}.w13_weight",
-                    blocks,
-                    holders,
-                    (hidden,),
-                    offset=expert * 2 * width * hidden,
-                )
-                yield Region(
-                    f"{base}.{names.down}.weight",
-                    Box((0, start), (hidden, stop)),
-                    holders,
-                    View(f"{stacked}.w2_weight", expert * hidden * width, (width, 1)),
+    def _layer(self) -> Iterator[Region]:
+        """A decoder layer, names below the layer."""
+        arch, table = self.arch, self.arch.layer_table
+        for name, rows in by_parameter(table.rows, "vllm").items():
+            yield from parameter_regions(arch, name, rows, self.everyone, self.shards)
+        for expert in range(arch.num_experts):
+            mine = [row.of_expert(expert) for row in table.expert_rows]
+            for name, rows in by_parameter(mine, "vllm").items():
+                share = sum(prod(arch.shape(row)) for row in rows) // self.tp
+                yield from parameter_regions(
+                    arch, name, rows, self.everyone, self.shards, offset=expert * share
                 )

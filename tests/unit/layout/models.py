@@ -1,6 +1,25 @@
 """Architectures small enough to enumerate, and `config.json` contents of published models."""
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from verl_hpc.layout.architecture import Architecture
+
+
+class ExpertNames(NamedTuple):
+    router: str
+    experts: str
+    gate: str
+    up: str
+    down: str
+
+
+EXPERT_NAMES: Mapping[str, ExpertNames] = {
+    "mixtral": ExpertNames(
+        "block_sparse_moe.gate.weight", "block_sparse_moe.experts", "w1", "w3", "w2"
+    ),
+    "qwen3_moe": ExpertNames("mlp.gate.weight", "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+}
 
 
 def architecture(**changes) -> Architecture:

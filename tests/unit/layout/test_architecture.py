@@ -6,7 +6,8 @@ import pytest
 
 from tests.unit.layout.models import LLAMA_31_405B, LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import ModelError
-from verl_hpc.layout.architecture import FAMILIES, architecture_from, read_architecture
+from verl_hpc.layout.architecture import architecture_from, read_architecture
+from verl_hpc.layout.families import FAMILIES
 
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
 MOE = PUBLISHED["Qwen3-30B-A3B"][0]
@@ -151,6 +152,7 @@ REFUSED = {
         ["rope_type = 'linear'"],
     ),
     "dense layers among experts": (MOE, {"mlp_only_layers": [0]}, ["mixture-of-experts"]),
+    "no experts": (MOE, {"num_experts": 0}, ["mixture of experts", "num_experts"]),
     "every second layer": (MOE, {"decoder_sparse_step": 2}, ["mixture-of-experts"]),
     "mistral's window": (
         PUBLISHED["Mistral-7B-v0.3"][0],

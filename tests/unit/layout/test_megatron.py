@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.layout.models import LLAMA_31_405B, architecture, moe
+from tests.unit.layout.models import EXPERT_NAMES, LLAMA_31_405B, architecture, moe
 from tests.unit.layout.simulate import (
     EMPTY,
     check_memory,
@@ -63,7 +63,7 @@ def swiglu(ours, gate, up, down, parts, part):
 
 def experts(arch, layout, place, values, ours, theirs):
     """Within a stage, ranks count expert-tensor-parallel shards first, then expert shares."""
-    names, etp, ep = arch.expert_names, layout.etp, layout.ep
+    names, etp, ep = EXPERT_NAMES[arch.family], layout.etp, layout.ep
     per_rank = arch.num_experts // ep
     found = {f"{ours}.router.weight": values[f"{theirs}.{names.router}"]}
     for local in range(per_rank):
@@ -144,8 +144,8 @@ LAYOUTS = [
     [
         {},
         {"tied_embeddings": True},
-        {"family": "qwen2", "qkv_bias": True},
-        {"family": "qwen3", "qk_norm": True, "tied_embeddings": True},
+        {"family": "qwen2"},
+        {"family": "qwen3", "tied_embeddings": True},
         {"num_kv_heads": 8},
         {"num_kv_heads": 1},
     ],
@@ -166,7 +166,7 @@ def test_memory_of_a_model_that_ends_in_one_number(layout, tied, head):
 @pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("pp", [1, 2])
 def test_memory_of_experts(family, ep, etp, pp):
-    arch = moe(family, qk_norm=family == "qwen3_moe")
+    arch = moe(family)
     check(arch, TrainLayout(tp=2, dp=2, pp=pp, ep=ep, etp=etp))
 
 
@@ -196,7 +196,7 @@ def test_every_replica_covers_every_tensor(layout):
             assert held == set(whole.ravel().tolist()), (replica, tensor)
 
 
-@pytest.mark.parametrize("arch", [architecture(qk_norm=True), moe()], ids=["dense", "experts"])
+@pytest.mark.parametrize("arch", [architecture(family="qwen3"), moe()], ids=["dense", "experts"])
 def test_transformer_engine_only_spells_differently(arch):
     def respelt(name):
         chunk, rest = name.split(".", 1)

@@ -65,7 +65,7 @@ PAIRS = [
 @pytest.mark.parametrize("tied", [False, True])
 def test_megatron_to_vllm_moves_exactly_what_is_missing(tp, pp, dp, rollout_tp, tied):
     layout = TrainLayout(tp=tp, pp=pp, dp=dp)
-    arch = architecture(tied_embeddings=tied, qkv_bias=True, family="qwen2")
+    arch = architecture(tied_embeddings=tied, family="qwen2")
     grouping = "zero_redundancy" if zero_redundancy_applies(tp, rollout_tp) else "contiguous"
     replicas = generation_groups(layout.grid, rollout_tp, grouping)
     source = megatron_shard_map(arch, layout, vocab_multiple=8)
@@ -88,7 +88,7 @@ def test_any_training_layout_to_any_other(data):
     arch = architecture(
         tied_embeddings=data.draw(st.booleans(), label="tied"),
         num_kv_heads=data.draw(st.sampled_from([2, 4, 8]), label="kv heads"),
-        qk_norm=data.draw(st.booleans(), label="qk norm"),
+        family=data.draw(st.sampled_from(["llama", "qwen2", "qwen3"]), label="family"),
         num_layers=data.draw(st.sampled_from([4, 6, 8]), label="layers"),
     )
     before, after = layout("from"), layout("to")
@@ -103,7 +103,7 @@ def test_any_training_layout_to_any_other(data):
 @pytest.mark.parametrize("ep, etp", [(1, 1), (2, 1), (4, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("backend", ["local", "transformer_engine"])
 def test_experts_move_from_expert_parallel_to_stacked(family, ep, etp, backend):
-    arch = moe(family, qk_norm=family == "qwen3_moe")
+    arch = moe(family)
     layout = TrainLayout(tp=2, dp=2, pp=2, ep=ep, etp=etp)
     replicas = generation_groups(layout.grid, 2)
     source = megatron_shard_map(arch, layout, backend=backend, vocab_multiple=8)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.layout.models import architecture, moe
+from tests.unit.layout.models import EXPERT_NAMES, architecture, moe
 from tests.unit.layout.simulate import (
     EMPTY,
     check_memory,
@@ -60,7 +60,7 @@ def mlp(tp, t, values, prefix):
 
 def experts(arch, tp, t, values, prefix):
     """Part of every expert: (experts, 2 width, hidden) and (experts, hidden, width)."""
-    names = arch.expert_names
+    names = EXPERT_NAMES[arch.family]
     base = f"{prefix}.{names.experts}"
     w13, w2 = [], []
     for e in range(arch.num_experts):
@@ -119,8 +119,8 @@ REPLICAS = [
     [
         {},
         {"tied_embeddings": True},
-        {"family": "qwen2", "qkv_bias": True},
-        {"family": "qwen3", "qk_norm": True},
+        {"family": "qwen2"},
+        {"family": "qwen3"},
         {"num_kv_heads": 1},
         {"num_kv_heads": 8, "head_size": 3},
         {"vocab_size": 65},

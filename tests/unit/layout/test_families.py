@@ -1,0 +1,75 @@
+"""Layer tables: what every one must be like, and that a table alone makes a family."""
+
+import pytest
+
+from tests.unit.layout.models import architecture
+from verl_hpc.layout.families import FAMILIES
+from verl_hpc.layout.layer_table import LayerTable, Row, by_parameter
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.vllm import vllm_shard_map
+
+ENGINES = ("local", "transformer_engine", "vllm")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_tensor_is_one_row(family):
+    table = FAMILIES[family]
+    names = [row.name for row in table.rows + table.expert_rows]
+    assert len(set(names)) == len(names)
+    assert not any("{}" in name for name in (row.name for row in table.rows))
+    assert all("{}" in row.name and "{}" in row.megatron for row in table.expert_rows)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_that_are_fused_are_split_alike(family, engine):
+    arch = architecture(family=family, num_experts=4)
+    for rows in (arch.layer_table.rows, arch.layer_table.expert_rows):
+        for parameter, members in by_parameter(rows, engine).items():
+            splits = {
+                row.split.removeprefix("query_").removeprefix("key_value_") for row in members
+            }
+            assert len(splits) == 1, parameter
+            assert len({arch.shape(row)[1:] for row in members}) == 1, parameter
+            assert len(members) == 1 or "columns" not in splits, parameter
+
+
+def test_a_family_with_other_norms_and_biases_is_one_table(monkeypatch):
+    """Norms after the attention and after the MLP, and a bias on the up projection."""
+    after = [
+        Row(f"post_{block}_norm.weight", ("hidden_size",), "whole", f"post_{block}_norm.weight")
+        for block in ("attention", "mlp")
+    ]
+    bias = Row("mlp.up_bias", ("ffn_size",), "rows", "mlp.up_bias")
+    table = LayerTable((*FAMILIES["llama"].rows, *after, bias))
+    monkeypatch.setitem(FAMILIES, "sandwich", table)
+    arch = architecture(family="sandwich")
+    source = megatron_shard_map(arch, TrainLayout(tp=2, pp=2))
+    target = vllm_shard_map(arch, [(0, 1), (2, 3)])
+    added = {f"model.layers.3.{row.name}": arch.shape(row) for row in (*after, bias)}
+    tensors = arch.tensors()
+    assert {name: tensors[name].shape for name in added} == added
+    for name, shape in added.items():
+        for shard_map in (source, target):
+            held = shard_map.by_tensor[name]
+            assert sum(region.box.num_elements for region in held) == shape[0]
+    plan_transfer(source, target, [0] * 4)
+
+
+def test_one_engine_may_fuse_what_another_keeps_apart(monkeypatch):
+    """Latent attention: vLLM has both down projections in one parameter, on every rank."""
+    rows = tuple(
+        Row(f"self_attn.{n}", (size, "hidden_size"), "whole", f"down_{n}", vllm="self_attn.fused")
+        for n, size in (("q_a", "q_size"), ("kv_a", "kv_size"))
+    )
+    monkeypatch.setitem(FAMILIES, "latent", LayerTable(rows))
+    arch = architecture(family="latent", num_layers=1)
+    held = [r for r in vllm_shard_map(arch, [(0, 1)]).regions if r.view.name.endswith("fused")]
+    assert [(r.box.stop[0], r.view.offset, r.holders) for r in held] == [
+        (arch.q_size, 0, (0, 1)),
+        (arch.kv_size, arch.q_size * arch.hidden_size, (0, 1)),
+    ]
+    apart = {r.view.name: r.view for r in megatron_shard_map(arch, TrainLayout(tp=2)).regions}
+    for name in ("q_a", "kv_a"):
+        assert apart[f"chunk0.decoder.layers.0.down_{name}"].offset == 0

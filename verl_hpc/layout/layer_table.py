@@ -1,0 +1,74 @@
+"""What a model family says of each tensor of its decoder layers; a table holds no code.
+
+All names are below the layer's own prefix: `model.layers.3.` in a checkpoint and in vLLM,
+`chunk0.decoder.layers.1.` in Megatron-core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Size = Literal["hidden_size", "ffn_size", "head_size", "q_size", "kv_size", "num_experts"]
+"""Attributes of `Architecture`."""
+
+Split = Literal["whole", "rows", "columns", "query_heads", "key_value_heads"]
+"""What a tensor-parallel rank has of a tensor: all of it, an equal share of its rows, of its
+columns, or of its rows by whole heads (a key/value head may be on several ranks)."""
+
+Engine = Literal["local", "transformer_engine", "vllm"]
+"""Megatron-core with either of its layer specifications (they name parameters differently), or
+vLLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tensor of a decoder layer, and the parameter of each engine that it is in.
+
+    Rows with the same parameter are fused in it in the order of the table, and must be split
+    alike. In rows of an expert, `{}` stands for its number.
+
+    Args:
+        name: in the Hugging Face checkpoint.
+        shape: (rows, columns) or (elements,).
+        split: over tensor-parallel ranks.
+        megatron: parameter of Megatron-core; a rank numbers its own experts from 0.
+        transformer_engine: the same with Transformer Engine's layers; default `megatron`.
+        vllm: parameter of vLLM, which stacks all experts; default `name`.
+    """
+
+    name: str
+    shape: tuple[Size, ...]
+    split: Split
+    megatron: str
+    transformer_engine: str = ""
+    vllm: str = ""
+
+    def parameter(self, engine: Engine) -> str:
+        if engine == "vllm":
+            return self.vllm or self.name
+        return (engine == "transformer_engine" and self.transformer_engine) or self.megatron
+
+    def of_expert(self, number: int) -> Row:
+        """This row of one expert; the parameters keep their `{}`."""
+        return replace(self, name=self.name.format(number))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """The tensors of a decoder layer, and those of each of its experts."""
+
+    rows: tuple[Row, ...]
+    expert_rows: tuple[Row, ...] = ()
+
+    def has(self, name: str) -> bool:
+        return any(row.name == name for row in self.rows)
+
+
+def by_parameter(rows: Sequence[Row], engine: Engine) -> dict[str, list[Row]]:
+    """Rows grouped by the parameter that they are in."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.parameter(engine), []).append(row)
+    return found

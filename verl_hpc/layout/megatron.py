@@ -32,8 +32,8 @@ from verl_hpc.layout.shard_map import (
     RowBlock,
     ShardMap,
     TensorSpec,
+    padded_rows,
     slice_blocks,
-    stack_rows,
     whole,
 )
 
@@ -202,12 +202,10 @@ class _MegatronMap:
             yield from self._vocabulary(name, "model.embed_tokens.weight", stage)
 
     def _vocabulary(self, name: str, tensor: str, stage: int) -> Iterator[Region]:
-        tp, vocab = self.layout.tp, self.arch.vocab_size
-        rows = padded_vocab(vocab, tp, self.vocab_multiple) // tp
-        for t, holders in enumerate(self.shard_ranks[stage]):
-            block = RowBlock(tensor, min(t * rows, vocab), min((t + 1) * rows, vocab))
-            if block.start < block.stop:
-                yield from stack_rows(name, [block], holders, (self.arch.hidden_size,))
+        arch = self.arch
+        num_rows = padded_vocab(arch.vocab_size, self.layout.tp, self.vocab_multiple)
+        shape = (arch.vocab_size, arch.hidden_size)
+        return padded_rows(name, tensor, shape, num_rows, self.shard_ranks[stage])
 
     def _layer(self, stage: int) -> Iterator[Region]:
         """A decoder layer of a stage, names below the layer."""

@@ -146,6 +146,25 @@ def stack_rows(
         offset += (block.stop - block.start) * strides[0]
 
 
+def padded_rows(
+    name: str,
+    tensor: str,
+    shape: tuple[int, int],
+    num_rows: int,
+    shards: Sequence[tuple[Holder, ...]],
+) -> Iterator[Region]:
+    """Equal shares of a matrix of `shape` that is padded to `num_rows` rows.
+
+    A shard of padding alone has no region: 5 rows padded to 8 are, over 4 shards, rows 0-1, 2-3
+    and 4.
+    """
+    share = num_rows // len(shards)
+    for t, holders in enumerate(shards):
+        block = RowBlock(tensor, min(t * share, shape[0]), min((t + 1) * share, shape[0]))
+        if block.start < block.stop:
+            yield from stack_rows(name, [block], holders, shape[1:])
+
+
 def columns(
     name: str,
     tensor: str,

@@ -17,14 +17,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.layer_regions import parameter_regions, placed
 from verl_hpc.layout.layer_table import by_parameter
 from verl_hpc.layout.megatron import padded_vocab
-from verl_hpc.layout.shard_map import (
-    Holder,
-    Region,
-    RowBlock,
-    ShardMap,
-    stack_rows,
-    whole,
-)
+from verl_hpc.layout.shard_map import Holder, Region, ShardMap, padded_rows, whole
 
 VOCAB_MULTIPLE = 64
 
@@ -94,13 +87,11 @@ class _VllmMap:
             yield from self._vocabulary("lm_head.weight")
 
     def _vocabulary(self, name: str) -> Iterator[Region]:
-        vocab = self.arch.vocab_size
+        arch = self.arch
         # vLLM pads to 64 rows in all, not per rank.
-        rows = padded_vocab(vocab, 1, VOCAB_MULTIPLE) // self.tp
-        for t, holders in enumerate(self.shards):
-            block = RowBlock(name, min(t * rows, vocab), min((t + 1) * rows, vocab))
-            if block.start < block.stop:
-                yield from stack_rows(name, [block], holders, (self.arch.hidden_size,))
+        num_rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE)
+        shape = (arch.vocab_size, arch.hidden_size)
+        return padded_rows(name, name, shape, num_rows, self.shards)
 
     def _layer(self) -> Iterator[Region]:
         """A decoder layer, names below the layer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from verl_hpc.config.regular_file import open_regular
 
 DIRECTORY = "timeline"
 _NAME = re.compile(r"rank_(\d{5,9})\.jsonl")
+_STEP = re.compile(rb'\{"step": (\d{1,12}),')
 _MOST_FILES = 1024
 _MOST_BYTES = 1_000_000
 _BLOCK = 16_384
@@ -62,8 +63,7 @@ def read_timeline(run_directory: Path, steps: Iterable[int] | None) -> list[Inte
     found = [
         interval
         for rank, path in rank_files(run_directory)
-        for interval in _intervals(rank, _lines(path, first))
-        if wanted is None or interval.step in wanted
+        for interval in _intervals(rank, _lines(path, first), wanted)
     ]
     return sorted(found, key=lambda interval: (interval.rank, interval.start, interval.stop))
 
@@ -85,9 +85,15 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     return [(i.step, line.decode("ascii") + "\n") for line, i in text if i is not None]
 
 
-def _intervals(rank: int, lines: Iterable[bytes]) -> Iterator[Interval]:
+def _intervals(
+    rank: int, lines: Iterable[bytes], wanted: Collection[int] | None = None
+) -> Iterator[Interval]:
     for line in lines:
-        if (interval := _interval(rank, line)) is not None:
+        step = _STEP.match(line)  # told apart without parsing, which takes ten times as long
+        if wanted is not None and step is not None and int(step[1]) not in wanted:
+            continue
+        interval = _interval(rank, line)
+        if interval is not None and (wanted is None or interval.step in wanted):
             yield interval
 
 

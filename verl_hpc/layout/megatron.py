@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import lcm
+from math import gcd, lcm
 from typing import Literal
 
 from verl_hpc.errors import LayoutError
@@ -116,6 +116,12 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
         raise LayoutError(
             f"tensor_parallel = {layout.tp} and the model's {groups} key/value heads: one must "
             "divide the other"
+        )
+    rows = arch.q_size + 2 * arch.kv_size
+    if rows % layout.tp:
+        raise LayoutError(
+            f"tensor_parallel = {layout.tp} does not divide the {rows} rows of the model's fused "
+            f"query, key and value projection; choose a divisor of {gcd(rows, arch.num_heads)}"
         )
     layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
 

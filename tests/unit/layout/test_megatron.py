@@ -310,6 +310,11 @@ def test_padding_of_real_vocabularies():
             TrainLayout(tp=6),
             ["tensor_parallel = 6", "4 key/value heads"],
         ),
+        (
+            architecture(num_kv_heads=1),
+            TrainLayout(tp=8),
+            ["tensor_parallel = 8", "20 rows", "query, key and value", "divisor of 4"],
+        ),
         (architecture(), TrainLayout(ep=2), ["expert_parallel = 2", "no experts"]),
         (moe(), TrainLayout(dp=3, ep=3), ["expert_parallel = 3", "4 experts"]),
         (moe(), TrainLayout(tp=8, etp=3), ["expert_tensor_parallel = 3", "8 ffn size"]),

@@ -1,5 +1,7 @@
 """Responses that are interrupted and continued, by both engines."""
 
+from collections import deque
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -231,3 +233,28 @@ def test_transformers_is_ended_between_batches(hf):
     assert part == [*whole[:2], NOT_BEGUN, prefix]
     assert finished == [{0, 1}]
     assert hf.generate(PROMPTS, GREEDY, SEEDS, until=until) == [*whole[:2], None, None]
+
+
+def test_steps_that_were_started_ahead_do_not_reach_the_next_call(build):
+    """On GPUs vLLM schedules a step ahead; on CPUs only a queue of its own makes it do so."""
+    engine = build("vllm", ((0,), (1,)), max_num_seqs=2)
+    try:
+        whole = engine.generate(PROMPTS, GREEDY, SEEDS)
+        core = engine._core
+        core.batch_queue, core.batch_queue_size = deque(maxlen=2), 2
+        core.step_fn = core.step_with_batch_queue
+        for num_steps in range(2, 8):
+            waiting = []
+
+            def until(_, num_steps=num_steps, waiting=waiting):
+                waiting.append(len(core.batch_queue))
+                return len(waiting) == num_steps
+
+            first = engine.generate(PROMPTS, GREEDY, SEEDS, keep_unfinished=True, until=until)
+            assert waiting[-1] > 0 and not core.batch_queue
+            engine.begin_update()
+            engine.finish_update()
+            again = engine.generate(PROMPTS, GREEDY, OTHER_SEEDS, prefixes=first)
+            assert [r.tokens for r in again] == [w.tokens for w in whole]
+    finally:
+        engine.close()

@@ -193,10 +193,10 @@ class VllmEngine:
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
 
-    def _wake_up(self, memory: str) -> None:
+    def _wake_up(self, tag: str) -> None:
         # vLLM maps memory of its own; what torch keeps of freed blocks would be missing.
         torch.cuda.empty_cache()
-        self._llm.wake_up(tags=[memory])
+        self._llm.wake_up(tags=[tag])
 
     def sleep(self) -> None:
         # Level 2 keeps no copy of the weights: the next transfer brings new ones anyway.

@@ -13,27 +13,32 @@ from typing import Any, Literal, get_args
 
 from verl_hpc.config.regular_file import open_regular
 from verl_hpc.metrics.replaced import replace_file
+from verl_hpc.metrics.sample_limits import (
+    MAX_CHARACTERS,
+    MAX_GROUPS,
+    MAX_RESPONSES,
+    cut,
+    surplus,
+)
 
 DIRECTORY = "samples"
-MAX_GROUPS = 4
-"""Prompts that are kept of a step's training, and as many of its evaluation."""
-MAX_RESPONSES = 8
-"""To one prompt."""
-MAX_CHARACTERS = 4000
-"""Of a text; a longer one keeps its two ends, and says in between what was cut."""
-MAX_STEPS = 50
-"""Files. Together they have at most 2 x 4 x (2 + 8) x 4,000 x 50 = 16 million characters of text,
-which is 16 MB in English and 192 MB if every one were written in 12 bytes, as an emoji is."""
-NEWEST_STEPS = 10
-"""That are never thinned out; those before them are kept in about equal distances."""
-_ROOM = 60
-"""Characters for the words about what was cut."""
 _MOST_BYTES = 2 * MAX_GROUPS * (MAX_RESPONSES + 2) * (MAX_CHARACTERS + 100) * 12
 _NAME = re.compile(r"step_(\d{6,12})\.json")
 
 Kind = Literal["train", "evaluation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+__all__ = [
+    "KINDS",
+    "MAX_GROUPS",
+    "MAX_RESPONSES",
+    "Kind",
+    "SampleGroup",
+    "SampleLog",
+    "SampleResponse",
+    "read_samples",
+    "sample_steps",
+]
 _logger = logging.getLogger(__name__)
 
 
@@ -86,6 +91,8 @@ class SampleLog:
                     file_of(run_directory, step).unlink()
         except OSError as error:
             self._fail(error)
+        left = sample_steps(run_directory)
+        self._evaluated = {s for s in left if "evaluation" in read_samples(run_directory, s)}
 
     def write(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
         """Keep the first `MAX_GROUPS` groups with `MAX_RESPONSES` responses each; what the step
@@ -100,7 +107,9 @@ class SampleLog:
         try:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             replace_file(path, json.dumps(tree, allow_nan=False) + "\n").close()
-            for old in surplus(sample_steps(self._run_directory)):
+            if kind == "evaluation":
+                self._evaluated.add(step)
+            for old in surplus(sample_steps(self._run_directory), self._evaluated):
                 file_of(self._run_directory, old).unlink()
         except OSError as error:
             self._fail(error)
@@ -132,25 +141,6 @@ def read_samples(run_directory: Path, step: int) -> dict[Kind, list[SampleGroup]
         return {kind: [_group(g) for g in tree[kind]] for kind in KINDS if kind in tree}
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}
-
-
-def surplus(steps: Sequence[int]) -> list[int]:
-    """The steps to forget where there are more than `MAX_STEPS`, in order: never the first and the
-    `NEWEST_STEPS` last; of the others, those that leave the smallest gaps."""
-    kept, gone = list(steps), []
-    while len(kept) > MAX_STEPS:
-        middle = range(1, len(kept) - NEWEST_STEPS)
-        closest = min(middle, key=lambda i: kept[i + 1] - kept[i - 1])
-        gone.append(kept.pop(closest))
-    return gone
-
-
-def cut(text: str) -> str:
-    """At most `MAX_CHARACTERS` of a text: its two ends, and between them how much is left out."""
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    half = (MAX_CHARACTERS - _ROOM) // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters cut ...]\n{text[-half:]}"
 
 
 def _as_tree(group: SampleGroup) -> dict[str, Any]:

@@ -11,16 +11,18 @@ from pathlib import Path
 import pytest
 
 from verl_hpc.metrics import samples
-from verl_hpc.metrics.samples import (
+from verl_hpc.metrics.sample_limits import (
     MAX_CHARACTERS,
     MAX_GROUPS,
     MAX_RESPONSES,
     MAX_STEPS,
     NEWEST_STEPS,
+    cut,
+)
+from verl_hpc.metrics.samples import (
     SampleGroup,
     SampleLog,
     SampleResponse,
-    cut,
     read_samples,
     sample_steps,
 )
@@ -116,6 +118,26 @@ def test_a_long_run_keeps_so_many_steps(tmp_path: Path) -> None:
     gaps = [b - a for a, b in pairwise(steps[:-NEWEST_STEPS])]
     assert max(gaps) <= 4 * 600 / (MAX_STEPS - NEWEST_STEPS)
     assert len(names(tmp_path)) == MAX_STEPS
+
+
+def test_steps_with_an_evaluation_stay(tmp_path: Path) -> None:
+    for first in (1, 151):  # the second is a run that resumes
+        log = SampleLog(tmp_path, first - 1)
+        for step in range(first, first + 150):
+            log.write(step, "train", [group()])
+            if step % 50 == 7:
+                log.write(step, "evaluation", [group()])
+    assert {7, 57, 107, 157, 207, 257} <= set(sample_steps(tmp_path))
+    assert len(sample_steps(tmp_path)) == MAX_STEPS
+
+
+def test_the_newest_evaluation_stays_where_all_steps_had_one(tmp_path: Path) -> None:
+    log = SampleLog(tmp_path, None)
+    for step in range(1, 200):
+        log.write(step, "evaluation" if step <= 100 else "train", [group()])
+    steps = sample_steps(tmp_path)
+    assert len(steps) == MAX_STEPS
+    assert {1, 100, *range(190, 200)} <= set(steps)
 
 
 @pytest.mark.parametrize(("resumed_from", "left"), [(None, []), (0, [0]), (2, [0, 1, 2])])

@@ -6,6 +6,7 @@ import torch
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, held, some_sequences
 from verl_hpc.engines.megatron import optimizer
+from verl_hpc.errors import TrainingError
 from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(2, 4)
@@ -300,3 +301,12 @@ def test_what_is_offloaded_frees_its_bytes_and_comes_back(here, tiny_model, dtyp
     assert found == expected
     for name, weight in engine.weights.items():
         assert torch.equal(weight, undisturbed.weights[name]), name
+
+
+def test_a_loss_that_is_not_finite_is_told_by_the_models_name(here, tiny_model):
+    engine = build_engine(here, tiny_model("llama", False), layout_of(here), head="value")
+    with pytest.raises(TrainingError, match="the model's loss is nan; the weights were left"):
+        engine.update(
+            some_sequences(4, 256),
+            lambda _, outputs: (sum(o.values.sum() for o in outputs) * torch.nan, {}),
+        )

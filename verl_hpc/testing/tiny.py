@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -71,6 +71,7 @@ def make_tiny_model(
     family: str = "llama",
     *,
     tied: bool = False,
+    head: Literal["language_model", "score"] = "language_model",
     seed: int = 0,
     noise: float = 0.0,
     prompts: Iterable[str] = (),
@@ -81,6 +82,7 @@ def make_tiny_model(
     Args:
         family: llama, mistral, qwen2 or qwen3.
         tied: share embedding and output weights.
+        head: score makes a sequence classifier with one label, as reward models are.
         seed: of the random weights.
         noise: standard deviation of noise on every parameter, so that biases and norms, which
             start at 0 and 1, differ in tests.
@@ -89,7 +91,7 @@ def make_tiny_model(
         sizes: fields of the Hugging Face configuration.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -112,16 +114,24 @@ def make_tiny_model(
     }
     fields |= sizes
     fields.setdefault("head_dim", fields["hidden_size"] // fields["num_attention_heads"])
-    config = AutoConfig.for_model(family, **fields)
+    if head == "score":
+        fields["num_labels"] = 1
+    config = transformers.AutoConfig.for_model(family, **fields)
     config.dtype = torch.float32
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config).float()
+        kind = (
+            transformers.AutoModelForCausalLM
+            if head == "language_model"
+            else transformers.AutoModelForSequenceClassification
+        )
+        model = kind.from_config(config).float()
         if noise:
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(torch.randn_like(parameter), alpha=noise)
-    model.generation_config.eos_token_id = 0
+    if model.can_generate():
+        model.generation_config.eos_token_id = 0
     model.save_pretrained(target)
     return target
 

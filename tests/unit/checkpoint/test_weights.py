@@ -6,9 +6,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.unit.checkpoint.steps import make_model
+from tests.unit.checkpoint.steps import make_model, write_step
 from verl_hpc.checkpoint.weights import hf_files, open_weights
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import CheckpointError, ModelError
+from verl_hpc.layout.heads import SCORE_HEAD, VALUE_HEAD
+from verl_hpc.testing.tiny import make_tiny_model
 
 NORM = "model.norm.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -91,3 +93,56 @@ def test_a_name_that_is_no_text(model):
     (model / os.fsdecode(b"\xff.txt")).write_text("x")
     with pytest.raises(ModelError, match=r"udcff\.txt.* not valid text.*move it away"):
         hf_files(model)
+
+
+def test_a_value_head_may_be_missing(model):
+    weights = open_weights(model, head="value")
+    assert not weights.has_head
+    assert VALUE_HEAD not in weights.tensors
+    assert weights.fingerprint() == open_weights(model).fingerprint()
+
+
+def test_a_value_head_that_is_there(model):
+    change(model, **{VALUE_HEAD: torch.ones(1, 32)})
+    weights = open_weights(model, head="value")
+    assert weights.has_head
+    known = weights.fingerprint()
+    assert weights.tensors[VALUE_HEAD].shape == (1, 32)
+    change(model, **{VALUE_HEAD: torch.zeros(1, 32)})
+    assert open_weights(model, head="value").fingerprint() != known
+    assert open_weights(model).fingerprint() != known
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    return make_tiny_model(
+        tmp_path / "classifier", head="score", hidden_size=32, num_hidden_layers=1
+    )
+
+
+def test_a_sequence_classifier_has_no_language_head(classifier):
+    weights = open_weights(classifier, head="score")
+    assert weights.has_head
+    assert weights.tensors[SCORE_HEAD].shape == (1, 32)
+    assert "lm_head.weight" not in weights.tensors
+    assert not open_weights(classifier, head="value").has_head
+    with pytest.raises(ModelError, match=r"1 tensors that are not there, first lm_head\.weight"):
+        open_weights(classifier)
+
+
+def test_a_language_model_gives_no_score(model):
+    with pytest.raises(ModelError, match=r"no score\.weight in it.* with num_labels 1"):
+        open_weights(model, head="score")
+
+
+def test_a_classifier_of_two_classes_gives_no_score(classifier):
+    change(classifier, **{SCORE_HEAD: torch.zeros(2, 32)})
+    with pytest.raises(ModelError, match=r"shape \[2, 32\].* \[1, 32\] is needed.*num_labels 1"):
+        open_weights(classifier, head="score")
+
+
+def test_a_step_without_the_component(model, tmp_path):
+    step = write_step(model, tmp_path)
+    assert open_weights(step, "actor", head="value").has_head is False
+    with pytest.raises(CheckpointError, match="no critic in it, only actor"):
+        open_weights(step, "critic", head="value")

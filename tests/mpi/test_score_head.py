@@ -1,0 +1,61 @@
+"""A Hugging Face sequence classifier in the Megatron engine, against transformers."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from tests.mpi.engines_for_tests import build_engine, some_sequences
+from verl_hpc.layout.megatron import TrainLayout
+
+TOLERANCE = 1e-5
+LAYOUTS = {
+    2: [dict(tp=2), dict(tp=2, sp=True), dict(pp=2), dict(pp=2, vpp=2)],
+    4: [dict(tp=2, pp=2), dict(tp=2, dp=2, sp=True)],
+}
+PAD = 0
+"""transformers takes the last token that is not this one for the last."""
+
+
+def pytest_generate_tests(metafunc):
+    from tests.mpi import plugin
+
+    if "sizes" in metafunc.fixturenames:
+        layouts = LAYOUTS.get(plugin.session.world.size, [])
+        metafunc.parametrize(
+            "sizes", layouts, ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items())
+        )
+
+
+@pytest.mark.world(*LAYOUTS)
+@pytest.mark.parametrize("family, tied", [("llama", False), ("qwen2", True)])
+def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, family, tied):
+    sizes = dict(sizes)
+    sequence_parallel = sizes.pop("sp", False)
+    layout = TrainLayout(**sizes)
+    directory = tiny_model(family, tied, head="score")
+    engine = build_engine(
+        here, directory, layout, head="score", sequence_parallel=sequence_parallel
+    )
+    sequences = [torch.cat([s, torch.tensor([PAD + 1])]) for s in some_sequences(8, 256)]
+    sequences.append(torch.tensor([PAD + 5]))
+    model = AutoModelForSequenceClassification.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.get_input_embeddings().padding_idx = None
+    scores = [model(s[None]).logits[0] for s in sequences]
+    assert torch.stack(scores).std() > 100 * TOLERANCE  # or the comparison would say nothing
+    loss = sum((score**2).sum() for score in scores) / len(sequences)
+    loss.backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
+
+    share = slice(layout.grid.coordinates(here.world.rank)["dp"], None, layout.dp)
+    mine = sequences[share]
+    for output, expected in zip(engine.infer(mine), scores[share], strict=True):
+        assert output.scores.shape == (1,) and output.values is None
+        torch.testing.assert_close(output.scores, expected.detach(), atol=TOLERANCE, rtol=0)
+    metrics = engine.update(
+        mine,
+        lambda _, outputs: (sum((o.scores**2).sum() for o in outputs) / len(sequences), {}),
+    )
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=TOLERANCE)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)

@@ -15,8 +15,8 @@ TITLE = "Timeline"
 NEWEST_STEPS = 3
 """That are shown unless others are asked for."""
 MAX_STEPS = 20
-_EVERYWHERE = ("", "everywhere")
-"""Placements that tell nothing about a rank."""
+_EVERYWHERE = ("", "all", "everywhere")
+"""Placements that tell nothing about a rank that has others."""
 
 
 def newest_steps(run_directory: Path) -> range:
@@ -92,8 +92,8 @@ def _lanes(intervals: Sequence[Interval], zero: float) -> list[Lane]:
 
 
 def _placements(intervals: Sequence[Interval]) -> str:
-    names = {interval.placement for interval in intervals}.difference(_EVERYWHERE)
-    return " + ".join(sorted(names))
+    names = {interval.placement for interval in intervals if interval.placement}
+    return " + ".join(sorted(names.difference(_EVERYWHERE) or names))
 
 
 def _span(interval: Interval, zero: float) -> Span:

@@ -62,10 +62,10 @@ def test_no_step_no_card(tmp_path: Path) -> None:
 
 
 def test_ranks_of_the_same_placements_stand_together(tmp_path: Path) -> None:
-    for rank, places in enumerate((["a", "b"], ["c"], ["b", "everywhere", "a"], ["everywhere"])):
+    for rank, places in enumerate((["a", "b"], ["c"], ["b", "all", "a"], ["everywhere"])):
         write(tmp_path, rank, [(1, "x", place, i, i + 1.0) for i, place in enumerate(places)])
     card = timeline_card(tmp_path, range(1, 2), {})
-    assert headings(card) == ["a + b", "c"]
+    assert headings(card) == ["a + b", "c", "everywhere"]
     assert re.findall(r'text-anchor="end">(\d+)<', card) == ["0", "2", "1", "3"]
 
 

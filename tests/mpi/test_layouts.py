@@ -186,7 +186,7 @@ def test_pools_that_overlap_in_part(here, tiny_model):
 
 def test_an_engine_has_the_shard_map_that_every_rank_knows(here, tiny_model):
     model, arch = on("score", tp=2, first_rank=1), read_architecture(tiny_model())
-    start(here, [model])
+    start_layouts(here.groups, [model.layout], seed=1)  # ranks 0 and 3 are in none
     known = engine_shard_map(arch, model.layout, MODEL, "score")
     assert known.tensors["score.weight"].shape == (1, arch.hidden_size)
     if here.world.rank in model.layout.grid.ranks():

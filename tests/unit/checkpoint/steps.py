@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
 from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
 from verl_hpc.data.order import Position
+from verl_hpc.layout.heads import Head, model_tensors
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec, dtype_name, whole
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -32,8 +34,13 @@ def make_model(directory: Path) -> Path:
     )
 
 
-def write_step(model: Path, root: Path, number: int = 6, seed: int = 0) -> Path:
-    """Two ranks write the model's shapes, full of random numbers, and two moments of each."""
+def write_step(
+    model: Path, root: Path, number: int = 6, seed: int = 0, heads: Mapping[str, Head] = {}
+) -> Path:
+    """Two ranks write the model's shapes, full of random numbers, and two moments of each.
+
+    `heads` are of components besides the actor, by their names.
+    """
     shapes = {n: s.shape for n, s in open_weights(model).arch.tensors().items()}
 
     def write(control):
@@ -47,6 +54,10 @@ def write_step(model: Path, root: Path, number: int = 6, seed: int = 0) -> Path:
                 torch.float32,
             ),
         ]
+        for name, head in heads.items():
+            tensors = model_tensors(open_weights(model).arch, head)
+            shapes_of = {n: s.shape for n, s in tensors.items()}
+            components.append(_component(control, name, shapes_of, torch.bfloat16))
         random = {"torch": torch.arange(256, dtype=torch.uint8) + control.rank}
         contents = StepContents(STATE, "name: run\n", hf_files(model), random)
         return save_step(control, root, number, components, contents)

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from tests.unit.checkpoint.steps import make_model, write_step
 from verl_hpc.checkpoint.weights import hf_files, open_weights
 from verl_hpc.errors import CheckpointError, ModelError
-from verl_hpc.layout.heads import SCORE_HEAD, VALUE_HEAD
+from verl_hpc.layout.box import Box
+from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, VALUE_HEAD
 from verl_hpc.testing.tiny import make_tiny_model
 
 NORM = "model.norm.weight"
@@ -139,6 +140,17 @@ def test_a_classifier_of_two_classes_gives_no_score(classifier):
     change(classifier, **{SCORE_HEAD: torch.zeros(2, 32)})
     with pytest.raises(ModelError, match=r"shape \[2, 32\].* \[1, 32\] is needed.*num_labels 1"):
         open_weights(classifier, head="score")
+
+
+@pytest.mark.parametrize(("name", "head"), [("critic", "value"), ("judge", "score")])
+def test_a_steps_component_of_any_name(model, tmp_path, name, head):
+    step = write_step(model, tmp_path, heads={name: head})
+    weights = open_weights(step, name, head=head)
+    tensor = HEAD_TENSORS[head]
+    assert weights.has_head
+    (found,) = weights.read({tensor: Box.whole((1, 32))}).values()
+    assert found.count_nonzero() == 32
+    assert open_weights(step, "actor").tensors.keys() == weights.tensors.keys() - {tensor}
 
 
 def test_a_step_without_the_component(model, tmp_path):

@@ -50,9 +50,14 @@ def source_of(kind, arch):
     return megatron_shard_map(arch, TrainLayout(tp=2), dtype="float32")
 
 
-@pytest.mark.parametrize("kind", ["one rank", "megatron tp2"])
 @pytest.mark.parametrize(
-    "engine, replicas", [("vllm", SHARDED), ("vllm", WHOLE), ("hf", WHOLE), ("vllm", ((3,),))]
+    "kind, engine, replicas",
+    [
+        ("megatron tp2", "vllm", SHARDED),
+        ("megatron tp2", "vllm", WHOLE),
+        ("one rank", "vllm", ((3,),)),
+        ("megatron tp2", "hf", WHOLE),
+    ],
 )
 def test_weights_of_other_ranks_generate(here, directory, reference, kind, engine, replicas):
     arch, rank = read_architecture(directory), here.world.rank
@@ -96,10 +101,9 @@ def test_weights_of_other_ranks_generate(here, directory, reference, kind, engin
     here.control.barrier()
 
 
-@pytest.mark.parametrize("replicas", [SHARDED, WHOLE])
-def test_an_engine_after_another(here, directory, replicas):
-    """Groups of the first are gone, also where there was no engine; a world-wide one can follow."""
-    for chosen in (replicas, ((0, 2), (1, 3)), replicas):
+def test_an_engine_after_another(here, directory):
+    """Groups of the first are gone, also where there was no engine."""
+    for chosen in (SHARDED, ((0, 2), (1, 3)), WHOLE):
         rollout = build(here, directory, chosen)
         assert (rollout is None) == (replica_of(chosen, here.world.rank) is None)
         if rollout is not None:

@@ -53,6 +53,9 @@ class RolloutConfig(Section):
     tensor_parallel: Positive = 1
     """Ranks that form one engine, each with a part of every layer. All ranks generate: there are as
     many engines as this leaves."""
+    pipeline_parallel: Positive = 1
+    """Parts of consecutive layers that an engine has, each on tensor_parallel ranks. They compute
+    one after the other: for models that do not fit otherwise."""
     grouping: Literal["zero_redundancy", "contiguous"] | None = None
     """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -103,6 +106,12 @@ class RolloutConfig(Section):
             raise ValueError(
                 f"temperature = {self.temperature:g}: vLLM samples up to {_HOTTEST_VLLM:g}; lower "
                 "it, or choose engine: hf"
+            )
+        if self.pipeline_parallel > 1 and self.engine != "vllm":
+            raise ValueError("pipeline_parallel needs engine: vllm")
+        if self.pipeline_parallel > 1 and self.grouping == "zero_redundancy":
+            raise ValueError(
+                "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous"
             )
         refuse_owned(self.engine_options)
         return self

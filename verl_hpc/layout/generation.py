@@ -19,29 +19,51 @@ def zero_redundancy_applies(train_tp: int, rollout_tp: int) -> bool:
     return train_tp % rollout_tp == 0
 
 
-def contiguous_groups(first: int, last: int, rollout_tp: int) -> tuple[tuple[int, ...], ...]:
-    """Cut ranks `first` to `last`, which need not train, into tensor-parallel groups of
-    neighbours: 4 to 7 by 2 gives [4 5] [6 7].
+def contiguous_groups(
+    first: int, last: int, rollout_tp: int, rollout_pp: int = 1
+) -> tuple[tuple[int, ...], ...]:
+    """Cut ranks `first` to `last`, which need not train, into engines of neighbours: 4 to 7 by 2
+    gives [4 5] [6 7]. With `rollout_pp` stages an engine has the ranks of its first stage, then
+    those of the next.
 
     Raises:
         LayoutError: the number of ranks does not divide.
     """
-    ranks = range(first, last + 1)
+    ranks, size = range(first, last + 1), rollout_tp * rollout_pp
     assert ranks, (first, last)
-    if len(ranks) % rollout_tp:
+    if len(ranks) % size:
+        stages = f" x pipeline_parallel {rollout_pp} = {size}"
         raise LayoutError(
-            f"rollout tensor_parallel = {rollout_tp} does not divide the {len(ranks)} ranks "
-            f"{first}-{last} that generate; choose a divisor of {len(ranks)}, or another number "
-            "of ranks"
+            f"rollout tensor_parallel = {rollout_tp}{stages if rollout_pp > 1 else ''} does not "
+            f"divide the {len(ranks)} ranks {first}-{last} that generate; choose a divisor of "
+            f"{len(ranks)}, or another number of ranks"
         )
-    return tuple(tuple(ranks[i : i + rollout_tp]) for i in range(0, len(ranks), rollout_tp))
+    return tuple(tuple(ranks[i : i + size]) for i in range(0, len(ranks), size))
+
+
+def layers_per_rollout_stage(num_layers: int, rollout_pp: int) -> int:
+    """Decoder layers of every pipeline stage of an engine.
+
+    Raises:
+        LayoutError: they do not divide. Each rank of an engine sizes its own cache by its layers,
+            and all must come to the same size.
+    """
+    if num_layers % rollout_pp:
+        raise LayoutError(
+            f"rollout pipeline_parallel = {rollout_pp} does not divide the model's {num_layers} "
+            f"layers; choose a divisor of {num_layers}"
+        )
+    return num_layers // rollout_pp
 
 
 def generation_groups(
-    train: RankGrid, rollout_tp: int, grouping: Grouping = "zero_redundancy"
+    train: RankGrid,
+    rollout_tp: int,
+    grouping: Grouping = "zero_redundancy",
+    rollout_pp: int = 1,
 ) -> tuple[tuple[int, ...], ...]:
-    """Cut the ranks of a training grid (axes tp, dp, pp) into the tensor-parallel groups of the
-    generation engines, p_g = 1; each in tensor-parallel order.
+    """Cut the ranks of a training grid (axes tp, dp, pp) into generation engines; each in
+    tensor-parallel order, stage after stage if it has more than one.
 
     Zero redundancy picks the ranks of a tensor-parallel group at intervals of `t / t_g`, so that
     every rank's training shard lies inside its generation shard. Training 1-4-2 (p-t-d) to
@@ -56,9 +78,12 @@ def generation_groups(
     Raises:
         LayoutError: the sizes do not divide.
     """
-    neighbours = contiguous_groups(train.first_rank, train.first_rank + train.size - 1, rollout_tp)
+    neighbours = contiguous_groups(
+        train.first_rank, train.first_rank + train.size - 1, rollout_tp, rollout_pp
+    )
     if grouping == "contiguous":
         return neighbours
+    assert rollout_pp == 1, "zero redundancy is for engines of one stage"
     train_tp = train.axis_size("tp")
     if not zero_redundancy_applies(train_tp, rollout_tp):
         raise LayoutError(

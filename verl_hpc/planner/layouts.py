@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.generation import Grouping, generation_groups, zero_redundancy_applies
+from verl_hpc.layout.generation import (
+    Grouping,
+    generation_groups,
+    layers_per_rollout_stage,
+    zero_redundancy_applies,
+)
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.vllm import check_vllm_layout
@@ -43,6 +48,7 @@ def run_layouts(config: RunConfig, arch: Architecture, num_ranks: int) -> RunLay
         layouts = _lay_out(config, num_ranks)
         check_megatron_layout(arch, layouts.train)
         check_vllm_layout(arch, config.rollout.tensor_parallel)
+        layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
     except LayoutError as error:
         raise ConfigError(f"parallel / rollout: {error}") from None
     _check_lengths(config, arch)
@@ -69,10 +75,13 @@ def _lay_out(config: RunConfig, num_ranks: int) -> RunLayouts:
     train = TrainLayout(
         tp=sizes.tensor_parallel, pp=sizes.pipeline_parallel, dp=dp, vpp=sizes.virtual_pipeline
     )
-    rollout_tp = config.rollout.tensor_parallel
-    applies = zero_redundancy_applies(train.tp, rollout_tp)
-    grouping: Grouping = config.rollout.grouping or ("zero_redundancy" if applies else "contiguous")
-    groups = generation_groups(train.grid, rollout_tp, grouping)
+    rollout = config.rollout
+    one_stage = rollout.pipeline_parallel == 1
+    applies = zero_redundancy_applies(train.tp, rollout.tensor_parallel) and one_stage
+    grouping: Grouping = rollout.grouping or ("zero_redundancy" if applies else "contiguous")
+    groups = generation_groups(
+        train.grid, rollout.tensor_parallel, grouping, rollout.pipeline_parallel
+    )
     return RunLayouts(train, groups, grouping)
 
 

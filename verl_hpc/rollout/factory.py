@@ -64,7 +64,7 @@ def build_rollout(
 
     Raises:
         ConfigError: vLLM is asked for and not installed, or the engine cannot honour a setting.
-        LayoutError: the model does not divide by the tensor-parallel size.
+        LayoutError: the model does not divide by the sizes.
     """
     rollout_shard_map(config, arch, replicas, dtype)  # what it raises, all ranks raise
     generates = replica_of(replicas, world.rank) is not None

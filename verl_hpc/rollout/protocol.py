@@ -80,7 +80,7 @@ class RolloutEngine(Protocol):
     """Of all replicas."""
     dtype: torch.dtype
     replicas: tuple[tuple[int, ...], ...]
-    """Ranks of every replica, in tensor-parallel order."""
+    """Ranks of every replica, in tensor-parallel order within its pipeline stages."""
     attention: str
     """Name of the kernel that computes attention."""
 

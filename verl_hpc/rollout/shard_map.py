@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import layers_per_rollout_stage
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.layout.vllm import vllm_shard_map
 
@@ -19,15 +20,60 @@ def rollout_shard_map(
     Args:
         config: names the engine.
         arch: the model.
-        replicas: ranks of every engine, in tensor-parallel order.
+        replicas: ranks of every engine, in tensor-parallel order within its pipeline stages.
         dtype: element type of the weights.
 
     Raises:
         ConfigError: tensor parallelism, which transformers' engine has not.
-        LayoutError: the model does not divide by the tensor-parallel size.
+        LayoutError: the model does not divide by the sizes.
     """
-    build = hf_shard_map if config.engine == "hf" else vllm_shard_map
-    return build(arch, replicas, dtype)
+    if config.engine == "hf":
+        return hf_shard_map(arch, replicas, dtype)
+    return staged_shard_map(arch, replicas, config.pipeline_parallel, dtype)
+
+
+def stage_groups(
+    replicas: Sequence[tuple[int, ...]], num_stages: int
+) -> list[list[tuple[int, ...]]]:
+    """Tensor-parallel groups as `[stage][replica]`; a replica has its stages one after another."""
+    size, rest = divmod(len(replicas[0]), num_stages)
+    assert not rest, (replicas, num_stages)
+    return [
+        [group[stage * size : (stage + 1) * size] for group in replicas]
+        for stage in range(num_stages)
+    ]
+
+
+def staged_shard_map(
+    arch: Architecture, replicas: Sequence[tuple[int, ...]], num_stages: int, dtype: str
+) -> ShardMap:
+    """Shard map of vLLM engines of `num_stages` pipeline stages.
+
+    Names keep the layers' global numbers. The first stage has the embedding, the last the final
+    norm and the output layer, which with tied weights is the embedding again (vLLM 0.32,
+    `model_executor/models/llama.py` and `qwen2.py`).
+
+    Raises:
+        LayoutError: the model does not divide.
+    """
+    per_stage = layers_per_rollout_stage(arch.num_layers, num_stages)
+    last = num_stages - 1
+
+    def stages_of(tensor: str) -> set[int]:
+        if tensor.startswith("model.layers."):
+            return {int(tensor.split(".")[2]) // per_stage}
+        if tensor == "model.embed_tokens.weight":
+            return {0, last} if arch.tied_embeddings else {0}
+        return {last}
+
+    maps = [vllm_shard_map(arch, groups, dtype) for groups in stage_groups(replicas, num_stages)]
+    regions = [
+        region
+        for stage, whole_model in enumerate(maps)
+        for region in whole_model.regions
+        if stage in stages_of(region.tensor)
+    ]
+    return ShardMap(maps[0].tensors, regions)
 
 
 def hf_shard_map(arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str) -> ShardMap:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
 from vllm import LLM
+from vllm.distributed.parallel_state import get_pp_group
 from vllm.outputs import RequestOutput
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, never
+from verl_hpc.rollout.shard_map import staged_shard_map
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import add_request, generators_untouched, response_of
 from verl_hpc.rollout.vllm_settings import (
@@ -46,7 +48,7 @@ def join_groups(world: World, replicas: tuple[tuple[int, ...], ...], config: Rol
         ConfigError: vLLM does not know an option.
     """
     options = checked(config.engine_options, world.device)
-    start_groups(world, replicas, custom_all_reduce(options))
+    start_groups(world, replicas, custom_all_reduce(options), config.pipeline_parallel)
     stop_groups()
 
 
@@ -80,7 +82,7 @@ class VllmEngine:
     ) -> None:
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.shard_map = vllm_shard_map(arch, replicas, dtype)
+        self.shard_map = staged_shard_map(arch, replicas, config.pipeline_parallel, dtype)
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         if world.device == "cpu":
@@ -90,14 +92,16 @@ class VllmEngine:
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
         options = checked(config.engine_options, world.device)
-        start_groups(world, replicas, custom_all_reduce(options))
+        num_stages = config.pipeline_parallel
+        start_groups(world, replicas, custom_all_reduce(options), num_stages)
         arguments = {
             "model": model,
             "tokenizer": tokenizer,
             "dtype": dtype,
             "seed": seed,
             "load_format": "dummy",
-            "tensor_parallel_size": len(replicas[0]),
+            "tensor_parallel_size": len(replicas[0]) // num_stages,
+            "pipeline_parallel_size": num_stages,
             "distributed_executor_backend": "external_launcher",
             "max_model_len": config.max_prompt_tokens + config.max_response_tokens,
             "max_num_seqs": config.max_num_seqs,
@@ -127,6 +131,8 @@ class VllmEngine:
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
+        if world.device == "cpu":
+            _receive_hidden_states(worker.model_runner)
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
@@ -214,3 +220,12 @@ class VllmEngine:
         gc.collect()
         gc.freeze()
         stop_groups()
+
+
+def _receive_hidden_states(runner: Any) -> None:
+    """Allocate what a later pipeline stage receives into: vLLM does so in a run that measures
+    memory, which it leaves out on CPUs where nothing is compiled."""
+    if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
+        runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+            batch_size=runner.max_num_tokens, dtype=runner.dtype, device=runner.device
+        )

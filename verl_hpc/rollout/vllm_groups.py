@@ -18,20 +18,30 @@ from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 
 from verl_hpc.rollout.protocol import replica_of
+from verl_hpc.rollout.shard_map import stage_groups
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 
+_replica: Any = None
+"""The group of all ranks of an engine."""
+
 
 def start_groups(
-    world: World, replicas: Sequence[tuple[int, ...]], custom_all_reduce: bool = True
+    world: World,
+    replicas: Sequence[tuple[int, ...]],
+    custom_all_reduce: bool = True,
+    num_stages: int = 1,
 ) -> None:
     """Create vLLM's groups; all ranks of the world together, also those of no replica.
 
     Args:
         world: this rank's place.
-        replicas: vLLM's tensor-parallel groups.
-        custom_all_reduce: sum over them with vLLM's own kernel where it can, not with NCCL.
+        replicas: ranks of every engine, stage after stage.
+        custom_all_reduce: sum over tensor-parallel groups with vLLM's own kernel where it can, not
+            with NCCL.
+        num_stages: pipeline stages of an engine.
     """
+    global _replica
     # torch numbers the ranks of a group in ascending order, vLLM in the order given.
     assert all(list(group) == sorted(group) for group in replicas), replicas
     backend = "gloo" if world.device == "cpu" else "nccl"
@@ -44,6 +54,10 @@ def start_groups(
     # Every rank must be in a group of each kind.
     others = [[rank] for rank in range(world.size) if replica_of(replicas, rank) is None]
 
+    stages = stage_groups(replicas, num_stages)
+    tensor_parallel = [ranks for stage in stages for ranks in stage]
+    pipelines = [ranks for parts in zip(*stages, strict=True) for ranks in zip(*parts, strict=True)]
+
     def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
         return parallel_state.init_model_parallel_group(
             [list(r) for r in ranks],
@@ -54,13 +68,16 @@ def start_groups(
         )
 
     with set_current_vllm_config(VllmConfig()):
-        parallel_state._TP = group("tp", [*replicas, *others], broadcaster=True)
+        parallel_state._TP = group("tp", [*tensor_parallel, *others], broadcaster=True)
         parallel_state._ETP = parallel_state._TP
         parallel_state._DCP = group("dcp", alone, broadcaster=True)
         parallel_state._PCP = group("pcp", alone)
-        parallel_state._PP = group("pp", alone)
+        parallel_state._PP = group("pp", [*pipelines, *others])
         parallel_state._DP = group("dp", alone)
         parallel_state._EP = None
+        _replica = parallel_state._TP
+        if num_stages > 1:
+            _replica = group("replica", [*replicas, *others])
     _copy_inputs_of_graphs(parallel_state._TP)
     dist.barrier()
 
@@ -86,7 +103,7 @@ def replica_as_world() -> Iterator[None]:
     would wait for ranks that build no engine.
     """
     original = parallel_state.get_world_group
-    replica = copy.copy(parallel_state.get_tp_group())
+    replica = copy.copy(_replica)
     # It names the files of tuned kernels, which must differ between replicas.
     replica.rank_in_group = original().rank_in_group
     parallel_state.get_world_group = lambda: replica
@@ -98,6 +115,10 @@ def replica_as_world() -> Iterator[None]:
 
 def stop_groups() -> None:
     """Destroy the groups of the last engine, if there are any; all ranks of a replica together."""
-    if parallel_state.model_parallel_is_initialized():
-        parallel_state.get_tp_group().barrier()
+    global _replica
+    if _replica is not None:
+        _replica.barrier()
+        if _replica is not parallel_state._TP:
+            _replica.destroy()
+        _replica = None
         parallel_state.destroy_model_parallel()

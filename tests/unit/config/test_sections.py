@@ -112,6 +112,18 @@ def test_values_at_their_bounds_are_taken(name, value):
             "engine_options.quantization cannot be chosen: every weight comes from the trainer",
         ),
         (
+            {"rollout__engine_options": {"pipeline_parallel_size": 2}},
+            "engine_options.pipeline_parallel_size: set rollout.pipeline_parallel instead",
+        ),
+        (
+            {"rollout__engine": "hf", "rollout__pipeline_parallel": 2},
+            "pipeline_parallel needs engine: vllm",
+        ),
+        (
+            {"rollout__grouping": "zero_redundancy", "rollout__pipeline_parallel": 2},
+            "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous",
+        ),
+        (
             {"rollout__engine": "hf", "rollout__engine_options": {"block_size": 32}},
             "engine_options needs engine: vllm",
         ),

@@ -121,15 +121,19 @@ def test_ranks_that_do_not_train_are_grouped_with_their_neighbours():
     assert contiguous_groups(4, 7, 2) == ((4, 5), (6, 7))
     assert contiguous_groups(2, 3, 1) == ((2,), (3,))
     assert contiguous_groups(5, 5, 1) == ((5,),)
+    assert contiguous_groups(2, 9, 2, 2) == ((2, 3, 4, 5), (6, 7, 8, 9))
+    grid = TrainLayout(tp=2, dp=2).grid
+    assert generation_groups(grid, 1, "contiguous", 2) == ((0, 1), (2, 3))
 
 
 @pytest.mark.parametrize(
-    "first, last, rollout_tp, words",
+    "first, last, sizes, words",
     [
-        (4, 7, 3, r"tensor_parallel = 3 does not divide the 4 ranks 4-7 .* a divisor of 4"),
-        (2, 3, 4, r"tensor_parallel = 4 does not divide the 2 ranks 2-3"),
+        (4, 7, (3,), r"tensor_parallel = 3 does not divide the 4 ranks 4-7 .* a divisor of 4"),
+        (2, 3, (4,), r"tensor_parallel = 4 does not divide the 2 ranks 2-3"),
+        (0, 5, (2, 2), r"tensor_parallel = 2 x pipeline_parallel 2 = 4 does not divide the 6 "),
     ],
 )
-def test_a_pool_that_does_not_divide_is_refused(first, last, rollout_tp, words):
+def test_a_pool_that_does_not_divide_is_refused(first, last, sizes, words):
     with pytest.raises(LayoutError, match=words):
-        contiguous_groups(first, last, rollout_tp)
+        contiguous_groups(first, last, *sizes)

@@ -47,6 +47,13 @@ def test_neighbours_where_it_does_not_or_where_asked():
     assert asked.replicas == ((0, 1), (2, 3))
 
 
+def test_engines_of_several_stages_are_neighbours():
+    layouts = lay_out(8, parallel__tensor_parallel=2, rollout__pipeline_parallel=2)
+    assert (layouts.grouping, layouts.replicas) == ("contiguous", ((0, 1), (2, 3), (4, 5), (6, 7)))
+    message = refusal(3, rollout__pipeline_parallel=3)
+    assert "rollout pipeline_parallel = 3 does not divide the model's 4 layers" in message
+
+
 def test_chunks_of_an_interleaved_pipeline():
     layouts = lay_out(2, parallel__pipeline_parallel=2, parallel__virtual_pipeline=2)
     assert layouts.train == TrainLayout(pp=2, vpp=2)

@@ -4,9 +4,9 @@ import pytest
 
 from tests.unit.layout.models import architecture
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.rollout.shard_map import rollout_shard_map
+from verl_hpc.rollout.shard_map import rollout_shard_map, stage_groups
 
 ARCH = architecture()
 
@@ -29,3 +29,32 @@ def test_transformers_has_every_tensor_whole_on_every_rank_that_generates():
 def test_transformers_has_no_tensor_parallelism():
     with pytest.raises(ConfigError, match=r"rollout.tensor_parallel = 2 .* choose 1, or engine"):
         rollout_shard_map(RolloutConfig(engine="hf"), ARCH, ((2, 3),), "float32")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_stage_has_its_layers_and_the_ends_of_the_model_lie_at_the_ends(tied):
+    arch = architecture(num_layers=4, tied_embeddings=tied)
+    config = RolloutConfig(pipeline_parallel=2)
+    found = rollout_shard_map(config, arch, ((4, 5, 6, 7),), "float32")
+    holders = {}
+    for region in found.regions:
+        holders.setdefault(region.tensor, set()).update(region.holders)
+    first, last = {4, 5}, {6, 7}
+    for name, ranks in holders.items():
+        if name == "model.embed_tokens.weight":
+            assert ranks == (first | last if tied else first)
+        elif name.startswith(("model.layers.0.", "model.layers.1.")):
+            assert ranks == first
+        else:
+            assert ranks == last, name
+    assert holders.keys() == found.tensors.keys()
+
+
+def test_an_engine_has_its_stages_one_after_another():
+    assert stage_groups(((0, 1, 2, 3), (4, 5, 6, 7)), 2) == [[(0, 1), (4, 5)], [(2, 3), (6, 7)]]
+
+
+def test_layers_that_do_not_divide_over_stages_are_refused():
+    config = RolloutConfig(pipeline_parallel=3)
+    with pytest.raises(LayoutError, match=r"pipeline_parallel = 3 does not divide .* 4 layers"):
+        rollout_shard_map(config, architecture(num_layers=4), ((0, 1, 2),), "float32")

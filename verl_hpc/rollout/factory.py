@@ -15,7 +15,7 @@ from verl_hpc.runtime.world import World
 
 
 def check_model(model: Path) -> None:
-    """Read config.json and generation_config.json as the engines, and users of an export, will.
+    """Read config.json and generation_config.json as engines and users of an export do.
 
     Raises:
         ModelError: transformers does not take config.json, or generation_config.json is damaged.
@@ -32,7 +32,7 @@ def check_model(model: Path) -> None:
     file = model / "generation_config.json"
     if not file.exists():
         return
-    # transformers and vLLM read past a file that is no JSON, and end responses elsewhere then.
+    # transformers and vLLM ignore a file that is not JSON, and responses would end differently.
     ends = read_json_object(file).get("eos_token_id")
     for end in ends if isinstance(ends, list) else [ends]:
         if end is not None and type(end) is not int:

@@ -28,8 +28,8 @@ from verl_hpc.runtime.world import World
 
 
 def _end_tokens(model: str, tokenizer: str) -> list[int]:
-    """Tokens that end a response, as vLLM takes them: the tokenizer's, and those of
-    generation_config.json, or of config.json where there is none."""
+    """Tokens that end a response, the same as vLLM's: the tokenizer's, and those of
+    generation_config.json, or of config.json without it."""
     try:
         named = GenerationConfig.from_pretrained(model).eos_token_id
     except OSError:
@@ -52,8 +52,8 @@ def _build(model: str, arch: Architecture, dtype: torch.dtype) -> PreTrainedMode
 
 
 class _Finite(LogitsProcessor):
-    """Comes before temperature and filters: sampling from anything else fails in torch, or takes
-    the GPU with it."""
+    """Runs before temperature and filters: sampling from other values fails in torch, on a GPU
+    with an error that ends the process."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         del input_ids
@@ -191,7 +191,7 @@ class HfEngine:
         return list(zip(new.cpu(), log_probs.cpu(), strict=True))
 
     def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
-        """A row of the batch up to its own end."""
+        """A row of the batch up to its end-of-sequence token."""
         stops = torch.isin(tokens, self._ends)
         finished = bool(stops.any())
         length = int(stops.int().argmax()) + 1 if finished else len(tokens)

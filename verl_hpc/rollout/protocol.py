@@ -107,16 +107,16 @@ class RolloutEngine(Protocol):
             sampling: how tokens are chosen; `max_tokens` counts those of a prefix, too.
             seeds: one per prompt. A response that is continued needs another seed than before:
                 with the same one its new tokens are drawn with the random numbers of its first.
-            interrupted: asked every 32 tokens or between batches, equally often on all ranks of a
-                replica, which must be told the same; True ends the call.
+            interrupted: asked every 32 steps of the engine or between batches, equally often on
+                all ranks of a replica, and must return the same on all; True ends the call.
             prefixes: unfinished responses to continue, None for those to begin. Their tokens and
                 log-probs stay as they are and begin the responses returned.
-            keep_unfinished: a call that was ended returns what there is of responses that are not
-                finished, with finish_reason "unfinished", maybe without any tokens; otherwise None
-                stands for each of them.
-            until: told after every step of the engine, or after every batch, which prompts (by
-                index) have finished responses; True ends the call. Unlike `interrupted` it depends
-                on tokens alone, so that all ranks of a replica agree without being told.
+            keep_unfinished: after a call that was ended, return the tokens so far of responses
+                that are not finished, possibly none, with finish_reason "unfinished"; otherwise
+                None stands for each of them.
+            until: asked after every step of the engine, or between batches, with the indices of
+                the prompts whose responses are finished; True ends the call. These indices are the
+                same on all ranks of a replica, which therefore agree without communication.
         """
 
     def begin_update(self) -> None:
@@ -126,7 +126,7 @@ class RolloutEngine(Protocol):
         """New weights are in place: forget everything computed with the old ones."""
 
     def sleep(self) -> None:
-        """Give up device memory until the next `begin_update`, where the engine can."""
+        """Free device memory until the next `begin_update`, where the engine can."""
 
     def close(self) -> None:
         """Free the engine; it cannot be used again."""

@@ -24,7 +24,7 @@ def rollout_shard_map(
         dtype: element type of the weights.
 
     Raises:
-        ConfigError: tensor parallelism, which transformers' engine has not.
+        ConfigError: tensor parallelism with transformers' engine.
         LayoutError: the model does not divide by the sizes.
     """
     if config.engine == "hf":

@@ -36,7 +36,8 @@ from verl_hpc.rollout.vllm_settings import (
 from verl_hpc.runtime.world import World
 
 _STEPS_BETWEEN_QUESTIONS = 32
-"""Tokens a sequence gets before `interrupted` is asked again: often enough for a signal's lead."""
+"""Steps of the engine, a token of every sequence each, between two calls of `interrupted`: often
+enough for a signal's lead."""
 
 
 def join_groups(world: World, replicas: tuple[tuple[int, ...], ...], config: RolloutConfig) -> None:
@@ -66,7 +67,7 @@ class VllmEngine:
         seed: of vLLM's own generators; requests bring seeds of their own.
 
     Raises:
-        ConfigError: vLLM does not know an option, does not take a value, or has not the memory.
+        ConfigError: vLLM does not know an option, refuses a value, or has too little memory.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class VllmEngine:
                 f"rollout: vLLM cannot start with these settings: {in_one_line(error)}"
             ) from error
         client = self._llm.llm_engine.engine_core
-        # When vLLM's engine goes it destroys torch.distributed's groups, which are the job's.
+        # vLLM's finalizer destroys torch.distributed's groups, which are the job's.
         client._finalizer.detach()
         self._core = client.engine_core
         worker = self._core.model_executor.driver_worker.worker
@@ -148,7 +149,7 @@ class VllmEngine:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
-        assert not self._asleep, "the engine's weights were given up and not filled since"
+        assert not self._asleep, "the engine sleeps; its weights must be filled first"
         before = given_so_far(prefixes, len(prompts), sampling)
         with generators_untouched():
             for index, (ids, prefix, seed) in enumerate(zip(prompts, before, seeds, strict=True)):
@@ -200,7 +201,7 @@ class VllmEngine:
         assert forgotten, "requests were running during a weight update"
 
     def _wake_up(self, tag: str) -> None:
-        # vLLM maps memory of its own; what torch keeps of freed blocks would be missing.
+        # vLLM maps memory outside torch's allocator, whose freed blocks would not be available.
         torch.cuda.empty_cache()
         self._llm.wake_up(tags=[tag])
 
@@ -214,8 +215,8 @@ class VllmEngine:
         self._core.model_executor.shutdown()
         self._core.scheduler.shutdown()
         del self._llm, self._core, self._model
-        # vLLM froze its objects out of the garbage collector's sight when it started; what is
-        # left without them is not worth looking at again.
+        # vLLM froze all objects when it started (gc.freeze); its own are collected now, and the
+        # others frozen again.
         gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -1,4 +1,4 @@
-"""Requests to vLLM's engine, and what it says of them."""
+"""Requests to vLLM's engine, and responses from its outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_request(
     sampling: Sampling,
     seed: int,
 ) -> None:
-    """Ask for what follows `prompt` and the tokens of `prefix`."""
+    """Request what follows `prompt` and the tokens of `prefix`."""
     parameters = _parameters(sampling, len(prefix.tokens), seed)
     tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
     internal_name = engine.add_request(name, tokens, parameters)

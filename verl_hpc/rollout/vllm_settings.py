@@ -1,4 +1,4 @@
-"""A run's settings in vLLM's words, and vLLM's errors in ours."""
+"""From a run's settings to vLLM's arguments."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def custom_all_reduce(options: Mapping[str, Any]) -> bool:
 
 
 def in_one_line(error: ValueError) -> str:
-    """What is wrong; without the address of an explanation, and the repetition of all settings."""
+    """The message without pydantic's links and its repetition of all settings."""
     if isinstance(error, pydantic.ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")
@@ -67,7 +67,6 @@ def in_one_line(error: ValueError) -> str:
 
 
 def scheduling(device: str) -> dict[str, Any]:
-    """On CPUs a prompt that is cut in two fails: vLLM sets back the request's generator there,
-    which torch has for GPUs alone. Uncut, those that are too many for one step wait for the next.
-    """
+    """On CPUs a prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
+    supports on GPUs only. Whole prompts that are too many for one step wait for the next."""
     return {"enable_chunked_prefill": False} if device == "cpu" else {}

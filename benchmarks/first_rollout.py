@@ -54,19 +54,20 @@ def _first_rollout(path: str) -> None:
     pause_collection()
     with session(late_after_s=600.0) as here:
         _mark("torch and world")
-        from verl_hpc.trainer import workers as room
-        from verl_hpc.trainer.batch import Prompts
+        from verl_hpc.trainer import build
+        from verl_hpc.trainer.batch import StepRows
         from verl_hpc.trainer.operators.generate import generate
 
         _mark("Megatron and transformers imported")
-        room._build_rollout = _between("training engine", room._build_rollout)
-        workers = room.build_workers(here, config)
+        build._add_rollout = _between("training engine", build._add_rollout)
+        run = build.build_run(here, config)
         resume_collection()
         _mark("vLLM imported, its engine")
-        assert workers.sync is not None
-        workers.sync.to_generation()
+        assert run.sync is not None and run.rollout is not None
+        run.sync.to_generation()
         _mark("weights to vLLM")
-        samples, _, _ = generate(workers, Prompts(1, range(config.batch.size)))
+        rows = StepRows(1, range(config.batch.size))
+        (samples, _), _ = generate(run.rollout.place, run.rollout, run.settings.generate, rows)
         here.control.barrier()
         _mark("first generation")
         assert {s.response_length for s in samples} == {config.rollout.max_response_tokens}

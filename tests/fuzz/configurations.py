@@ -109,6 +109,8 @@ _FULL = parse_config(
     {
         **RUN,
         "algorithm": {"advantage": {"name": "grpo"}},
+        "roles": {"actor": {"parallel": {}, "optimizer": {}, "offload": {}}},
+        "placement": {"rollout": "0-1", "train": "all"},
         "data": {
             "train": RUN["data"]["train"],
             "evaluation": {"kind": "files", "paths": ["a.jsonl"]},

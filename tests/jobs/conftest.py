@@ -44,7 +44,7 @@ def ppo(model, directory):
         "model": {"path": str(model), "dtype": "float32"},
         "parallel": {"tensor_parallel": 2},
         "optimizer": {"lr": 1e-3},
-        "critic": {"optimizer": {"lr": 1e-3}},
+        "roles": {"critic": {"optimizer": {"lr": 1e-3}}},
         "algorithm": {"kl": {"placement": "reward", "controller": "adaptive", "horizon": 10}},
         "batch": {"size": 4, "mini_batches": 2},
         "rollout": {

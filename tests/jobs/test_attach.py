@@ -70,7 +70,7 @@ def start_run(directory, tree, reward):
         "recipe": "grpo",
         "steps": 2,
         "algorithm": {},
-        "critic": {},
+        "roles": {},
         "rollout": tree["rollout"] | {"engine": "hf"},
         "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
         "runtime": {"late_after_s": 4},

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.engines.megatron import build
@@ -23,14 +24,12 @@ from verl_hpc.errors import (
 )
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout import hf
+from verl_hpc.rollout import shard_map
 from verl_hpc.rollout.protocol import Response
-from verl_hpc.trainer.batch import Prompts
+from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.evaluate import evaluate
-from verl_hpc.trainer.operators.examples import examples
 from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.update import imitate
-from verl_hpc.trainer.workers import build_workers
 
 pytestmark = pytest.mark.world(2)
 
@@ -58,7 +57,7 @@ def configure(tiny_model, shared_directory):
 def refused(here, config, kind, message):
     """Every rank raises the same error, so that nobody waits for anybody."""
     with pytest.raises(kind, match=message) as error:
-        build_workers(here, config)
+        build_run(here, config)
     assert error.value.agreed
     # The rank that met it first says so; apart from that the words are the same.
     texts = [t.split(" (on rank")[0] for t in here.control.allgather(str(error.value))]
@@ -101,7 +100,7 @@ def test_a_trainer_with_other_parameters_than_its_map(here, configure, monkeypat
 
 
 def test_a_rollout_engine_with_other_parameters_than_its_map(here, configure, monkeypatch):
-    monkeypatch.setattr(hf, "hf_shard_map", other_names(hf.hf_shard_map))
+    monkeypatch.setattr(shard_map, "hf_shard_map", other_names(shard_map.hf_shard_map))
     limits = {"max_prompt_tokens": 128, "max_response_tokens": 16}
     config = configure(recipe="grpo", rollout={"engine": "hf", "num_samples": 2, **limits})
     message = r"rollout.engine = hf has not .*(.|\n)*mlp.w2.weight: the map has it"
@@ -189,7 +188,7 @@ def test_a_bad_last_row_is_found_before_engines_are_built(here, configure, share
     file.write_text('{"prompt": "1?", "answer": "2"}\n' * 950 + '{"prompt": 5}\n')
     data = {"train": {"kind": "files", "paths": [str(file)]}}
     refused(here, configure(data=data), DataError, r"last\.jsonl line 951: the prompt is int 5")
-    build_workers(here, configure(data=data | {"check": "drawn"}))
+    build_run(here, configure(data=data | {"check": "drawn"}))
 
 
 def test_evaluation_on_prompts_of_training(here, configure, shared_directory):
@@ -203,11 +202,11 @@ def test_evaluation_on_prompts_of_training(here, configure, shared_directory):
     }
     message = "3 of the 3 different prompts of data.evaluation .* in 3 of its 20 rows; the first is"
     refused(here, configure(data=data), DataError, message)
-    workers = build_workers(here, configure(data=data | {"overlap": "drop"}))
-    assert [problem.prompt for problem in workers.train_source] == [f"{i}?" for i in range(17)]
-    assert sorted(workers.order.take(Position(), 17)[0]) == list(range(17))
-    assert workers.problems.facts["rows dropped from training"] == 3
-    facts = build_workers(here, configure(data=data | {"overlap": "warn"})).problems.facts
+    run = build_run(here, configure(data=data | {"overlap": "drop"}))
+    assert [problem.prompt for problem in run.problems.train] == [f"{i}?" for i in range(17)]
+    assert sorted(run.order.take(Position(), 17)[0]) == list(range(17))
+    assert run.problems.facts["rows dropped from training"] == 3
+    facts = build_run(here, configure(data=data | {"overlap": "warn"})).problems.facts
     assert (facts["prompts found in training"], facts["rows dropped from training"]) == (3, 0)
 
 
@@ -227,15 +226,15 @@ def test_fp8_without_a_gpu(here, configure):
 
 def test_a_prompt_that_is_longer_than_allowed(here, configure):
     limits = {"max_prompt_tokens": 20, "max_response_tokens": 16}
-    workers = build_workers(here, configure(rollout=limits))
+    run = build_run(here, configure(rollout=limits))
     message = "chain_sum row 0: the prompt has .* tokens, rollout.max_prompt_tokens = 20; raise it"
     with pytest.raises(DataError, match=message):
-        examples(workers, Prompts(1, range(4)))
-    dropping = build_workers(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
+        encode(run, 1, range(4))
+    dropping = build_run(here, configure(rollout=limits | {"overlong_prompt": "drop"}))
     with pytest.raises(
         DataError, match="step 1: every prompt of data.train was dropped for being longer than"
     ):
-        examples(dropping, Prompts(1, range(4)))
+        encode(dropping, 1, range(4))
 
 
 def test_an_evaluation_of_prompts_that_are_longer_than_allowed(here, configure):
@@ -249,71 +248,71 @@ def test_an_evaluation_of_prompts_that_are_longer_than_allowed(here, configure):
     message = "16 rows cannot be used.*\n.*spell_backward row 0: the prompt has"
     refused(here, configure(rollout=limits, **changes), DataError, message)
     limits["overlong_prompt"] = "drop"
-    workers = build_workers(here, configure(rollout=limits, **changes))
-    workers.sync.to_generation()
+    run = build_run(here, configure(rollout=limits, **changes))
+    run.sync.to_generation()
     with pytest.raises(DataError, match="step 2: every prompt of data.evaluation was dropped"):
-        evaluate(workers, 2)
+        evaluate(run, 2)
 
 
 @pytest.mark.parametrize("engine_notices", [True, False])
 def test_logits_that_are_not_finite_on_one_rank(here, configure, monkeypatch, engine_notices):
     limits = {"max_prompt_tokens": 128, "max_response_tokens": 4}
     config = configure(recipe="grpo", rollout={"engine": "hf", "num_samples": 2, **limits})
-    workers = build_workers(here, config)
+    run = build_run(here, config)
     if here.world.rank == 1 and engine_notices:
-        for weight in workers.rollout.weights.values():
+        for weight in run.rollout.engine.weights.values():
             weight.fill_(math.nan)
     elif here.world.rank == 1:
         broken = Response((1,), (math.nan,), "stop")
         monkeypatch.setattr(
-            workers.rollout, "generate", lambda prompts, *_: [broken] * len(prompts)
+            run.rollout.engine, "generate", lambda prompts, *_: [broken] * len(prompts)
         )
     with pytest.raises(TrainingError, match="the model's logits are infinite or NaN") as error:
-        generate(workers, Prompts(1, range(4)))
+        generate(run.rollout.place, run.rollout, run.settings.generate, StepRows(1, range(4)))
     assert error.value.agreed
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_leaves_the_weights_alone(here, configure, poison):
-    workers = build_workers(here, configure())
-    name, tensor = next(iter(workers.actor.weights.items()))
-    samples, columns = examples(workers, Prompts(1, range(4)))
-    imitate(workers, samples, columns)
+    run = build_run(here, configure())
+    name, tensor = next(iter(run.roles["actor"].training.weights.items()))
+    samples, columns = encode(run, 1, range(4))
+    update(run, samples, columns)
     tensor.view(-1)[0] = poison
-    before = {n: t.clone() for n, t in workers.actor.weights.items()}
+    before = {n: t.clone() for n, t in run.roles["actor"].training.weights.items()}
     with pytest.raises(TrainingError, match=r"the actor's loss is (nan|inf)|gradient norm is"):
-        imitate(workers, samples, columns)
-    for n, t in workers.actor.weights.items():
+        update(run, samples, columns)
+    for n, t in run.roles["actor"].training.weights.items():
         assert t.equal(before[n]) or n == name
 
 
 def test_an_update_that_is_not_finite_can_be_skipped(here, configure):
     """It is counted, no schedule moves, and the next one is made as if it had never been tried."""
-    workers = build_workers(here, configure(optimizer={"lr": 1e-3, "on_nonfinite": "skip"}))
-    samples, columns = examples(workers, Prompts(1, range(4)))
-    assert imitate(workers, samples, columns)["actor/num_skipped"] == 0
-    tensor = next(iter(workers.actor.weights.values())).view(-1)
-    before = {n: t.clone() for n, t in workers.actor.weights.items()}
+    run = build_run(here, configure(optimizer={"lr": 1e-3, "on_nonfinite": "skip"}))
+    samples, columns = encode(run, 1, range(4))
+    assert update(run, samples, columns)["actor/num_skipped"] == 0
+    tensor = next(iter(run.roles["actor"].training.weights.values())).view(-1)
+    before = {n: t.clone() for n, t in run.roles["actor"].training.weights.items()}
     good = float(tensor[0])
     if here.world.rank == 1:  # met on one rank, skipped on all
         tensor[0] = float("nan")
-    metrics = imitate(workers, samples, columns)
+    metrics = update(run, samples, columns)
     assert metrics["actor/num_skipped"] == 1
     assert not math.isfinite(metrics["actor/grad_norm"])
     tensor[0] = good
-    for n, t in workers.actor.weights.items():
+    for n, t in run.roles["actor"].training.weights.items():
         assert t.equal(before[n]), n
-    assert workers.actor.optimizer.num_steps == 1
-    assert imitate(workers, samples, columns)["actor/num_skipped"] == 0
-    assert workers.actor.optimizer.num_steps == 2
+    assert run.roles["actor"].training.optimizer.num_steps == 1
+    assert update(run, samples, columns)["actor/num_skipped"] == 0
+    assert run.roles["actor"].training.optimizer.num_steps == 2
 
 
 def test_skipping_has_an_end(here, configure):
     """Weights that are broken make every update so: a run of nothing else ends."""
-    workers = build_workers(here, configure(optimizer={"on_nonfinite": "skip"}))
-    samples, columns = examples(workers, Prompts(1, range(4)))
-    next(iter(workers.actor.weights.values())).view(-1)[0] = float("nan")
+    run = build_run(here, configure(optimizer={"on_nonfinite": "skip"}))
+    samples, columns = encode(run, 1, range(4))
+    next(iter(run.roles["actor"].training.weights.values())).view(-1)[0] = float("nan")
     for _ in range(MOST_SKIPPED):
-        assert imitate(workers, samples, columns)["actor/num_skipped"] == 1
+        assert update(run, samples, columns)["actor/num_skipped"] == 1
     with pytest.raises(TrainingError, match="10 updates in a row were skipped"):
-        imitate(workers, samples, columns)
+        update(run, samples, columns)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps
@@ -17,11 +18,8 @@ from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
-from verl_hpc.trainer.batch import Prompts
-from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.update import imitate
+from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.state import Progress, restore, save
-from verl_hpc.trainer.workers import build_workers
 
 pytestmark = pytest.mark.world(4)
 
@@ -60,17 +58,16 @@ def configure(tiny_model, shared_directory, request):
     return make
 
 
-def train(workers, first, count):
+def train(run, first, count):
     metrics = {}
     for step in range(first, first + count):
-        samples, columns = examples(workers, Prompts(step, range(8 * step, 8 * step + 8)))
-        metrics = imitate(workers, samples, columns)
+        metrics = update(run, *encode(run, step, range(8 * step, 8 * step + 8)))
     return metrics
 
 
-def parameters(here, workers):
+def parameters(here, run):
     """All logical tensors of the actor's weights, gathered the slow way."""
-    engine = workers.actor
+    engine = run.roles["actor"].training
     mine = {}
     for region in engine.shard_map.held_by(here.world.rank):
         local = engine.weights[region.view.name]
@@ -89,18 +86,18 @@ def parameters(here, workers):
 @pytest.mark.parametrize("before", range(len(LAYOUTS)))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
     """Parameters bit for bit; one more step gives what it would have given."""
-    saver = build_workers(here, configure(LAYOUTS[before]))
+    saver = build_run(here, configure(LAYOUTS[before]))
     train(saver, 0, 3)
     save(saver, Progress(3, Position(0, 24)))
     saved = parameters(here, saver)
     on = train(saver, 3, 1)
     after_on = parameters(here, saver)
     for layout in LAYOUTS:
-        reader = build_workers(here, configure(layout))
+        reader = build_run(here, configure(layout))
         assert restore(reader) == Progress(3, Position(0, 24))
         for name, tensor in parameters(here, reader).items():
             assert torch.equal(tensor, saved[name]), name
-        assert reader.actor.optimizer.num_steps == 3
+        assert reader.roles["actor"].training.optimizer.num_steps == 3
         again = train(reader, 3, 1)
         assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
         assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=1e-4)
@@ -115,15 +112,15 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
 
 def test_moments_are_the_ones_that_were_saved(here, configure):
     """exp_avg and exp_avg_sq of every element, across layouts, read as whole tensors."""
-    saver = build_workers(here, configure(LAYOUTS[0]))
+    saver = build_run(here, configure(LAYOUTS[0]))
     train(saver, 0, 2)
     path = save(saver, Progress(2, Position(0, 16)))
-    reader = build_workers(here, configure(LAYOUTS[1]))
+    reader = build_run(here, configure(LAYOUTS[1]))
     restore(reader)
-    tensors = reader.actor.optimizer.state_tensors()
+    tensors = reader.roles["actor"].training.optimizer.state_tensors()
     seen = 0
     with h5py.File(path / "index.h5") as file:
-        for region in reader.actor.optimizer_map().held_by(here.world.rank):
+        for region in reader.roles["actor"].training.optimizer_map().held_by(here.world.rank):
             local = tensors[region.view.name]
             window = local.as_strided(
                 region.box.shape,
@@ -140,21 +137,21 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
 
 
 def test_every_byte_is_written_once(here, configure):
-    workers = build_workers(here, configure(LAYOUTS[1]))
-    path = save(workers, Progress(1, Position(0, 8)))
+    run = build_run(here, configure(LAYOUTS[1]))
+    path = save(run, Progress(1, Position(0, 8)))
     with h5py.File(path / "index.h5") as file:
         table = file["regions"]
         sizes = (table["stop"][:] - table["start"][:]).clip(min=1).prod(axis=1)
-        assert sizes.sum() == 4 * workers.arch.num_parameters
+        assert sizes.sum() == 4 * run.arch.num_parameters
         files = np.bincount(table["file"][:], weights=sizes)
     assert len(files) == 4
     assert files.max() < 1.6 * files.min(), "one rank writes much more than another"
 
 
 def test_the_index_shows_whole_tensors_to_plain_hdf5_tools(here, configure):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    path = save(workers, Progress(1, Position(0, 8)))
-    whole = parameters(here, workers)
+    run = build_run(here, configure(LAYOUTS[0]))
+    path = save(run, Progress(1, Position(0, 8)))
+    whole = parameters(here, run)
     with h5py.File(path / "index.h5") as file:
         for name, tensor in whole.items():
             np.testing.assert_array_equal(file["actor"][name][...], tensor.numpy())
@@ -209,60 +206,60 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_step_is_noticed_and_the_one_before_is_used(here, configure, damage):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    good = parameters(here, workers)
-    save(workers, Progress(1, Position(0, 8)))
-    train(workers, 1, 1)
-    newest = save(workers, Progress(2, Position(0, 16)))
+    run = build_run(here, configure(LAYOUTS[0]))
+    good = parameters(here, run)
+    save(run, Progress(1, Position(0, 8)))
+    train(run, 1, 1)
+    newest = save(run, Progress(2, Position(0, 16)))
     name, spoil = DAMAGES[damage]
     if here.world.rank == 0:
         spoil(newest / name)
     here.control.barrier()
-    fresh = build_workers(here, configure(LAYOUTS[2]))
+    fresh = build_run(here, configure(LAYOUTS[2]))
     assert restore(fresh) == Progress(1, Position(0, 8))
     for tensor_name, tensor in parameters(here, fresh).items():
         assert torch.equal(tensor, good[tensor_name]), tensor_name
 
 
 def test_if_no_step_can_be_read_the_run_does_not_start_over(here, configure):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    path = save(workers, Progress(1, Position(0, 8)))
+    run = build_run(here, configure(LAYOUTS[0]))
+    path = save(run, Progress(1, Position(0, 8)))
     if here.world.rank == 0:
         damage_truncate(path / "rank_00001.h5")
     here.control.barrier()
     with pytest.raises(CheckpointError, match=r"none of the 1 steps below .* rank_00001.h5 has"):
-        restore(workers)
+        restore(run)
 
 
 def test_another_model_is_refused_and_no_older_step_tried(here, configure, tiny_model):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    save(workers, Progress(1, Position(0, 8)))
-    save(workers, Progress(2, Position(0, 16)))
+    run = build_run(here, configure(LAYOUTS[0]))
+    save(run, Progress(1, Position(0, 8)))
+    save(run, Progress(2, Position(0, 16)))
     other = {"path": str(tiny_model("llama", True)), "dtype": "float32"}
-    fresh = build_workers(here, configure(LAYOUTS[0], model=other))
+    fresh = build_run(here, configure(LAYOUTS[0], model=other))
     with pytest.raises(ConfigError, match=r'config\.json: family = "llama", and was "qwen2"'):
         restore(fresh)
     force = {"checkpoint": {"resume": "force"}}
-    fresh = build_workers(here, configure(LAYOUTS[0], model=other, **force))
+    fresh = build_run(here, configure(LAYOUTS[0], model=other, **force))
     with pytest.raises(ConfigError, match=r"model\.path: .*/step_00000002 is of another model: "):
         restore(fresh)
 
 
 def test_resume_modes(here, configure):
-    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"resume": "must"}))
+    run = build_run(here, configure(LAYOUTS[0], checkpoint={"resume": "must"}))
     with pytest.raises(CheckpointError, match="checkpoint.resume = must, and .* has no steps"):
-        restore(workers)
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    assert restore(workers) is None
-    save(workers, Progress(1, Position(0, 8)))
-    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"resume": "never"}))
+        restore(run)
+    run = build_run(here, configure(LAYOUTS[0]))
+    assert restore(run) is None
+    save(run, Progress(1, Position(0, 8)))
+    run = build_run(here, configure(LAYOUTS[0], checkpoint={"resume": "never"}))
     with pytest.raises(ConfigError, match="resume = never, and .* has steps up to step_00000001"):
-        restore(workers)
+        restore(run)
 
 
 def test_another_data_set_seed_or_recipe_is_refused(here, configure):
     """All that changed is named; the same number of other rows is noticed, too."""
-    save(build_workers(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
+    save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
     gym = {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}
     for changes, words in [
         ({"data": {"train": gym | {"seed": 5}}}, ["data.train: other rows"]),
@@ -273,9 +270,9 @@ def test_another_data_set_seed_or_recipe_is_refused(here, configure):
             ["recipe = grpo, and was sft"],
         ),
     ]:
-        workers = build_workers(here, configure(LAYOUTS[0], **changes))
+        run = build_run(here, configure(LAYOUTS[0], **changes))
         with pytest.raises(ConfigError, match="is not the same any more") as caught:
-            restore(workers)
+            restore(run)
         assert caught.value.agreed
         for word in [*words, "a run of another name"]:
             assert word in str(caught.value)
@@ -284,43 +281,43 @@ def test_another_data_set_seed_or_recipe_is_refused(here, configure):
 
 def test_the_reward_may_change_and_the_log_says_so(here, configure, caplog):
     changes = {"recipe": "grpo", "rollout": GENERATES, "reward": {"function": "exact_match"}}
-    first = build_workers(here, configure(LAYOUTS[0], **changes))
+    first = build_run(here, configure(LAYOUTS[0], **changes))
     path = save(first, Progress(1, Position(0, 8)))
     changes |= {"reward": {"function": "reasoning_gym"}}
     changes |= {"model": {"path": str(path), "dtype": "float32"}}  # its copies are the same
-    assert restore(build_workers(here, configure(LAYOUTS[0], **changes)))
+    assert restore(build_run(here, configure(LAYOUTS[0], **changes)))
     told = [r.message for r in caplog.records if "reward.function = reasoning_gym" in r.message]
     assert len(told) == (here.world.rank == 0)
 
 
 def test_another_seed_and_data_set_can_be_forced(here, configure):
     """New data are read from their beginning."""
-    save(build_workers(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
+    save(build_run(here, configure(LAYOUTS[0])), Progress(1, Position(0, 8)))
     force = {"checkpoint": {"resume": "force"}}
     other = {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 20}}
-    workers = build_workers(here, configure(LAYOUTS[0], seed=7, **force))
-    assert restore(workers) == Progress(1, Position(0, 8))
-    workers = build_workers(here, configure(LAYOUTS[0], data=other, **force))
-    assert restore(workers) == Progress(1, Position(0, 0))
-    save(workers, Progress(2, Position(0, 4)))
-    workers = build_workers(here, configure(LAYOUTS[0], data=other))
-    assert restore(workers) == Progress(2, Position(0, 4))
+    run = build_run(here, configure(LAYOUTS[0], seed=7, **force))
+    assert restore(run) == Progress(1, Position(0, 8))
+    run = build_run(here, configure(LAYOUTS[0], data=other, **force))
+    assert restore(run) == Progress(1, Position(0, 0))
+    save(run, Progress(2, Position(0, 4)))
+    run = build_run(here, configure(LAYOUTS[0], data=other))
+    assert restore(run) == Progress(2, Position(0, 4))
 
 
 def test_weights_have_one_fingerprint_whatever_holds_them(here, configure):
     known = open_weights(configure(LAYOUTS[0]).model.path).fingerprint()
     for number, layout in enumerate(LAYOUTS):
-        workers = build_workers(here, configure(layout))
-        path = save(workers, Progress(2 * number + 1, Position(0, 8)))
+        run = build_run(here, configure(layout))
+        path = save(run, Progress(2 * number + 1, Position(0, 8)))
         assert open_weights(path).fingerprint() == known
-        train(workers, 0, 2)  # the first one's learning rate is 0
-        path = save(workers, Progress(2 * number + 2, Position(0, 16)))
+        train(run, 0, 2)  # the first one's learning rate is 0
+        path = save(run, Progress(2 * number + 2, Position(0, 16)))
         assert open_weights(path).fingerprint() != known
 
 
 def test_a_reference_that_has_moved_is_noticed(here, configure):
     """model.path may be the newest step of another run, which goes on."""
-    first = build_workers(here, configure(LAYOUTS[0]))
+    first = build_run(here, configure(LAYOUTS[0]))
     latest = save(first, Progress(1, Position(0, 8))).parent / "latest"
     changes = {
         "name": "moving-reference",
@@ -330,29 +327,29 @@ def test_a_reference_that_has_moved_is_noticed(here, configure):
         "reward": {"function": "exact_match"},
     }
     with_kl = changes | {"algorithm": {"kl": {"placement": "loss"}}}
-    save(build_workers(here, configure(LAYOUTS[0], **with_kl)), Progress(1, Position(0, 8)))
+    save(build_run(here, configure(LAYOUTS[0], **with_kl)), Progress(1, Position(0, 8)))
     for layout in LAYOUTS[:2]:
-        workers = build_workers(here, configure(layout, **with_kl), resumes=True)
-        assert restore(workers) == Progress(1, Position(0, 8))
-    first = build_workers(here, configure(LAYOUTS[0]))
+        run = build_run(here, configure(layout, **with_kl), resumes=True)
+        assert restore(run) == Progress(1, Position(0, 8))
+    first = build_run(here, configure(LAYOUTS[0]))
     train(first, 0, 2)
     save(first, Progress(2, Position(0, 16)))
-    workers = build_workers(here, configure(LAYOUTS[1], **with_kl), resumes=True)
+    run = build_run(here, configure(LAYOUTS[1], **with_kl), resumes=True)
     with pytest.raises(ConfigError, match=r"model.path: other weights .* its KL reference"):
-        restore(workers)
+        restore(run)
     # Without a reference the first weights no longer matter.
-    workers = build_workers(here, configure(LAYOUTS[1], **changes), resumes=True)
-    assert restore(workers) == Progress(1, Position(0, 8))
+    run = build_run(here, configure(LAYOUTS[1], **changes), resumes=True)
+    assert restore(run) == Progress(1, Position(0, 8))
 
 
 def test_old_steps_go_and_torn_ones_with_them(here, configure):
-    workers = build_workers(here, configure(LAYOUTS[0], checkpoint={"keep": 2}))
-    root = save(workers, Progress(1, Position(0, 8))).parent
+    run = build_run(here, configure(LAYOUTS[0], checkpoint={"keep": 2}))
+    root = save(run, Progress(1, Position(0, 8))).parent
     if here.world.rank == 0:
         (root / ".step_00000009.partial").mkdir()
         (root / "step_00000008").mkdir()  # no manifest: a deletion that was cut short
     for step in (2, 3, 4):
-        save(workers, Progress(step, Position(0, 8)))
+        save(run, Progress(step, Position(0, 8)))
     if here.world.rank == 0:
         names = sorted(p.name for p in root.iterdir())
         assert names == ["latest", "step_00000003", "step_00000004"]
@@ -362,9 +359,9 @@ def test_old_steps_go_and_torn_ones_with_them(here, configure):
 @pytest.mark.parametrize("full_on", [0, 2])
 def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, configure, full_on):
     """A limit on file size stands in for the disk: writes beyond it fail alike."""
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    good = save(workers, Progress(1, Position(0, 8)))
-    train(workers, 1, 1)
+    run = build_run(here, configure(LAYOUTS[0]))
+    good = save(run, Progress(1, Position(0, 8)))
+    train(run, 1, 1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if here.world.rank == full_on:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -372,23 +369,23 @@ def test_a_full_disk_on_one_rank_fails_on_all_and_harms_no_earlier_step(here, co
         with pytest.raises(
             CheckpointError, match=r"could not write step_00000002 to .*\(rank " + str(full_on)
         ):
-            save(workers, Progress(2, Position(0, 16)))
+            save(run, Progress(2, Position(0, 16)))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     here.control.barrier()
     assert complete_steps(good.parent) == [good]
     assert [p.name for p in good.parent.iterdir() if "partial" in p.name] == []
-    assert restore(workers) == Progress(1, Position(0, 8))
-    save(workers, Progress(2, Position(0, 16)))
+    assert restore(run) == Progress(1, Position(0, 8))
+    save(run, Progress(2, Position(0, 16)))
 
 
 def test_export_is_what_transformers_loads_and_import_brings_it_back(
     here, configure, shared_directory
 ):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    train(workers, 0, 2)
-    whole = parameters(here, workers)
-    path = save(workers, Progress(2, Position(0, 16)))
+    run = build_run(here, configure(LAYOUTS[0]))
+    train(run, 0, 2)
+    whole = parameters(here, run)
+    path = save(run, Progress(2, Position(0, 16)))
     out, back = shared_directory / "exported", shared_directory / "imported"
     if here.world.rank == 0:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -411,18 +408,16 @@ def test_export_is_what_transformers_loads_and_import_brings_it_back(
         )
     here.control.barrier()
     step = import_model(here.control, out, back)
-    arch = workers.arch
+    arch = run.arch
     assert Step(step).component("actor").num_bytes == 4 * arch.num_parameters
-    again = build_workers(
-        here, configure(LAYOUTS[1], model={"path": str(step), "dtype": "float32"})
-    )
+    again = build_run(here, configure(LAYOUTS[1], model={"path": str(step), "dtype": "float32"}))
     for name, tensor in parameters(here, again).items():
         assert torch.equal(tensor, whole[name]), name
 
 
 def test_export_notices_a_damaged_source(here, configure, shared_directory):
-    workers = build_workers(here, configure(LAYOUTS[0]))
-    path = save(workers, Progress(1, Position(0, 8)))
+    run = build_run(here, configure(LAYOUTS[0]))
+    path = save(run, Progress(1, Position(0, 8)))
     if here.world.rank == 0:
         damage_flip(path / "rank_00001.h5")
         with pytest.raises(CheckpointError, match=r"rank_00001.h5: damaged"):
@@ -440,4 +435,4 @@ def test_a_model_that_lacks_tensors_is_refused(here, configure, shared_directory
     here.control.barrier()
     changed = configure(LAYOUTS[0], model={"path": str(broken), "dtype": "float32"})
     with pytest.raises(ModelError, match=r"calls for \d+ tensors that are not there, first model"):
-        build_workers(here, changed)
+        build_run(here, changed)

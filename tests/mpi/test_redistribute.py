@@ -5,12 +5,12 @@ import random
 import pytest
 import torch
 
-from verl_hpc.trainer.batch import DTYPES, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer.batch import COLUMNS, ROLLOUT_LOG_PROBS, TOKENS, Columns, Sample, Samples
 from verl_hpc.trainer.redistribute import redistribute
 
 pytestmark = pytest.mark.world(4)
 
-COLUMNS = (TOKENS, ROLLOUT_LOG_PROBS)
+MOVED = (TOKENS, ROLLOUT_LOG_PROBS)
 PLACEMENTS = {
     "each alone": ((0,), (1,), (2,), (3,)),
     "neighbours": ((0, 1), (2, 3)),
@@ -54,7 +54,7 @@ def test_every_pair_of_placements(here, source, target, seed):
         return samples.owned_by(placement, mine[0]) if mine else []
 
     held = positions(source)
-    columns = Columns(held, {n: [value(samples.samples[i], n) for i in held] for n in COLUMNS})
+    columns = Columns(held, {n: [value(samples.samples[i], n) for i in held] for n in MOVED})
     moved = redistribute(
         here.world,
         samples,
@@ -64,9 +64,9 @@ def test_every_pair_of_placements(here, source, target, seed):
         torch.device("cpu"),
     )
     assert list(moved.positions) == positions(target)
-    assert set(moved.values) == set(COLUMNS)
-    for name in COLUMNS:
+    assert set(moved.values) == set(MOVED)
+    for name in MOVED:
         assert len(moved[name]) == len(moved.positions)
         for i, arrived in zip(moved.positions, moved[name], strict=True):
-            assert arrived.dtype == DTYPES[name]
+            assert arrived.dtype == COLUMNS[name].dtype
             assert torch.equal(arrived, value(samples.samples[i], name)), (i, name)

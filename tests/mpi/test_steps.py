@@ -24,7 +24,7 @@ RECIPES = {
             "advantage": {"name": "gae", "gamma": 0.98, "lam": 0.9},
             "kl": {"placement": "reward", "coefficient": 0.1},
         },
-        "critic": {"optimizer": {"lr": 1e-4}},
+        "roles": {"critic": {"optimizer": {"lr": 1e-4}}},
     },
 }
 REWARD = """

@@ -8,7 +8,7 @@ import verl_hpc
 ONLY_LOOK = {
     *("all", "any", "isinstance", "len", "list", "set", "sorted"),
     *("dist.get_world_size", "row_major_strides", "tensor.is_contiguous"),
-    *("metrics.keys", "metrics.keys().isdisjoint"),
+    *("self._metrics.keys", "self._metrics.keys().isdisjoint"),
 }
 
 

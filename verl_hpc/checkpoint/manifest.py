@@ -26,7 +26,8 @@ _Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _FileName = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(index\.h5|state\.json|config\.yaml|rank_\d{5,}\.h5|hf/[^/\x00]+)$"
+        pattern=r"^(index\.h5|state\.json|config\.yaml|rank_\d{5,}\.h5"
+        r"|hf(_[a-z][a-z0-9_]*)?/[^/\x00]+)$"
     ),
 ]
 
@@ -56,9 +57,13 @@ class Manifest(_Data):
     """By path within the step directory."""
 
     @property
-    def hf_names(self) -> list[str]:
-        """Names of the files below hf/."""
-        return [n.removeprefix(f"{schema.HF}/") for n in self.files if n.startswith(schema.HF)]
+    def hf_names(self) -> dict[str, list[str]]:
+        """Names of the files in hf/ and its like, by directory."""
+        found: dict[str, list[str]] = {schema.HF: []}
+        for directory, _, name in (file.rpartition("/") for file in self.files):
+            if schema.is_hf(directory):
+                found.setdefault(directory, []).append(name)
+        return found
 
     def check_files(self, step: Path) -> None:
         """Compare every file that is there with what was written.
@@ -72,10 +77,11 @@ class Manifest(_Data):
                 _check_size(step / name, written)
             else:
                 self.read(step, name)
-        with reading(step / schema.HF):
-            found = sorted(p.name for p in (step / schema.HF).iterdir())
-            if found != sorted(self.hf_names):
-                raise ValueError(f"has {', '.join(found)}, not {', '.join(self.hf_names)}")
+        for directory, names in self.hf_names.items():
+            with reading(step / directory):
+                found = sorted(p.name for p in (step / directory).iterdir())
+                if found != sorted(names):
+                    raise ValueError(f"has {', '.join(found)}, not {', '.join(names)}")
 
     def read(self, step: Path, name: str) -> bytes:
         """The content of one file that has a SHA-256.
@@ -109,7 +115,7 @@ def _regular_size(path: Path) -> int | None:
             facts = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if path.parent.is_symlink() and path.parent.name == schema.HF:
+        if path.parent.is_symlink() and schema.is_hf(path.parent.name):
             raise ValueError("its directory is a symbolic link")
         if not stat.S_ISREG(facts.st_mode):
             raise ValueError("not a regular file")

@@ -55,9 +55,10 @@ class Step:
     def num_ranks(self) -> int:
         return self.manifest.num_ranks
 
-    @property
-    def hf_directory(self) -> Path:
-        return self.path / schema.HF
+    def hf_directory(self, component: str = "") -> Path:
+        """Where config.json and the like of a component are."""
+        own = schema.hf_of(component)
+        return self.path / (own if own in self.manifest.hf_names else schema.HF)
 
     @cached_property
     def state(self) -> RunState:
@@ -76,6 +77,15 @@ class Step:
         with reading(self.path / schema.STATE):
             return RunState.model_validate_json(data)
 
+    @cached_property
+    def components(self) -> list[str]:
+        """Names of its components.
+
+        Raises:
+            DamageError: the index is not as it was written.
+        """
+        return sorted({name.split("/")[0] for name in self._table[0]})
+
     def component(self, name: str) -> ShardMap:
         """The tensors of one component, without its name; holders are file paths.
 
@@ -87,8 +97,8 @@ class Step:
         tensors, regions = self._table
         chosen = {n.removeprefix(prefix): s for n, s in tensors.items() if n.startswith(prefix)}
         if not chosen:
-            found = sorted({n.split("/")[0] for n in tensors})
-            raise CheckpointError(f"{self.path}: no {name} in it, only {', '.join(found)}")
+            found = ", ".join(self.components)
+            raise CheckpointError(f"{self.path}: no {name} in it, only {found}")
         return ShardMap(
             chosen,
             [

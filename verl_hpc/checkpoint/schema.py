@@ -33,9 +33,11 @@ INDEX = "index.h5"
 STATE = "state.json"
 CONFIG = "config.yaml"
 HF = "hf"
+"""Directory of the model's config.json, tokenizer and the like."""
 LATEST = "latest"
 
 RANK_FILE = re.compile(r"rank_\d{5,}\.h5")
+_HF_DIRECTORY = re.compile(r"hf(_[a-z][a-z0-9_]*)?")
 _STEP = re.compile(r"^step_(\d{8,})$")
 
 DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
@@ -89,3 +91,13 @@ def fill_value(dtype: np.dtype) -> float | int:
     """What a hole would read as: never a plausible number. Bits all set are NaN in bfloat16 and
     in both float8 types."""
     return float("nan") if dtype.kind == "f" else np.asarray(-1).astype(dtype).item()
+
+
+def hf_of(component: str) -> str:
+    """Directory of the files of a component that has a model of its own."""
+    return f"{HF}_{component}"
+
+
+def is_hf(directory: str) -> bool:
+    """Whether a directory of a step has files of a model."""
+    return bool(_HF_DIRECTORY.fullmatch(directory))

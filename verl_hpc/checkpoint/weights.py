@@ -136,17 +136,19 @@ def _why_not_copied(file: Path) -> str | None:
 
 def open_weights(
     path: str | Path,
-    component: str = "actor",
+    *components: str,
     check_files: bool = True,
     head: Head = "language_model",
+    new_head: bool = False,
 ) -> Weights:
-    """Open a Hugging Face directory, or a step directory's `component`.
+    """Open a Hugging Face directory, or a component of a step directory.
 
     Args:
         path: the directory.
-        component: of a step.
+        components: of a step: the first of these that it has; the actor if none is given.
         check_files: of a step: compare all its files with the manifest; one rank is enough.
         head: what the model is to end in. A value head may be missing, and others may be there.
+        new_head: a score head may be missing, too, since it will be trained.
 
     Raises:
         ModelError: neither is there, or it does not hold the tensors of its config.json.
@@ -155,9 +157,11 @@ def open_weights(
     source = Path(path)
     if (source / schema.MANIFEST).is_file():
         step = Step(source, check_files)
-        arch = read_architecture(step.hf_directory)
-        shard_map, reader = step.component(component), step.reader()
-        weights = Weights(arch, shard_map, reader, step.hf_directory, head)
+        wanted = components or ("actor",)
+        found = next((name for name in wanted if name in step.components), wanted[0])
+        directory = step.hf_directory(found)
+        arch = read_architecture(directory)
+        weights = Weights(arch, step.component(found), step.reader(), directory, head)
     elif source.is_dir():
         arch = read_architecture(source)
         weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source, head)
@@ -166,13 +170,15 @@ def open_weights(
             f"model.path = {source}: no such directory; give a Hugging Face model directory or a "
             "step directory (runs/NAME/checkpoints/latest)"
         )
-    _check_tensors(weights, source)
+    _check_tensors(weights, source, new_head)
     return weights
 
 
-def _check_tensors(weights: Weights, source: Path) -> None:
+def _check_tensors(weights: Weights, source: Path, new_head: bool) -> None:
     there = weights.shard_map.tensors
     missing = [name for name in weights.tensors if name not in there]
+    if missing == [SCORE_HEAD] and new_head:
+        missing = []
     if missing == [SCORE_HEAD]:
         raise ModelError(
             f"{source}: no {SCORE_HEAD} in it, so it gives no score; give a reward model that "
@@ -184,6 +190,8 @@ def _check_tensors(weights: Weights, source: Path) -> None:
             f"{missing[0]}; is the download whole, and is tie_word_embeddings right?"
         )
     for name, wanted in weights.tensors.items():
+        if name not in there:
+            continue
         found = there[name]
         if name == SCORE_HEAD and found.shape != wanted.shape:
             raise ModelError(

@@ -57,6 +57,8 @@ class StepContents:
     """Files to copy to hf/, by name."""
     rank_arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Per-rank tensors that no other layout could use, such as random-number states."""
+    own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    """As `hf_files`, of components that have a model of their own, by component."""
 
 
 @dataclass(frozen=True)
@@ -222,9 +224,14 @@ def _write_small(directory: Path, contents: StepContents) -> None:
     if contents.state is not None:
         _write_text(directory / schema.STATE, contents.state.model_dump_json(indent=1))
     _write_text(directory / schema.CONFIG, contents.config)
-    hf = directory / schema.HF
+    _copy_hf(contents.hf_files, directory / schema.HF)
+    for component, files in contents.own_files.items():
+        _copy_hf(files, directory / schema.hf_of(component))
+
+
+def _copy_hf(files: Mapping[str, Path], hf: Path) -> None:
     hf.mkdir()
-    for name, path in contents.hf_files.items():
+    for name, path in files.items():
         if not path.is_file():
             raise CheckpointError(
                 f"{path} is gone, of which every step has a copy; put the model's directory back"

@@ -10,8 +10,8 @@ from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.planner.layouts import place_roles, run_layouts
 
 _MOST_NODES = 65_533
 """Of a cluster of Slurm (MaxNodeCount's limit)."""
@@ -25,19 +25,25 @@ def check_request(request: Request) -> None:
     """
     if not 1 <= request.nodes <= _MOST_NODES:
         raise ConfigError(f"--nodes {request.nodes}: from 1 to {_MOST_NODES}")
-    sizes = request.config.parallel
-    model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
-    if request.num_ranks % model_parallel:
+    config, per_node = request.config, request.profile.site.ranks_per_node
+    try:
+        place_roles(config, request.num_ranks, per_node)
+    except ConfigError as error:
         raise ConfigError(
-            f"--nodes {request.nodes} x {request.profile.site.ranks_per_node} ranks = "
-            f"{request.num_ranks}, which tensor_parallel {sizes.tensor_parallel} x "
-            f"pipeline_parallel {sizes.pipeline_parallel} = {model_parallel} does not divide; "
-            "choose another number of nodes, or other sizes"
-        )
-    model = Path(request.config.model.path)
-    if (request.directory / model / "config.json").is_file():
-        architecture = read_architecture(request.directory / model)
-        run_layouts(request.config, architecture, request.num_ranks)
+            f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
+        ) from None
+    archs = dict(_architectures(request))
+    first = next(iter(config.role_settings))
+    if first in archs:
+        run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
+
+
+def _architectures(request: Request) -> Iterator[tuple[str, Architecture]]:
+    """Of the roles whose config.json can be read here."""
+    for name, role in request.config.role_settings.items():
+        model = request.directory / role.model.path
+        if (model / "config.json").is_file():
+            yield name, read_architecture(model)
 
 
 def check_paths(request: Request, job: Job) -> None:
@@ -80,8 +86,11 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
     yield "model.path", config.model.path
     if config.model.tokenizer is not None:
         yield "model.tokenizer", config.model.tokenizer
-    if config.critic.path is not None:
-        yield "critic.path", config.critic.path
+    for name, role in config.roles.items():
+        if role.path is not None:
+            yield f"roles.{name}.path", role.path
+    if config.has_own_recipe:
+        yield "recipe", config.recipe.rpartition(":")[0]
     for name in ("train", "evaluation"):
         source = getattr(config.data, name)
         if isinstance(source, FilesConfig):

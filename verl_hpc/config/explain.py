@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 _MOST_LINES = 20
 _LONGEST_LINE = 400
 _LONGEST_NAME = 60
+_KEY = "[key]"
+"""Last of a location, where pydantic means the name and not what is below it."""
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
@@ -60,15 +62,17 @@ def _explanation(
     detail: Mapping[str, Any], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
 ) -> str:
     *sections, field = detail["loc"] or ("",)
-    parts = (str(part) for part in (*(s for s in sections if s not in tagged), field))
-    name = ".".join(part if len(part) <= _LONGEST_NAME else shown(part) for part in parts)
+    names, below = _walk(sections, model, tagged)
+    if field == _KEY:
+        return f"{_dotted(names)}: as a name, {detail['msg']}"
+    name = _dotted([*names, str(field)])
     if detail["type"] == "extra_forbidden":
-        known = _fields_below(sections, model, tagged)
+        known = sorted(below.model_fields)
         return f"{name}: no such setting; {near_or_all(str(field), known)}"
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
     if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
-        return f"{name}.{_wrong_tag(detail, _model_below(sections, model, tagged))}"
+        return f"{name}.{_wrong_tag(detail, below)}"
     message: str = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
@@ -87,22 +91,27 @@ def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     return f"{tag} = {shown(detail['ctx']['tag'])}: must be one of {allowed}"
 
 
-def _fields_below(
+def _walk(
     sections: Sequence[str | int], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
-) -> list[str]:
-    return sorted(_model_below(sections, model, tagged).model_fields)
-
-
-def _model_below(
-    sections: Sequence[str | int], model: type[BaseModel], tagged: Mapping[str, type[BaseModel]]
-) -> type[BaseModel]:
+) -> tuple[list[str], type[BaseModel]]:
+    """The sections as their names are written, without tags, and the model below them."""
+    names: list[str] = []
+    is_key = False
     for section in map(str, sections):
-        if section in model.model_fields:
-            options = _models_in(model.model_fields[section].annotation)
-            model = options[0] if options else model
-        else:
-            model = tagged.get(section, model)
-    return model
+        field = None if is_key else model.model_fields.get(section)
+        if field is None and not is_key and section in tagged:
+            model = tagged[section]
+            continue
+        names.append(section)
+        is_key = False
+        if field is not None and (options := _models_in(field.annotation)):
+            # Of sections by name, the name comes next.
+            model, is_key = options[0], get_origin(field.annotation) is dict
+    return names, model
+
+
+def _dotted(parts: Iterable[str]) -> str:
+    return ".".join(part if len(part) <= _LONGEST_NAME else shown(part) for part in parts)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

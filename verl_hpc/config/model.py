@@ -145,7 +145,7 @@ class OffloadConfig(Section):
     """What leaves the device while the rollout engine has it (and comes back after)."""
 
     parameters: bool = False
-    """Keep the weights of actor and critic in host memory meanwhile."""
+    """Keep the weights in host memory meanwhile."""
     gradients: bool = False
     """Free the memory of gradients meanwhile; nothing is copied, since they come back as zeros."""
     optimizer: bool = False
@@ -153,11 +153,8 @@ class OffloadConfig(Section):
 
 
 class CriticConfig(Section):
-    """The value model of PPO."""
+    """How the value model of PPO is trained; roles.critic says what it is."""
 
-    path: PathText | None = None
-    """Weights to start from; the actor's if not given. The value head starts at zero."""
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
     warmup_steps: NonNegative = 0
     """Steps that train the critic alone before the actor's first update."""
     value_clip: PositiveFinite | None = 0.5

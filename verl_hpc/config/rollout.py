@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.config.base import (
     Fraction,
     Integer,
+    NonNegative,
     Number,
     Options,
     Positive,
@@ -86,6 +87,11 @@ class RolloutConfig(Section):
     on_interrupt: Literal["drop", "keep"] = "drop"
     """What a run that must leave during a rollout does with its finished responses: generate the
     step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
+    staleness: Annotated[NonNegative, Field(le=64)] = 0
+    """Steps that the weights of a response may be behind those that train on it. 0 generates a step
+    with the weights that train on it. 1 generates the next step while one trains, on ranks of its
+    own (placement.rollout). With more, responses of so many steps are in flight, and those that are
+    unfinished when the weights change continue under the new ones."""
     max_num_seqs: Positive = 256
     """Sequences that one engine decodes at a time."""
     gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
@@ -113,6 +119,8 @@ class RolloutConfig(Section):
             raise ValueError(
                 "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous"
             )
+        if self.staleness and self.on_interrupt == "keep":
+            raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
         refuse_owned(self.engine_options)
         return self
 

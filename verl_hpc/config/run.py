@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, GaeConfig, GrpoConfig
-from verl_hpc.config.base import PathText, Positive, Section, Seed
+from verl_hpc.config.base import Integer, PathText, Positive, Section, Seed
 from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
 from verl_hpc.config.model import (
     CriticConfig,
@@ -18,10 +19,29 @@ from verl_hpc.config.model import (
     ParallelConfig,
 )
 from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
+from verl_hpc.config.roles import (
+    ACTOR,
+    RoleConfig,
+    RoleName,
+    RoleSettings,
+    check_roles,
+    role_settings,
+)
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.secret import secrets_in
 
-Recipe = Literal["sft", "grpo", "ppo"]
+RECIPES = ("sft", "grpo", "ppo")
+
+
+def _recipe(name: str) -> str:
+    if name not in RECIPES and not re.fullmatch(r"[^:]+\.py:[A-Za-z_]\w*", name):
+        raise ValueError(
+            f"must be one of {', '.join(RECIPES)}, or path/file.py:name of a recipe of your own"
+        )
+    return name
+
+
+Rank = Annotated[Integer, Field(ge=0)]
 
 
 class RunConfig(Section):
@@ -29,9 +49,10 @@ class RunConfig(Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     """Names the run directory: letters, digits, '.', '_' and '-'."""
-    recipe: Recipe
+    recipe: Annotated[PathText, AfterValidator(_recipe)]
     """What a step does: sft imitates answers, grpo compares the responses to one prompt with each
-    other (arXiv 2402.03300), ppo trains a critic beside the policy (arXiv 1707.06347)."""
+    other (arXiv 2402.03300), ppo trains a critic beside the policy (arXiv 1707.06347);
+    path/file.py:name is a recipe of your own."""
     steps: Positive
     """Batches to train on."""
     seed: Seed = 0
@@ -43,6 +64,14 @@ class RunConfig(Section):
     parallel: ParallelConfig = ParallelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     offload: OffloadConfig = OffloadConfig()
+    roles: dict[RoleName, RoleConfig] = {}
+    """Models of the run by their role, where they differ from model, parallel, optimizer and
+    offload."""
+    placement: dict[RoleName, Rank | str] = {}
+    """Ranks by label: one (3), neighbours (0-3), nodes (nodes 0-1), a share of all (1/2; shares
+    follow each other) or all. A role runs on the label of its name, or on train; generation on
+    rollout, or where the actor is; the reward function on reward, or where responses are
+    generated. Without labels every rank does everything."""
     critic: CriticConfig = CriticConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -59,9 +88,19 @@ class RunConfig(Section):
         return Path(self.directory) / self.name
 
     @property
+    def has_own_recipe(self) -> bool:
+        """Whether the recipe is a file of the user's."""
+        return self.recipe not in RECIPES
+
+    @property
+    def role_settings(self) -> dict[str, RoleSettings]:
+        """Every role of the run by its name, the actor first."""
+        return role_settings(self)
+
+    @property
     def generates(self) -> bool:
-        """Whether the run samples responses and scores them."""
-        return self.recipe != "sft" or self.evaluation.wanted
+        """Whether the run samples responses."""
+        return ACTOR in self.role_settings and (self.recipe != "sft" or self.evaluation.wanted)
 
     @property
     def advantage(self) -> GaeConfig | GrpoConfig:
@@ -91,8 +130,9 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> RunConfig:
+        check_roles(self)
         needs_gae = self.recipe == "ppo"
-        if self.recipe != "sft" and (self.advantage.name == "gae") != needs_gae:
+        if self.recipe in ("grpo", "ppo") and (self.advantage.name == "gae") != needs_gae:
             raise ValueError(
                 f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: "
                 f"{self.recipe}; ppo takes gae, grpo takes grpo"

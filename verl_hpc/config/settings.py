@@ -19,7 +19,7 @@ class SettingInfo:
     """One setting, in words."""
 
     name: str
-    """Dotted, as in a YAML file and in overrides."""
+    """Dotted, as in a YAML file and in overrides; NAME stands for one of the user's."""
     allowed: str
     """Type and bounds, such as `integer >= 1`, or the words it can be."""
     default: str | None
@@ -48,6 +48,10 @@ def _below(
     for field, schema in section["properties"].items():
         name = f"{prefix}{field}"
         default = given.get(field, schema.get("default", _NEEDED))
+        by_name = _by_name(schema, defs)
+        if by_name is not None:
+            yield from _below(by_name, defs, f"{name}.NAME.", {}, member)
+            continue
         members = _members(schema, defs)
         if not members:
             yield _one(name, schema, default, member)
@@ -64,6 +68,14 @@ def _below(
                 inner = {"properties": {k: v for k, v in inner["properties"].items() if k != tag}}
             above = default if isinstance(default, Mapping) else {}
             yield from _below(inner, defs, f"{name}.", above, said)
+
+
+def _by_name(schema: _Schema, defs: _Schema) -> _Schema | None:
+    """What each of a field's sections is, if it has some that the user names."""
+    for below in schema.get("patternProperties", {}).values():
+        for section in _members(below, defs):
+            return section
+    return None
 
 
 def _members(schema: _Schema, defs: _Schema) -> list[_Schema]:
@@ -101,6 +113,7 @@ def _allowed(schema: _Schema) -> str:
     words = [schema.get("type", "anything")]
     if schema.get("type") == "array":
         words.append(f"of {_allowed(schema['items'])}")
+    words += [f"of {_allowed(below)}" for below in schema.get("patternProperties", {}).values()]
     style = ",.0f" if schema.get("type") == "integer" else "g"
     words += [f"{sign} {schema[key]:{style}}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join(words)

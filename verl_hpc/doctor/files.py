@@ -148,7 +148,7 @@ def _needed(request: Request, has_config: bool) -> Iterator[str]:
     if request.profile.site.mpi != "none":
         yield "mpi4py"
     config = request.config
-    if has_config and config.recipe != "sft" and config.rollout.engine == "vllm":
+    if has_config and config.generates and config.rollout.engine == "vllm":
         yield "vllm"
 
 
@@ -170,7 +170,7 @@ def _checkpoints(request: Request) -> float | None:
         parameters = read_architecture(request.directory / config.model.path).num_parameters
     except ModelError:
         return None
-    models = 2 if config.recipe == "ppo" else 1
+    models = sum(role.trainable for role in config.role_settings.values())
     return parameters * _CHECKPOINT_BYTES * models * (config.checkpoint.keep + 1)
 
 

@@ -11,7 +11,20 @@ import torch
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head as Head
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.shard_map import ShardMap, TensorSpec
+
+STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
+"""Of an optimizer's state: master weights and Adam's two moments, all float32."""
+
+
+def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Logical tensors of the optimizer state of a model's tensors, named '<kind>/<name>'."""
+    return {
+        f"{kind}/{name}": TensorSpec(spec.shape, "float32")
+        for kind in STATE_KINDS
+        for name, spec in tensors.items()
+    }
+
 
 Part = Literal["parameters", "gradients", "optimizer"]
 """Of an engine's memory."""

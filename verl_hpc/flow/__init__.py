@@ -2,6 +2,16 @@
 
 from verl_hpc.flow.dataflow import DataFlow
 from verl_hpc.flow.operator import EVERYWHERE, Operator
-from verl_hpc.flow.pipeline import Move, Pipeline, Run
+from verl_hpc.flow.pipeline import Abandoned, Move, Mover, Pipeline, Run, Values
 
-__all__ = ["EVERYWHERE", "DataFlow", "Move", "Operator", "Pipeline", "Run"]
+__all__ = [
+    "EVERYWHERE",
+    "Abandoned",
+    "DataFlow",
+    "Move",
+    "Mover",
+    "Operator",
+    "Pipeline",
+    "Run",
+    "Values",
+]

@@ -5,16 +5,15 @@ Adding or removing an operator touches no other one: edges come from the names o
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Self
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow.operator import EVERYWHERE, Operator
-from verl_hpc.flow.pipeline import Move, Pipeline, Run
+from verl_hpc.flow.pipeline import Move, Pipeline, Run, places_of
 
 
 class DataFlow:
@@ -23,32 +22,36 @@ class DataFlow:
     Args:
         name: for pictures and messages.
         inputs: values that the caller of the compiled pipeline provides; the same on all ranks.
+        index: the shared value that says who has what of the others under every placement; it is
+            there before any of them moves.
     """
 
-    def __init__(self, name: str = "flow", inputs: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, inputs: Sequence[str] = (), index: str | None = None) -> None:
         self.name = name
         self.inputs = tuple(inputs)
+        self.index = index
         self.operators: list[Operator] = []
 
-    def add_operator(self, operator: Operator) -> DataFlow:
-        """Append an operator; its position only matters where names leave the order open."""
-        self.operators.append(operator)
+    def add(self, name: str, func: Callable[..., Any], **settings: Any) -> Self:
+        """Append `Operator(name, func, ...)`; its position only matters where names leave the
+        order open."""
+        self.operators.append(Operator(name, func, **settings))
         return self
 
-    def add(self, name: str, func: Callable[..., Any], **settings: Any) -> DataFlow:
-        """`add_operator(Operator(name, func, ...))`."""
-        return self.add_operator(Operator(name, func, **settings))
-
-    def without(self, name: str) -> DataFlow:
-        """The flow minus one operator.
+    def without(self, *names: str) -> Self:
+        """The flow minus some operators.
 
         Raises:
-            FlowError: there is none of that name.
+            FlowError: there is none of such a name.
         """
-        if name not in {op.name for op in self.operators}:
-            raise FlowError(f"flow {self.name!r} has no operator {name!r}")
-        rest = DataFlow(self.name, self.inputs)
-        rest.operators = [op for op in self.operators if op.name != name]
+        known = {op.name for op in self.operators}
+        for name in names:
+            if name not in known:
+                raise FlowError(
+                    f"flow {self.name!r} has no operator {name!r}; {near_or_all(name, known)}"
+                )
+        rest = copy.copy(self)
+        rest.operators = [op for op in self.operators if op.name not in names]
         return rest
 
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> Pipeline:
@@ -58,39 +61,22 @@ class DataFlow:
             placements: ranks of each placement label; None runs everything here.
 
         Raises:
-            FlowError: two operators or values of one name, an input without a producer, a cycle,
+            FlowError: two operators or values of one name, an input that nobody gives, a cycle,
                 or a placement that is not known.
         """
-        operators = [self._with_inputs(i) for i in range(len(self.operators))]
-        givers = self._givers(operators)
-        self._check_inputs(operators, givers)
-        ordered = self._order(operators, givers)
+        givers = self._givers()
+        needs = {op.name: op.needs({*givers, *self.inputs}) for op in self.operators}
+        self._check_inputs(givers, needs)
+        ordered = [Run(op, needs[op.name]) for op in self._order(givers, needs)]
         if placements is not None:
-            self._check_placements(ordered, placements)
-        schedule = _schedule(ordered, givers, placements or {})
+            self._check_placements(placements)
+        schedule = _Schedule(givers, placements or {}, self.index).of(ordered)
         return Pipeline(self.name, self.inputs, tuple(schedule), placements)
 
-    def _with_inputs(self, index: int) -> Operator:
-        """The operator with its inputs named.
-
-        A function of one parameter that no value is called after takes what the operator before it
-        gives (a chain), unless the name looks like a misspelt value; others bind by name.
-        """
-        operator = self.operators[index]
-        if operator.inputs is not None:
-            return replace(operator, inputs=tuple(operator.inputs))
-        names = operator.parameters()
-        known = {n for op in self.operators for n in op.gives} | set(self.inputs)
-        if len(names) == 1 and not difflib.get_close_matches(names[0], known, cutoff=0.8):
-            before = self.operators[index - 1].gives if index else self.inputs
-            if len(before) == 1:
-                names = before
-        return replace(operator, inputs=names)
-
-    def _givers(self, operators: Iterable[Operator]) -> dict[str, Operator]:
+    def _givers(self) -> dict[str, Operator]:
         givers: dict[str, Operator] = {}
         seen: set[str] = set()
-        for operator in operators:
+        for operator in self.operators:
             if operator.name in seen:
                 raise FlowError(f"flow {self.name!r}: two operators are called {operator.name!r}")
             seen.add(operator.name)
@@ -106,36 +92,30 @@ class DataFlow:
                 if value not in operator.gives:
                     raise FlowError(
                         f"flow {self.name!r}: operator {operator.name!r} shares {value!r}, which "
-                        f"is not one of its outputs; {near_or_all(value, operator.gives)}"
+                        f"it does not give; {near_or_all(value, operator.gives)}"
                     )
         return givers
 
-    def _check_inputs(self, operators: Sequence[Operator], givers: Mapping[str, Operator]) -> None:
-        names = {op.name for op in operators}
-        for operator in operators:
-            for value in operator.inputs or ():
+    def _check_inputs(
+        self, givers: Mapping[str, Operator], needs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        for name, values in needs.items():
+            for value in values.values():
                 if value not in givers and value not in self.inputs:
                     raise FlowError(
-                        f"flow {self.name!r}: operator {operator.name!r} needs {value!r}, which "
-                        f"nothing produces; {near_or_all(value, [*givers, *self.inputs])}"
-                    )
-            for other in operator.after:
-                if other not in names:
-                    raise FlowError(
-                        f"flow {self.name!r}: operator {operator.name!r} comes after {other!r}, "
-                        f"which does not exist; {near_or_all(other, sorted(names))}"
+                        f"flow {self.name!r}: operator {name!r} needs {value!r}, which "
+                        f"nobody gives; {near_or_all(value, [*givers, *self.inputs])}"
                     )
 
     def _order(
-        self, operators: Sequence[Operator], givers: Mapping[str, Operator]
+        self, givers: Mapping[str, Operator], needs: Mapping[str, Mapping[str, str]]
     ) -> list[Operator]:
         """Topological order; where it is open, the order of declaration."""
-        by_name = {op.name: op for op in operators}
-        position = {op.name: i for i, op in enumerate(operators)}
+        by_name = {op.name: op for op in self.operators}
+        position = {op.name: i for i, op in enumerate(self.operators)}
         graph: TopologicalSorter[str] = TopologicalSorter()
-        for op in operators:
-            needed = [givers[v].name for v in op.inputs or () if v in givers]
-            graph.add(op.name, *needed, *op.after)
+        for name, values in needs.items():
+            graph.add(name, *(givers[v].name for v in values.values() if v in givers))
         try:
             graph.prepare()
         except CycleError as error:
@@ -150,10 +130,8 @@ class DataFlow:
             graph.done(name)
         return ordered
 
-    def _check_placements(
-        self, operators: Sequence[Operator], placements: Mapping[str, Sequence[int]]
-    ) -> None:
-        for operator in operators:
+    def _check_placements(self, placements: Collection[str]) -> None:
+        for operator in self.operators:
             if operator.placement != EVERYWHERE and operator.placement not in placements:
                 raise FlowError(
                     f"flow {self.name!r}: operator {operator.name!r} runs on "
@@ -162,29 +140,64 @@ class DataFlow:
                 )
 
 
-def _schedule(
-    operators: Sequence[Operator],
-    givers: Mapping[str, Operator],
-    ranks: Mapping[str, Sequence[int]],
-) -> Iterable[Run | Move]:
-    """Operators in order, each behind the moves of values that its ranks do not have yet."""
+class _Schedule:
+    """Operators in order, and the moves of values that their ranks do not have yet.
 
-    def has(place: str, value: str) -> bool:
-        giver = givers[value]
+    A move comes as early as it can without keeping its target from an operator that does not need
+    it: then those who give the value do not let others wait while they run their next operator.
+    """
+
+    def __init__(
+        self,
+        givers: Mapping[str, Operator],
+        ranks: Mapping[str, Sequence[int]],
+        index: str | None,
+    ) -> None:
+        self._givers, self._index = givers, index
+        self._ranks = {place: frozenset(found) for place, found in ranks.items()}
+        self._moved: set[tuple[str, str]] = set()
+        self._items: list[Run | Move] = []
+
+    def of(self, runs: Sequence[Run]) -> list[Run | Move]:
+        for run in runs:
+            place = run.operator.placement
+            missing = [v for v in run.values if self._lacks(place, v)]
+            alike = [v for v in missing if v in self._givers[v].shared]
+            dealt = [v for v in missing if v not in alike]
+            if dealt and self._index is not None and self._index not in alike:
+                alike += [self._index] if self._lacks(place, self._index) else []
+            for move in (*self._moves(alike, place, True), *self._moves(dealt, place, False)):
+                self._items.insert(self._earliest(move), move)
+            self._items.append(run)
+        return self._items
+
+    def _moves(self, values: Sequence[str], target: str, shared: bool) -> Iterator[Move]:
+        by_source: dict[str, list[str]] = {}
+        for value in values:
+            by_source.setdefault(self._givers[value].placement, []).append(value)
+            self._moved.add((value, target))
+        for source, names in by_source.items():
+            yield Move(tuple(names), source, target, shared)
+
+    def _earliest(self, move: Move) -> int:
+        """Where among the items so far it comes: behind those that its target takes part in, and
+        those that give what it carries."""
+        target = self._ranks.get(move.target, frozenset())
+        for position in range(len(self._items), 0, -1):
+            item = self._items[position - 1]
+            gives = isinstance(item, Run) and set(item.operator.gives) & {*move.values, self._index}
+            meets = any(target & self._ranks.get(place, frozenset()) for place in places_of(item))
+            if gives or meets:
+                return position
+        return 0
+
+    def _lacks(self, place: str, value: str) -> bool:
+        if value not in self._givers or (value, place) in self._moved:
+            return False
+        giver = self._givers[value]
         if giver.placement in (place, EVERYWHERE):
-            return True
+            return False
         # The same on all ranks of its placement: there is nothing to deal out anew.
-        here, there = set(ranks.get(place, ())), set(ranks.get(giver.placement, ()))
-        return value in giver.shared and here <= there
-
-    moved: set[tuple[str, str]] = set()
-    for operator in operators:
-        here = operator.placement
-        missing: dict[str, list[str]] = {}
-        for value in operator.inputs or ():
-            if value in givers and not has(here, value) and (value, here) not in moved:
-                missing.setdefault(givers[value].placement, []).append(value)
-                moved.add((value, here))
-        for source, values in missing.items():
-            yield Move(tuple(values), source, here)
-        yield Run(operator)
+        none: frozenset[int] = frozenset()
+        here, there = self._ranks.get(place, none), self._ranks.get(giver.placement, none)
+        return not (value in giver.shared and here <= there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,23 +19,22 @@ class Operator:
 
     Args:
         name: unique in its flow.
-        func: called with its inputs by position; gives its output, or a tuple of its outputs.
-        inputs: names of values it needs; the parameters of `func` if None.
+        func: called with its inputs by keyword; gives its output, or a tuple of its outputs.
+        inputs: parameters of `func` that take a value of another name. Every other parameter takes
+            the value of its own name; one with a default only where the flow has such a value.
         outputs: names of values it gives; its own name if None.
         placement: label of the ranks it runs on and of how samples are dealt to them.
         shared: which of its outputs are the same on all its ranks, whatever samples they have.
-        after: operators that must have run before, although no value connects them.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.
     """
 
     name: str
     func: Callable[..., Any]
-    inputs: Sequence[str] | None = None
+    inputs: Mapping[str, str] | None = None
     outputs: Sequence[str] | None = None
     placement: str = EVERYWHERE
     shared: Sequence[str] = ()
-    after: Sequence[str] = ()
     changes_state: bool = False
 
     @property
@@ -43,16 +42,28 @@ class Operator:
         """Names of its outputs."""
         return (self.name,) if self.outputs is None else tuple(self.outputs)
 
-    def parameters(self) -> tuple[str, ...]:
-        """Names of what `func` takes.
+    def needs(self, known: Collection[str]) -> dict[str, str]:
+        """The value that each parameter takes, of those that the flow has.
 
         Raises:
-            FlowError: `func` takes *args, **kwargs, so its inputs must be named.
+            FlowError: `func` takes *args or **kwargs, or has no parameter that `inputs` names.
         """
-        found = inspect.signature(self.func).parameters.values()
-        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found):
+        found = inspect.signature(self.func).parameters
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.values()):
             raise FlowError(
-                f"operator {self.name!r}: its function takes any number of arguments; name its "
-                "inputs=(...)"
+                f"operator {self.name!r}: its function takes any number of arguments, so that "
+                "nothing says which values it needs; name its parameters"
             )
-        return tuple(p.name for p in found if p.default is p.empty)
+        renamed = dict(self.inputs or {})
+        for name in renamed:
+            if name not in found:
+                raise FlowError(
+                    f"operator {self.name!r}: inputs names {name!r}, which is not a parameter of "
+                    f"its function; parameters: {', '.join(found)}"
+                )
+        values = {name: renamed.get(name, name) for name in found}
+        return {
+            name: value
+            for name, value in values.items()
+            if found[name].default is inspect.Parameter.empty or value in known or name in renamed
+        }

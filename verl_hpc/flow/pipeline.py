@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_hpc.errors import FlowError
@@ -15,6 +15,12 @@ class Run:
     """Call an operator."""
 
     operator: Operator
+    needs: Mapping[str, str]
+    """The value of each parameter."""
+
+    @property
+    def values(self) -> Sequence[str]:
+        return list(self.needs.values())
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,34 @@ class Move:
     values: tuple[str, ...]
     source: str
     target: str
+    shared: bool = False
+    """The same on all ranks of the source; else each of its ranks has some samples."""
 
 
-Mover = Callable[[Move, Mapping[str, Any]], Mapping[str, Any]]
-"""(what to move, values on this rank) to the values as this rank has them afterwards."""
+class Abandoned(Exception):  # noqa: N818 (not an error)
+    """The ranks that run the flow give it up; what it has changed so far stays."""
 
 
-def _stay(move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: values[name] for name in move.values}
+class Mover:
+    """Carries values between placements; this one leaves them where they are."""
+
+    def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values as this rank has them at the target; nothing if it does not belong to it.
+
+        Args:
+            move: what to carry.
+            values: what this rank has at the source; of others what it has anywhere.
+
+        Raises:
+            Abandoned: the source has given the flow up.
+        """
+        return {name: values[name] for name in move.values}
+
+    def abandon(self, moves: Iterable[Move]) -> None:
+        """Meet the other ranks of moves that will not be made, so that none waits for them."""
+
+
+STAY = Mover()
 
 
 @dataclass(frozen=True)
@@ -47,21 +73,42 @@ class Pipeline:
         """The part of the schedule that `rank` takes part in, in order.
 
         Operators on disjoint ranks are in each other's schedule only by the moves between them.
-        The trainer places all its operators on all ranks.
         """
         for item in self.schedule:
-            if isinstance(item, Run):
-                places = [item.operator.placement]
-            else:
-                places = [item.source, item.target]
-            if any(self._has(place, rank) for place in places):
+            if any(self._has(place, rank) for place in places_of(item)):
                 yield item
+
+    def split(self, first: Collection[str]) -> tuple[Pipeline, Pipeline]:
+        """Two pipelines that are the whole one after the other: the operators of `first`, and the
+        others, which are given at once what the first ones made.
+
+        Args:
+            first: names of operators, with all that those need.
+        """
+        makes = {value for op in self.operators if op.name in first for value in op.gives}
+        early = [item for item in self.schedule if self._is_for(item, first)]
+        late = [item for item in self.schedule if item not in early]
+        given = [item for item in late if isinstance(item, Move) and makes.issuperset(item.values)]
+        others = [item for item in late if item not in given]
+        return replace(self, schedule=tuple(early)), replace(self, schedule=(*given, *others))
+
+    def _is_for(self, item: Run | Move, names: Collection[str]) -> bool:
+        """Whether an operator of these names is the first that an item is for."""
+        runs = [i for i in self.schedule[self.schedule.index(item) :] if isinstance(i, Run)]
+        if isinstance(item, Run):
+            return item.operator.name in names
+        consumers = (
+            run.operator.name
+            for run in runs
+            if run.operator.placement == item.target and not {*run.values}.isdisjoint(item.values)
+        )
+        return next(consumers, "") in names
 
     def run(
         self,
         rank: int = 0,
-        mover: Mover = _stay,
-        enter: Callable[[str], object] = lambda _: None,
+        mover: Mover = STAY,
+        enter: Callable[[str, str], object] = lambda *_: None,
         **inputs: Any,
     ) -> dict[str, Any]:
         """Run this rank's part of the flow.
@@ -69,33 +116,66 @@ class Pipeline:
         Args:
             rank: this rank.
             mover: carries values between placements; without one they stay.
-            enter: told the name of each operator or move before it starts.
+            enter: told the name and the placement of each operator or move before it starts.
             inputs: the flow's inputs.
 
         Returns:
-            Every value this rank has at the end, by name.
+            Every value this rank has at the end, by name: as it was made, else as it came.
 
         Raises:
             FlowError: an input is missing, or an operator gives another number of outputs than it
                 declares.
+            Abandoned: an operator raised it, which may be done before any value has moved; here,
+                or where this rank's values come from.
+        """
+        return self.resume(self.begin(**inputs), rank, mover, enter).made()
+
+    def begin(self, **inputs: Any) -> Values:
+        """What a run of the flow starts from.
+
+        Raises:
+            FlowError: an input is missing.
         """
         missing = [name for name in self.inputs if name not in inputs]
         if missing:
             raise FlowError(f"flow {self.name!r} runs with {', '.join(missing)} missing")
-        values = dict(inputs)
-        for item in self.for_rank(rank):
-            if isinstance(item, Move):
-                enter(f"{item.source} to {item.target}")
-                values |= mover(item, values)
-            else:
-                enter(item.operator.name)
-                values |= _call(item.operator, values)
+        return Values(inputs)
+
+    def resume(
+        self,
+        values: Values,
+        rank: int = 0,
+        mover: Mover = STAY,
+        enter: Callable[[str, str], object] = lambda *_: None,
+    ) -> Values:
+        """The same as `run`, from values that `begin`, or the first of two pipelines, left."""
+        mine = list(self.for_rank(rank))
+        for number, item in enumerate(mine):
+            try:
+                _do(item, values, mover, enter)
+            except Abandoned:
+                mover.abandon(_left(mine, number))
+                raise
         return values
 
     def changes_state(self, name: str) -> bool:
         """Whether the operator of that name does."""
-        operators = (item.operator for item in self.schedule if isinstance(item, Run))
-        return any(op.changes_state for op in operators if op.name == name)
+        return any(op.changes_state for op in self.operators if op.name == name)
+
+    @property
+    def operators(self) -> list[Operator]:
+        """In order."""
+        return [run.operator for run in self.runs]
+
+    @property
+    def runs(self) -> list[Run]:
+        """Its operators with what they need, in order."""
+        return [item for item in self.schedule if isinstance(item, Run)]
+
+    @property
+    def moves(self) -> list[Move]:
+        """In order."""
+        return [item for item in self.schedule if isinstance(item, Move)]
 
     def _has(self, place: str, rank: int) -> bool:
         if place == EVERYWHERE or self.placements is None:
@@ -103,41 +183,106 @@ class Pipeline:
         return rank in self.placements[place]
 
     def as_text(self) -> str:
-        """One line an operator: where, what it needs, what it gives."""
+        """The placements, and one line an operator: where, what it needs, what it gives."""
         lines = [f"{self.name}({', '.join(self.inputs)})"]
+        used = {op.placement for op in self.operators}
+        for place, ranks in (self.placements or {}).items():
+            if place in used:
+                lines.append(f"  {place:<12} ranks {_spans(ranks)}")
+        width = max([len(op.name) for op in self.operators] + [16])
         for item in self.schedule:
             if isinstance(item, Move):
                 lines.append(f"  move  {', '.join(item.values)}: {item.source} to {item.target}")
                 continue
             op = item.operator
-            needs = ", ".join(op.inputs or ()) or "-"
+            needs = ", ".join(item.values) or "-"
             gives = ", ".join(op.gives) or "-"
-            lines.append(f"  {op.placement:<10} {op.name:<16} {needs} => {gives}")
+            lines.append(f"  {op.placement:<12} {op.name:<{width}} {needs} => {gives}")
         return "\n".join(lines)
 
     def as_mermaid(self) -> str:
         """A flowchart for Markdown: operators by placement, values on the edges."""
         lines = ["flowchart LR"]
-        giver: dict[str, str] = {}
-        by_place: dict[str, list[Operator]] = {}
-        operators = [item.operator for item in self.schedule if isinstance(item, Run)]
-        for op in operators:
-            by_place.setdefault(op.placement, []).append(op)
-            giver |= dict.fromkeys(op.gives, op.name)
+        giver = {value: op.name for op in self.operators for value in op.gives}
+        by_place: dict[str, list[str]] = {}
+        for op in self.operators:
+            by_place.setdefault(op.placement, []).append(op.name)
         for place, members in by_place.items():
-            lines.append(f"  subgraph {place}")
-            lines += [f"    {op.name}" for op in members]
+            ranks = (self.placements or {}).get(place)
+            title = f'["{place}: ranks {_spans(ranks)}"]' if ranks else ""
+            lines.append(f"  subgraph {place}{title}")
+            lines += [f"    {name}" for name in members]
             lines.append("  end")
-        for op in operators:
-            for value in op.inputs or ():
+        for run in self.runs:
+            for value in run.values:
                 source = giver.get(value, f"{value}([{value}])")
-                lines.append(f"  {source} -- {value} --> {op.name}")
-            lines += [f"  {other} -.-> {op.name}" for other in op.after]
+                lines.append(f"  {source} -- {value} --> {run.operator.name}")
         return "\n".join(lines)
 
 
-def _call(operator: Operator, values: Mapping[str, Any]) -> dict[str, Any]:
-    result = operator.func(*(values[name] for name in operator.inputs or ()))
+def _left(items: Sequence[Run | Move], number: int) -> Iterator[Move]:
+    """The first shared move of each pair of placements behind items[number], of the pairs that
+    have not met there."""
+    met = {(item.source, item.target) for item in items[: number + 1] if isinstance(item, Move)}
+    for item in items[number + 1 :]:
+        if isinstance(item, Move) and item.shared and (item.source, item.target) not in met:
+            met.add((item.source, item.target))
+            yield item
+
+
+def places_of(item: Run | Move) -> tuple[str, ...]:
+    """Placements whose ranks take part in an item."""
+    return (item.operator.placement,) if isinstance(item, Run) else (item.source, item.target)
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """Ranks as people write them: 0, 1, 2, 5 is 0-2, 5."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+
+
+class Values:
+    """What a rank has, by name and placement: samples are dealt anew under every placement."""
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self._places = {name: {EVERYWHERE: value} for name, value in inputs.items()}
+
+    def put(self, place: str, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._places.setdefault(name, {})[place] = value
+
+    def at(self, place: str) -> dict[str, Any]:
+        """As of that placement, else as made."""
+        return {n: places.get(place, _first(places)) for n, places in self._places.items()}
+
+    def made(self) -> dict[str, Any]:
+        return {name: _first(places) for name, places in self._places.items()}
+
+
+def _first(places: Mapping[str, Any]) -> Any:
+    return next(iter(places.values()))
+
+
+def _do(
+    item: Run | Move, values: Values, mover: Mover, enter: Callable[[str, str], object]
+) -> None:
+    if isinstance(item, Move):
+        enter(f"{item.source} to {item.target}", item.target)
+        values.put(item.target, mover.move(item, values.at(item.source)))
+    else:
+        place = item.operator.placement
+        enter(item.operator.name, place)
+        values.put(place, _call(item, values.at(place)))
+
+
+def _call(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:
+    operator = run.operator
+    result = operator.func(**{name: values[value] for name, value in run.needs.items()})
     names = operator.gives
     if len(names) == 1:
         return {names[0]: result}

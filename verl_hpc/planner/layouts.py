@@ -1,9 +1,15 @@
-"""From a run's configuration to its layouts, with every check that needs no GPU."""
+"""A run's layouts on its ranks: who trains what where, who generates, and who shares samples."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.roles import ACTOR, REWARD, TRAIN, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
@@ -16,73 +22,251 @@ from verl_hpc.layout.generation import (
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.vllm import check_vllm_layout
+from verl_hpc.planner.placements import place_ranks
+
+ROLLOUT = "rollout"
+"""Label and pool of the ranks that generate."""
+SCORING = "scoring"
+"""Key of the pool that calls the reward function."""
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Ranks that run operators together. The ranks of a group have the same samples, different
+    groups different ones.
+
+    Two replicas of TP2 on ranks 0-3 are the groups (0, 1) (2, 3).
+    """
+
+    name: str
+    groups: Groups
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(rank for group in self.groups for rank in group))
 
 
 @dataclass(frozen=True)
 class RunLayouts:
     """Where a run trains and generates."""
 
-    train: TrainLayout
-    replicas: tuple[tuple[int, ...], ...]
+    num_ranks: int
+    train: Mapping[str, TrainLayout]
+    """By role."""
+    replicas: Groups
     """Ranks of every rollout engine."""
     grouping: Grouping
-
-    @property
-    def model_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of each data-parallel replica of the training layout, by data-parallel index."""
-        grid = self.train.grid
-        return tuple(grid.ranks(dp=index) for index in range(self.train.dp))
+    pools: Mapping[str, Pool]
+    """By name."""
+    pool_of: Mapping[str, str]
+    """The pool of each role, of ROLLOUT and of SCORING."""
 
     @property
     def num_replicas(self) -> int:
         return len(self.replicas)
 
+    @property
+    def is_split(self) -> bool:
+        """Whether some pool has not all ranks."""
+        return any(len(pool.ranks) < self.num_ranks for pool in self.pools.values())
 
-def run_layouts(config: RunConfig, arch: Architecture, num_ranks: int) -> RunLayouts:
+
+def run_layouts(
+    config: RunConfig,
+    arch: Architecture,
+    num_ranks: int,
+    *,
+    archs: Mapping[str, Architecture] | None = None,
+    ranks_per_node: int | None = None,
+) -> RunLayouts:
     """Lay a run out on `num_ranks` ranks.
 
+    Args:
+        config: of the run.
+        arch: of the first role's model, which is the actor's if there is one.
+        num_ranks: of the job.
+        archs: of roles that have a model of their own.
+        ranks_per_node: needed where a placement names nodes.
+
     Raises:
-        ConfigError: the ranks do not match the sizes, or the model cannot be cut that way.
+        ConfigError: the ranks do not match the sizes, or a model cannot be cut that way.
     """
+    layouts = place_roles(config, num_ranks, ranks_per_node)
+    settings = config.role_settings
+    for name, layout in layouts.train.items():
+        own = (archs or {}).get(name, arch)
+        _check_role(settings[name], own, layout)
+        if own.vocab_size != arch.vocab_size:
+            raise ConfigError(
+                f"roles.{name}: its vocabulary has {own.vocab_size} tokens, and model.path's "
+                f"{arch.vocab_size}; all roles read the same token ids, so choose a model with the "
+                "same tokenizer"
+            )
     try:
-        layouts = _lay_out(config, num_ranks)
-        check_megatron_layout(arch, layouts.train)
         check_vllm_layout(arch, config.rollout.tensor_parallel)
         layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
     except LayoutError as error:
-        raise ConfigError(f"parallel / rollout: {error}") from None
+        raise ConfigError(f"rollout: {error}") from None
     _check_lengths(config, arch)
-    _check_recompute(config, arch, layouts.train)
     return layouts
 
 
-def _lay_out(config: RunConfig, num_ranks: int) -> RunLayouts:
-    sizes = config.parallel
+def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = None) -> RunLayouts:
+    """What `run_layouts` gives, of what can be known without the models.
+
+    Raises:
+        ConfigError: as `run_layouts`.
+    """
+    labels = place_ranks(config.placement, num_ranks, ranks_per_node)
+    settings = config.role_settings
+    everyone = range(num_ranks)
+
+    def ranks_of(label: str, where: str) -> range:
+        if label not in labels and label != TRAIN:
+            raise ConfigError(
+                f"{where}.placement = {label}: no such label; "
+                f"{near_or_all(label, labels, 'placement')}"
+            )
+        return labels.get(label, everyone)
+
+    train = {
+        name: _train_layout(role, ranks_of(role.label, f"roles.{name}"))
+        for name, role in settings.items()
+    }
+    _check_fp8(settings, train)
+    first = next(iter(train))
+    rollout_ranks = labels.get(ROLLOUT, ranks_of(settings[first].label, f"roles.{first}"))
+    replicas, grouping = _replicas(config, train[first], rollout_ranks)
+    pools: dict[str, Pool] = {}
+    pool_of = {
+        name: _pool(pools, settings[name].label, name, layout) for name, layout in train.items()
+    }
+    pools[ROLLOUT] = Pool(ROLLOUT, replicas)
+    pool_of[ROLLOUT] = pool_of[SCORING] = ROLLOUT
+    used = {role.label for role in settings.values()} | {ROLLOUT}
+    if REWARD not in settings and REWARD in labels:
+        used.add(REWARD)
+        pools[REWARD] = Pool(REWARD, tuple((rank,) for rank in labels[REWARD]))
+        pool_of[SCORING] = REWARD
+    _check_labels(config, labels, used)
+    _check_ranks(pools.values(), num_ranks)
+    _check_staleness(config, train, replicas)
+    return RunLayouts(num_ranks, train, replicas, grouping, pools, pool_of)
+
+
+def _check_staleness(config: RunConfig, train: Mapping[str, TrainLayout], replicas: Groups) -> None:
+    if not config.rollout.staleness or not config.generates:
+        return
+    generates = {rank for group in replicas for rank in group}
+    for name, role in config.role_settings.items():
+        shared = generates.intersection(train[name].grid.ranks())
+        if shared and role.trainable:
+            raise ConfigError(
+                f"rollout.staleness = {config.rollout.staleness}: rank {min(shared)} generates and "
+                f"trains the {role.name}, so that one waits for the other; give generation ranks "
+                "that no role has (placement.rollout, and placement.train for the others)"
+            )
+
+
+def _check_ranks(pools: Iterable[Pool], num_ranks: int) -> None:
+    idle = sorted(set(range(num_ranks)) - {rank for pool in pools for rank in pool.ranks})
+    if idle:
+        more = f" and {len(idle) - 1} more" if len(idle) > 1 else ""
+        raise ConfigError(
+            f"placement: rank {idle[0]}{more} of {num_ranks} would have nothing to do; give them "
+            "to a label, or start fewer ranks"
+        )
+
+
+def _check_labels(config: RunConfig, labels: Iterable[str], used: Iterable[str]) -> None:
+    for label in labels:
+        if label not in used or (label in (ROLLOUT, REWARD) and not config.generates):
+            raise ConfigError(
+                f"placement.{label}: no role of recipe {config.recipe} is placed there; "
+                f"{near_or_all(label, [*config.role_settings, TRAIN, ROLLOUT, REWARD], 'labels')}"
+            )
+
+
+def _pool(pools: dict[str, Pool], label: str, role: str, layout: TrainLayout) -> str:
+    """The pool of a training layout, a new one if none has its groups."""
+    groups = tuple(layout.grid.ranks(dp=index) for index in range(layout.dp))
+    for pool in pools.values():
+        if pool.groups == groups:
+            return pool.name
+    name = role if label in pools or label in (ROLLOUT, REWARD) else label
+    pools[name] = Pool(name, groups)
+    return name
+
+
+def _train_layout(role: RoleSettings, ranks: range) -> TrainLayout:
+    sizes, num_ranks = role.parallel, len(ranks)
+    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
     model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
     if num_ranks % model_parallel:
         raise ConfigError(
-            f"parallel: tensor_parallel {sizes.tensor_parallel} x pipeline_parallel "
+            f"{where}: tensor_parallel {sizes.tensor_parallel} x pipeline_parallel "
             f"{sizes.pipeline_parallel} = {model_parallel} does not divide the {num_ranks} ranks; "
             f"start a multiple of {model_parallel} ranks, or choose smaller sizes"
         )
     dp = num_ranks // model_parallel
     if sizes.data_parallel not in (None, dp):
         raise ConfigError(
-            f"parallel.data_parallel = {sizes.data_parallel}, but {num_ranks} ranks / "
+            f"{where}.data_parallel = {sizes.data_parallel}, but {num_ranks} ranks / "
             f"{model_parallel} model-parallel ranks give {dp}; start "
             f"{(sizes.data_parallel or 1) * model_parallel} ranks, or leave it out"
         )
-    train = TrainLayout(
-        tp=sizes.tensor_parallel, pp=sizes.pipeline_parallel, dp=dp, vpp=sizes.virtual_pipeline
+    return TrainLayout(
+        tp=sizes.tensor_parallel,
+        pp=sizes.pipeline_parallel,
+        dp=dp,
+        vpp=sizes.virtual_pipeline,
+        first_rank=ranks[0],
     )
+
+
+def _replicas(config: RunConfig, actor: TrainLayout, ranks: range) -> tuple[Groups, Grouping]:
+    """Rollout engines on some ranks; interleaved only where the actor's ranks are the same."""
     rollout = config.rollout
-    one_stage = rollout.pipeline_parallel == 1
-    applies = zero_redundancy_applies(train.tp, rollout.tensor_parallel) and one_stage
-    grouping: Grouping = rollout.grouping or ("zero_redundancy" if applies else "contiguous")
-    groups = generation_groups(
-        train.grid, rollout.tensor_parallel, grouping, rollout.pipeline_parallel
+    pool = (
+        actor
+        if tuple(ranks) == actor.grid.ranks()
+        else TrainLayout(dp=len(ranks), first_rank=ranks[0])
     )
-    return RunLayouts(train, groups, grouping)
+    tp, pp = rollout.tensor_parallel, rollout.pipeline_parallel
+    applies = zero_redundancy_applies(pool.tp, tp) and pp == 1
+    grouping: Grouping = rollout.grouping or ("zero_redundancy" if applies else "contiguous")
+    try:
+        return generation_groups(pool.grid, tp, grouping, pp), grouping
+    except LayoutError as error:
+        raise ConfigError(f"parallel / rollout: {error}") from None
+
+
+def _check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> None:
+    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
+    try:
+        check_megatron_layout(arch, layout)
+    except LayoutError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    _check_recompute(where, role.parallel, arch, layout)
+
+
+def _check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLayout]) -> None:
+    """Transformer Engine's delayed scaling reduces over all engines of a process at once, so that
+    pools that share some of their ranks would wait for each other."""
+    delayed = [
+        name
+        for name, role in settings.items()
+        if role.model.fp8 is not None and role.model.fp8.recipe == "delayed"
+    ]
+    for one, other in combinations(delayed, 2):
+        ours, theirs = (set(train[name].grid.ranks()) for name in (one, other))
+        if ours & theirs and ours != theirs:
+            raise ConfigError(
+                f"model.fp8.recipe = delayed: {one} and {other} share some of their ranks, not "
+                "all; choose another recipe, or ranks that are the same or different"
+            )
 
 
 def _check_lengths(config: RunConfig, arch: Architecture) -> None:
@@ -96,9 +280,11 @@ def _check_lengths(config: RunConfig, arch: Architecture) -> None:
         )
 
 
-def _check_recompute(config: RunConfig, arch: Architecture, train: TrainLayout) -> None:
+def _check_recompute(
+    where: str, parallel: ParallelConfig, arch: Architecture, train: TrainLayout
+) -> None:
     """Megatron-core would run off the end of a stage that is not a multiple of the number."""
-    number, method = config.parallel.recompute_num_layers, config.parallel.recompute_method
+    number, method = parallel.recompute_num_layers, parallel.recompute_method
     if number is None:
         return
     stages = {
@@ -106,11 +292,11 @@ def _check_recompute(config: RunConfig, arch: Architecture, train: TrainLayout) 
     }
     if method == "block" and number > max(stages):
         raise ConfigError(
-            f"parallel.recompute_num_layers = {number}: no stage has more than {max(stages)} "
+            f"{where}.recompute_num_layers = {number}: no stage has more than {max(stages)} "
             "layers; choose at most as many"
         )
     if method != "block" and any(layers % number for layers in stages):
         raise ConfigError(
-            f"parallel.recompute_num_layers = {number} does not divide the layers of every stage "
+            f"{where}.recompute_num_layers = {number} does not divide the layers of every stage "
             f"({', '.join(map(str, sorted(stages)))}); choose a divisor, or recompute_method: block"
         )

@@ -1,4 +1,4 @@
-"""Reward functions in files of the user."""
+"""Functions in files of the user."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
-def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., Any]:
+def load_function(
+    reference: str, timeout_s: float = math.inf, setting: str = "reward.function"
+) -> Callable[..., Any]:
     """Import `path/to/file.py:function`.
 
     Args:
         reference: to the function.
         timeout_s: longest that the import may take.
+        setting: that gives the reference, for messages.
 
     Raises:
         RewardError: no such file or function, a file that raises on import, or a name that is
@@ -31,33 +34,31 @@ def load_function(reference: str, timeout_s: float = math.inf) -> Callable[..., 
     file, _, name = reference.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise RewardError(
-            f"reward.function = {reference}: no file {path}; give path/to/file.py:function"
-        )
-    module = _import(path.resolve(), timeout_s)
-    with loading(f"reward.function = {reference}: its {name!r} cannot be read", timeout_s):
+        raise RewardError(f"{setting} = {reference}: no file {path}; give path/to/file.py:function")
+    module = _import(path.resolve(), timeout_s, setting)
+    with loading(f"{setting} = {reference}: its {name!r} cannot be read", timeout_s):
         function = getattr(module, name, None)
     if function is None:
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
         raise RewardError(
-            f"reward.function = {reference}: {path} defines no {name!r}; "
+            f"{setting} = {reference}: {path} defines no {name!r}; "
             f"it defines {', '.join(names) or 'no function'}"
         )
     if not callable(function):
         raise RewardError(
-            f"reward.function = {reference}: {name} is {type(function).__name__}, not a function"
+            f"{setting} = {reference}: {name} is {type(function).__name__}, not a function"
         )
     return function
 
 
-def _import(path: Path, timeout_s: float) -> ModuleType:
+def _import(path: Path, timeout_s: float, setting: str) -> ModuleType:
     """Import a file under a unique name; once a process."""
     name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise RewardError(f"reward.function: {path} is not a Python file; its name ends with .py")
+        raise RewardError(f"{setting}: {path} is not a Python file; its name ends with .py")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module

@@ -22,11 +22,15 @@ class Control:
     Args:
         channel: what carries them.
         timeout_s: a rank that waits longer for others raises TimeoutError.
+        is_world: whether it has every rank of the job.
     """
 
-    def __init__(self, channel: Channel, timeout_s: float = math.inf) -> None:
+    def __init__(
+        self, channel: Channel, timeout_s: float = math.inf, is_world: bool = True
+    ) -> None:
         self._channel = channel
         self._timeout_s = timeout_s
+        self.is_world = is_world
         self.rank = channel.rank
         self.size = channel.size
         self.num_waits = 0
@@ -38,7 +42,9 @@ class Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
         # A split cannot be given up as the other operations can; here it waits for nobody.
         self.barrier()
-        return Control(self._channel.split(group), self._timeout_s)
+        channel = self._channel.split(group)
+        whole = self.is_world and channel.size == self.size
+        return Control(channel, self._timeout_s, whole)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -89,7 +95,8 @@ class Control:
         """Run `work` on every rank; if it fails on one, it fails on all.
 
         The lowest failing rank's `VerlHpcError` is raised everywhere, so that ranks never part
-        ways over bad input. Other exceptions propagate at once on the rank that met them.
+        ways over bad input. Other exceptions propagate at once on the rank that met them. An error
+        of some ranks of the job alone ends it, as any exception does.
         """
         result: Any = None
         failure: VerlHpcError | None = None
@@ -104,7 +111,7 @@ class Control:
         rank, (kind, text) = failures[0]
         agreed = failure if described == failures[0][1] else kind(f"{text} (on rank {rank})")
         assert agreed is not None
-        agreed.agreed, agreed.elsewhere = True, agreed is not failure
+        agreed.agreed, agreed.elsewhere = self.is_world, agreed is not failure
         raise agreed
 
 

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.requests import KINDS, Request, read_requests, withdraw
+from verl_hpc.flow import Abandoned
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
@@ -57,7 +58,7 @@ class Wish(IntEnum):
         return self in (Wish.STOP, Wish.STOP_NOW)
 
 
-class StepDropped(Exception):  # noqa: N818 (not an error)
+class StepDropped(Abandoned):
     """All ranks leave the step under way, which has changed nothing yet."""
 
 

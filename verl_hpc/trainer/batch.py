@@ -10,36 +10,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
+from verl_hpc.errors import FlowError
+
 TOKENS = "tokens"
-"""The column of prompt and response tokens; every other column is of response tokens."""
+MASK = "mask"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
+VERSIONS = "versions"
 OLD_LOG_PROBS = "old_log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 VALUES = "values"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 
-DTYPES: Mapping[str, torch.dtype] = {
-    TOKENS: torch.int64,
-    ROLLOUT_LOG_PROBS: torch.float32,
-    OLD_LOG_PROBS: torch.float32,
-    REF_LOG_PROBS: torch.float32,
-    VALUES: torch.float32,
-    ADVANTAGES: torch.float32,
-    RETURNS: torch.float32,
-}
-"""Every column there is; its type is known also to a rank that has no samples."""
+Per = Literal["sequence", "token", "sample"]
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """Which rows of the data set a step answers; the same on all ranks."""
+class Column:
+    """What a column holds of a sample."""
+
+    dtype: torch.dtype
+    per: Per
+    """sequence: an element a token of prompt and response; token: one a token of the response;
+    sample: one."""
+
+
+COLUMNS: dict[str, Column] = {
+    TOKENS: Column(torch.int64, "sequence"),
+    MASK: Column(torch.uint8, "token"),
+    VERSIONS: Column(torch.int32, "token"),
+    **dict.fromkeys(
+        (ROLLOUT_LOG_PROBS, OLD_LOG_PROBS, REF_LOG_PROBS, VALUES, ADVANTAGES, RETURNS),
+        Column(torch.float32, "token"),
+    ),
+}
+"""Every column there is; what it holds is known also to a rank that has no samples. MASK is 1 where
+a token of the response is trained on, 0 where somebody else than the model wrote it. VERSIONS is
+how many steps had changed the weights that a token was sampled with."""
+
+
+def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token") -> str:
+    """Make a column known, for operators of a user's file; gives its name.
+
+    Raises:
+        FlowError: there is another one of that name.
+    """
+    column = Column(dtype, per)
+    if COLUMNS.setdefault(name, column) != column:
+        raise FlowError(f"column {name!r} is {COLUMNS[name]} already; choose another name")
+    return name
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """Which rows of the data set a step is about; the same on all ranks."""
 
     step: int
     rows: Sequence[int]
+    upcoming: Sequence[StepRows] = ()
+    """Of the next steps, whose responses may be begun."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +125,20 @@ class Columns:
     positions: Sequence[int]
     """Which samples these are (positions in `Samples`), ascending."""
     values: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    """By column, one tensor per sample: (prompt + response,) for TOKENS, else (response,).
+    """By column, one tensor per sample, as `COLUMNS` says.
 
-    The names are those of `DTYPES`, the same on all ranks, also on one without samples.
+    The names are the same on all ranks, also on one without samples.
     """
 
     def __getitem__(self, name: str) -> list[torch.Tensor]:
         return self.values[name]
+
+    def responses(self, samples: Samples) -> list[torch.Tensor]:
+        """Tokens of the responses alone."""
+        return [
+            tokens[samples.samples[i].prompt_length :]
+            for i, tokens in zip(self.positions, self.values[TOKENS], strict=True)
+        ]
 
 
 def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:

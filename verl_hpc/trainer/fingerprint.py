@@ -74,6 +74,9 @@ def fingerprint(
             **_of_architecture(model.arch),
             "tokenizer": _of_tokenizer(tokenizer),
         }
+        if config.has_own_recipe:
+            file, _, name = config.recipe.rpartition(":")
+            found["recipe"] = f"{Path(file).name}:{name}"
         if config.generates:
             found |= _of_reward(config.reward)
         if reads_weights:

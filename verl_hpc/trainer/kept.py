@@ -25,16 +25,26 @@ _SPEED_AND_MEMORY = ("gpu_memory_utilization", "kv_cache_gib", "max_num_seqs", "
 """Settings of the rollout that do not change what is generated."""
 
 
-def rollout_key(config: RunConfig, step: int, rows: Sequence[int]) -> str:
-    """What a step's responses answer, and how: equal keys, the same responses but for rounding."""
+def rollout_key(config: RunConfig) -> str:
+    """What says how responses are generated, and from which data."""
     facts = {
-        "step": step,
-        "rows": list(rows),
         "seed": config.seed,
         "rollout": config.rollout.model_dump(mode="json", exclude=set(_SPEED_AND_MEMORY)),
         "data": config.data.model_dump(mode="json"),
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    return json.dumps(facts, sort_keys=True)
+
+
+def step_key(rollout: str, step: int, rows: Sequence[int]) -> str:
+    """What a step's responses answer, and how: equal keys, the same responses but for rounding.
+
+    Args:
+        rollout: as `rollout_key`.
+        step: number of the step.
+        rows: of the data set.
+    """
+    text = json.dumps([rollout, step, list(rows)])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, WithCheck, WithoutRows, check_data
 from verl_hpc.data.lengths import LengthCheck
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.sources import Source, open_source
+from verl_hpc.data.sources import Source, open_source, read_problems
 from verl_hpc.errors import DataError, RewardError
 from verl_hpc.rewards.registry import function_for
 from verl_hpc.runtime.session import Session
@@ -20,6 +20,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
+
+
+class StepProblems:
+    """A data set of which the rows that were read last are at hand: those who generate, and those
+    who score, ask for the same."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._last: dict[int, Problem] = {}
+
+    def read(self, rows: Sequence[int]) -> list[Problem]:
+        """The problems of rows, in that order.
+
+        Raises:
+            DataError: a malformed row.
+        """
+        missing = [row for row in rows if row not in self._last]
+        if missing:
+            self._last = dict(zip(missing, read_problems(self.source, missing), strict=True)) | {
+                row: self._last[row] for row in rows if row in self._last
+            }
+        return [self._last[row] for row in rows]
 
 
 @dataclass(frozen=True)

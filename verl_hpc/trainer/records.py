@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,21 +13,22 @@ from typing import Any, Literal
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.regular_file import is_regular
 from verl_hpc.config.requests import KINDS
-from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import VALIDATION
 from verl_hpc.metrics.report import FILE_NAME as REPORT
 from verl_hpc.metrics.report import write_report
+from verl_hpc.metrics.samples import Kind, SampleGroup, SampleLog
 from verl_hpc.metrics.sinks import Sinks, open_sinks
+from verl_hpc.metrics.timeline import Timeline
+from verl_hpc.metrics.timeline_ranks import open_timeline
 from verl_hpc.runs.heartbeat import FILE as HEARTBEAT
 from verl_hpc.runs.ranks import FILE as RANKS
 from verl_hpc.runs.verdict import counted
-from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.state import Progress
 from verl_hpc.trainer.versions import installed_versions
-from verl_hpc.trainer.workers import Workers
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"
@@ -70,9 +71,11 @@ class Result:
 
 @dataclass
 class Records:
-    """Metrics and views; real on rank 0, silent elsewhere."""
+    """Metrics and views; but for the timeline real on rank 0, silent elsewhere."""
 
     directory: Path
+    timeline: Timeline
+    sample_log: SampleLog | None = None
     log: MetricsLog | None = None
     sinks: Sinks | None = None
     report: bool = False
@@ -82,10 +85,16 @@ class Records:
         """The newest step whose line has an evaluation, -1 if none has."""
         return self.log.newest.get(VALIDATION, -1) if self.log is not None else -1
 
-    def stage(self, name: str) -> None:
+    def stage(self, step: int, name: str, place: str) -> None:
         """Show the operator that begins."""
+        self.timeline.begin(step, name, place)
         if self.sinks is not None:
             self.sinks.stage(name)
+
+    def samples(self, step: int, kind: Kind, groups: Sequence[SampleGroup]) -> None:
+        """Keep some prompts and responses for people to look at."""
+        if self.sample_log is not None and groups:
+            self.sample_log.write(step, kind, groups)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step's line and whatever shows it."""
@@ -103,29 +112,29 @@ class Records:
 
 
 @contextmanager
-def open_records(
-    session: Session, config: RunConfig, restored: Progress | None
-) -> Iterator[Records]:
-    """Go on with the records of a run, after the step that it was restored to."""
-    directory = config.run_directory
-    if session.world.rank != 0:
-        yield Records(directory)
-        return
+def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records]:
+    """Continue the records of a run, after the step that it was restored to."""
+    config, rank = run.config, run.rank
+    directory, settings = config.run_directory, config.metrics
     resumed = None if restored is None else restored.step
-    settings = config.metrics
-    with (
-        MetricsLog(directory, resumed) as log,
-        open_sinks(
-            settings, directory, config.steps, recipe=config.recipe, resumed_from=resumed
-        ) as sinks,
-    ):
-        yield Records(directory, log, sinks, settings.report)
+    ranks = {name: place.ranks for name, place in run.places.items()}
+    with open_timeline(directory, rank, run.session.world.size, ranks, resumed) as timeline:
+        if rank != 0:
+            yield Records(directory, timeline)
+            return
+        with (
+            MetricsLog(directory, resumed) as log,
+            open_sinks(
+                settings, directory, config.steps, recipe=config.recipe, resumed_from=resumed
+            ) as sinks,
+        ):
+            samples = SampleLog(directory, resumed)
+            yield Records(directory, timeline, samples, log, sinks, settings.report)
 
 
-def run_facts(workers: Workers, result: Result) -> dict[str, Any]:
+def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
     """What the report says besides the metrics."""
-    config, layouts, world = workers.config, workers.layouts, workers.session.world
-    train = layouts.train
+    config, layouts, world = run.config, run.layouts, run.session.world
     left = "" if result.outcome in ENDS else f" at step {result.progress.step}: {result.reason}"
     return {
         "name": config.name,
@@ -133,16 +142,30 @@ def run_facts(workers: Workers, result: Result) -> dict[str, Any]:
         "state": f"{_STATES[result.outcome]}{left}",
         "total_steps": config.steps,
         "config": dump_config(config),
-        "model": f"{config.model.path} ({workers.arch.num_parameters:,} parameters)",
+        "model": f"{config.model.path} ({run.arch.num_parameters:,} parameters)",
         "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",
         "num_ranks": world.size,
         "num_nodes": world.num_nodes,
-        "training layout": f"tp {train.tp}, pp {train.pp}, dp {train.dp}, vpp {train.vpp}",
+        **_role_facts(run),
         "rollout layout": (
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
             f"{layouts.num_replicas}, {layouts.grouping}"
         ),
-        **({"evaluation data": workers.problems.facts} if workers.problems.facts else {}),
-        **workers.kernels,
+        **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
+        **run.kernels,
         "versions": installed_versions(),
     }
+
+
+def _role_facts(run: RunContext) -> dict[str, str]:
+    """Where every role is, and its layout; one line where all have the same."""
+    found = {}
+    for name, role in run.roles.items():
+        layout = role.layout
+        text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, vpp {layout.vpp}"
+        if run.layouts.is_split:
+            text += f" on ranks {layout.first_rank}-{layout.first_rank + layout.num_ranks - 1}"
+        found[name] = text
+    if len(set(found.values())) == 1:
+        return {"training layout": next(iter(found.values()))}
+    return {f"{name} layout": text for name, text in found.items()}

@@ -17,7 +17,7 @@ from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, dtype_name
 from verl_hpc.runtime.world import World
-from verl_hpc.trainer.batch import DTYPES, TOKENS, Columns, Samples
+from verl_hpc.trainer.batch import COLUMNS, Columns, Samples
 from verl_hpc.transfer.execute import Transfer
 
 Groups = Sequence[Sequence[int]]
@@ -31,16 +31,17 @@ def redistribute(
     target: tuple[str, Groups],
     device: torch.device,
 ) -> Columns:
-    """Columns as this rank has them under the target placement; all ranks call it.
+    """Columns as this rank has them under the target placement; the ranks of both call it.
 
     Args:
         samples: lengths and owners of all samples.
-        columns: what this rank has under the source placement.
+        columns: what this rank has under the source placement; without samples elsewhere, but
+            with the names.
         source, target: (placement label, groups of ranks).
         device: where the columns are.
 
     Raises:
-        FlowError: a column that `DTYPES` does not know.
+        FlowError: a column that `COLUMNS` does not know.
     """
     dtypes = _dtypes(columns)
     source_map = _column_map(samples, *source, dtypes)
@@ -65,13 +66,13 @@ def redistribute(
 
 def _dtypes(columns: Columns) -> dict[str, torch.dtype]:
     for name in columns.values:
-        if name not in DTYPES:
+        if name not in COLUMNS:
             raise FlowError(
                 f"column {name!r} has no type, so ranks without samples could not take part in "
-                f"moving it; add it to DTYPES in verl_hpc/trainer/batch.py; "
-                f"{near_or_all(name, DTYPES)}"
+                f"moving it; make it known with verl_hpc.trainer.batch.add_column; "
+                f"{near_or_all(name, COLUMNS)}"
             )
-    return {name: DTYPES[name] for name in columns.values}
+    return {name: COLUMNS[name].dtype for name in columns.values}
 
 
 def _cat(parts: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -79,8 +80,8 @@ def _cat(parts: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
 
 
 def _length(samples: Samples, column: str, position: int) -> int:
-    sample = samples.samples[position]
-    return sample.length if column == TOKENS else sample.response_length
+    sample, per = samples.samples[position], COLUMNS[column].per
+    return {"sequence": sample.length, "token": sample.response_length, "sample": 1}[per]
 
 
 def _column_map(

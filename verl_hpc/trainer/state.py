@@ -17,12 +17,13 @@ from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.engines.factory import generator_states, restore_generators
-from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import (
     DATA,
     FIRST_WEIGHTS,
@@ -31,7 +32,7 @@ from verl_hpc.trainer.fingerprint import (
     changed,
     check_fingerprint,
 )
-from verl_hpc.trainer.workers import Workers
+from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
 
 _logger = logging.getLogger(__name__)
@@ -60,63 +61,76 @@ def has_steps(session: Session, config: RunConfig) -> bool:
     return session.control.broadcast(bool(steps))
 
 
-def save(workers: Workers, progress: Progress) -> Path:
+def save(run: RunContext, progress: Progress) -> Path:
     """Write a step and let old ones go; every rank calls it.
 
     Raises:
         CheckpointError: on every rank, if it could not be written; earlier steps are intact.
         ConfigError: another process has taken over the run directory.
     """
-    if workers.sync is not None:
-        workers.sync.to_training()
-    components = _engine_components("actor", workers.actor, workers)
-    counters = {"actor": _counters(workers.actor)}
-    if workers.critic is not None:
-        components += _engine_components("critic", workers.critic, workers)
-        counters["critic"] = _counters(workers.critic)
+    if run.sync is not None:
+        run.sync.to_training()
+    control = run.session.control
+    counters = {role.name: _counters(run, role) for role in run.trained}
     state = RunState(
         step=progress.step,
         position=progress.position,
-        kl_coefficient=workers.kl.coefficient if workers.kl.is_adaptive else None,
+        kl_coefficient=_kl_coefficient(run),
         optimizers=counters,
-        fingerprint=workers.fingerprint,
+        fingerprint=run.fingerprint,
     )
+    components = [part for role in run.trained for part in _components(role, run.rank)]
     contents = StepContents(
-        state,
-        dump_config(workers.config),
-        workers.hf_files,
-        generator_states(),
+        state, dump_config(run.config), run.hf_files, generator_states(), run.own_files
     )
-    root = checkpoint_root(workers.config)
-    check_owner = workers.lock.check if workers.lock is not None else lambda: None
-    path = save_step(
-        workers.session.control, root, progress.step, components, contents, check_owner
-    )
-    if workers.rank == 0:
+    root = checkpoint_root(run.config)
+    check_owner = run.lock.check if run.lock is not None else lambda: None
+    path = save_step(control, root, progress.step, components, contents, check_owner)
+    if run.rank == 0:
         try:
-            prune(root, workers.config.checkpoint.keep, progress.step)
+            prune(root, run.config.checkpoint.keep, progress.step)
         except OSError as error:
             _logger.warning("old steps below %s stay: %s", root, error)
     return path
 
 
-def _engine_components(name: str, engine: TrainingEngine, workers: Workers) -> list[Component]:
-    rank = workers.rank
-    weights = Component(
-        name, engine.shard_map, engine.weights, assign_writers(engine.shard_map)[rank]
-    )
-    everything = engine.optimizer_map()
+def _components(role: Role, rank: int) -> list[Component]:
+    """Weights and optimizer state of a role, of which a rank elsewhere has nothing."""
+    moments = f"{role.name}.optimizer"
+    if role.training is None:
+        specs = ShardMap(state_specs(role.shard_map.tensors), [])
+        return [Component(role.name, role.shard_map, {}, ()), Component(moments, specs, {}, ())]
+    engine = role.training
+    writers = assign_writers(engine.shard_map)
     primary = engine.optimizer_map(primary=True)
-    tensors = engine.optimizer_tensors()
-    moments = Component(f"{name}.optimizer", everything, tensors, primary.held_by(rank))
-    return [weights, moments]
+    return [
+        Component(role.name, engine.shard_map, engine.weights, writers[rank]),
+        Component(
+            moments, engine.optimizer_map(), engine.optimizer_tensors(), primary.held_by(rank)
+        ),
+    ]
 
 
-def _counters(engine: TrainingEngine) -> OptimizerCounters:
-    return OptimizerCounters(**engine.counters())
+def _counters(run: RunContext, role: Role) -> OptimizerCounters:
+    """The same on every rank."""
+    mine = role.training.counters() if role.training is not None else None
+    if not role.place.is_world:
+        mine = run.session.control.broadcast(mine, root=role.place.ranks[0])
+    assert mine is not None
+    return OptimizerCounters(**mine)
 
 
-def restore(workers: Workers) -> Progress | None:
+def _kl_coefficient(run: RunContext) -> float | None:
+    """Where an adaptive controller has taken it; the actor's ranks know."""
+    if not run.kl.is_adaptive:
+        return None
+    place = run.place("actor")
+    if place.is_world:
+        return run.kl.coefficient
+    return run.session.control.broadcast(run.kl.coefficient, root=place.ranks[0])
+
+
+def restore(run: RunContext) -> Progress | None:
     """Go on from the newest step that can be read; None if the run is new.
 
     Raises:
@@ -126,12 +140,12 @@ def restore(workers: Workers) -> Progress | None:
         ConfigError: checkpoint.resume is never and there are steps, or the newest that can be read
             is of another model or data set.
     """
-    control = workers.session.control
-    root = checkpoint_root(workers.config)
-    mode = workers.config.checkpoint.resume
-    if workers.rank == 0:
+    control = run.session.control
+    root = checkpoint_root(run.config)
+    mode = run.config.checkpoint.resume
+    if run.rank == 0:
         remove_torn(root)
-    steps = control.broadcast(complete_steps(root) if workers.rank == 0 else None)
+    steps = control.broadcast(complete_steps(root) if run.rank == 0 else None)
     if not steps:
         if mode in ("must", "force"):
             raise agreed(CheckpointError(f"checkpoint.resume = {mode}, and {root} has no steps"))
@@ -146,10 +160,10 @@ def restore(workers: Workers) -> Progress | None:
     reasons: list[str] = []
     for path in steps:
         try:
-            return _load(workers, path)
+            return _load(run, path)
         except DamageError as error:
             reasons.append(str(error))
-            if workers.rank == 0:
+            if run.rank == 0:
                 _logger.warning("%s cannot be used, trying the step before: %s", path, error)
     raise agreed(
         CheckpointError(
@@ -159,72 +173,77 @@ def restore(workers: Workers) -> Progress | None:
     )
 
 
-def _load(workers: Workers, path: Path) -> Progress:
+def _load(run: RunContext, path: Path) -> Progress:
     """Load one step; an error is raised on every rank or on none.
 
     Raises:
         DamageError: the step is not as it was written.
         CheckpointError, ConfigError: it is, but not for this run.
     """
-    control = workers.session.control
+    control = run.session.control
     # One rank looks at every file; that many ranks asking for that many sizes would hurt.
-    step = control.together(lambda: Step(path, check_files=workers.rank == 0))
+    step = control.together(lambda: Step(path, check_files=run.rank == 0))
     state = control.together(lambda: step.state)
-    now = dict(workers.fingerprint)
-    if workers.reference is None:  # nobody computes with the first weights any more
+    now = dict(run.fingerprint)
+    if "reference" not in run.roles:  # nobody computes with the first weights any more
         now.pop(FIRST_WEIGHTS, None)
-    force = workers.config.checkpoint.resume == "force"
+    force = run.config.checkpoint.resume == "force"
     control.together(lambda: check_fingerprint(state.fingerprint, now, force))
     differs = set(changed(state.fingerprint, now))
-    for name in differs.intersection(REWARD) if workers.rank == 0 else ():
+    for name in differs.intersection(REWARD) if run.rank == 0 else ():
         words = change_of(name, state.fingerprint, now)
         _logger.warning("scores cannot be compared with those before this start: %s", words)
-    _load_engine(workers, step, "actor", workers.actor)
-    if workers.critic is not None:
-        _load_engine(workers, step, "critic", workers.critic)
-    if step.num_ranks == workers.session.world.size:
-        restore_generators(control.together(lambda: step.rank_arrays(workers.rank)))
-    if workers.kl.is_adaptive and state.kl_coefficient is not None:
-        workers.kl.coefficient = state.kl_coefficient
-    workers.fingerprint = {**state.fingerprint, **now}
-    if workers.kept is not None:
-        workers.kept.load(control, path)
+    for role in run.trained:
+        _load_role(run, step, role)
+    if step.num_ranks == run.session.world.size:
+        restore_generators(control.together(lambda: step.rank_arrays(run.rank)))
+    if run.kl.is_adaptive and state.kl_coefficient is not None:
+        run.kl.coefficient = state.kl_coefficient
+    run.fingerprint = {**state.fingerprint, **now}
+    if run.kept is not None:
+        run.kept.load(control, path)
     return Progress(state.step, Position() if differs.intersection(DATA) else state.position)
 
 
-def _load_engine(workers: Workers, step: Step, name: str, engine: TrainingEngine) -> None:
-    control = workers.session.control
-    weights = control.together(lambda: step.component(name))
-    control.together(lambda: _check_model(step, name, weights, engine.shard_map))
-    _fill(workers, step, weights, engine.shard_map, engine.weights, engine.dtype)
-    state = control.together(lambda: step.component(f"{name}.optimizer"))
-    tensors = engine.optimizer_tensors()
-    _fill(workers, step, state, engine.optimizer_map(), tensors, torch.float32)
-    engine.restore_counters(step.state.optimizers[name].model_dump())
+def _load_role(run: RunContext, step: Step, role: Role) -> None:
+    """Fill weights and optimizer state; every rank takes part, with or without an engine."""
+    control, engine = run.session.control, role.training
+    weights = control.together(lambda: step.component(role.name))
+    control.together(lambda: _check_model(step, role, weights))
+    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
+    _fill(run, step, weights, role.shard_map, engine.weights if engine else {}, dtype)
+    state = control.together(lambda: step.component(f"{role.name}.optimizer"))
+    needed = ShardMap(state_specs(role.shard_map.tensors), [])
+    tensors: Mapping[str, torch.Tensor] = {}
+    if engine is not None:
+        needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
+    _fill(run, step, state, needed, tensors, torch.float32)
+    if engine is not None:
+        engine.restore_counters(step.state.optimizers[role.name].model_dump())
 
 
-def _check_model(step: Step, name: str, found: ShardMap, needed: ShardMap) -> None:
+def _check_model(step: Step, role: Role, found: ShardMap) -> None:
     def shapes(shard_map: ShardMap) -> dict[str, tuple[int, ...]]:
         return {tensor: spec.shape for tensor, spec in shard_map.tensors.items()}
 
-    there, here = shapes(found), shapes(needed)
+    there, here = shapes(found), shapes(role.shard_map)
     for tensor in sorted(there.keys() | here.keys()):
         if there.get(tensor) != here.get(tensor):
             raise ConfigError(
-                f"model.path: {step.path} is of another model: {tensor} of its {name} has shape "
-                f"{there.get(tensor)}, of this configuration's {here.get(tensor)}; give the model "
-                "that the run started with, or the run another name"
+                f"model.path: {step.path} is of another model: {tensor} of its {role.name} has "
+                f"shape {there.get(tensor)}, of this configuration's {here.get(tensor)}; give the "
+                "model that the run started with, or the run another name"
             )
 
 
 def _fill(
-    workers: Workers,
+    run: RunContext,
     step: Step,
     source: ShardMap,
     target: ShardMap,
     tensors: Mapping[str, torch.Tensor],
     dtype: torch.dtype,
 ) -> None:
-    world, control = workers.session.world, workers.session.control
+    world, control = run.session.world, run.session.control
     plan = control.together(lambda: plan_transfer(source, target, world.node_of))
     Transfer(plan, world.rank, step.reader()).run({}, tensors, dtype, control.together)

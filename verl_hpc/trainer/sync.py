@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from verl_hpc.config.run import RunConfig
+import torch
+
+from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
-from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.transfer.execute import Transfer
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
 
+Offloads = Sequence[tuple[TrainingEngine, Sequence[Part]]]
+"""Engines of this rank, and what of each goes to the host in every step, in that order."""
 
-def offloaded(config: RunConfig) -> list[Part]:
-    """What goes to the host in every step, in the order in which it goes."""
-    return [part for part in PARTS if getattr(config.offload, part)]
+
+def offloads_of(roles: Iterable[Role]) -> Offloads:
+    """Of roles that have an engine here."""
+    return [
+        (role.training, _chosen(role.settings.offload))
+        for role in roles
+        if role.training is not None
+    ]
+
+
+def _chosen(config: OffloadConfig) -> list[Part]:
+    return [part for part in PARTS if getattr(config, part)]
 
 
 @contextmanager
-def device_to_itself(engines: Sequence[TrainingEngine], config: RunConfig) -> Iterator[None]:
+def device_to_itself(offloads: Offloads) -> Iterator[None]:
     """Inside, nothing of the training engines is on the device.
 
     For building a rollout engine, which asks for its share of the device to be free: it must sleep
     before the end.
     """
-    often = offloaded(config)
-    for engine in engines:
+    for engine, often in offloads:
         for part in PARTS:
             engine.offload(part, once=part not in often)
     yield
-    for engine in engines:
+    for engine, _ in offloads:
         for part in reversed(PARTS):
             engine.onload(part)
 
@@ -44,30 +56,42 @@ class WeightSync:
 
     training -> (generation engine's weights) -> transfer -> (training memory to the host)
              -> (generation engine's cache) -> generation -> (engine asleep) -> training
+
+    On ranks that only train, or only generate, nothing goes to the host.
+
+    Args:
+        session: of this rank.
+        actor: whose weights generate.
+        rollout: what generates.
+        offloads: of all training engines of this rank.
+        checksums: compare what arrives with what was sent.
     """
 
     def __init__(
         self,
         session: Session,
-        config: RunConfig,
-        actor: TrainingEngine,
-        critic: TrainingEngine | None,
-        rollout: RolloutEngine,
+        actor: Role,
+        rollout: Rollout,
+        offloads: Offloads,
+        dtype: torch.dtype,
+        checksums: bool,
     ) -> None:
-        self._session = session
-        self._actor, self._critic, self._rollout = actor, critic, rollout
-        self._offloaded = offloaded(config)
+        self._session, self._rollout = session, rollout
+        self._dtype = dtype
+        self._sends = actor.training.weights if actor.training is not None else {}
+        self._offloads = offloads if rollout.engine is not None else ()
         plan = plan_transfer(actor.shard_map, rollout.shard_map, session.world.node_of)
         self._transfer = Transfer(
             plan,
             session.world.rank,
-            verify=config.rollout.verify.checksums,
+            verify=checksums,
             nodes=session.control.allgather(environment.node_name()),
         )
         self._minimum = sum(minimum_received(plan.bundles).values())
 
     def to_generation(self) -> dict[str, float]:
-        """Bring the actor's weights into the rollout engine and make room for its cache.
+        """Bring the actor's weights into the rollout engines and make room for their cache; every
+        rank calls it.
 
         Returns:
             Bytes received by all ranks, the least that was possible, and this rank's seconds.
@@ -76,13 +100,16 @@ class WeightSync:
             TransferError: a received region is not what was sent.
         """
         self.to_training()
-        self._rollout.begin_update()
-        stats = self._transfer.run(self._actor.weights, self._rollout.weights, self._rollout.dtype)
-        for engine in (self._actor, self._critic):
-            if engine is not None:
-                for part in self._offloaded:
-                    engine.offload(part)
-        self._rollout.finish_update()
+        engine = self._rollout.engine
+        if engine is not None:
+            engine.begin_update()
+        receives = engine.weights if engine is not None else {}
+        stats = self._transfer.run(self._sends, receives, self._dtype)
+        for training, parts in self._offloads:
+            for part in parts:
+                training.offload(part)
+        if engine is not None:
+            engine.finish_update()
         received = sum(self._session.control.allgather(stats.total_received_bytes))
         return {
             "reshard/received_bytes": float(received),
@@ -91,9 +118,9 @@ class WeightSync:
         }
 
     def to_training(self) -> None:
-        """Let the rollout engine sleep and bring back what was put away."""
-        self._rollout.sleep()
-        for engine in (self._actor, self._critic):
-            if engine is not None:
-                for part in reversed(self._offloaded):
-                    engine.onload(part)
+        """Let the rollout engine sleep and bring back what was offloaded."""
+        if self._rollout.engine is not None and self._offloads:
+            self._rollout.engine.sleep()
+        for training, parts in self._offloads:
+            for part in reversed(parts):
+                training.onload(part)

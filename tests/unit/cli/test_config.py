@@ -29,6 +29,12 @@ def test_a_section_is_explained_in_full_and_a_part_of_a_name_is_found(capsys):
     assert "site.restarts.most = 8" in shown(capsys, "--explain", "restarts")
 
 
+def test_settings_of_a_role_are_explained(capsys):
+    text = shown(capsys, "--explain", "roles")
+    assert "roles.NAME.head = null   (language_model | value | score or null" in text
+    assert "roles.NAME.optimizer.lr = 1e-06" in text
+
+
 @pytest.mark.parametrize(
     ("word", "near"), [("optimzer.lr", "did you mean optimizer.lr"), ("qqq", "no such setting")]
 )
@@ -38,11 +44,11 @@ def test_a_word_that_means_nothing_is_answered_with_what_is_near(word, near, cap
 
 
 def test_where_nothing_is_near_the_answer_is_short_and_says_where_all_are(capsys):
-    assert main(["config", "--explain", "nodes"]) == 1
+    assert main(["config", "--explain", "gres"]) == 1
     said = capsys.readouterr().err
     assert len(said) < 300
     assert "`python -m verl_hpc config`" in said
-    assert "site.node_scratch" in said
+    assert "the nearest: recipe, " in said
 
 
 def test_a_file_is_resolved_with_overrides(capsys):

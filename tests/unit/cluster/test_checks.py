@@ -36,7 +36,7 @@ def test_ranks_that_do_not_fit_the_layout(tmp_path):
     asked = request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 4}")
     with pytest.raises(ConfigError) as caught:
         check_request(asked)
-    for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "another number of nodes"):
+    for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "start a multiple of 16"):
         assert part in str(caught.value)
 
 
@@ -65,7 +65,8 @@ def test_a_run_whose_files_are_there(here):
     [
         ("model.path=nowhere", "model.path = nowhere"),
         ("model.tokenizer=nowhere", "model.tokenizer = nowhere"),
-        ("critic.path=nowhere", "critic.path = nowhere"),
+        ("roles.reward.path=nowhere", "roles.reward.path = nowhere"),
+        ("recipe=gone.py:mine", "recipe = gone.py"),
         ("data.train={kind: files, paths: [train.jsonl, gone.jsonl]}", "data.train.paths = gone"),
         ("reward.function=gone.py:score", "reward.function = gone.py"),
     ],

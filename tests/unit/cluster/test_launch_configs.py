@@ -62,7 +62,8 @@ def num_ranks(name):
 def test_the_model_can_be_cut_as_the_configuration_says(name):
     config = load_config(ROOT / f"configs/run/{name}.yaml")
     layouts = run_layouts(config, architecture_from(MODELS[name]), num_ranks(name))
-    train = layouts.train
+    train = layouts.train["actor"]
+    assert set(layouts.train.values()) == {train}
     assert (train.tp, train.pp, train.dp, layouts.num_replicas) == LAYOUTS[name]
     # Every data-parallel replica gets its share of each optimizer step.
     samples = config.batch.size * (1 if config.recipe == "sft" else config.rollout.num_samples)

@@ -26,7 +26,11 @@ INFINITY = float("inf")
         ("optimizer__clip_grad", 1e308),
         ("optimizer__beta1", 1.0),
         ("optimizer__beta2", 1),
-        ("critic__optimizer", {"beta1": 1.0}),
+        ("roles__critic__optimizer", {"beta1": 1.0}),
+        ("roles__critic__head", "values"),
+        ("roles__critic__placement", "Train"),
+        ("placement__train", -1),
+        ("placement__train", 1.5),
         ("rollout__num_samples", 10**9),
         ("rollout__temperature", 1e-308),
         ("rollout__temperature", 0.0099),
@@ -155,7 +159,7 @@ def test_values_at_their_bounds_are_taken(name, value):
             "min_lr = 1e-05 is above lr = 1e-06",
         ),
         (
-            {"critic": {"optimizer": {"schedule": "cosine"}}},
+            {"recipe": "ppo", "roles": {"critic": {"optimizer": {"schedule": "cosine"}}}},
             "schedule: cosine needs decay_steps",
         ),
         ({"algorithm__kl": {"controller": "adaptive"}}, "adaptive needs placement: reward"),
@@ -169,7 +173,7 @@ def test_settings_that_contradict_each_other(changes, words):
     with pytest.raises(ConfigError) as caught:
         parse(**changes)
     assert words in str(caught.value)
-    assert next(iter(changes)).split("__")[0] in str(caught.value), "the section is named"
+    assert [*changes][-1].split("__")[0] in str(caught.value), "the section is named"
 
 
 @pytest.mark.parametrize(
@@ -217,8 +221,9 @@ def test_settings_that_agree():
 
 def test_the_critic_learns_faster_than_the_actor():
     config = parse(recipe="ppo")
-    assert config.critic.optimizer.lr == 1e-5
-    assert config.optimizer.lr == 1e-6
+    roles = config.role_settings
+    assert roles["critic"].optimizer.lr == 1e-5
+    assert roles["actor"].optimizer.lr == config.optimizer.lr == 1e-6
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,7 @@ def test_paths_that_no_file_can_have(path, told):
     changes = {
         "model.path": {"model__path": path},
         "model.tokenizer": {"model__tokenizer": path},
-        "critic.path": {"critic__path": path},
+        "roles.critic.path": {"recipe": "ppo", "roles__critic__path": path},
         "directory": {"directory": path},
         "data.train.paths.0": {"data__train": files},
     }

@@ -1,5 +1,6 @@
 """The settings that the program says it has are those that it reads."""
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -21,6 +22,11 @@ def leaves(tree, prefix=""):
             yield f"{prefix}{key}"
 
 
+def shown(name):
+    """As it is listed: roles and labels are the user's."""
+    return re.sub(r"^placement\..*", "placement", re.sub(r"^roles\.\w+", "roles.NAME", name))
+
+
 def test_every_setting_of_a_resolved_run_is_listed():
     tree = {
         "name": "x",
@@ -33,17 +39,21 @@ def test_every_setting_of_a_resolved_run_is_listed():
         },
         "algorithm": {"advantage": {"name": "gae"}},
         "evaluation": {"every": 1},
+        "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
+        "placement": {"train": "0-3", "rollout": 4},
     }
     resolved = RunConfig.model_validate(tree).model_dump(mode="json")
-    assert set(leaves(resolved)) <= set(NAMES)
+    assert {shown(name) for name in leaves(resolved)} <= set(NAMES)
 
 
 @pytest.mark.parametrize(
     ("name", "allowed", "default"),
     [
-        ("recipe", "sft | grpo | ppo", None),
+        ("recipe", "string", None),
         ("rollout.kv_cache_gib", "number > 0 <= 1000 or null", "null"),
-        ("critic.optimizer.lr", "number > 0 <= 100", "1e-05"),
+        ("roles.NAME.head", "language_model | value | score or null", "null"),
+        ("roles.NAME.optimizer.lr", "number > 0 <= 100", "1e-06"),
+        ("placement", "object of integer >= 0 or string", "{}"),
         ("batch.size", "integer >= 1 <= 1,000,000", "128"),
         ("data.train.kind", "files | reasoning_gym", None),
         ("rollout.stop", "array of string", "[]"),
@@ -56,6 +66,8 @@ def test_what_a_setting_may_be(name, allowed, default):
 
 def test_settings_of_a_section_that_can_be_absent_or_one_of_several_say_when():
     assert NAMES["model.fp8.recipe"].member == "model.fp8 is given"
+    assert NAMES["roles.NAME.parallel.tensor_parallel"].member == "roles.NAME.parallel is given"
+    assert NAMES["roles.NAME.path"].member == ""
     assert NAMES["data.train.paths"].member == "data.train.kind is files"
     assert NAMES["optimizer.lr"].member == NAMES["data.shuffle"].member == ""
 

@@ -7,7 +7,7 @@ import pytest
 
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.engines.megatron import precision
-from verl_hpc.trainer import versions, workers
+from verl_hpc.trainer import build, versions
 
 BF16 = ModelConfig(path="x")
 
@@ -94,12 +94,12 @@ def test_transformer_engine_where_it_can_be_used(machine):
 def test_rank_0_says_that_a_gpu_goes_without(machine, monkeypatch, kind, rank, device, said):
     machine(**kind)
     heard = []
-    monkeypatch.setattr(workers._logger, "warning", lambda text, *a: heard.append(text % a))
+    monkeypatch.setattr(build._logger, "warning", lambda text, *a: heard.append(text % a))
     session = SimpleNamespace(
         world=SimpleNamespace(rank=rank, device=device),
         control=SimpleNamespace(together=lambda action: action()),
     )
-    workers._say_what_is_slow(session, BF16)
+    build._say_what_is_slow(session, BF16)
     assert len(heard) == len(said)
     assert all(text.startswith(words) for text, words in zip(heard, said, strict=True))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import FlowError
-from verl_hpc.flow import DataFlow, Move, Operator, Run
+from verl_hpc.flow import Abandoned, DataFlow, Move, Mover, Operator, Run
 
 
 def names(pipeline, rank=0):
@@ -13,16 +13,8 @@ def names(pipeline, rank=0):
     ]
 
 
-def test_single_argument_functions_chain():
-    flow = DataFlow()
-    flow.add_operator(Operator("prompts", lambda: ["a", "b"]))
-    flow.add_operator(Operator("rollout", lambda x: [p + "!" for p in x]))
-    flow.add_operator(Operator("reward", lambda texts: [len(t) for t in texts]))
-    assert flow.compile().run()["reward"] == [2, 2]
-
-
 def test_parameters_bind_to_values_by_name_wherever_they_were_made():
-    flow = DataFlow(inputs=("prompts",))
+    flow = DataFlow("f", inputs=("prompts",))
     flow.add("update", lambda reward, rollout: (reward, rollout))
     flow.add("reward", lambda rollout: sum(rollout))
     flow.add("rollout", lambda prompts: [2 * p for p in prompts])
@@ -31,30 +23,50 @@ def test_parameters_bind_to_values_by_name_wherever_they_were_made():
     assert pipeline.run(prompts=[1, 2])["update"] == (6, [2, 4])
 
 
-def test_a_parameter_with_a_default_is_no_input():
-    flow = DataFlow(inputs=("x",)).add("scale", lambda x, factor=3: x * factor)
+def test_a_parameter_with_a_default_is_bound_where_the_flow_has_such_a_value():
+    def scale(x, factor=3):
+        return x * factor
+
+    flow = DataFlow("f", inputs=("x",)).add("scale", scale)
     assert flow.compile().run(x=2)["scale"] == 6
+    flow.add("factor", lambda: 5)
+    assert names(flow.compile()) == ["factor", "scale"]
+    assert flow.compile().run(x=2)["scale"] == 10
+    given = DataFlow("f", inputs=("x", "factor")).add("scale", scale)
+    assert given.compile().run(x=2, factor=7)["scale"] == 14
 
 
-def test_operators_may_give_several_values():
-    flow = DataFlow(inputs=("x",))
+def test_a_parameter_may_take_a_value_of_another_name():
+    def scale(x, factor=3):
+        return x * factor
+
+    flow = DataFlow("f", inputs=("prompts",))
+    flow.add("length", lambda text: len(text), inputs={"text": "prompts"})
+    flow.add("scale", scale, inputs={"x": "length", "factor": "length"})
+    assert flow.compile().run(prompts="abcd")["scale"] == 16
+
+
+def test_operators_may_give_several_values_or_none():
+    seen = []
+    flow = DataFlow("f", inputs=("x",))
     flow.add("split", lambda x: (x, -x), outputs=("plus", "minus"))
     flow.add("join", lambda plus, minus: plus - minus)
-    assert flow.compile().run(x=4)["join"] == 8
+    flow.add("look", lambda join: seen.append(join), outputs=())
+    flow.add("look_again", lambda join: seen.append(join) or (), outputs=())
+    assert flow.compile().run(x=4) == {"x": 4, "plus": 4, "minus": -4, "join": 8}
+    assert seen == [8, 8]
 
 
-def test_after_orders_operators_that_share_no_value():
-    flow = DataFlow(inputs=("x",))
-    flow.add("save", lambda x: x, inputs=("x",), after=("train",))
-    flow.add("train", lambda x: x, inputs=("x",))
-    assert names(flow.compile()) == ["train", "save"]
+def test_where_values_leave_the_order_open_it_is_that_of_declaration():
+    flow = DataFlow("f", inputs=("x",))
+    for name in ("third", "first", "second"):
+        flow.add(name, lambda x: x)
+    assert names(flow.compile()) == ["third", "first", "second"]
 
 
 def test_removing_an_operator_touches_no_other():
-    flow = (
-        DataFlow(inputs=("x",)).add("a", lambda x: x + 1).add("guard", lambda a: a, inputs=("a",))
-    )
-    flow.add("b", lambda a: a * 2, inputs=("a",))
+    flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x + 1).add("guard", lambda a: a)
+    flow.add("b", lambda a: a * 2)
     assert flow.without("guard").compile().run(x=1)["b"] == flow.compile().run(x=1)["b"] == 4
     assert len(flow.operators) == 3
 
@@ -64,7 +76,7 @@ def test_removing_an_operator_touches_no_other():
     [
         (
             lambda f: f.add("a", lambda rolout: 0),
-            "'a' needs 'rolout', which nothing produces; did you",
+            "'a' needs 'rolout', which nobody gives; did you mean rollout",
         ),
         (lambda f: f.add("rollout", lambda x: 0), "two operators are called 'rollout'"),
         (
@@ -75,9 +87,24 @@ def test_removing_an_operator_touches_no_other():
             lambda f: f.add("again", lambda x: 0, outputs=("x",)),
             "'x' is given by the flow's inputs and by again",
         ),
-        (lambda f: f.add("a", lambda x: 0, after=("rolout",)), "comes after 'rolout'"),
-        (lambda f: f.add("a", lambda *x: 0), "takes any number of arguments; name its inputs"),
-        (lambda f: f.add("a", lambda x: 0, shared=("b",)), "shares 'b', which is not one of its"),
+        (
+            lambda f: f.add("a", lambda x: 0, inputs={"x": "rolout"}),
+            "'a' needs 'rolout', which nobody gives; did you mean rollout",
+        ),
+        (
+            lambda f: f.add("a", lambda x=0: 0, inputs={"x": "rolout"}),
+            "'a' needs 'rolout', which nobody gives; did you mean rollout",
+        ),
+        (
+            lambda f: f.add("a", lambda x: 0, inputs={"y": "rollout"}),
+            "'a': inputs names 'y', which is not a parameter of its function; parameters: x",
+        ),
+        (lambda f: f.add("a", lambda *x: 0), "takes any number of arguments.*name its parameters"),
+        (lambda f: f.add("a", lambda **x: 0), "takes any number of arguments.*name its parameters"),
+        (
+            lambda f: f.add("a", lambda x: 0, shared=("b",)),
+            "operator 'a' shares 'b', which it does not give",
+        ),
     ],
 )
 def test_what_does_not_hang_together_is_refused(build, message):
@@ -94,14 +121,14 @@ def test_a_cycle_is_shown():
 
 
 def test_an_unknown_placement_names_the_known_ones():
-    flow = DataFlow(inputs=("x",)).add("a", lambda x: x, placement="trian")
+    flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x, placement="trian")
     with pytest.raises(FlowError, match="runs on 'trian', which is no placement; did you mean"):
         flow.compile({"train": (0, 1)})
 
 
 def test_removing_what_is_not_there_is_refused():
     with pytest.raises(FlowError, match="has no operator 'x'"):
-        DataFlow().without("x")
+        DataFlow("f").without("x")
 
 
 def test_missing_inputs_and_wrong_outputs_are_told_at_run_time():
@@ -112,9 +139,23 @@ def test_missing_inputs_and_wrong_outputs_are_told_at_run_time():
         flow.compile().run(x=1)
 
 
+def test_a_function_without_a_signature_of_its_own_binds_by_what_it_wraps():
+    class Bound:
+        def __init__(self, func):
+            import inspect
+
+            self.func, self.__signature__ = func, inspect.signature(func)
+
+        def __call__(self, **values):
+            return self.func(**values)
+
+    flow = DataFlow("f", inputs=("x",)).add("twice", Bound(lambda x: 2 * x))
+    assert flow.compile().run(x=2)["twice"] == 4
+
+
 def rlhf() -> DataFlow:
     """Eight ranks: 0-3 train, 4-7 generate."""
-    flow = DataFlow("rlhf", inputs=("prompts",))
+    flow = DataFlow("rlhf", inputs=("prompts",), index="facts")
     flow.add(
         "rollout",
         lambda prompts: (prompts, "facts"),
@@ -124,55 +165,168 @@ def rlhf() -> DataFlow:
     )
     flow.add("reward", lambda sequences: sequences, placement="generate")
     flow.add("log_probs", lambda sequences: sequences, placement="train")
-    flow.add("update", lambda reward, log_probs, facts: facts, placement="train")
+    flow.add("update", lambda reward, log_probs: reward, placement="train", changes_state=True)
     return flow
 
 
-def test_values_move_once_where_they_are_needed_elsewhere():
-    split = rlhf().compile({"train": range(4), "generate": range(4, 8)})
-    moves = [item for item in split.schedule if isinstance(item, Move)]
-    assert moves == [
+SPLIT = {"train": range(4), "generate": range(4, 8)}
+TOGETHER = {"train": range(8), "generate": range(8)}
+
+
+def test_values_move_once_where_they_are_needed_elsewhere_behind_their_index():
+    assert rlhf().compile(SPLIT).moves == [
+        Move(("facts",), "generate", "train", shared=True),
         Move(("sequences",), "generate", "train"),
-        Move(("reward", "facts"), "generate", "train"),
+        Move(("reward",), "generate", "train"),
     ]
 
 
+def test_shared_values_move_apart_from_those_that_are_dealt():
+    flow = rlhf()
+    flow.add("look", lambda facts, sequences, scores: facts, placement="train")
+    flow.add("score", lambda: "s", outputs=("scores",), shared=("scores",), placement="generate")
+    moves = flow.without("log_probs", "update").compile(SPLIT).moves
+    assert moves == [
+        Move(("facts", "scores"), "generate", "train", shared=True),
+        Move(("sequences",), "generate", "train"),
+    ]
+
+
+def test_without_an_index_nothing_else_moves():
+    flow = DataFlow("f", inputs=("x",))
+    flow.add("a", lambda x: x, placement="generate").add("b", lambda a: a, placement="train")
+    assert flow.compile(SPLIT).moves == [Move(("a",), "generate", "train")]
+
+
 def test_what_all_ranks_share_does_not_move_between_placements_of_the_same_ranks():
-    together = rlhf().compile({"train": range(8), "generate": range(8)})
-    moved = [v for item in together.schedule if isinstance(item, Move) for v in item.values]
+    flow = rlhf().add("look", lambda facts: facts, placement="train")
+    moved = [v for move in flow.compile(TOGETHER).moves for v in move.values]
     assert moved == ["sequences", "reward"]
+    # Nor to fewer ranks, but to more.
+    fewer = {"train": range(2), "generate": range(8)}
+    moved = [v for move in flow.compile(fewer).moves for v in move.values]
+    assert moved == ["sequences", "reward"]
+    more = {"train": range(8), "generate": range(4)}
+    assert [move for move in flow.compile(more).moves if move.shared] == [
+        Move(("facts",), "generate", "train", shared=True)
+    ]
+
+
+def test_what_is_the_same_everywhere_moves_nowhere():
+    flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x)
+    flow.add("b", lambda a, x: a, placement="train")
+    assert flow.compile(SPLIT).moves == []
 
 
 def test_ranks_run_their_own_operators_only_so_disjoint_ones_overlap():
-    split = rlhf().compile({"train": range(4), "generate": range(4, 8)})
-    assert names(split, 0) == ["generate>train", "log_probs", "generate>train", "update"]
-    assert names(split, 5) == ["rollout", "reward", "generate>train", "generate>train"]
+    split = rlhf().compile(SPLIT)
+    moves = ["generate>train"]
+    assert names(split, 0) == [*moves, *moves, "log_probs", *moves, "update"]
+    assert names(split, 5) == ["rollout", *moves, *moves, "reward", *moves]
     assert names(split, 9) == []
+
+
+def test_a_move_is_early_but_keeps_its_target_from_nothing():
+    """Ranks 0-3 have work of their own before they need what the others have made."""
+    flow = rlhf().add("own", lambda prompts: prompts, placement="train")
+    flow.add("both", lambda own, log_probs: own, placement="train")
+    split = flow.without("update").compile(SPLIT)
+    assert names(split, 5) == ["rollout", "generate>train", "generate>train", "reward"]
+    flow = DataFlow("f", inputs=("x",))
+    flow.add("own", lambda x: x, placement="train").add("a", lambda x: x, placement="generate")
+    flow.add("later", lambda a: a, placement="generate")
+    flow.add("b", lambda a, own: a, placement="train")
+    assert names(flow.compile(SPLIT), 0) == ["own", "generate>train", "b"]
+    assert names(flow.compile(SPLIT), 5) == ["a", "generate>train", "later"]
+
+
+class Said(Mover):
+    """Says where values are; remembers whom it has left alone."""
+
+    def __init__(self, gives_up=()):
+        self.abandoned, self.gives_up = [], gives_up
+
+    def move(self, move, values):
+        if move.values[0] in self.gives_up:
+            raise Abandoned
+        return {name: f"{values[name]} at {move.target}" for name in move.values}
+
+    def abandon(self, moves):
+        self.abandoned += list(moves)
 
 
 def test_the_mover_and_the_watcher_are_called_in_order():
     seen = []
-
-    def mover(move, values):
-        return {name: f"{values[name]} at {move.target}" for name in move.values}
-
-    pipeline = rlhf().compile({"train": range(8), "generate": range(8)})
-    values = pipeline.run(rank=0, mover=mover, enter=seen.append, prompts="p")
+    pipeline = rlhf().compile(TOGETHER)
+    values = pipeline.run(rank=0, mover=Said(), enter=lambda *what: seen.append(what), prompts="p")
     assert seen == [
-        *("rollout", "reward", "generate to train", "log_probs"),
-        *("generate to train", "update"),
+        ("rollout", "generate"),
+        ("reward", "generate"),
+        ("generate to train", "train"),
+        ("log_probs", "train"),
+        ("generate to train", "train"),
+        ("update", "train"),
     ]
     assert values["log_probs"] == "p at train"
+    assert values["update"] == "p at train"
     assert values["facts"] == "facts"
 
 
+def test_every_placement_has_a_value_as_it_was_dealt_there():
+    """An operator of the source that runs after a move has the value as it was made."""
+    flow = rlhf().add("after", lambda sequences, update: (sequences, update), placement="generate")
+    values = flow.compile(TOGETHER).run(mover=Said(), prompts="p")
+    assert values["after"] == ("p", "p at train at generate")
+    assert values["sequences"] == "p"
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_who_gives_up_meets_those_who_wait_once(rank):
+    """Before any value has moved, the first shared move of each pair of placements is met."""
+
+    def leave(prompts):
+        raise Abandoned
+
+    flow = rlhf().without("rollout")
+    flow.add("rollout", leave, outputs=("sequences", "facts"), placement="generate",
+             shared=("facts",))  # fmt: skip
+    flow.add("back", lambda update: update, placement="generate", shared=("back",))
+    pipeline, mover = flow.compile(SPLIT), Said(gives_up=("facts",))
+    with pytest.raises(Abandoned):
+        pipeline.run(rank=rank, mover=mover, prompts="p")
+    first = Move(("facts",), "generate", "train", shared=True)
+    # Rank 0 has met it: that is where it learnt of it.
+    assert mover.abandoned == ([first] if rank == 5 else [])
+
+
+def test_which_operators_change_state():
+    pipeline = rlhf().compile(SPLIT)
+    assert pipeline.changes_state("update")
+    assert not pipeline.changes_state("rollout")
+    assert not pipeline.changes_state("generate to train")
+
+
 def test_pictures_show_every_operator_value_and_move():
-    pipeline = rlhf().compile({"train": range(4), "generate": range(4, 8)})
+    pipeline = rlhf().compile(SPLIT)
     text = pipeline.as_text()
     assert text.splitlines()[0] == "rlhf(prompts)"
     assert "move  sequences: generate to train" in text
-    assert "update" in text and "reward, log_probs, facts => update" in text
+    assert "update" in text and "reward, log_probs => update" in text
+    assert "generate     ranks 4-7" in text
     mermaid = pipeline.as_mermaid()
-    assert mermaid.startswith("flowchart LR") and "subgraph train" in mermaid
+    assert mermaid.startswith("flowchart LR") and 'subgraph train["train: ranks 0-3"]' in mermaid
     assert "rollout -- sequences --> reward" in mermaid
     assert "prompts([prompts]) -- prompts --> rollout" in mermaid
+
+
+def test_pictures_write_ranks_as_people_do():
+    flow = DataFlow("f").add("a", lambda: 0, placement="here")
+    text = flow.compile({"here": (5, 0, 1, 2), "unused": (9,)}).as_text()
+    assert "here         ranks 0-2, 5" in text
+    assert "unused" not in text
+
+
+def test_operators_are_what_they_say():
+    one = Operator("a", lambda x: 0)
+    assert one.gives == ("a",)
+    assert one.needs({"x"}) == {"x": "x"}

@@ -11,8 +11,9 @@ from verl_hpc.planner.layouts import run_layouts
 MODEL = architecture(vocab_size=128, max_positions=1024)
 
 
-def lay_out(num_ranks, **changes):
-    return run_layouts(parse(**changes), MODEL, num_ranks)
+def lay_out(num_ranks, archs=None, ranks_per_node=None, **changes):
+    config = parse(**changes)
+    return run_layouts(config, MODEL, num_ranks, archs=archs, ranks_per_node=ranks_per_node)
 
 
 def refusal(num_ranks, **changes):
@@ -21,11 +22,17 @@ def refusal(num_ranks, **changes):
     return str(caught.value)
 
 
+def ranks_of(layouts):
+    """Where every role, the rollout and the scoring are."""
+    return {name: layouts.pools[pool].ranks for name, pool in layouts.pool_of.items()}
+
+
 def test_data_parallelism_takes_the_ranks_that_are_left():
     layouts = lay_out(8, parallel__tensor_parallel=2, parallel__pipeline_parallel=2)
-    assert layouts.train == TrainLayout(tp=2, pp=2, dp=2)
-    assert layouts.model_groups == ((0, 1, 4, 5), (2, 3, 6, 7))
-    assert lay_out(1).train == TrainLayout()
+    assert layouts.train == {"actor": TrainLayout(tp=2, pp=2, dp=2)}
+    assert layouts.pools["train"].groups == ((0, 1, 4, 5), (2, 3, 6, 7))
+    assert layouts.pools["train"].ranks == tuple(range(8))
+    assert lay_out(1).train == {"actor": TrainLayout()}
 
 
 def test_the_papers_grouping_where_it_applies():
@@ -56,12 +63,12 @@ def test_engines_of_several_stages_are_neighbours():
 
 def test_chunks_of_an_interleaved_pipeline():
     layouts = lay_out(2, parallel__pipeline_parallel=2, parallel__virtual_pipeline=2)
-    assert layouts.train == TrainLayout(pp=2, vpp=2)
+    assert layouts.train["actor"] == TrainLayout(pp=2, vpp=2)
 
 
 def test_a_stated_number_of_replicas_is_checked():
     sizes = {"parallel__tensor_parallel": 2, "parallel__data_parallel": 4}
-    assert lay_out(8, **sizes).train.dp == 4
+    assert lay_out(8, **sizes).train["actor"].dp == 4
     message = refusal(4, **sizes)
     for words in ("data_parallel = 4", "4 ranks", "2 model-parallel", "give 2", "start 8 ranks"):
         assert words in message
@@ -76,13 +83,13 @@ def test_ranks_that_do_not_divide():
 @pytest.mark.parametrize(
     "num_ranks, changes, words",
     [
-        (3, {"parallel__tensor_parallel": 3}, ["tensor_parallel = 3", "8 attention heads"]),
-        (7, {"parallel__pipeline_parallel": 7}, ["4 layers", "pipeline_parallel = 7"]),
-        (4, {"rollout__tensor_parallel": 3}, ["rollout tensor_parallel = 3", "4 ranks"]),
+        (3, {"parallel__tensor_parallel": 3}, ["parallel: ", "tensor_parallel = 3", "8 attention"]),
+        (7, {"parallel__pipeline_parallel": 7}, ["parallel: ", "4 layers", "pipeline_parallel = "]),
+        (4, {"rollout__tensor_parallel": 3}, ["rollout: ", "tensor_parallel = 3", "4 ranks"]),
         (
             16,
             {"parallel__tensor_parallel": 8, "rollout__tensor_parallel": 16},
-            ["rollout tensor_parallel = 16", "8 attention heads"],
+            ["rollout: ", "tensor_parallel = 16", "8 attention heads"],
         ),
         (
             4,
@@ -91,14 +98,15 @@ def test_ranks_that_do_not_divide():
                 "rollout__tensor_parallel": 4,
                 "rollout__grouping": "zero_redundancy",
             },
-            ["zero-redundancy", "(2)", "(4)"],
+            ["parallel / rollout: ", "zero-redundancy", "(2)", "(4)"],
         ),
     ],
 )
 def test_models_that_cannot_be_cut_that_way(num_ranks, changes, words):
     message = refusal(num_ranks, **changes)
-    assert message.startswith("parallel / rollout: ")
-    for word in words:
+    section, *rest = words
+    assert section in message
+    for word in rest:
         assert word in message
 
 
@@ -122,3 +130,144 @@ def test_more_layers_to_recompute_than_a_stage_has(changes, words):
     for word in words:
         assert word in message
     lay_out(2, **sizes, parallel__recompute_num_layers=2)
+
+
+# Roles on ranks of their own
+
+PPO = {"recipe": "ppo", "algorithm__kl": {"placement": "reward"}}
+HALVES = {"train": "0-1", "rollout": "2-3"}
+
+
+def test_without_labels_every_rank_does_everything():
+    layouts = lay_out(4, **PPO)
+    everyone = (0, 1, 2, 3)
+    assert ranks_of(layouts) == dict.fromkeys(
+        ["actor", "critic", "reference", "rollout", "scoring"], everyone
+    )
+    assert not layouts.is_split
+    # Equal groups are one pool; what generates has its own, whose groups are the engines.
+    assert {name: pool.groups for name, pool in layouts.pools.items()} == {
+        "train": ((0,), (1,), (2,), (3,)),
+        "rollout": ((0,), (1,), (2,), (3,)),
+    }
+
+
+def test_roles_run_on_the_label_of_their_name_or_on_train():
+    layouts = lay_out(6, **PPO, placement={"train": "0-1", "rollout": "2-3", "critic": "4-5"})
+    assert ranks_of(layouts) == {
+        "actor": (0, 1), "critic": (4, 5), "reference": (0, 1),
+        "rollout": (2, 3), "scoring": (2, 3),
+    }  # fmt: skip
+    assert layouts.is_split
+    assert layouts.train["critic"] == TrainLayout(dp=2, first_rank=4)
+    assert layouts.replicas == ((2,), (3,))
+
+
+def test_generation_follows_the_actor():
+    layouts = lay_out(4, **PPO, placement={"actor": "0-1", "critic": "2-3", "reference": "0-3"})
+    found = ranks_of(layouts)
+    assert found["rollout"] == found["scoring"] == found["actor"] == (0, 1)
+    assert found["reference"] == (0, 1, 2, 3)
+    assert found["critic"] == (2, 3)
+
+
+def test_the_reference_is_where_the_actor_is():
+    layouts = lay_out(4, **PPO, placement={"mine": "0-1", "train": "2-3"},
+                      roles={"actor": {"placement": "mine"}})  # fmt: skip
+    found = ranks_of(layouts)
+    assert found["reference"] == found["actor"] == found["rollout"] == (0, 1)
+    assert found["critic"] == (2, 3)
+
+
+def test_the_reward_function_has_a_label_too():
+    layouts = lay_out(4, placement=HALVES | {"rollout": 2, "reward": 3})
+    assert ranks_of(layouts) == {"actor": (0, 1), "rollout": (2,), "scoring": (3,)}
+    assert layouts.pools["reward"].groups == ((3,),)
+    # A reward model on that label leaves the function where responses are generated.
+    layouts = lay_out(
+        4, placement=HALVES | {"rollout": 2, "reward": 3}, roles={"reward": {"path": "models/r"}}
+    )
+    assert ranks_of(layouts)["reward"] == (3,)
+    assert ranks_of(layouts)["scoring"] == (2,)
+
+
+def test_roles_have_layouts_of_their_own():
+    layouts = lay_out(4, **PPO, parallel__tensor_parallel=2,
+                      roles={"critic": {"parallel": {"pipeline_parallel": 2}}})  # fmt: skip
+    assert layouts.train["actor"] == TrainLayout(tp=2, dp=2)
+    assert layouts.train["critic"] == TrainLayout(pp=2, dp=2)
+    assert layouts.pools[layouts.pool_of["actor"]].groups == ((0, 1), (2, 3))
+    assert layouts.pools[layouts.pool_of["critic"]].groups == ((0, 2), (1, 3))
+
+
+def test_engines_interleave_only_on_the_actors_ranks():
+    layouts = lay_out(8, parallel__tensor_parallel=4, rollout__tensor_parallel=2,
+                      placement={"train": "0-3", "rollout": "4-7"})  # fmt: skip
+    assert (layouts.grouping, layouts.replicas) == ("contiguous", ((4, 5), (6, 7)))
+
+
+def test_nodes_need_their_size():
+    layouts = lay_out(4, ranks_per_node=2, placement={"train": "node 0", "rollout": "node 1"})
+    assert ranks_of(layouts)["rollout"] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"placement": {"train": "0-1", "rollout": "2"}}, ["rank 3 of 4", "nothing to do"]),
+        ({"placement": {"train": "0", "rollout": "1"}}, ["rank 2 and 1 more of 4", "fewer ranks"]),
+        (
+            {"placement": {"train": "0-1", "rolout": "2-3"}},
+            ["placement.rolout", "no role of recipe grpo", "did you mean rollout"],
+        ),
+        (
+            {"recipe": "sft", "placement": {"train": "0-1", "rollout": "2-3"}},
+            ["placement.rollout", "no role of recipe sft"],
+        ),
+        (
+            {"roles": {"actor": {"placement": "trainn"}}, "placement": HALVES},
+            ["roles.actor.placement = trainn", "no such label", "did you mean train"],
+        ),
+        (
+            {"placement": {"train": "0-2", "rollout": "3"}, "parallel__tensor_parallel": 2},
+            ["parallel: ", "does not divide the 3 ranks"],
+        ),
+        (
+            {
+                "recipe": "ppo",
+                "placement": {"train": "0-1", "critic": "2-3"},
+                "roles": {"critic": {"parallel": {"data_parallel": 4}}},
+            },
+            ["roles.critic.parallel.data_parallel = 4", "2 ranks"],
+        ),
+        (
+            {"recipe": "ppo", "roles": {"critic": {"parallel": {"pipeline_parallel": 4,
+             "virtual_pipeline": 3}}}},
+            ["roles.critic.parallel: "],
+        ),
+        (
+            {"placement": {"train": "0-1", "rollout": "2-3"}, "rollout__tensor_parallel": 4},
+            ["rollout tensor_parallel = 4", "2 ranks"],
+        ),
+    ],
+)  # fmt: skip
+def test_placements_that_do_not_work(changes, words):
+    message = refusal(4, **changes)
+    for word in words:
+        assert word in message
+
+
+def test_all_roles_read_the_same_token_ids():
+    other = architecture(vocab_size=64, max_positions=1024)
+    message = refusal(2, recipe="ppo", archs={"critic": other})
+    for word in ("roles.critic", "64 tokens", "128", "same tokenizer"):
+        assert word in message
+
+
+def test_delayed_fp8_shares_all_ranks_or_none():
+    fp8 = {"model__fp8": {"recipe": "delayed"}, "model__dtype": "bfloat16"}
+    message = refusal(4, **PPO, **fp8, placement={"train": "0-3", "critic": "2-3"})
+    for word in ("model.fp8.recipe = delayed", "actor and critic", "share some"):
+        assert word in message
+    lay_out(4, **PPO, **fp8, placement={"train": "0-1", "critic": "2-3"})
+    lay_out(4, **PPO, **fp8)

@@ -2,14 +2,14 @@ import pytest
 
 from verl_hpc.config.load import load_config
 from verl_hpc.rollout.protocol import Response
-from verl_hpc.trainer.kept import KeptResponses, rollout_key
+from verl_hpc.trainer.kept import KeptResponses, rollout_key, step_key
 
 QUICKSTART = "configs/run/quickstart.yaml"
 RESPONSE = Response((1, 2), (-0.5, -0.5), "stop")
 
 
 def key(*words, step=3, rows=(4, 5)):
-    return rollout_key(load_config(QUICKSTART, words), step, rows)
+    return step_key(rollout_key(load_config(QUICKSTART, words)), step, rows)
 
 
 def test_how_an_engine_is_sized_is_no_matter():

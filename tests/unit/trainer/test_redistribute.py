@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from verl_hpc.errors import FlowError
-from verl_hpc.trainer.batch import DTYPES, TOKENS, Columns, Sample, Samples
+from verl_hpc.trainer import batch
+from verl_hpc.trainer import redistribute as module
+from verl_hpc.trainer.batch import COLUMNS, Columns, Sample, Samples
 from verl_hpc.trainer.redistribute import redistribute
 
 SAMPLES = Samples((Sample(0, 0, 2, 3, False),), {"here": [0], "there": [0]})
@@ -21,15 +23,32 @@ def move(values):
     )
 
 
-@pytest.mark.parametrize("name", DTYPES)
+LENGTHS = {"sequence": 5, "token": 3, "sample": 1}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
 def test_every_column_there_is_arrives(name):
-    column = torch.arange(5 if name == TOKENS else 3, dtype=DTYPES[name])
+    column = torch.arange(LENGTHS[COLUMNS[name].per]).to(COLUMNS[name].dtype)
     moved = move({name: [column]})
     assert torch.equal(moved[name][0], column)
-    assert moved[name][0].dtype == DTYPES[name]
+    assert moved[name][0].dtype == COLUMNS[name].dtype
+
+
+@pytest.mark.parametrize("per", LENGTHS)
+def test_a_column_of_the_users_arrives_once_it_is_known(monkeypatch, per):
+    monkeypatch.setattr(batch, "COLUMNS", COLUMNS.copy())
+    monkeypatch.setattr(module, "COLUMNS", batch.COLUMNS)
+    assert batch.add_column("lengths", torch.int32, per) == "lengths"
+    batch.add_column("lengths", torch.int32, per)
+    column = torch.arange(LENGTHS[per], dtype=torch.int32)
+    assert torch.equal(move({"lengths": [column]})["lengths"][0], column)
+    with pytest.raises(FlowError, match="column 'lengths' is .*int32.* already; choose another"):
+        batch.add_column("lengths", torch.int64, per)
 
 
 def test_a_column_without_a_type_is_refused():
     """It would vanish."""
-    with pytest.raises(FlowError, match=r"column 'old_log_prob' has no type.*mean old_log_probs"):
+    with pytest.raises(
+        FlowError, match=r"column 'old_log_prob' has no type.*batch.add_column.*mean old_log_probs"
+    ):
         move({"old_log_prob": [torch.zeros(3)]})

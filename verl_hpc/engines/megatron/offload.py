@@ -103,7 +103,7 @@ class HostStore:
             for chunk in self._chunks:
                 yield from (p.detach() for p in chunk.parameters())
         elif part == "gradients":
-            for chunk in self._chunks:
+            for chunk in self._chunks if self._optimizer is not None else ():
                 yield from (buffer.grad_data for buffer in chunk.buffers)
         elif self._optimizer is not None:
             parameters = {

@@ -23,12 +23,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.megatron.parallel import gathering_within
+from verl_hpc.engines.protocol import STATE_KINDS, state_specs
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.box import View, flat_range_boxes, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
-
-STATE_KINDS = ("main", "exp_avg", "exp_avg_sq")
-"""Master weights and Adam's two moments, all float32."""
 
 
 def wrap_data_parallel(
@@ -176,11 +174,6 @@ class Optimizer:
             rank: this rank, the only holder named.
         """
         ranges = {owned.name: (owned.start, owned.stop) for owned in self.owned_ranges()}
-        specs = {
-            f"{kind}/{name}": TensorSpec(spec.shape, "float32")
-            for kind in STATE_KINDS
-            for name, spec in tensors.items()
-        }
         parts = [
             part
             for region in regions
@@ -188,7 +181,7 @@ class Optimizer:
             for kind in STATE_KINDS
             for part in _owned_parts(region, kind, *ranges[region.view.name], rank)
         ]
-        return ShardMap(specs, parts)
+        return ShardMap(state_specs(tensors), parts)
 
     def counters(self) -> dict[str, int]:
         """What else the optimizer remembers."""

@@ -2,109 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from verl_hpc.algorithms.gae import gae
 from verl_hpc.algorithms.grpo import grpo
-from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.config.algorithm import GaeConfig, GrpoConfig
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
-    OLD_LOG_PROBS,
-    REF_LOG_PROBS,
+    MASK,
     RETURNS,
     VALUES,
     Columns,
     Samples,
     cut_rows,
-    length_mask,
     pad_rows,
 )
+from verl_hpc.trainer.metrics import spread
+from verl_hpc.trainer.operators.kl import Penalty
 from verl_hpc.trainer.operators.score import Scores
-from verl_hpc.trainer.workers import Workers
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.recipe import Metrics, operator
 
 
-@dataclass(frozen=True)
-class KlInReward:
-    """The KL penalty taken off the rewards of a step."""
-
-    per_token: list[torch.Tensor]
-    """Penalty, beta times KL, of this rank's samples."""
-    per_sample: torch.Tensor
-    """Their sums, (number of samples,) float64, of all samples and on every rank."""
-    mean: float
-    """Mean over samples of a response's mean KL, which verl's controller is told."""
-    coefficient: float
-
-
-def penalise(workers: Workers, samples: Samples, old: Columns, reference: Columns) -> KlInReward:
-    """KL to the reference policy as a penalty on the reward, and its controller's next beta."""
-    estimator = workers.config.algorithm.kl.chosen_estimator
-    kl = [
-        kl_penalty(o, r, estimator)
-        for o, r in zip(old[OLD_LOG_PROBS], reference[REF_LOG_PROBS], strict=True)
-    ]
-    sums = torch.zeros(len(samples), dtype=torch.float64, device=workers.session.device)
-    for position, row in zip(old.positions, kl, strict=True):
-        sums[position] = row.double().sum()
-    sums = workers.reduce(sums).cpu()
-    lengths = torch.tensor([max(s.response_length, 1) for s in samples])
-    mean = float((sums / lengths).mean())
-    beta = workers.kl.coefficient
-    workers.kl.update(mean, len(samples))
-    return KlInReward([beta * k for k in kl], beta * sums, mean, beta)
-
-
+@operator("advantages")
 def group_advantages(
-    workers: Workers,
+    place: Placement,
+    settings: GrpoConfig,
     samples: Samples,
+    sequences: Columns,
     scores: Scores,
-    old: Columns,
-    penalty: KlInReward | None = None,
-) -> Columns:
+    penalty: Penalty | None = None,
+) -> tuple[Columns, Metrics]:
     """GRPO: each response against the others of its prompt, the same for all its tokens."""
-    setting = workers.config.advantage
-    assert isinstance(setting, GrpoConfig)
-    totals = torch.tensor(scores.values, dtype=torch.float64)
-    if penalty is not None:
-        totals -= penalty.per_sample
+    rewards = rewards_of(scores, penalty)
     groups = torch.tensor([s.group for s in samples])
-    advantages = grpo(totals, groups, setting.normalise_by_std).float()
+    advantages = grpo(rewards, groups, settings.normalise_by_std).float()
     rows = [
-        torch.full_like(row, float(advantages[i]))
-        for i, row in zip(old.positions, old[OLD_LOG_PROBS], strict=True)
+        torch.full_like(mask, float(advantages[i]), dtype=torch.float32)
+        for i, mask in zip(sequences.positions, sequences[MASK], strict=True)
     ]
-    return Columns(old.positions, {ADVANTAGES: rows})
+    return Columns(sequences.positions, {ADVANTAGES: rows}), reward_metrics(rewards)
 
 
+@operator("advantages")
 def token_advantages(
-    workers: Workers,
+    place: Placement,
+    settings: GaeConfig,
+    sequences: Columns,
     scores: Scores,
     values: Columns,
-    penalty: KlInReward | None = None,
-) -> Columns:
-    """GAE: the score comes with the last token, the KL penalty with every token."""
-    setting = workers.config.advantage
-    assert isinstance(setting, GaeConfig)
-    rows = values[VALUES]
-    if not rows:  # a replica may have nothing of a small batch, and still takes part in the sums
-        rows = [torch.zeros(0, device=workers.session.device)]
-    padded = pad_rows(rows)
+    penalty: Penalty | None = None,
+) -> tuple[Columns, Metrics]:
+    """GAE: the score comes with the last token that counts, the KL penalty with every token."""
+    rows, masks = values[VALUES], sequences[MASK]
+    if not rows:  # a group may have nothing of a small batch, and still takes part in the sums
+        rows, masks = ([torch.zeros(0, device=place.device)] for _ in range(2))
+    padded, mask = pad_rows(rows), pad_rows(masks).float()
     lengths = [len(row) for row in rows]
-    mask = length_mask(lengths, padded.shape[1], padded.device)
     rewards = torch.zeros_like(padded)
     for row, position in enumerate(values.positions):
         if penalty is not None:
             rewards[row, : lengths[row]] -= penalty.per_token[row]
-        rewards[row, lengths[row] - 1] += scores.values[position]
-    advantages, returns = gae(rewards, padded, mask, setting.gamma, setting.lam, workers.reduce)
+        rewards[row, _last(masks[row])] += scores.values[position]
+    advantages, returns = gae(rewards, padded, mask, settings.gamma, settings.lam, place.reduce)
     count = len(values.positions)
-    return Columns(
-        values.positions,
-        {
-            ADVANTAGES: cut_rows(advantages, lengths)[:count],
-            RETURNS: cut_rows(returns, lengths)[:count],
-        },
-    )
+    found = {
+        ADVANTAGES: cut_rows(advantages, lengths)[:count],
+        RETURNS: cut_rows(returns, lengths)[:count],
+    }
+    return Columns(values.positions, found), reward_metrics(rewards_of(scores, penalty))
+
+
+def _last(mask: torch.Tensor) -> int:
+    """The place of the last token that counts; that of the last where none does."""
+    places = mask.nonzero()
+    return int(places[-1]) if len(places) else len(mask) - 1
+
+
+def rewards_of(scores: Scores, penalty: Penalty | None) -> torch.Tensor:
+    """What a KL penalty leaves of the scores, (number of samples,) float64."""
+    rewards = torch.tensor(scores.values, dtype=torch.float64)
+    return rewards if penalty is None else rewards - penalty.per_sample
+
+
+def reward_metrics(rewards: torch.Tensor) -> dict[str, float]:
+    return spread("critic/rewards", rewards.tolist())

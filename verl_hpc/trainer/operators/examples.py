@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch
 
-from verl_hpc.data.prompts import encode_example, fit_prompt
-from verl_hpc.data.sources import read_problems
-from verl_hpc.trainer.batch import TOKENS, Columns, Prompts, Sample, Samples
-from verl_hpc.trainer.deal import deal
-from verl_hpc.trainer.workers import TRAIN, Workers
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.data.prompts import Chat, encode_example, fit_prompt
+from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.trainer.operators.deal import (
+    DROPPED,
+    DealSettings,
+    assign,
+    check_samples,
+    length_metrics,
+    warn_of_dropped,
+)
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.recipe import Metrics, operator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
-def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
-    """Encode a step's rows; every rank encodes all of them and keeps its replica's.
+@dataclass(frozen=True)
+class ExampleSettings:
+    """What is imitated, and who gets what of it."""
+
+    problems: StepProblems
+    tokenizer: PreTrainedTokenizerBase
+    chat: Chat
+    limits: RolloutConfig
+    """Lengths, and what becomes of prompts that are too long."""
+    deal: DealSettings
+
+
+@operator("samples", "sequences", shared=("samples",))
+def examples(
+    place: Placement, settings: ExampleSettings, rows: StepRows
+) -> tuple[tuple[Samples, Columns], Metrics]:
+    """Encode a step's rows; every rank encodes all of them and keeps its group's.
 
     Answers longer than rollout.max_response_tokens lose their end; prompts follow
     rollout.overlong_prompt.
@@ -20,25 +50,29 @@ def examples(workers: Workers, prompts: Prompts) -> tuple[Samples, Columns]:
     Raises:
         DataError: on every rank: a row without an answer, an overlong prompt, or no row left.
     """
-    encoded = workers.session.control.together(lambda: _encode(workers, prompts))
+    encoded = place.together(lambda: _encode(settings, rows))
     found = [
         Sample(i, i, len(prompt), len(answer), cut)
         for i, (prompt, answer, cut) in enumerate(encoded)
     ]
-    samples = deal(workers, prompts.step, found)
-    mine = samples.owned_by(TRAIN, workers.group_index(TRAIN))
-    device = workers.session.device
-    tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=device) for i in mine]
-    return samples, Columns(mine, {TOKENS: tokens})
+    when, limit = f"step {rows.step}", settings.deal.max_prompt_tokens
+    check_samples(place, limit, when, found, "data.train")
+    dropped = len(rows.rows) - len(found)
+    warn_of_dropped(place, limit, when, dropped, len(rows.rows))
+    samples = assign(settings.deal, found)
+    mine = samples.owned_by(place.name, place.index)
+    tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=place.device) for i in mine]
+    masks = [torch.ones(len(encoded[i][1]), dtype=torch.uint8, device=place.device) for i in mine]
+    columns = Columns(mine, {TOKENS: tokens, MASK: masks})
+    return (samples, columns), length_metrics(found) | {DROPPED: float(dropped)}
 
 
-def _encode(workers: Workers, prompts: Prompts) -> list[tuple[list[int], list[int], bool]]:
+def _encode(settings: ExampleSettings, rows: StepRows) -> list[tuple[list[int], list[int], bool]]:
     """(prompt ids, answer ids, whether the answer was cut) of each row that is kept."""
-    config = workers.config
-    limits = config.rollout
+    limits = settings.limits
     found = []
-    for problem in read_problems(workers.train_source, prompts.rows):
-        prompt, answer = encode_example(problem, workers.tokenizer, config.data.chat)
+    for problem in settings.problems.read(rows.rows):
+        prompt, answer = encode_example(problem, settings.tokenizer, settings.chat)
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             cut = len(answer) > limits.max_response_tokens

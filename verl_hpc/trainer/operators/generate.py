@@ -4,41 +4,77 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_prompt, fit_prompt
-from verl_hpc.data.sources import Source, read_problems
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
 from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS, TOKENS, Columns, Prompts, Sample, Samples
-from verl_hpc.trainer.deal import deal, share
-from verl_hpc.trainer.kept import rollout_key
-from verl_hpc.trainer.workers import ROLLOUT, Workers
+from verl_hpc.trainer.batch import (
+    MASK,
+    ROLLOUT_LOG_PROBS,
+    TOKENS,
+    VERSIONS,
+    Columns,
+    Sample,
+    Samples,
+    StepRows,
+)
+from verl_hpc.trainer.kept import KeptResponses, step_key
+from verl_hpc.trainer.operators.deal import share
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.recipe import Metrics, operator
+from verl_hpc.trainer.role import Rollout, Tagged
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
-class _Encoded:
-    """A prompt that is not dropped."""
+class GenerateSettings:
+    """What is answered, and how."""
 
-    problem: Problem
-    ids: Sequence[int]
-    """Token ids."""
+    problems: StepProblems
+    tokenizer: PreTrainedTokenizerBase
+    chat: Chat
+    """data.chat."""
+    limits: RolloutConfig
+    """Lengths, and what becomes of prompts that are too long."""
+    sampling: Sampling
+    num_samples: int
+    """Responses per prompt."""
+    seed: int
+    """Of the run."""
+    purpose: str = "rollout"
+    """Part of every response's seed."""
+    kept: KeptResponses | None = None
+    """What an interrupted step had finished; None generates all."""
+    key: str = ""
+    """As `kept.rollout_key`."""
+    interruptible: bool = True
+    """Whether a rank that is told to leave at once ends it."""
+    tagged: bool = False
+    """Whether tokens carry the version of their weights, and responses may be in flight."""
 
-
-@dataclass(frozen=True)
-class Generated:
-    """What a rank's rollout engine made: its samples' problems and responses, by position."""
-
-    samples: Samples
-    problems: Mapping[int, Problem]
-    prompts: Mapping[int, Sequence[int]]
-    """Token ids."""
-    responses: Mapping[int, Response]
+    def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
+        """One greedy answer to each of other problems, to its end."""
+        sampling = Sampling.greedy(self.limits)
+        return replace(
+            self,
+            problems=problems,
+            sampling=sampling,
+            num_samples=1,
+            purpose=purpose,
+            kept=None,
+            interruptible=False,
+            tagged=False,
+        )
 
 
 def seed_of(run_seed: int, purpose: str, step: int, slot: int) -> int:
@@ -47,138 +83,200 @@ def seed_of(run_seed: int, purpose: str, step: int, slot: int) -> int:
     return int.from_bytes(digest.digest(), "big") >> 2
 
 
-def respond(
-    workers: Workers,
-    source: Source,
-    prompts: Prompts,
-    num_samples: int,
-    sampling: Sampling,
-    purpose: str,
-    *,
-    interruptible: bool = False,
-) -> Generated:
-    """Answer every prompt `num_samples` times; every rank calls it.
+@dataclass(frozen=True)
+class _Asked:
+    """A response that this rank's engine is to give."""
+
+    step: int
+    slot: int
+    group: int
+    """Which prompt of its step it answers."""
+    prompt: Sequence[int]
+    """Token ids."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.step, self.slot
+
+
+@operator("responses", "sequences", shared=("responses",))
+def generate(
+    place: Placement, rollout: Rollout, settings: GenerateSettings, rows: StepRows
+) -> tuple[tuple[Samples, Columns], Metrics]:
+    """Answer every prompt `num_samples` times.
 
     Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that
     the samples of a prompt mostly share an engine's prefix cache. A prompt that is too long is
-    dropped, cut or an error, by rollout.overlong_prompt.
+    dropped, cut or an error, by rollout.overlong_prompt. Responses to prompts of upcoming steps are
+    begun beside those of this one, and stay in flight when these are finished; they continue in the
+    next call, under the weights that the engine has then.
+
+    Returns:
+        All samples with the engines that have them, and this engine's tokens, mask and log-probs.
 
     Raises:
-        DataError: on every rank, if one met a malformed or overlong row, or if no prompt is left.
+        DataError: on every rank, if one met a malformed or overlong row.
         TrainingError: on every rank, if the model of one gives logits that are not finite.
         StepDropped: on every rank, if it is interruptible and one was told to leave at once.
     """
-    num_slots = len(prompts.rows) * num_samples
-    slots = share(num_slots, workers.group_index(ROLLOUT), workers.layouts.num_replicas)
-    groups = {slot: slot // num_samples for slot in slots}
-    control = workers.session.control
-    found = control.together(lambda: _encode(workers, source, prompts, set(groups.values())))
-    encoded = {slot: found[group] for slot, group in groups.items() if group in found}
-    held = workers.kept if interruptible else None
-    key = rollout_key(workers.config, prompts.step, prompts.rows)
-    by_slot: dict[int, Response] = {} if held is None else held.take(key, encoded)
-    missing = [s for s in encoded if s not in by_slot]
-    responses = control.together(
-        lambda: _responses(
-            workers,
-            [encoded[s].ids for s in missing],
-            sampling,
-            [seed_of(workers.config.seed, purpose, prompts.step, s) for s in missing],
-            interruptible,
-        )
-    )
-    by_slot |= {s: r for s, r in zip(missing, responses, strict=True) if r is not None}
-    if held is not None:
-        held.remember(key, by_slot)
-    mine = [
-        Sample(s, groups[s], len(encoded[s].ids), len(r.tokens), r.finish_reason == "length")
-        for s, r in by_slot.items()
-    ]
-    data_set = "data.train" if source is workers.train_source else "data.evaluation"
-    samples = _agree(workers, prompts.step, mine, None in responses, data_set)
-    positions = samples.owned_by(ROLLOUT, workers.group_index(ROLLOUT))
-    index = {i: samples.samples[i].index for i in positions}
-    return Generated(
-        samples,
-        {i: encoded[slot].problem for i, slot in index.items()},
-        {i: encoded[slot].ids for i, slot in index.items()},
-        {i: by_slot[slot] for i, slot in index.items()},
-    )
+    asked = place.together(lambda: _asked(place, settings, rows))
+    key = step_key(settings.key, rows.step, rows.rows)
+    known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
+    missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
+    found = place.together(lambda: _responses(rollout, settings, rows.step, missing, known))
+    known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
+    if settings.kept is not None:
+        finished = {slot: tagged.response for (_, slot), tagged in known.items()}
+        settings.kept.remember(key, finished)
+    if settings.tagged:
+        rollout.in_flight = {key: known[key] for key in known if key[0] > rows.step}
+    current = [a for a in asked if a.step == rows.step]
+    complete = [a for a in current if a.key in known and known[a.key].is_finished]
+    mine = [_sample(a, known[a.key].response) for a in complete]
+    samples = _agree(place, mine, len(complete) < len(current))
+    by_slot = {a.slot: (a.prompt, known[a.key]) for a in complete}
+    columns = _columns(place, settings, samples, by_slot)
+    return (samples, columns), _lag(place, rows.step, columns) if settings.tagged else {}
 
 
-def generate(workers: Workers, prompts: Prompts) -> tuple[Samples, Generated, Columns]:
-    """The rollout operator: samples (facts, shared), what was generated, and token columns."""
-    config = workers.config.rollout
-    generated = respond(
-        workers,
-        workers.train_source,
-        prompts,
-        config.num_samples,
-        Sampling.from_config(config),
-        "rollout",
-        interruptible=True,
-    )
-    device = workers.session.device
-    positions = sorted(generated.responses)
-    tokens = [
-        torch.tensor([*generated.prompts[i], *generated.responses[i].tokens], device=device)
-        for i in positions
-    ]
-    log_probs = [torch.tensor(generated.responses[i].log_probs, device=device) for i in positions]
-    columns = Columns(positions, {TOKENS: tokens, ROLLOUT_LOG_PROBS: log_probs})
-    return generated.samples, generated, columns
-
-
-def _encode(
-    workers: Workers, source: Source, prompts: Prompts, groups: Collection[int]
-) -> dict[int, _Encoded]:
-    """The prompts of `groups`, but for those that are dropped."""
-    config = workers.config
-    wanted = sorted(groups)
-    problems = read_problems(source, [prompts.rows[g] for g in wanted])
-    found: dict[int, _Encoded] = {}
-    for group, problem in zip(wanted, problems, strict=True):
-        ids = encode_prompt(problem, workers.tokenizer, config.data.chat)
-        limit, policy = config.rollout.max_prompt_tokens, config.rollout.overlong_prompt
-        fitted = fit_prompt(ids, limit, policy, problem.where)
-        if fitted is not None:
-            found[group] = _Encoded(problem, fitted)
+def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list[_Asked]:
+    """What this rank's engine is to answer, those of this step first; without what is dropped."""
+    found = []
+    for part in (rows, *rows.upcoming):
+        num_slots = len(part.rows) * settings.num_samples
+        slots = share(num_slots, place.index, len(place.groups))
+        groups = {slot: slot // settings.num_samples for slot in slots}
+        prompts = _encode(settings, part, set(groups.values()))
+        found += [_Asked(part.step, s, g, prompts[g]) for s, g in groups.items() if g in prompts]
     return found
 
 
+def _encode(
+    settings: GenerateSettings, rows: StepRows, groups: Collection[int]
+) -> dict[int, Sequence[int]]:
+    """Token ids of the prompts of `groups`, but for those that are dropped."""
+    wanted = sorted(groups)
+    problems = settings.problems.read([rows.rows[g] for g in wanted])
+    limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
+    found: dict[int, Sequence[int]] = {}
+    for group, problem in zip(wanted, problems, strict=True):
+        ids = encode_prompt(problem, settings.tokenizer, settings.chat)
+        fitted = fit_prompt(ids, limit, policy, problem.where)
+        if fitted is not None:
+            found[group] = fitted
+    return found
+
+
+def _kept(
+    settings: GenerateSettings, key: str, asked: Sequence[_Asked]
+) -> dict[tuple[int, int], Tagged]:
+    """What an interrupted step had finished."""
+    if settings.kept is None:
+        return {}
+    by_slot = settings.kept.take(key, [a.slot for a in asked])
+    return {a.key: Tagged(by_slot[a.slot], ()) for a in asked if a.slot in by_slot}
+
+
 def _responses(
-    workers: Workers,
-    prompts: Sequence[Sequence[int]],
-    sampling: Sampling,
-    seeds: Sequence[int],
-    interruptible: bool,
-) -> list[Response | None]:
-    """What this rank's engine answers; None for what it could not finish."""
-    assert workers.rollout is not None
-    interrupted = workers.told_to_leave if interruptible else never
-    responses = workers.rollout.generate(prompts, sampling, seeds, interrupted)
+    rollout: Rollout,
+    settings: GenerateSettings,
+    step: int,
+    asked: Sequence[_Asked],
+    known: Mapping[tuple[int, int], Tagged],
+) -> list[Tagged | None]:
+    """What this rank's engine answers; None for what it could not finish, and does not keep."""
+    begun = [known.get(a.key) for a in asked]
+    options: dict[str, Any] = {}
+    if settings.tagged:
+        needed = {index for index, a in enumerate(asked) if a.step == step}
+        options = {
+            "prefixes": [None if b is None or not b.response.tokens else b.response for b in begun],
+            "keep_unfinished": True,
+            "until": needed.issubset,
+        }
+    responses = rollout.here.generate(
+        [a.prompt for a in asked],
+        settings.sampling,
+        [_seed(settings, a, b) for a, b in zip(asked, begun, strict=True)],
+        rollout.preempted if settings.interruptible else never,
+        **options,
+    )
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
         raise TrainingError(NOT_FINITE)
-    return responses
+    return [
+        None if r is None else _tagged(r, b, rollout.version)
+        for r, b in zip(responses, begun, strict=True)
+    ]
 
 
-def _agree(
-    workers: Workers, step: int, mine: Sequence[Sample], unfinished: bool, data_set: str
-) -> Samples:
+def _seed(settings: GenerateSettings, asked: _Asked, begun: Tagged | None) -> int:
+    """A continued response needs another one than it began with."""
+    length = len(begun.response.tokens) if begun is not None else 0
+    purpose = f"{settings.purpose}+{length}" if length else settings.purpose
+    return seed_of(settings.seed, purpose, asked.step, asked.slot)
+
+
+def _tagged(response: Response, begun: Tagged | None, version: int) -> Tagged:
+    before = begun.versions if begun is not None else ()
+    return Tagged(response, before + (version,) * (len(response.tokens) - len(before)))
+
+
+def _sample(asked: _Asked, response: Response) -> Sample:
+    length, cut = len(response.tokens), response.finish_reason == "length"
+    return Sample(asked.slot, asked.group, len(asked.prompt), length, cut)
+
+
+def _agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Samples:
     """All engines' samples with their owners, the same on every rank.
 
     Raises:
         StepDropped: on every rank, if the engine of one has not finished all of its responses.
-        DataError: on every rank, if there are none.
     """
-    replica = workers.group_index(ROLLOUT)
-    leads = workers.layouts.replicas[replica][0] == workers.rank
-    owned = [(sample, replica) for sample in mine if leads]
-    gathered = workers.session.control.allgather((unfinished, owned))
+    owned = [(sample, place.index) for sample in mine if place.leads_group]
+    gathered = place.allgather((unfinished, owned))
     if any(is_unfinished for is_unfinished, _ in gathered):
         raise StepDropped
     everyone = [item for _, part in gathered for item in part]
     everyone.sort(key=lambda item: item[0].index)
-    owners = {ROLLOUT: [owner for _, owner in everyone]}
-    return deal(workers, step, [sample for sample, _ in everyone], owners, data_set)
+    owners = {place.name: [owner for _, owner in everyone]}
+    return Samples(tuple(sample for sample, _ in everyone), owners)
+
+
+def _columns(
+    place: Placement,
+    settings: GenerateSettings,
+    samples: Samples,
+    by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
+) -> Columns:
+    """Tokens, mask and log-probs of this engine's samples."""
+    positions = samples.owned_by(place.name, place.index)
+    found = [by_slot[samples.samples[i].index] for i in positions]
+    device = place.device
+
+    def column(values: Iterable[Sequence[Any]], dtype: torch.dtype) -> list[torch.Tensor]:
+        return [torch.tensor(row, dtype=dtype, device=device) for row in values]
+
+    responses = [tagged.response for _, tagged in found]
+    columns = {
+        TOKENS: column(
+            ((*prompt, *tagged.response.tokens) for prompt, tagged in found), torch.int64
+        ),
+        MASK: column(([1] * len(r.tokens) for r in responses), torch.uint8),
+        ROLLOUT_LOG_PROBS: column((r.log_probs for r in responses), torch.float32),
+    }
+    if settings.tagged:
+        columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
+    return Columns(positions, columns)
+
+
+def _lag(place: Placement, step: int, columns: Columns) -> dict[str, float]:
+    """How many steps the weights of the tokens are behind those that train on them."""
+    lags = [step - 1 - row for row in columns[VERSIONS]]
+    sums = (sum(int(row.sum()) for row in lags), sum(len(row) for row in lags))
+    largest = max([int(row.max()) for row in lags if len(row)], default=0)
+    gathered = place.allgather((*sums, largest) if place.leads_group else (0, 0, 0))
+    total, count, most = (
+        sum(g[0] for g in gathered), sum(g[1] for g in gathered), max(g[2] for g in gathered)
+    )  # fmt: skip
+    return {"rollout/lag/mean": total / max(count, 1), "rollout/lag/max": float(most)}

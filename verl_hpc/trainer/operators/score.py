@@ -1,15 +1,25 @@
-"""Responses to scores, each rank its share."""
+"""Responses to scores by the reward function, each rank its share."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.registry import RewardFunction
 from verl_hpc.rewards.scoring import Request, Score, score_responses
-from verl_hpc.trainer.operators.generate import Generated
-from verl_hpc.trainer.workers import ROLLOUT, Workers
+from verl_hpc.trainer.batch import Columns, Samples, StepRows
+from verl_hpc.trainer.metrics import spread
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.recipe import Metrics, operator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
 
@@ -18,41 +28,77 @@ _MOST_TEXT = 300
 
 
 @dataclass(frozen=True)
+class ScoreSettings:
+    """What scores, and what it is given."""
+
+    function: RewardFunction
+    reward: RewardConfig
+    tokenizer: PreTrainedTokenizerBase
+    problems: StepProblems
+
+
+@dataclass(frozen=True)
 class Scores:
     """Scores of all samples of a step, the same on every rank."""
 
     values: Sequence[float]
-    num_failed: int
+    """By position."""
+    num_failed: int = 0
     """Calls of the reward function that failed and scored 0."""
-    extra: Mapping[str, float]
+    extra: Mapping[str, float] | None = None
     """Means of further numbers that the reward function returned."""
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        found = spread("critic/score", self.values)
+        found |= {f"reward/{name}": value for name, value in (self.extra or {}).items()}
+        if self.num_failed:
+            found["reward/num_failed"] = float(self.num_failed)
+        return found
 
-def score(workers: Workers, generated: Generated) -> Scores:
-    """Score every sample; the ranks of an engine divide its samples among them.
+
+@operator("scores", shared=("scores",))
+def score(
+    place: Placement,
+    settings: ScoreSettings,
+    rows: StepRows,
+    samples: Samples,
+    sequences: Columns,
+) -> tuple[Scores, Metrics]:
+    """Score every sample; ranks that have the same samples divide them.
 
     Raises:
         RewardError: on every rank, if a call failed on one and reward.on_error is stop.
     """
-    group = workers.layouts.replicas[workers.group_index(ROLLOUT)]
-    positions = sorted(generated.responses)[group.index(workers.rank) :: len(group)]
-    function = workers.reward
-    assert function is not None
+    member, size = place.group.index(place.rank), len(place.group)
+    mine = slice(member, None, size)
+    positions = list(sequences.positions)[mine]
+    responses = [tokens.tolist() for tokens in sequences.responses(samples)[mine]]
 
     def run() -> list[Score]:
-        requests = [_request(workers, generated, i) for i in positions]
-        return score_responses(function, requests, workers.config.reward)
+        found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
+        requests = [
+            _request(settings, problem, tokens)
+            for problem, tokens in zip(found, responses, strict=True)
+        ]
+        return score_responses(settings.function, requests, settings.reward)
 
-    mine = workers.session.control.together(run)
+    scores = _gather(place, positions, place.together(run), len(samples))
+    return scores, scores.metrics
+
+
+def _gather(
+    place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
+) -> Scores:
     # Of reasons only some: thousands of failures would be megabytes, to every rank.
     told = [(i, s.value, s.metrics) for i, s in zip(positions, mine, strict=True)]
     reasons = [s.error[:_MOST_TEXT] for s in mine if s.error is not None]
     some = list(dict.fromkeys(reasons))[:_MOST_REASONS]
-    gathered = workers.session.control.allgather((told, len(reasons), some))
+    gathered = place.allgather((told, len(reasons), some))
     by_position = {i: (v, m) for part, _, _ in gathered for i, v, m in part}
-    scores = [by_position[i] for i in range(len(generated.samples))]
-    num_failed = sum(count for _, count, _ in gathered)
-    if num_failed and workers.rank == 0:
+    scores = [by_position[i] for i in range(count)]
+    num_failed = sum(failures for _, failures, _ in gathered)
+    if num_failed and place.leads:
         examples = list(dict.fromkeys(r for _, _, part in gathered for r in part))
         _logger.warning(
             "%d of %d rewards failed and are 0: %s",
@@ -61,10 +107,8 @@ def score(workers: Workers, generated: Generated) -> Scores:
     return Scores([v for v, _ in scores], num_failed, _means([m for _, m in scores]))
 
 
-def _request(workers: Workers, generated: Generated, position: int) -> Request:
-    problem = generated.problems[position]
-    tokens = list(generated.responses[position].tokens)
-    text = workers.tokenizer.decode(tokens, skip_special_tokens=True)
+def _request(settings: ScoreSettings, problem: Problem, tokens: list[int]) -> Request:
+    text = settings.tokenizer.decode(tokens, skip_special_tokens=True)
     if not isinstance(text, str):
         raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
     return Request(

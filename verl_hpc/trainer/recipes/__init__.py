@@ -1,0 +1,45 @@
+"""Recipes by name, or from a user's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from verl_hpc.errors import FlowError
+from verl_hpc.rewards.user_code import load_function
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.recipes.grpo import grpo
+from verl_hpc.trainer.recipes.ppo import ppo
+from verl_hpc.trainer.recipes.sft import sft
+
+BUILT_IN: Mapping[str, Callable[[RunContext], Recipe]] = {"sft": sft, "grpo": grpo, "ppo": ppo}
+
+
+def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Recipe]:
+    """The function that `RunConfig.recipe` names.
+
+    Raises:
+        RewardError: its file cannot be loaded, or does not have it.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    return load_function(name, import_timeout_s, "recipe")
+
+
+def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:
+    """A recipe on a run's roles and placements.
+
+    Raises:
+        FlowError: the function gives something else, an operator needs a role that the run does not
+            have, or no operator uses a role that it has.
+    """
+    recipe = function(run)
+    name = run.config.recipe
+    if not isinstance(recipe, Recipe):
+        raise FlowError(f"recipe = {name}: it gives {type(recipe).__name__}, expected a Recipe")
+    unused = [role for role in run.roles if role not in recipe.roles]
+    if unused:
+        raise FlowError(
+            f"roles.{unused[0]}: no operator of recipe {name} uses this role; leave it out"
+        )
+    return recipe

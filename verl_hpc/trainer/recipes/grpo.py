@@ -2,76 +2,39 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from verl_hpc.flow import DataFlow
-from verl_hpc.trainer.operators.advantages import group_advantages, penalise
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.operators.advantages import group_advantages
+from verl_hpc.trainer.operators.deal import deal
 from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.infer import old_log_probs, ref_log_probs
+from verl_hpc.trainer.operators.infer import model_scores, old_log_probs, ref_log_probs
+from verl_hpc.trainer.operators.kl import kl_in_reward
 from verl_hpc.trainer.operators.score import score
 from verl_hpc.trainer.operators.update import update_actor
-from verl_hpc.trainer.workers import ROLLOUT, TRAIN, Workers
+from verl_hpc.trainer.recipe import Recipe
 
 
-def grpo(workers: Workers) -> DataFlow:
+def scored_responses(name: str, run: RunContext) -> Recipe:
+    """What recipes of a policy have in common: responses, scores, log-probs, the KL penalty."""
+    settings = run.settings
+    recipe = Recipe(name, run)
+    recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
+    recipe.operator(deal, settings=settings.deal, place="rollout")
+    if "reward" in run.roles:
+        recipe.operator(model_scores, roles=["reward"], name="reward")
+    else:
+        recipe.operator(score, settings=settings.score, place="scoring", name="reward")
+    recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
+    if run.config.algorithm.kl.placement != "none":
+        recipe.operator(ref_log_probs, roles=["reference"], settings=settings.temperature)
+    if run.config.algorithm.kl.placement == "reward":
+        recipe.operator(kl_in_reward, settings=settings.kl, place="actor", name="kl_penalty")
+    return recipe
+
+
+def grpo(run: RunContext) -> Recipe:
     """The flow of one GRPO step (arXiv 2402.03300)."""
-    kl = workers.config.algorithm.kl.placement
-    flow = DataFlow("grpo", inputs=("prompts",))
-    flow.add(
-        "rollout",
-        partial(generate, workers),
-        inputs=("prompts",),
-        outputs=("samples", "generated", "sequences"),
-        placement=ROLLOUT,
-        shared=("samples",),
-    )
-    flow.add(
-        "reward",
-        partial(score, workers),
-        inputs=("generated",),
-        outputs=("scores",),
-        placement=ROLLOUT,
-        shared=("scores",),
-    )
-    flow.add(
-        "old_log_probs",
-        partial(old_log_probs, workers),
-        inputs=("samples", "sequences"),
-        outputs=("old", "mismatch"),
-        placement=TRAIN,
-    )
-    if kl != "none":
-        flow.add(
-            "ref_log_probs",
-            partial(ref_log_probs, workers),
-            inputs=("samples", "sequences"),
-            outputs=("reference",),
-            placement=TRAIN,
-        )
-    if kl == "reward":
-        flow.add(
-            "kl_penalty",
-            partial(penalise, workers),
-            inputs=("samples", "old", "reference"),
-            outputs=("penalty",),
-            placement=TRAIN,
-            changes_state=True,
-        )
-    flow.add(
-        "advantages",
-        partial(group_advantages, workers),
-        inputs=("samples", "scores", "old", *(("penalty",) if kl == "reward" else ())),
-        placement=TRAIN,
-    )
-    flow.add(
-        "update_actor",
-        partial(update_actor, workers),
-        inputs=(
-            *("samples", "sequences", "old", "advantages"),
-            *(("reference",) if kl == "loss" else ()),
-        ),
-        outputs=("actor_metrics",),
-        placement=TRAIN,
-        changes_state=True,
-    )
-    return flow
+    recipe = scored_responses("grpo", run)
+    advantage = run.config.advantage
+    recipe.operator(group_advantages, settings=advantage, place="actor", name="advantages")
+    recipe.operator(update_actor, roles=["actor"], settings=run.settings.policy)
+    return recipe

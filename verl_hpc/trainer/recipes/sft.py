@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from verl_hpc.flow import DataFlow
+from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.examples import examples
-from verl_hpc.trainer.operators.update import imitate
-from verl_hpc.trainer.workers import TRAIN, Workers
+from verl_hpc.trainer.operators.update import update_sft
+from verl_hpc.trainer.recipe import Recipe
 
 
-def sft(workers: Workers) -> DataFlow:
+def sft(run: RunContext) -> Recipe:
     """The flow of one step: encode examples, take an optimizer step on their answers."""
-    flow = DataFlow("sft", inputs=("prompts",))
-    flow.add(
-        "examples",
-        partial(examples, workers),
-        inputs=("prompts",),
-        outputs=("samples", "sequences"),
-        placement=TRAIN,
-        shared=("samples",),
+    recipe = Recipe("sft", run)
+    recipe.operator(examples, settings=run.settings.examples, place="actor")
+    recipe.operator(
+        update_sft, roles=["actor"], settings=run.settings.steps(1.0), name="update_actor"
     )
-    flow.add(
-        "update_actor",
-        partial(imitate, workers),
-        inputs=("samples", "sequences"),
-        outputs=("actor_metrics",),
-        placement=TRAIN,
-        changes_state=True,
-    )
-    return flow
+    return recipe

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verl_hpc.config.load import parse_config
-from verl_hpc.trainer import workers as module
+from verl_hpc.trainer import build as module
 
 pytestmark = pytest.mark.world(2)
 PARTS = ("parameters", "gradients", "optimizer")
@@ -38,8 +38,9 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
     engines, before, during = [], [], []
     load_weights, build_rollout = module._load_weights, module.build_rollout
 
-    def remember(session, engine, weights):
-        load_weights(session, engine, weights)
+    def remember(session, role, weights):
+        load_weights(session, role, weights)
+        engine = role.training
         engines.append(engine)
         loaded = {name: w.clone() for name, w in engine.weights.items()}
         before.append((bytes_held(engine), loaded))
@@ -50,15 +51,15 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
 
     monkeypatch.setattr(module, "_load_weights", remember)
     monkeypatch.setattr(module, "build_rollout", count)
-    workers = module.build_workers(here, config)
-    assert engines == [workers.actor, workers.critic]
+    run = module.build_run(here, config)
+    assert engines == [run.roles["actor"].training, run.roles["critic"].training]
     assert during == [dict.fromkeys(PARTS, 0)] * 2
     for engine, (held, weights) in zip(engines, before, strict=True):
         assert held["parameters"] > 0 and held["gradients"] > 0
         assert bytes_held(engine) == held
         for name, weight in engine.weights.items():
             assert torch.equal(weight, weights[name])
-    assert workers.kernels == {
+    assert run.kernels == {
         "training layers": "PyTorch (no GPU)",
         "training attention": "scaled_dot_product_attention",
         "rollout attention": "sdpa",

@@ -1,14 +1,21 @@
 """What the comparison of the two engines' log-probs says and does."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.config.trees import parse
 from verl_hpc.errors import TrainingError
-from verl_hpc.trainer.operators.infer import Mismatch, _check, default_tolerance, mismatch_text
+from verl_hpc.testing.local_run import local_place
+from verl_hpc.trainer.operators.mismatch import (
+    Mismatch,
+    MismatchSettings,
+    check,
+    default_tolerance,
+    mismatch_text,
+)
 
+PLACE = local_place()
 APART = Mismatch(0.5, 2.0, 1.0)
 
 
@@ -27,25 +34,24 @@ def test_the_coarser_engine_decides_the_tolerance(model, rollout, tolerance):
     assert default_tolerance(config) == tolerance
 
 
-def workers(**verify):
-    config = parse(model__dtype="float32", rollout__verify=verify)
-    return SimpleNamespace(config=config, rank=0)
+def settings(**verify):
+    return MismatchSettings.from_config(parse(model__dtype="float32", rollout__verify=verify))
 
 
 def test_a_mismatch_stops_the_run_by_default():
     with pytest.raises(TrainingError, match=r"differ by 0.5 on average.*Nothing was trained") as e:
-        _check(workers(), APART)
+        check(PLACE, settings(), APART)
     assert e.value.agreed
     with pytest.raises(TrainingError):
-        _check(workers(), Mismatch(float("nan"), 0.0, 0.0))
-    _check(workers(), Mismatch(1e-5, 1e-3, 0.0))
-    _check(workers(probe=False), APART)
-    _check(workers(probe_tolerance=0.6), APART)
+        check(PLACE, settings(), Mismatch(float("nan"), 0.0, 0.0))
+    check(PLACE, settings(), Mismatch(1e-5, 1e-3, 0.0))
+    check(PLACE, settings(probe=False), APART)
+    check(PLACE, settings(probe_tolerance=0.6), APART)
 
 
 def test_a_mismatch_may_be_told_and_no_more(caplog):
     with caplog.at_level(logging.WARNING):
-        _check(workers(on_mismatch="warn"), APART)
+        check(PLACE, settings(on_mismatch="warn"), APART)
     assert "differ by 0.5 on average" in caplog.text
 
 

@@ -1,0 +1,153 @@
+"""Roles on ranks of their own, in layouts of their own, compute what roles on all ranks do."""
+
+import pytest
+import torch
+
+from tests.mpi.placed_runs import configure, run, weights_of
+from verl_hpc.metrics.timeline import read_timeline
+
+pytestmark = pytest.mark.world(4)
+
+SAME = {"placement": {"rollout": 0}}
+"""Responses are drawn on one rank, whatever trains."""
+PLACED = {
+    "critic-and-reward-apart": (
+        "ppo",
+        {"placement": {"actor": "0-1", "critic": 2, "reward": 3, "rollout": 0}},
+    ),
+    "all-on-one-rank": ("ppo", {"placement": {"train": 0, "rollout": 0, "reward": "1-3"}}),
+    "overlapping-in-part": ("ppo", {"placement": {"actor": "0-1", "critic": "1-3", "rollout": 0}}),
+    "layouts-of-their-own": (
+        "ppo",
+        {
+            "parallel": {"tensor_parallel": 2, "pipeline_parallel": 2},
+            "roles": {
+                "critic": {
+                    "parallel": {"tensor_parallel": 4, "sequence_parallel": True},
+                    "optimizer": {"lr": 1e-4},
+                }
+            },
+            "placement": {"rollout": 0},
+        },
+    ),
+    "reference-and-rollout-apart": (
+        "grpo",
+        {"placement": {"train": "0-1", "reference": 3, "rollout": 2}},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def together(here, tiny_model, shared_directory):
+    """`together(recipe)`: metrics of the run with all roles on all ranks."""
+    known = {}
+
+    def get(recipe):
+        if recipe not in known:
+            config = configure(shared_directory, tiny_model(), f"{recipe}-all", recipe, **SAME)
+            known[recipe] = run(here, config), weights_of(config, 4)
+        return known[recipe]
+
+    return get
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_four_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory, together, name):
+    recipe, changes = PLACED[name]
+    config = configure(shared_directory, tiny_model(), name, recipe, **changes)
+    found, weights = run(here, config), weights_of(config, 4)
+    expected, theirs = together(recipe)
+    assert len(found) == len(expected) == 4
+    for mine, other in zip(found, expected, strict=True):
+        for metric, number in other.items():
+            if metric.startswith(("actor/", "critic/", "response", "prompt", "training/")):
+                assert mine[metric] == pytest.approx(number, rel=1e-5, abs=1e-5), metric
+    for tensor, values in theirs.items():
+        assert torch.allclose(weights[tensor], values, rtol=0, atol=1e-5), tensor
+
+
+def test_actor_and_critic_of_different_sizes(here, tiny_model, shared_directory):
+    """On ranks of their own as on one."""
+    small = tiny_model(num_hidden_layers=2, hidden_size=32, intermediate_size=64)
+    roles = {"critic": {"path": str(small), "optimizer": {"lr": 1e-3}}}
+    found = []
+    for name, placement in (
+        ("sizes-one", {"train": 0, "rollout": 0, "reward": "1-3"}),
+        ("sizes-apart", {"actor": "0-1", "critic": "2-3", "rollout": 0}),
+    ):
+        config = configure(
+            shared_directory, tiny_model(), name, "ppo", roles=roles, placement=placement
+        )
+        found.append((run(here, config), weights_of(config, 4, "critic")))
+    (one, theirs), (apart, mine) = found
+    for a, b in zip(one, apart, strict=True):
+        for metric in ("critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm"):
+            assert b[metric] == pytest.approx(a[metric], rel=1e-5, abs=1e-5), metric
+    assert mine.keys() == theirs.keys()
+    for tensor, values in theirs.items():
+        assert torch.allclose(mine[tensor], values, rtol=0, atol=1e-5), tensor
+
+
+SLEEPERS = '''
+import time
+from verl_hpc.trainer.operators.deal import deal
+from verl_hpc.trainer.operators.generate import generate
+from verl_hpc.trainer.recipe import Recipe, operator
+
+
+@operator("one")
+def sleep_here(place, samples):
+    time.sleep(1.0)
+    return place.rank, {"slept/here": 1.0}
+
+
+@operator("two")
+def sleep_there(place, samples):
+    time.sleep(1.0)
+    return place.rank, {"slept/there": 1.0}
+
+
+@operator(changes_state=True)
+def use(place, actor, critic, one):
+    return (), {}
+
+
+def sleepers(run):
+    recipe = Recipe("sleepers", run)
+    recipe.operator(generate, roles=["rollout"], settings=run.settings.generate, name="rollout")
+    recipe.operator(deal, settings=run.settings.deal, place="rollout")
+    recipe.operator(sleep_here, place="actor")
+    recipe.operator(sleep_there, place="critic")
+    recipe.operator(use, roles=["actor", "critic"])
+    return recipe
+'''
+
+
+def test_operators_on_ranks_of_their_own_overlap(here, tiny_model, shared_directory):
+    """By construction: nothing tells the one to wait for the other."""
+    file = shared_directory / "sleepers.py"
+    if here.world.rank == 0:
+        file.write_text(SLEEPERS)
+    here.control.barrier()
+    config = configure(
+        shared_directory,
+        tiny_model(),
+        "sleepers",
+        f"{file}:sleepers",
+        steps=4,
+        batch={"size": 2},
+        roles={"actor": {}, "critic": {}},
+        placement={"actor": "0-1", "critic": "2-3", "rollout": 0},
+        reward={"function": f"{shared_directory}/reward.py:compute_score"},
+    )
+    rows = run(here, config)
+    assert all(row["slept/here"] == row["slept/there"] == 1.0 for row in rows)
+    intervals = [i for i in read_timeline(config.run_directory, None) if "sleep" in i.operator]
+    for step in (1, 2, 3):
+        mine = [i for i in intervals if i.step == step and i.operator == "sleep_here"]
+        theirs = [i for i in intervals if i.step == step and i.operator == "sleep_there"]
+        assert {i.rank for i in mine} == {0, 1} and {i.rank for i in theirs} == {2, 3}
+        overlap = min(i.stop for i in mine + theirs) - max(i.start for i in mine + theirs)
+        assert overlap > 0.5, "seconds that all four slept at once"
+    # The last step saves, too.
+    assert min(row["timing_s/step"] for row in rows[:-1]) < 1.5

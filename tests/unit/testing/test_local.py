@@ -1,0 +1,140 @@
+"""The engines that other tests rest on, against their definitions and torch's own optimizer."""
+
+import pytest
+import torch
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.errors import DataError, TrainingError
+from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout
+
+TOKENS = [torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6])]
+
+
+def test_a_control_plane_of_one_rank_hears_itself():
+    control = LocalControl()
+    value = {"a": [1, 2.5, None]}
+    assert control.allgather(value) == control.gather(value) == [value]
+    assert control.broadcast(value) == value
+    assert control.any(True) and not control.any(False)
+    assert control.split(3).allgather("x") == ["x"]
+    control.barrier()
+    with pytest.raises(DataError) as caught:
+        control.together(lambda: (_ for _ in ()).throw(DataError("no rows")))
+    assert caught.value.agreed
+
+
+def test_shapes_are_those_of_the_protocol():
+    outputs = LocalEngine().infer(TOKENS, 0.5, untempered=True)
+    for tokens, output in zip(TOKENS, outputs, strict=True):
+        for row in (output.log_probs, output.entropy, output.untempered):
+            assert row.shape == (len(tokens) - 1,) and row.dtype == torch.float32
+        assert output.values is output.scores is None
+    assert LocalEngine(head="value").infer(TOKENS)[0].values.shape == (3,)
+    assert LocalEngine(head="score").infer([*TOKENS, torch.tensor([7])])[2].scores.shape == (1,)
+
+
+def test_outputs_are_causal():
+    """What comes later changes nothing; log-probs are a distribution's."""
+    engine = LocalEngine()
+    whole = engine.infer([torch.tensor([1, 2, 3, 4, 5])])[0].log_probs
+    part = engine.infer([torch.tensor([1, 2, 3])])[0].log_probs
+    assert torch.allclose(whole[:2], part)
+    every = engine.infer([torch.tensor([1, 2, token]) for token in range(12)])
+    assert sum(float(o.log_probs[-1].exp()) for o in every) == pytest.approx(1)
+
+
+def test_an_update_is_adamws():
+    settings = OptimizerConfig(lr=1e-2, weight_decay=0.1, clip_grad=0.5)
+    engine = LocalEngine(optimizer=settings)
+    copies = [w.clone().requires_grad_() for w in engine.weights.values()]
+    adam = torch.optim.AdamW(
+        copies, lr=1e-2, betas=(settings.beta1, settings.beta2), eps=1e-8, weight_decay=0.1
+    )
+
+    def loss(indices, outputs):
+        return -sum(o.log_probs.sum() for o in outputs), {"count": float(len(indices))}
+
+    for _ in range(3):
+        metrics = engine.update(TOKENS, loss)
+        for copy, gradient in zip(copies, engine.gradients.values(), strict=True):
+            copy.grad = gradient.clone()
+        norm = torch.nn.utils.clip_grad_norm_(copies, 0.5)
+        adam.step()
+        assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-6)
+        assert (metrics["count"], metrics["lr"]) == (2.0, 1e-2)
+        for copy, weight in zip(copies, engine.weights.values(), strict=True):
+            torch.testing.assert_close(copy.detach(), weight, atol=1e-6, rtol=1e-5)
+    assert engine.counters() == {"num_steps": 3}
+
+
+def test_its_state_can_be_carried_over():
+    def loss(indices, outputs):
+        return -sum(o.log_probs.sum() for o in outputs), {}
+
+    one, other = (LocalEngine(optimizer=OptimizerConfig(lr=1e-2), seed=s) for s in (1, 2))
+    one.update(TOKENS, loss)
+    assert set(other.optimizer_tensors()) == set(one.optimizer_map().tensors)
+    for source, target in ((one.weights, other.weights),
+                           (one.optimizer_tensors(), other.optimizer_tensors())):  # fmt: skip
+        for name, tensor in target.items():
+            tensor.copy_(source[name])
+    other.restore_counters(one.counters())
+    assert one.update(TOKENS, loss) == other.update(TOKENS, loss)
+    for name, weight in one.weights.items():
+        assert torch.equal(weight, other.weights[name])
+
+
+def test_weights_from_outside_are_the_optimizers_too():
+    engine = LocalEngine(optimizer=OptimizerConfig(lr=1e-9))
+    for weight in engine.weights.values():
+        weight.fill_(0.5)
+    engine.weights_changed()
+    engine.update(TOKENS, lambda i, o: (-sum(x.log_probs.sum() for x in o), {}))
+    for weight in engine.weights.values():
+        assert torch.allclose(weight, torch.tensor(0.5), atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    engine = LocalEngine(optimizer=OptimizerConfig())
+    before = [w.clone() for w in engine.weights.values()]
+    with pytest.raises(TrainingError):
+        engine.update(TOKENS, lambda i, o: (o[0].log_probs.sum() * torch.inf, {}))
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.values(), strict=True))
+
+
+def test_responses_follow_the_weights_and_the_seeds():
+    prompts, seeds = [[1, 2], [3]], [7, 8]
+    sampling = Sampling(6, temperature=0.9)
+    first = LocalRollout().generate(prompts, sampling, seeds)
+    assert first == LocalRollout().generate(prompts, sampling, seeds)
+    assert first[1:] == LocalRollout().generate(prompts[1:], sampling, seeds[1:])
+    assert first != LocalRollout().generate(prompts, sampling, [9, 10])
+    assert first != LocalRollout(seed=1).generate(prompts, sampling, seeds)
+    for response in first:
+        assert (response.finish_reason == "stop") == (response.tokens[-1] == 0)
+        assert response.finish_reason == "stop" or len(response.tokens) == 6
+        assert 0 not in response.tokens[:-1]
+
+
+def test_who_is_ended_gives_what_is_finished():
+    engine, sampling = LocalRollout(), Sampling(4)
+    prompts, seeds = [[1], [2], [3]], [1, 2, 3]
+    whole = engine.generate(prompts, sampling, seeds)
+    asked = iter([False, True])
+    found = engine.generate(prompts, sampling, seeds, lambda: next(asked))
+    assert found == [whole[0], None, None]
+    found = engine.generate(
+        prompts, sampling, seeds, keep_unfinished=True, until=lambda done: len(done) == 2
+    )
+    assert found[:2] == whole[:2]
+    assert (found[2].tokens, found[2].finish_reason) == ((), "unfinished")
+
+
+def test_a_response_goes_on_behind_its_prefix():
+    from verl_hpc.rollout.protocol import Response
+
+    prefix = Response((5, 6), (-0.1, -0.2), "unfinished")
+    (found,) = LocalRollout().generate([[1]], Sampling(4), [3], prefixes=[prefix])
+    assert found.tokens[:2] == (5, 6) and found.log_probs[:2] == (-0.1, -0.2)
+    assert 2 < len(found.tokens) <= 4 and found.finish_reason != "unfinished"

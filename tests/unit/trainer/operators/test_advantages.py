@@ -1,0 +1,133 @@
+"""Advantages of one rank's samples, against plain loops over their tokens."""
+
+import pytest
+import torch
+
+from tests.unit.trainer.operators.batches import (
+    GROUPS,
+    MASKS,
+    PLACE,
+    column,
+    counted,
+    per_token,
+    samples,
+    sequences,
+)
+from verl_hpc.config.algorithm import GaeConfig, GrpoConfig
+from verl_hpc.trainer.operators.advantages import group_advantages, token_advantages
+from verl_hpc.trainer.operators.kl import Penalty
+from verl_hpc.trainer.operators.score import Scores
+
+SCORES = Scores([1.0, 0.0, 0.5], 0, {})
+
+
+def penalty():
+    """Of any size, but nothing for tokens that do not count."""
+    rows = [row * torch.tensor(mask) for row, mask in zip(per_token(7, 0.3), MASKS, strict=True)]
+    return Penalty(rows, torch.tensor([float(row.sum()) for row in rows], dtype=torch.float64))
+
+
+def rewards_of(taken):
+    off = [0.0] * 3 if taken is None else taken.per_sample.tolist()
+    return [score - cost for score, cost in zip(SCORES.values, off, strict=True)]
+
+
+@pytest.mark.parametrize("taken", [None, penalty()])
+def test_a_group_is_compared_with_itself(taken):
+    settings = GrpoConfig(normalise_by_std=False)
+    found, metrics = group_advantages(PLACE, settings, samples(), sequences(), SCORES, taken)
+    first, second, alone = rewards_of(taken)
+    mean = (first + second) / 2
+    expected = [first - mean, second - mean, alone]
+    for row, mask, value in zip(found["advantages"], MASKS, expected, strict=True):
+        assert row.tolist() == pytest.approx([value] * len(mask), abs=1e-6)
+        assert row.dtype == torch.float32
+    assert found.positions == [0, 1, 2]
+    assert metrics == {
+        "critic/rewards/mean": pytest.approx((first + second + alone) / 3),
+        "critic/rewards/max": pytest.approx(max(first, second, alone)),
+        "critic/rewards/min": pytest.approx(min(first, second, alone)),
+    }
+
+
+def test_a_group_is_scaled_by_its_deviation():
+    found, _ = group_advantages(PLACE, GrpoConfig(), samples(), sequences(), SCORES)
+    deviation = (2 * 0.5**2 / 1) ** 0.5
+    assert [float(row[0]) for row in found["advantages"]] == pytest.approx(
+        [0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5
+    )
+    assert GROUPS == [0, 0, 1]
+
+
+def test_a_rank_has_the_advantages_of_its_own_samples():
+    some = sequences()
+    mine = column(mask=some["mask"][1:])
+    mine.positions = [1, 2]
+    found, _ = group_advantages(PLACE, GrpoConfig(normalise_by_std=False), samples(), mine, SCORES)
+    assert [row.tolist() for row in found["advantages"]] == [[-0.5] * 2, [0.5] * 4]
+
+
+def slow_gae(rewards, values, masks, gamma, lam):
+    """Advantages and returns of the tokens that count, as if there were no others."""
+    found, returns = [], []
+    for row, value, mask in zip(rewards, values, masks, strict=True):
+        places = [t for t, count in enumerate(mask) if count]
+        advantages = {}
+        for index, t in reversed(list(enumerate(places))):
+            after = places[index + 1] if index + 1 < len(places) else None
+            next_value = 0.0 if after is None else float(value[after])
+            delta = row[t] + gamma * next_value - float(value[t])
+            advantages[t] = delta + gamma * lam * advantages.get(after, 0.0)
+        found += [advantages[t] for t in places]
+        returns += [advantages[t] + float(value[t]) for t in places]
+    mean = sum(found) / len(found)
+    deviation = (sum((a - mean) ** 2 for a in found) / (len(found) - 1)) ** 0.5
+    return [(a - mean) / deviation for a in found], returns
+
+
+@pytest.mark.parametrize("taken", [None, penalty()])
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.7)])
+def test_gae_goes_from_token_that_counts_to_token_that_counts(taken, gamma, lam):
+    values = per_token(3)
+    rewards = [[0.0] * len(mask) for mask in MASKS]
+    for i, mask in enumerate(MASKS):
+        rewards[i][max(t for t, count in enumerate(mask) if count)] += SCORES.values[i]
+        for t in range(len(mask)):
+            rewards[i][t] -= 0.0 if taken is None else float(taken.per_token[i][t])
+    expected, returns = slow_gae(rewards, values, MASKS, gamma, lam)
+    found, _ = token_advantages(
+        PLACE, GaeConfig(gamma=gamma, lam=lam), sequences(), SCORES, column(values=values), taken
+    )
+    assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-5)
+    assert counted(found["returns"]) == pytest.approx(returns, abs=1e-5)
+    assert [len(row) for row in found["advantages"]] == [len(mask) for mask in MASKS]
+    masked = [[1 - m for m in mask] for mask in MASKS]
+    assert counted(found["advantages"], masked) == [0.0] * 4
+
+
+def test_values_of_masked_tokens_are_nobodys():
+    settings, values = GaeConfig(gamma=0.9, lam=0.7), per_token(3)
+    found, _ = token_advantages(PLACE, settings, sequences(), SCORES, column(values=values))
+    other = [
+        torch.where(torch.tensor(mask).bool(), row, 1e3)
+        for row, mask in zip(values, MASKS, strict=True)
+    ]
+    again, _ = token_advantages(PLACE, settings, sequences(), SCORES, column(values=other))
+    for name in ("advantages", "returns"):
+        assert counted(found[name]) == pytest.approx(counted(again[name]), abs=1e-6)
+
+
+def test_the_first_return_is_all_that_is_left_of_the_rewards():
+    values = column(values=[torch.zeros(len(mask)) for mask in MASKS])
+    taken = penalty()
+    found, _ = token_advantages(PLACE, GaeConfig(), sequences(), SCORES, values, taken)
+    firsts = [row[mask.index(1)] for row, mask in zip(found["returns"], MASKS, strict=True)]
+    assert [float(f) for f in firsts] == pytest.approx(rewards_of(taken), abs=1e-6)
+
+
+def test_a_rank_without_samples_takes_part():
+    mine = column(mask=[], values=[])
+    mine.positions = []
+    found, metrics = token_advantages(PLACE, GaeConfig(), mine, SCORES, mine)
+    assert found.values == {"advantages": [], "returns": []}
+    assert metrics["critic/rewards/mean"] == 0.5

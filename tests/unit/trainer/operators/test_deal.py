@@ -1,0 +1,91 @@
+"""Who gets which samples."""
+
+import logging
+
+import pytest
+
+from verl_hpc.errors import DataError
+from verl_hpc.testing.local_run import local_place
+from verl_hpc.trainer.batch import Sample, Samples, StepRows
+from verl_hpc.trainer.operators.deal import DealSettings, deal, share
+
+PLACE = local_place("rollout")
+
+
+def settings(mini_batches=1, **num_groups):
+    return DealSettings(num_groups, 64, mini_batches, 100)
+
+
+def responses(lengths, per_prompt=2):
+    samples = tuple(
+        Sample(i, i // per_prompt, 10, length, length > 50) for i, length in enumerate(lengths)
+    )
+    return Samples(samples, {"rollout": [0] * len(lengths)})
+
+
+def dealt(lengths, num_prompts=None, **changes):
+    given = responses(lengths)
+    rows = StepRows(4, range(num_prompts or len({s.group for s in given})))
+    return deal(PLACE, settings(**changes), rows, given)
+
+
+@pytest.mark.parametrize(("count", "shares"), [(8, 4), (7, 3), (2, 4), (0, 2), (5, 1)])
+def test_shares_are_neighbours_and_nearly_equal(count, shares):
+    parts = [share(count, i, shares) for i in range(shares)]
+    assert [i for part in parts for i in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_every_placement_has_all_samples_once():
+    found, _ = dealt([5, 60, 7, 8, 9, 60, 11, 12], mini_batches=2, train=2, critic=4)
+    assert set(found.owners) == {"rollout", "train", "critic"}
+    assert found.owners["rollout"] == [0] * 8
+    for place, count in {"train": 2, "critic": 4}.items():
+        owned = [found.owned_by(place, group) for group in range(count)]
+        assert sorted(i for part in owned for i in part) == list(range(8))
+        # Every group has a part in every optimizer step.
+        for batch in found.mini_batches:
+            assert all(any(i in batch for i in part) for part in owned)
+
+
+def test_groups_have_equal_work():
+    found, _ = dealt([100, 1, 100, 1], train=2)
+    work = [sum(found.samples[i].length for i in found.owned_by("train", g)) for g in range(2)]
+    assert work[0] == work[1]
+
+
+def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
+    one, _ = dealt([5, 6, 7, 8, 9, 10], mini_batches=3, train=1)
+    two, _ = dealt([5, 6, 7, 8, 9, 10], mini_batches=3, train=2, critic=3)
+    assert [list(b) for b in one.mini_batches] == [list(b) for b in two.mini_batches]
+    assert [list(b) for b in one.mini_batches] == [[0, 1], [2, 3], [4, 5]]
+    assert one.samples == two.samples
+
+
+def test_lengths_are_metrics():
+    _, metrics = dealt([4, 60, 6, 10], train=1)
+    assert metrics == {
+        "response_length/mean": 20.0,
+        "response_length/max": 60.0,
+        "response_length/min": 4.0,
+        "prompt_length/mean": 10.0,
+        "prompt_length/max": 10.0,
+        "prompt_length/min": 10.0,
+        "response_length/clip_ratio": 0.25,
+        "perf/total_num_tokens": 120.0,
+        "prompt_length/num_dropped": 0.0,
+    }
+
+
+@pytest.mark.parametrize(("num_prompts", "dropped"), [(2, 0), (5, 3)])
+def test_prompts_that_were_dropped_are_counted_and_told(caplog, num_prompts, dropped):
+    with caplog.at_level(logging.WARNING):
+        _, metrics = dealt([4, 4, 4, 4], num_prompts, train=1)
+    assert metrics["prompt_length/num_dropped"] == dropped
+    told = "step 4: 3 of 5 prompts dropped, longer than rollout.max_prompt_tokens = 100"
+    assert (told in caplog.text) == bool(dropped)
+
+
+def test_a_step_without_samples_is_refused():
+    with pytest.raises(DataError, match=r"step 4: every prompt of data.train was dropped.*= 100"):
+        dealt([], 3, train=1)

@@ -1,0 +1,115 @@
+"""Scores of all ranks, and how much of what failed is told to all of them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.errors import RewardError
+from verl_hpc.planner.layouts import Pool
+from verl_hpc.testing.local import LocalControl
+from verl_hpc.testing.local_run import CPU
+from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.trainer.operators.score import ScoreSettings, score
+from verl_hpc.trainer.placement import Placement
+
+NUM = 2000
+
+
+class Remembers(LocalControl):
+    """Of one rank; remembers what it would have sent."""
+
+    def allgather(self, value):
+        self.sent = value
+        return super().allgather(value)
+
+
+class Problems:
+    """Row i asks for i."""
+
+    def read(self, rows):
+        self.asked = list(rows)
+        return [Problem(row, "?", data_source="x", ground_truth=row) for row in rows]
+
+
+def place(groups=((0,),), control=None):
+    return Placement(Pool("rollout", groups), 0, control or LocalControl(), CPU)
+
+
+def settings(reward, **changes):
+    tokenizer = SimpleNamespace(decode=lambda tokens, **_: f"{tokens[0]} " * 500)
+    return ScoreSettings(reward, RewardConfig(**changes), tokenizer, Problems())
+
+
+def generated(count, per_prompt=1):
+    """Sample i answers row 10 + its group with the one token i, behind a prompt of two."""
+    rows = StepRows(1, range(10, 10 + count))
+    samples = tuple(Sample(i, i // per_prompt, 2, 1, False) for i in range(count))
+    tokens = [torch.tensor([7, 7, i]) for i in range(count)]
+    sequences = Columns(list(range(count)), {TOKENS: tokens})
+    return rows, Samples(samples, {"rollout": [0] * count}), sequences
+
+
+def test_failures_are_counted_and_some_reasons_told(caplog):
+    def reward(solution_str, **_):
+        if solution_str.startswith("7 "):
+            return {"score": 1, "length": 3}
+        raise ValueError(f"no answer in {solution_str}")
+
+    control = Remembers()
+    found, metrics = score(
+        place(control=control), settings(reward, on_error="zero"), *generated(NUM)
+    )
+    assert found.num_failed == NUM - 1
+    assert list(found.values) == [float(i == 7) for i in range(NUM)]
+    assert found.extra == {"length": 3.0}
+    assert metrics == {
+        "critic/score/mean": 1 / NUM,
+        "critic/score/max": 1.0,
+        "critic/score/min": 0.0,
+        "reward/length": 3.0,
+        "reward/num_failed": NUM - 1,
+    }
+    assert len(json.dumps(control.sent)) < 30 * NUM, "not the thousands of reasons"
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        f"{NUM - 1} of {NUM} rewards failed and are 0: ValueError: no answer in 0 0 0"
+    )
+    assert len(record.getMessage()) < 1100
+
+
+def test_nothing_is_said_where_nothing_failed(caplog):
+    found, metrics = score(place(), settings(lambda **_: 0.5), *generated(3))
+    assert (found.num_failed, list(found.values)) == (0, [0.5] * 3)
+    assert not caplog.records
+    assert "reward/num_failed" not in metrics
+
+
+def test_a_failure_ends_the_run_by_default():
+    with pytest.raises(RewardError, match="1 / 0|ZeroDivisionError"):
+        score(place(), settings(lambda **_: 1 / 0), *generated(2))
+
+
+def test_a_response_is_scored_with_the_row_that_it_answers():
+    def reward(solution_str, ground_truth, data_source, extra_info):
+        return float(solution_str.split()[0]) + 100 * ground_truth
+
+    found, _ = score(place(), settings(reward), *generated(5, per_prompt=2))
+    assert list(found.values) == [1000, 1001, 1102, 1103, 1204]
+
+
+def test_ranks_of_a_group_divide_its_samples():
+    """Rank 0 of the group (0, 1) scores every other one; the rest comes from its mate."""
+
+    class Mate(LocalControl):
+        def allgather(self, value):
+            told = [([(1, 0.25, {}), (3, 0.25, {})], 0, [])] if isinstance(value, tuple) else []
+            return [*super().allgather(value), *told]
+
+    known = settings(lambda **_: 0.5)
+    found, _ = score(place(((0, 1),), Mate()), known, *generated(5))
+    assert list(found.values) == [0.5, 0.25, 0.5, 0.25, 0.5]
+    assert known.problems.asked == [10, 12, 14]

@@ -1,0 +1,317 @@
+"""Engines and a control plane inside this process, on plain torch: tests take milliseconds.
+
+The model reads a sequence by its running mean and its newest token. It is small enough to write
+down, every output is causal, and its parameters have the names and shapes of a decoder's ends, so
+that transfers and checkpoints work with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.protocol import STATE_KINDS, Loss, Part, TokenOutputs, state_specs
+from verl_hpc.errors import TrainingError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import HEAD_TENSORS, Head
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
+from verl_hpc.rollout.partial import continued, given_so_far
+from verl_hpc.rollout.protocol import Response, Sampling, never
+from verl_hpc.runtime.channel import Pending
+from verl_hpc.runtime.control import Control
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class LocalChannel:
+    """A channel of one rank: whatever it sends has arrived."""
+
+    rank, size = 0, 1
+
+    def split(self, group: int) -> LocalChannel:
+        del group
+        return LocalChannel()
+
+    def barrier(self) -> Pending:
+        return _over
+
+    def allgather(self, value: Any, values: Any) -> Pending:
+        values[:] = value
+        return _over
+
+    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
+        del sizes
+        gathered[:] = data
+        return _over
+
+    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
+        del root
+        return self.allgatherv(data, gathered, sizes)
+
+    def broadcast(self, data: Any, root: int) -> Pending:
+        del data, root
+        return _over
+
+
+def _over() -> bool:
+    return True
+
+
+class LocalControl(Control):
+    """The control plane of one rank, without MPI; values are pickled as everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(LocalChannel())
+
+
+def tiny_architecture(vocab_size: int = 12, hidden_size: int = 6) -> Architecture:
+    """Sizes of a model of this module; it has no layers that these could be of."""
+    return Architecture("llama", 1, hidden_size, 8, 2, 1, 3, vocab_size, False, dtype="float32")
+
+
+class TinyModel:
+    """h_i = tanh(mean(e_0 .. e_i) + e_i), outputs h_i W, with embeddings e and the head's W.
+
+    Args:
+        arch: of whose sizes vocab_size and hidden_size are used.
+        head: what W is.
+        seed: of the weights.
+    """
+
+    def __init__(self, arch: Architecture, head: Head = "language_model", seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.head_name = HEAD_TENSORS.get(head, "lm_head.weight")
+        num_outputs = 1 if head in HEAD_TENSORS else arch.vocab_size
+        shapes = {
+            EMBEDDING: (arch.vocab_size, arch.hidden_size),
+            self.head_name: (num_outputs, arch.hidden_size),
+        }
+        self.weights = {n: torch.randn(s, generator=generator) for n, s in shapes.items()}
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(L,) int64 to (L, outputs) float32; row i has read tokens 0 to i."""
+        embedded = self.weights[EMBEDDING][tokens]
+        counts = torch.arange(1, len(tokens) + 1)[:, None]
+        hidden = torch.tanh(embedded.cumsum(0) / counts + embedded)
+        return hidden @ self.weights[self.head_name].T
+
+    @property
+    def shard_map(self) -> ShardMap:
+        """Rank 0 has everything."""
+        return _on_rank_0({n: (n, tuple(w.shape)) for n, w in self.weights.items()})
+
+
+def _on_rank_0(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> ShardMap:
+    """Of (logical name, shape) by local name."""
+    specs = {logical: TensorSpec(shape, "float32") for logical, shape in tensors.values()}
+    regions: list[Region] = [whole(n, logical, s, (0,)) for n, (logical, s) in tensors.items()]
+    return ShardMap(specs, regions)
+
+
+class LocalEngine:
+    """`TrainingEngine` on one rank: `TinyModel` and AdamW.
+
+    Args:
+        arch: its sizes; a random `tiny_architecture` if None.
+        head: what it computes.
+        optimizer: None where it is not trained; its schedule is not followed.
+        seed: of the weights.
+        micro_batch: sequences that a loss is called with; the last time maybe fewer.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture | None = None,
+        head: Head = "language_model",
+        optimizer: OptimizerConfig | None = None,
+        seed: int = 0,
+        micro_batch: int = 2,
+    ) -> None:
+        self.arch, self.head, self.micro_batch = arch or tiny_architecture(), head, micro_batch
+        self.dtype, self.layout = torch.float32, TrainLayout()
+        self._model = TinyModel(self.arch, head, seed)
+        self.weights: Mapping[str, torch.Tensor] = self._model.weights
+        self.shard_map = self._model.shard_map
+        self.gradients: dict[str, torch.Tensor] = {}
+        """Of the newest update, before clipping."""
+        self._settings, self._num_steps = optimizer, 0
+        self._state = {
+            f"{kind}/{name}": weight.clone() if kind == "main" else torch.zeros_like(weight)
+            for kind in STATE_KINDS
+            for name, weight in self.weights.items()
+            if optimizer is not None
+        }
+
+    @property
+    def is_trainable(self) -> bool:
+        return self._settings is not None
+
+    def weights_changed(self) -> None:
+        for name, weight in self.weights.items() if self.is_trainable else ():
+            self._state[f"main/{name}"].copy_(weight)
+
+    def optimizer_map(self, primary: bool = False) -> ShardMap:
+        del primary
+        specs = state_specs(self.shard_map.tensors)
+        return _on_rank_0({name: (name, spec.shape) for name, spec in specs.items()})
+
+    def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
+        return {name: tensor.flatten() for name, tensor in self._state.items()}
+
+    def counters(self) -> dict[str, int]:
+        return {"num_steps": self._num_steps}
+
+    def restore_counters(self, counters: Mapping[str, int]) -> None:
+        self._num_steps = counters["num_steps"]
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
+    ) -> list[TokenOutputs]:
+        with torch.no_grad():
+            return [self._outputs(tokens, temperature, untempered) for tokens in sequences]
+
+    def _outputs(
+        self, tokens: torch.Tensor, temperature: float, untempered: bool = False
+    ) -> TokenOutputs:
+        found = self._model(tokens)
+        if self.head == "score":
+            return TokenOutputs(scores=found[-1])
+        if self.head == "value":
+            return TokenOutputs(values=found[:-1, 0])
+        log_probs = (found[:-1] / temperature).log_softmax(-1)
+        chosen = tokens[1:, None]
+        plain = found[:-1].log_softmax(-1).gather(-1, chosen)[:, 0] if untempered else None
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        return TokenOutputs(log_probs.gather(-1, chosen)[:, 0], entropy, plain)
+
+    def update(
+        self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
+    ) -> dict[str, float]:
+        assert self._settings is not None, "it is not trained"
+        metrics = {"loss": 0.0}
+        with self._gradients_kept():
+            for start in range(0, len(sequences), self.micro_batch):
+                indices = range(len(sequences))[start : start + self.micro_batch]
+                outputs = [self._outputs(sequences[i], temperature) for i in indices]
+                part, sums = loss(indices, outputs)
+                part.backward()  # type: ignore[no-untyped-call]
+                for name, value in {"loss": float(part.detach()), **sums}.items():
+                    metrics[name] = metrics.get(name, 0.0) + value
+        return metrics | {"grad_norm": self._step(self._settings), "lr": self._settings.lr}
+
+    @contextmanager
+    def _gradients_kept(self) -> Iterator[None]:
+        """Of what is computed inside, afterwards in `gradients`."""
+        for weight in self.weights.values():
+            weight.requires_grad_()
+        try:
+            yield
+            for name, weight in self.weights.items():
+                zero = torch.zeros_like(weight)
+                self.gradients[name] = zero if weight.grad is None else weight.grad
+        finally:
+            for weight in self.weights.values():
+                weight.requires_grad_(False).grad = None
+
+    def _step(self, settings: OptimizerConfig) -> float:
+        """AdamW (arXiv 1711.05101) on clipped gradients; the norm before clipping."""
+        norm = math.sqrt(sum(float(g.square().sum()) for g in self.gradients.values()))
+        if not math.isfinite(norm):
+            raise TrainingError(f"the gradient's norm is {norm}; the weights are as they were")
+        scale = min(1.0, settings.clip_grad / (norm + 1e-6)) if settings.clip_grad else 1.0
+        self._num_steps += 1
+        for name, weight in self.weights.items():
+            main, mean, square = (self._state[f"{kind}/{name}"] for kind in STATE_KINDS)
+            gradient = scale * self.gradients[name]
+            mean.lerp_(gradient, 1 - settings.beta1)
+            square.lerp_(gradient.square(), 1 - settings.beta2)
+            first = mean / (1 - settings.beta1**self._num_steps)
+            second = square / (1 - settings.beta2**self._num_steps)
+            main.mul_(1 - settings.lr * settings.weight_decay)
+            main.sub_(settings.lr * first / (second.sqrt() + settings.epsilon))
+            weight.copy_(main)
+        return norm
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        """Frees nothing."""
+        del part, once
+        return 0
+
+    def onload(self, part: Part) -> None:
+        """Everything is where it was."""
+
+
+class LocalRollout:
+    """`RolloutEngine` of one rank: samples a `TinyModel` token by token.
+
+    Filters and stop strings are not known to it.
+
+    Args:
+        arch: of the model.
+        end: the token that ends a response.
+        seed: of the weights, until others are filled in.
+    """
+
+    dtype = torch.float32
+    replicas: tuple[tuple[int, ...], ...] = ((0,),)
+    attention = "none"
+
+    def __init__(self, arch: Architecture | None = None, end: int = 0, seed: int = 0) -> None:
+        self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
+        self.shard_map = self._model.shard_map
+        self.weights: Mapping[str, torch.Tensor] = self._model.weights
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        interrupted: Callable[[], bool] = never,
+        prefixes: Sequence[Response | None] | None = None,
+        keep_unfinished: bool = False,
+        until: Callable[[Collection[int]], bool] | None = None,
+    ) -> list[Response | None]:
+        before = given_so_far(prefixes, len(prompts), sampling)
+        found: list[Response | None] = []
+        for number, prompt in enumerate(prompts):
+            if interrupted() or (number and until is not None and until(range(number))):
+                return found + [p if keep_unfinished else None for p in before[number:]]
+            found.append(self._respond(prompt, before[number], sampling, seeds[number]))
+        return found
+
+    def _respond(
+        self, prompt: Sequence[int], prefix: Response, sampling: Sampling, seed: int
+    ) -> Response:
+        generator = torch.Generator().manual_seed(seed)
+        tokens = [*prompt, *prefix.tokens]
+        new: list[int] = []
+        log_probs: list[float] = []
+        while len(prefix.tokens) + len(new) < sampling.max_tokens and new[-1:] != [self._end]:
+            logits = self._model(torch.tensor(tokens + new))[-1]
+            rows = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
+            drawn = torch.multinomial(rows.exp(), 1, generator=generator)
+            new.append(int(drawn if sampling.temperature else logits.argmax()))
+            log_probs.append(float(rows[new[-1]]))
+        reason: Literal["stop", "length"] = "stop" if new[-1] == self._end else "length"
+        return continued(prefix, Response(tuple(new), tuple(log_probs), reason))
+
+    def begin_update(self) -> None:
+        """The weights are always in place."""
+
+    def finish_update(self) -> None:
+        """There is nothing to forget."""
+
+    def sleep(self) -> None:
+        """It has next to no memory."""
+
+    def close(self) -> None:
+        """Nothing to free."""

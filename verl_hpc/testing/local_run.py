@@ -1,0 +1,139 @@
+"""A run inside this process: a `RunContext` of one rank with the engines of `testing.local`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from verl_hpc.algorithms.kl import KlController
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Order
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
+from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stop import Signals, StopFlag
+from verl_hpc.runtime.world import World
+from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout, tiny_architecture
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.exchange import Controls
+from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import open_problems
+from verl_hpc.trainer.role import FirstWeights, Role, Rollout
+from verl_hpc.trainer.sync import WeightSync, offloads_of
+
+CPU = torch.device("cpu")
+
+
+class LetterTokenizer:
+    """Token 0 ends a text; 1, 2, ... are the letters a, b, ...; other characters are left out."""
+
+    eos_token_id = 0
+    eos_token = "."
+    chat_template = None
+
+    def __init__(self, vocab_size: int = 12) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        del add_special_tokens
+        ids = (ord(letter) - ord("a") + 1 for letter in text)
+        return [token for token in ids if 0 < token < self.vocab_size]
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        end = "" if skip_special_tokens else self.eos_token
+        return "".join(chr(ord("a") + token - 1) if token else end for token in tokens)
+
+
+class _Quiet:
+    """Watches and reports nothing."""
+
+    def enter(self, operator: str) -> None:
+        del operator
+
+
+def local_session() -> Session:
+    """One rank on a CPU; nothing watches it."""
+    world = World(0, 1, 0, 1, 0, (0,), "localhost", "cpu")
+    watchdog, reporter, job = (cast(Any, _Quiet()) for _ in range(3))
+    return Session(world, LocalControl(), watchdog, reporter, job)
+
+
+def local_place(name: str = "train") -> Placement:
+    """Of this rank alone."""
+    return Placement(Pool(name, ((0,),)), 0, LocalControl(), CPU)
+
+
+def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
+    """What `build_run` builds, from tiny models with weights by the role's place in the run.
+
+    Args:
+        config: of the run; its data and its reward are used, its models are not.
+        signals: that the run is told.
+    """
+    session, arch = local_session(), tiny_architecture()
+    layouts = place_roles(config, 1)
+    places = {p.name: Placement(p, 0, session.control, CPU) for p in layouts.pools.values()}
+    tokenizer: Any = LetterTokenizer(arch.vocab_size)
+    config.run_directory.mkdir(parents=True, exist_ok=True)
+    problems = open_problems(session, config, tokenizer)
+    run = RunContext(
+        session,
+        config,
+        arch,
+        layouts,
+        Controls(session.control),
+        places,
+        _roles(config.role_settings, layouts, places, arch),
+        {},
+        tokenizer,
+        problems,
+        Order(len(problems.train), config.seed, config.data.shuffle),
+        reward=get_reward_function(config.reward) if config.generates else None,
+        stop=StopFlag(session.control, config.run_directory, signals or Signals()),
+    )
+    if config.generates:
+        _add_rollout(run)
+    kl = config.algorithm.kl
+    target = kl.target if kl.controller == "adaptive" else None
+    run.kl = KlController(kl.coefficient, target, kl.horizon)
+    return run
+
+
+def _roles(
+    settings: Mapping[str, RoleSettings],
+    layouts: RunLayouts,
+    places: Mapping[str, Placement],
+    arch: Architecture,
+) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for seed, (name, role) in enumerate(settings.items()):
+        engine = LocalEngine(arch, role.head, role.optimizer, seed)
+        place = places[layouts.pool_of[name]]
+        roles[name] = Role(name, role, place, arch, engine.layout, engine.shard_map)
+        if role.shares:
+            roles[name].shared = FirstWeights(roles[role.shares].trained)
+        else:
+            roles[name].training = engine
+    return roles
+
+
+def _add_rollout(run: RunContext) -> None:
+    engine = LocalRollout(run.arch, seed=len(run.roles))
+    run.rollout = Rollout(
+        run.places[ROLLOUT], engine.shard_map, engine, replica_control=LocalControl()
+    )
+    run.kept = KeptResponses() if run.config.rollout.on_interrupt == "keep" else None
+    offloads = offloads_of(run.roles.values())
+    run.sync = WeightSync(
+        run.session, run.roles["actor"], run.rollout, offloads, torch.float32, checksums=True
+    )
+
+
+def engine_of(run: RunContext, role: str) -> LocalEngine:
+    """Of a role of a local run."""
+    return cast(LocalEngine, run.roles[role].trained)

@@ -1,0 +1,308 @@
+"""Everything a run needs, built on every rank: roles and placements, engines, data, reward."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+
+import torch
+
+from verl_hpc.algorithms.kl import KlController
+from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
+from verl_hpc.config.model import ModelConfig
+from verl_hpc.config.roles import REFERENCE, RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import load_tokenizer
+from verl_hpc.engines.factory import (
+    build_engine,
+    describe_kernels,
+    engine_shard_map,
+    start_layouts,
+)
+from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.layout.heads import HEAD_TENSORS
+from verl_hpc.layout.live import check_parameters
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, run_layouts
+from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rollout.factory import build_rollout, check_model, rollout_shard_map
+from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.exchange import Controls
+from verl_hpc.trainer.fingerprint import fingerprint
+from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import open_problems
+from verl_hpc.trainer.role import FirstWeights, Role, Rollout
+from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
+from verl_hpc.transfer.execute import Transfer
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """What every part of building needs."""
+
+    session: Session
+    config: RunConfig
+    settings: Mapping[str, RoleSettings]
+    weights: Mapping[str, Weights]
+    """By role."""
+    layouts: RunLayouts
+    places: Mapping[str, Placement]
+
+    def place(self, name: str) -> Placement:
+        return self.places[self.layouts.pool_of[name]]
+
+
+def build_run(
+    session: Session,
+    config: RunConfig,
+    enter: Callable[[str], object] | None = None,
+    resumes: bool = False,
+) -> RunContext:
+    """Build everything a recipe needs; every rank calls it.
+
+    Args:
+        session: of this rank.
+        config: of the run.
+        enter: told what begins, instead of the session alone.
+        resumes: `restore` follows and fills what is trained: only roles that are not need weights,
+            and those that start as the actor did.
+
+    Raises:
+        ConfigError, ModelError, DataError, RewardError: on every rank alike, before any engine is
+            built, where the configuration, a model, the data or the reward do not work.
+    """
+    together, enter = session.control.together, enter or session.enter
+    leads = session.world.rank == 0
+    enter("read model, data and reward")
+    settings = config.role_settings
+    weights = together(lambda: _open_weights(settings, check_files=leads))
+    first = next(iter(weights.values()))
+    archs = {name: opened.arch for name, opened in weights.items()}
+    layouts = together(
+        lambda: run_layouts(
+            config,
+            first.arch,
+            session.world.size,
+            archs=archs,
+            ranks_per_node=session.world.node_of.count(0),
+        )
+    )
+    files = together(lambda: hf_files(first.hf_directory) if leads else {})
+    own_files = together(lambda: _own_files(settings, weights) if leads else {})
+    together(lambda: check_model(first.hf_directory))
+    tokenizer_path = config.model.tokenizer or str(first.hf_directory)
+    tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
+    reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
+    problems = open_problems(session, config, tokenizer)
+    known = fingerprint(
+        session.control,
+        config,
+        first,
+        Path(tokenizer_path),
+        reads_weights=REFERENCE in settings or not resumes,
+    )
+    controls = Controls(session.control)
+    places = _places(session, layouts, controls, config.seed)
+    builder = _Builder(session, config, settings, weights, layouts, places)
+    run = RunContext(
+        session,
+        config,
+        first.arch,
+        layouts,
+        controls,
+        places,
+        {},
+        files,
+        tokenizer,
+        problems,
+        Order(len(problems.train), config.seed, config.data.shuffle),
+        reward=reward,
+        own_files=own_files,
+        fingerprint=known,
+    )
+    _say_what_is_slow(session, config.model)
+    run.roles = _build_roles(builder, enter, resumes)
+    if config.generates:
+        enter(f"build rollout ({config.rollout.engine})")
+        _add_rollout(builder, run, tokenizer_path)
+    _share_engines(run.roles)
+    kl = config.algorithm.kl
+    if kl.placement != "none":
+        target = kl.target if kl.controller == "adaptive" else None
+        run.kl = KlController(kl.coefficient, target, kl.horizon)
+    return run
+
+
+def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:
+    """Of every role; of a checkpoint the component of its name, or the actor."""
+    opened: dict[str, Weights] = {}
+    checked: set[str] = set()
+    for name, role in settings.items():
+        path = role.model.path
+        check, checked = check_files and path not in checked, checked | {path}
+        opened[name] = open_weights(
+            path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
+        )
+    return opened
+
+
+def _own_files(
+    settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
+) -> dict[str, Mapping[str, Path]]:
+    """Small files of trained roles whose model is not the first role's."""
+    directories = {n: weights[n].hf_directory for n, role in settings.items() if role.trainable}
+    first = next(iter(weights.values())).hf_directory
+    return {n: hf_files(d) for n, d in directories.items() if d != first}
+
+
+def _places(
+    session: Session, layouts: RunLayouts, controls: Controls, seed: int
+) -> dict[str, Placement]:
+    """Placements of all pools, with the control planes of every two; all ranks make them."""
+    groups = session.groups
+    start_layouts(groups, list(layouts.train.values()), seed)
+    pools = list(layouts.pools.values())
+    for pool in pools:
+        groups.make(_across(pool))
+    for one, other in combinations(pools, 2):
+        controls.make([*one.ranks, *other.ranks])
+    world = session.world
+    return {
+        pool.name: Placement(
+            pool,
+            world.rank,
+            controls.make(pool.ranks),
+            session.device,
+            groups.mine(_across(pool)),
+            len(pool.ranks) == world.size,
+        )
+        for pool in pools
+    }
+
+
+def _across(pool: Pool) -> list[tuple[int, ...]]:
+    """Ranks that have the same place in different groups."""
+    return list(zip(*pool.groups, strict=True))
+
+
+def _build_roles(
+    builder: _Builder, enter: Callable[[str], object], resumes: bool
+) -> dict[str, Role]:
+    """Engines with weights, but for those that share another role's."""
+    lends = {role.shares for role in builder.settings.values() if role.shares}
+    roles: dict[str, Role] = {}
+    for name, settings in builder.settings.items():
+        roles[name] = role = _role(builder, settings)
+        if settings.shares:
+            continue
+        enter(f"build {name}")
+        role.training = builder.session.control.together(partial(_engine, builder, role))
+        if not (resumes and settings.trainable and name not in lends):
+            _load_weights(builder.session, role, builder.weights[name])
+    return roles
+
+
+def _role(builder: _Builder, settings: RoleSettings) -> Role:
+    arch, layout = builder.weights[settings.name].arch, builder.layouts.train[settings.name]
+    shard_map = engine_shard_map(arch, layout, settings.model, settings.head)
+    return Role(settings.name, settings, builder.place(settings.name), arch, layout, shard_map)
+
+
+def _engine(builder: _Builder, role: Role) -> TrainingEngine | None:
+    """An engine whose weights are zero; none on ranks that are not the role's."""
+    settings = role.settings
+    if not role.place.is_here:
+        return None
+    return build_engine(
+        role.arch,
+        role.layout,
+        settings.model,
+        settings.parallel,
+        head=settings.head,
+        optimizer=settings.optimizer,
+        max_tokens=builder.config.batch.max_tokens_per_micro_batch,
+        name=role.name,
+    )
+
+
+def _load_weights(session: Session, role: Role, weights: Weights) -> None:
+    """A transfer from files; every rank takes part."""
+    # A new value head has no source to come from; it starts at zero.
+    there = weights.shard_map.tensors
+    new = HEAD_TENSORS.get(role.settings.head)
+    names = [n for n in role.shard_map.tensors if n in there or n != new]
+    plan = session.control.together(
+        lambda: plan_transfer(
+            weights.shard_map, role.shard_map.restricted_to(names), session.world.node_of
+        )
+    )
+    engine = role.training
+    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
+    Transfer(plan, session.world.rank, weights.reader).run(
+        {}, engine.weights if engine else {}, dtype, session.control.together
+    )
+    if engine is not None:
+        engine.weights_changed()
+
+
+def _add_rollout(builder: _Builder, run: RunContext, tokenizer: str) -> None:
+    session, config = builder.session, builder.config
+    replicas, dtype = builder.layouts.replicas, config.rollout.dtype or config.model.dtype
+    offloads = offloads_of(run.roles.values())
+    with device_to_itself(offloads):
+        engine = session.control.together(
+            lambda: build_rollout(
+                session.world,
+                run.arch,
+                str(builder.weights["actor"].hf_directory),
+                tokenizer,
+                replicas,
+                config.rollout,
+                dtype,
+            )
+        )
+        shard_map = rollout_shard_map(config.rollout, run.arch, replicas, dtype)
+        name = f"rollout.engine = {config.rollout.engine}"
+        weights = engine.weights if engine is not None else {}
+        check = partial(check_parameters, shard_map, session.world.rank, weights, name)
+        session.control.together(check)
+        if engine is not None:
+            engine.sleep()
+    place = builder.place(ROLLOUT)
+    replica = session.control.split(place.index if place.is_here else len(replicas))
+    run.rollout = Rollout(place, shard_map, engine, replica_control=replica)
+    run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
+    run.sync = WeightSync(
+        session,
+        run.roles["actor"],
+        run.rollout,
+        offloads,
+        getattr(torch, dtype),
+        config.rollout.verify.checksums,
+    )
+
+
+def _share_engines(roles: Mapping[str, Role]) -> None:
+    """A role that shares another's engine takes the weights that it has now."""
+    for role in roles.values():
+        lender = roles[role.settings.shares].training if role.settings.shares else None
+        if lender is not None:
+            role.shared = FirstWeights(lender)
+
+
+def _say_what_is_slow(session: Session, model: ModelConfig) -> None:
+    """A GPU without Transformer Engine computes the same, and is slower."""
+    layers = session.control.together(lambda: describe_kernels(model))["training layers"]
+    if session.world.rank == 0 and session.world.device != "cpu" and "PyTorch" in layers:
+        _logger.warning(
+            "layers are computed by %s; Transformer Engine's are faster (docs/gpu.md)", layers
+        )

@@ -1,0 +1,125 @@
+"""A run as one rank sees it: what recipes choose from, and what the loop works with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_hpc.algorithms.kl import KlController
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Order
+from verl_hpc.engines.factory import describe_kernels
+from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.errors import FlowError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.rewards.registry import RewardFunction
+from verl_hpc.runs.lock import RunLock
+from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.stop import StopFlag
+from verl_hpc.trainer.exchange import Controls, Exchange
+from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import Problems
+from verl_hpc.trainer.role import Role, Rollout
+from verl_hpc.trainer.sync import WeightSync
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from verl_hpc.trainer.settings import Settings
+
+
+@dataclass
+class RunContext:
+    """Roles, placements, data and helpers of one rank; operators are given what they need of it."""
+
+    session: Session
+    config: RunConfig
+    arch: Architecture
+    """Of the first role's model."""
+    layouts: RunLayouts
+    controls: Controls
+    places: Mapping[str, Placement]
+    """By the name of their pool."""
+    roles: Mapping[str, Role]
+    hf_files: Mapping[str, Path]
+    """The model's config.json, tokenizer and the like by name, for checkpoints."""
+    tokenizer: PreTrainedTokenizerBase
+    problems: Problems
+    order: Order
+    rollout: Rollout | None = None
+    sync: WeightSync | None = None
+    reward: RewardFunction | None = None
+    stop: StopFlag | None = None
+    lock: RunLock | None = None
+    """Of the run directory; rank 0 has it."""
+    kept: KeptResponses | None = None
+    """None where finished responses of an interrupted rollout are dropped."""
+    own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    """As `hf_files`, of trained roles that have a model of their own, by role."""
+    kl: KlController = field(default_factory=lambda: KlController(0.0))
+    fingerprint: dict[str, str] = field(default_factory=dict)
+    """What may not change when the run is resumed (`trainer.fingerprint`)."""
+
+    @property
+    def rank(self) -> int:
+        return self.session.world.rank
+
+    @property
+    def every_role(self) -> Mapping[str, Role | Rollout]:
+        """By name, the rollout's, too."""
+        return {**self.roles, **({"rollout": self.rollout} if self.rollout else {})}
+
+    @property
+    def trained(self) -> list[Role]:
+        """Roles that a checkpoint holds, in order."""
+        return [role for role in self.roles.values() if role.settings.trainable]
+
+    @property
+    def engines(self) -> list[TrainingEngine]:
+        """All that this rank has."""
+        return [role.training for role in self.roles.values() if role.training is not None]
+
+    def place(self, name: str) -> Placement:
+        """The placement of a role, of what generates (rollout) or calls the reward function
+        (scoring), or the one with a label.
+
+        Raises:
+            FlowError: there is none.
+        """
+        pools = self.layouts.pool_of
+        if name not in pools and name not in self.places:
+            raise FlowError(
+                f"placement {name!r}: the run has none of this name; "
+                f"{near_or_all(name, [*pools, *self.places], 'placements')}"
+            )
+        return self.places[pools.get(name, name)]
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The configuration as what operators take."""
+        from verl_hpc.trainer.settings import Settings
+
+        return Settings(self)
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        return Exchange(self.session.world, self.places, self.controls)
+
+    def prepare(self, roles: Sequence[Role | Rollout]) -> None:
+        """Make room for the engines of roles before they compute."""
+        if self.sync is not None and any(isinstance(role, Role) for role in roles):
+            self.sync.to_training()
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """What computes layers and attention, in training and in generation."""
+        found = describe_kernels(self.config.model)
+        if self.rollout is not None and self.rollout.engine is not None:
+            found["rollout attention"] = self.rollout.engine.attention
+        return found

@@ -1,0 +1,108 @@
+"""What carries values between the placements of a flow: facts by broadcast, columns by a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from verl_hpc.flow import Abandoned, Move, Mover
+from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.world import World
+from verl_hpc.trainer.batch import Columns
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.redistribute import redistribute
+
+SAMPLES = "samples"
+_ABANDONED = "abandoned"
+
+
+class Controls:
+    """Control planes of sets of ranks, made once: every rank of the job makes all of them.
+
+    Args:
+        world: of all ranks.
+    """
+
+    def __init__(self, world: Control) -> None:
+        self._world = world
+        self._known: dict[frozenset[int], Control] = {}
+
+    def make(self, ranks: Iterable[int]) -> Control | None:
+        """Of these ranks in ascending order; None on others. Every rank calls it, in one order."""
+        wanted = frozenset(ranks)
+        if len(wanted) == self._world.size:
+            return self._world
+        if wanted not in self._known:
+            self._known[wanted] = self._world.split(int(self._world.rank in wanted))
+        return self._known[wanted] if self._world.rank in wanted else None
+
+    def of(self, ranks: Iterable[int]) -> Control:
+        """One that was made, and has this rank."""
+        wanted = frozenset(ranks)
+        return self._world if len(wanted) == self._world.size else self._known[wanted]
+
+
+class Exchange(Mover):
+    """Moves values between placements; the ranks of both take part.
+
+    Args:
+        world: this rank's place.
+        places: by name.
+        controls: of every pair of placements.
+    """
+
+    def __init__(self, world: World, places: Mapping[str, Placement], controls: Controls) -> None:
+        self._world, self._places, self._controls = world, places, controls
+
+    def move(self, move: Move, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Mover`."""
+        source, target = self._places[move.source], self._places[move.target]
+        control, root = self._between(source, target)
+        if move.shared:
+            mine = {name: values[name] for name in move.values} if source.leads else None
+            found = control.broadcast(mine, root)
+            if found == _ABANDONED:
+                raise Abandoned
+        else:
+            found = self._columns(move, values, source, target, control, root)
+        return found if target.is_here else {}
+
+    def abandon(self, moves: Iterable[Move]) -> None:
+        """See `Mover`."""
+        for move in moves:
+            source, target = self._places[move.source], self._places[move.target]
+            control, root = self._between(source, target)
+            control.broadcast(_ABANDONED if source.leads else None, root)
+
+    def _columns(
+        self,
+        move: Move,
+        values: Mapping[str, Any],
+        source: Placement,
+        target: Placement,
+        control: Control,
+        root: int,
+    ) -> dict[str, Columns]:
+        columns: dict[str, Columns] = {}
+        for name in move.values:
+            mine = values.get(name) if source.is_here else None
+            assert mine is None or isinstance(mine, Columns), name
+            if not set(target.ranks) <= set(source.ranks):
+                held = None if mine is None else list(mine.values)
+                held = control.broadcast(held, root)
+                mine = mine or Columns([], {column: [] for column in held})
+            assert mine is not None
+            columns[name] = redistribute(
+                self._world,
+                values[SAMPLES],
+                mine,
+                (source.name, source.groups),
+                (target.name, target.groups),
+                target.device,
+            )
+        return columns
+
+    def _between(self, source: Placement, target: Placement) -> tuple[Control, int]:
+        """The control plane of both, and the source's first rank in it."""
+        ranks: Sequence[int] = sorted({*source.ranks, *target.ranks})
+        return self._controls.of(ranks), ranks.index(source.ranks[0])

@@ -1,0 +1,127 @@
+"""A few prompts and responses of a step, as text for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
+from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, Columns, Samples, StepRows
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.operators.score import Scores
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one rank knows of samples, by position."""
+
+    groups: Mapping[int, int]
+    """Which prompt each sample answers, of all that are looked at."""
+    prompts: Mapping[int, tuple[str, str]]
+    """By group: the prompt, and what is right."""
+    responses: Mapping[int, SampleResponse]
+    advantages: Mapping[int, float]
+
+
+NOTHING = Look({}, {}, {}, {})
+
+
+def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
+    """What this rank has of the first few prompts of a step."""
+    rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
+    if run.rollout is None or not isinstance(samples, Samples):
+        return NOTHING
+    place = run.rollout.place
+    groups = _first(samples)
+    advantages = values.get("advantages")
+    found = {}
+    if isinstance(advantages, Columns):
+        for position, row in zip(advantages.positions, advantages[ADVANTAGES], strict=True):
+            if position in groups and len(row):
+                found[position] = float(row.mean())
+    look = Look(groups, {}, {}, found)
+    if place.is_here and place.leads_group and isinstance(sequences, Columns):
+        assert isinstance(rows, StepRows)
+        look = replace(texts(run, rows, samples, sequences), advantages=found)
+    scores = values.get("scores")
+    if isinstance(scores, Scores):
+        look = replace(look, responses=_scored(look.responses, scores))
+    return look
+
+
+def texts(
+    run: RunContext,
+    rows: StepRows,
+    samples: Samples,
+    sequences: Columns,
+    scores: Scores | None = None,
+    evaluates: bool = False,
+) -> Look:
+    """Prompts and responses that this rank's engine generated."""
+    settings = run.settings
+    problems = settings.evaluation_problems if evaluates else settings.problems
+    groups = _first(samples)
+    prompts: dict[int, tuple[str, str]] = {}
+    responses: dict[int, SampleResponse] = {}
+    for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
+        if position not in groups:
+            continue
+        sample = samples.samples[position]
+        decode = run.tokenizer.decode
+        if sample.group not in prompts:
+            (problem,) = problems.read([rows.rows[sample.group]])
+            text = decode(tokens[: sample.prompt_length].tolist())
+            prompts[sample.group] = (str(text), str(problem.ground_truth))
+        text = str(decode(tokens[sample.prompt_length :].tolist()))
+        responses[position] = SampleResponse(text, None, None, sample.truncated, None)
+    if scores is not None:
+        responses = _scored(responses, scores)
+    return Look(groups, prompts, responses, {})
+
+
+def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:
+    """What all ranks know together, by prompt."""
+    groups: dict[int, int] = {}
+    prompts: dict[int, tuple[str, str]] = {}
+    responses: dict[int, SampleResponse] = {}
+    advantages: dict[int, float] = {}
+    for part in parts:
+        groups |= part.groups
+        prompts |= part.prompts
+        responses |= part.responses
+        advantages |= part.advantages
+    return [
+        SampleGroup(prompt, truth, _of_group(group, groups, responses, advantages))
+        for group, (prompt, truth) in sorted(prompts.items())
+    ]
+
+
+def _of_group(
+    group: int,
+    groups: Mapping[int, int],
+    responses: Mapping[int, SampleResponse],
+    advantages: Mapping[int, float],
+) -> Sequence[SampleResponse]:
+    return [
+        replace(response, advantage=advantages.get(position))
+        for position, response in sorted(responses.items())
+        if groups.get(position) == group
+    ]
+
+
+def _first(samples: Samples) -> dict[int, int]:
+    """Positions of the first responses to the first prompts, with their group."""
+    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    for position, sample in enumerate(samples):
+        if sample.group not in counts and len(counts) == MAX_GROUPS:
+            continue
+        counts[sample.group] = counts.get(sample.group, 0) + 1
+        if counts[sample.group] <= MAX_RESPONSES:
+            found[position] = sample.group
+    return found
+
+
+def _scored(responses: Mapping[int, SampleResponse], scores: Scores) -> dict[int, SampleResponse]:
+    return {i: replace(r, score=scores.values[i]) for i, r in responses.items()}

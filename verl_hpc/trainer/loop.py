@@ -1,0 +1,221 @@
+"""The loop: run a recipe's flow step by step, evaluate and save, until the run is over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+
+from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.errors import CheckpointError
+from verl_hpc.flow import Abandoned, Pipeline
+from verl_hpc.metrics.timers import Timers
+from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runtime.startup import announce
+from verl_hpc.runtime.stop import StepDropped, Wish
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.evaluate import evaluate
+from verl_hpc.trainer.metrics import memory_metrics
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.records import ENDS, FLOW, Outcome, Records, Result
+from verl_hpc.trainer.state import Progress, checkpoint_root, save
+from verl_hpc.trainer.steps import Steps
+
+_logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """Steps of a recipe, evaluations and saves, until the run is over."""
+
+    def __init__(
+        self, run: RunContext, recipe: Recipe, records: Records, heartbeat: Heartbeat | None
+    ) -> None:
+        assert run.stop is not None
+        self.run, self.config, self.stop = run, run.config, run.stop
+        self.recipe, self.records, self.heartbeat = recipe, records, heartbeat
+        self.timers = Timers()
+        self._droppable = False
+        self._step_now = 0
+        self._evaluated = -1
+        """The newest step with an evaluation."""
+        self._saved = 0
+        """The newest step with a checkpoint."""
+        self._rollout_has: int | None = None
+        """The step whose weights the rollout engine has."""
+        self._stages = ExitStack()
+        self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
+        if run.rollout is not None:
+            run.rollout.wants_to_leave = lambda: self.stop.wish().at_once
+        picture = self._steps.pipeline(self.config.steps)
+        if run.rank == 0:
+            text = f"{picture.as_text()}\n\n{picture.as_mermaid()}\n"
+            (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
+
+    def to_the_end(self, progress: Progress) -> Result:
+        """Every step that is left, and a last save.
+
+        A step is saved before its weights go to the rollout engine, and they go there only where
+        somebody generates with them: an evaluation, and the next step.
+        """
+        self._evaluated = self.run.session.control.broadcast(self.records.last_evaluated)
+        owed: dict[str, float] = {}
+        if self._owes_evaluation(progress.step):
+            owed = self._evaluate(progress.step)
+            self._record(progress.step, dict(owed))
+        self._saved = progress.step
+        outcome = self._outcome(progress, owed if progress.step else {}, Wish.GO_ON)
+        while not outcome:
+            self._step_now = step = progress.step + 1
+            try:
+                progress, metrics = self._step(step, progress)
+            except Abandoned:
+                self._droppable = False
+                self._save(progress)
+                if self._saved == progress.step:
+                    self._keep_responses(progress.step)
+                outcome = self._outcome(progress, {}, self.stop.agree())
+                break
+            wish = self.stop.agree(step)
+            every = self.config.checkpoint.every
+            if (
+                wish is Wish.SAVE
+                or wish.leaves
+                or (every and step % every == 0)
+                or step == self.config.steps
+            ):
+                self._save(progress)
+            if wish is Wish.SAVE:
+                self.stop.honoured(wish)
+            if self._owes_evaluation(step) and not wish.at_once:
+                metrics |= self._evaluate(step)
+            outcome = self._outcome(progress, metrics, wish)
+            if outcome == "goal reached":
+                self._save(progress)
+            self._record(step, metrics)
+        assert outcome is not None, "a step is dropped only where ranks agreed to leave"
+        self._enter("end")
+        if outcome != "restart":
+            self.stop.honoured()
+        self._stages.close()
+        return Result(progress, outcome, "" if outcome in ENDS else self.stop.reason)
+
+    def _outcome(
+        self, progress: Progress, metrics: Mapping[str, float], wish: Wish
+    ) -> Outcome | None:
+        """Why to go no further after this step, or None.
+
+        A run that is told to leave at once owes the evaluation of its last step, and is not
+        finished.
+        """
+        goal = self.config.evaluation.stop_at
+        if progress.step >= self.config.steps and not self._owes_evaluation(progress.step):
+            return "finished"
+        if goal is not None and metrics.get("val/score/mean", goal - 1) >= goal:
+            return "goal reached"
+        if wish.leaves:
+            return "stopped" if wish.for_good else "restart"
+        return None
+
+    def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
+        begin = time.monotonic()
+        self._droppable = True
+        found = self._steps.take(step, progress)
+        self.stop.took(step=time.monotonic() - begin)
+        self.records.samples(step, "train", found.samples)
+        return found.progress, found.metrics
+
+    def _weights_to_rollout(self, step: int) -> dict[str, float]:
+        """Reshard, unless the rollout engine has this step's weights already."""
+        if self._rollout_has == step:
+            return {}
+        self._enter("reshard")
+        assert self.run.sync is not None and self.run.rollout is not None
+        metrics = self.run.sync.to_generation()
+        self._rollout_has = self.run.rollout.version = step
+        return metrics
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        metrics = self._weights_to_rollout(step)
+        self._enter("testing")
+        found, samples = evaluate(self.run, step)
+        metrics |= found
+        self.records.samples(step, "evaluation", samples)
+        self._evaluated = step
+        return metrics
+
+    def _save(self, progress: Progress) -> None:
+        """Unless the step is saved already; the rollout engine gives up its weights."""
+        if progress.step <= self._saved:
+            return
+        self._enter("save_checkpoint")
+        self._rollout_has = None
+        begin = time.monotonic()
+        try:
+            save(self.run, progress)
+        except CheckpointError as error:
+            if self.config.checkpoint.on_write_failure == "stop":
+                raise
+            if self.run.rank == 0:
+                _logger.warning(
+                    "going on without a checkpoint of step %s: %s", progress.step, error
+                )
+            return
+        self.stop.took(save=time.monotonic() - begin)
+        self._saved = progress.step
+
+    def _keep_responses(self, saved: int) -> None:
+        """Beside the step whose weights they are of; without one there is nothing to go on from."""
+        run, step = self.run, checkpoint_root(self.config) / step_name(saved)
+        if run.kept is None or run.rollout is None:
+            return
+        if run.session.control.broadcast(step.is_dir()):
+            place = run.rollout.place
+            leads = place.is_here and place.leads_group
+            run.kept.save(run.session.control, step, place.index if leads else 0, leads)
+
+    def _record(self, step: int, metrics: dict[str, float]) -> None:
+        self._stages.close()
+        metrics |= self.timers.drain() | memory_metrics()
+        if "perf/total_num_tokens" in metrics:
+            seconds = metrics["timing_s/step"]
+            metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
+            metrics["perf/time_per_step"] = seconds
+        self.records.write(step, metrics)
+
+    def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
+        """The boundary between two operators: where all ranks meet at each, they may leave here
+        together, until one of them is to change what a checkpoint holds.
+
+        Raises:
+            StepDropped: on every rank.
+        """
+        meet = not self.run.layouts.is_split
+        if meet and self._droppable and self.stop.agree().at_once:
+            raise StepDropped
+        self._droppable = self._droppable and not pipeline.changes_state(name)
+        self._enter(name, place, step)
+
+    def _enter(self, name: str, place: str = "all", step: int | None = None) -> None:
+        """One operator ends and the next begins, for the watchdog, the view and the timers."""
+        if self.run.session.world.device != "cpu":
+            torch.cuda.synchronize()
+        self._stages.close()
+        self.run.session.enter(name)
+        self.records.stage(self._step_now if step is None else step, name, place)
+        if self.heartbeat is not None:
+            self.heartbeat.beat(name, self._step_now)
+            if self._step_now == 0:
+                announce(name, self.config.metrics.terminal)
+        self._stages.enter_context(self.timers(name))
+
+    def _owes_evaluation(self, step: int) -> bool:
+        """Whether the step is one to evaluate after, and that has not been done."""
+        settings = self.config.evaluation
+        is_due = settings.at_start
+        if step > 0:
+            is_due = settings.every > 0 and step % settings.every == 0
+            is_due = is_due or (settings.wanted and step == self.config.steps)
+        return is_due and self._evaluated < step

@@ -1,0 +1,126 @@
+"""Which ranks get which samples, under every placement."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_hpc.errors import DataError
+from verl_hpc.planner.balance import attention_cost, balance
+from verl_hpc.trainer.batch import Sample, Samples, StepRows
+from verl_hpc.trainer.metrics import spread
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.recipe import Metrics, operator
+
+_logger = logging.getLogger(__name__)
+
+DROPPED = "prompt_length/num_dropped"
+"""Prompts of a step that were left out for being too long."""
+
+
+@dataclass(frozen=True)
+class DealSettings:
+    """What decides who gets what."""
+
+    num_groups: Mapping[str, int]
+    """By placement, groups of ranks to deal samples to."""
+    hidden_size: int
+    """Of the largest model: what attention costs beside the rest."""
+    mini_batches: int
+    """Optimizer steps of a batch."""
+    max_prompt_tokens: int
+    """For messages."""
+
+
+def share(count: int, index: int, num_shares: int) -> range:
+    """The `index`-th of `num_shares` contiguous, nearly equal parts of range(count)."""
+    return range(count * index // num_shares, count * (index + 1) // num_shares)
+
+
+@operator("samples", shared=("samples",))
+def deal(
+    place: Placement, settings: DealSettings, rows: StepRows, responses: Samples
+) -> tuple[Samples, Metrics]:
+    """The step's samples in mini-batches, each of equal work for all groups of every placement.
+
+    Which samples an optimizer step sees does not depend on the layout; who computes them does.
+
+    Raises:
+        DataError: on every rank, if there are no samples.
+    """
+    samples = responses.samples
+    check_samples(place, settings.max_prompt_tokens, f"step {rows.step}", samples, "data.train")
+    dropped = len(rows.rows) - len({sample.group for sample in samples})
+    warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
+    dealt = assign(settings, samples, responses.owners)
+    return dealt, length_metrics(samples) | {DROPPED: float(dropped)}
+
+
+def assign(
+    settings: DealSettings,
+    samples: Sequence[Sample],
+    owners: Mapping[str, Sequence[int]] | None = None,
+) -> Samples:
+    """Owners of all samples under the placements of `settings`, besides those given."""
+    mini_batches = [
+        share(len(samples), i, settings.mini_batches) for i in range(settings.mini_batches)
+    ]
+    found = dict(owners or {})
+    known: dict[int, list[int]] = {}
+    for place, count in settings.num_groups.items():
+        if count not in known:
+            known[count] = _groups(settings, samples, mini_batches, count)
+        found[place] = known[count]
+    return Samples(tuple(samples), found, mini_batches)
+
+
+def _groups(
+    settings: DealSettings,
+    samples: Sequence[Sample],
+    mini_batches: Sequence[Sequence[int]],
+    count: int,
+) -> list[int]:
+    groups = [0] * len(samples)
+    for batch in mini_batches:
+        costs = [attention_cost(samples[i].length, settings.hidden_size) for i in batch]
+        for group, members in enumerate(balance(costs, count)):
+            for member in members:
+                groups[batch[member]] = group
+    return groups
+
+
+def check_samples(
+    place: Placement,
+    max_prompt_tokens: int,
+    when: str,
+    samples: Sequence[Sample],
+    data_set: str,
+) -> None:
+    """Raises: DataError: on every rank, if there are no samples."""
+    if not samples:
+        raise place.alike(
+            DataError(
+                f"{when}: every prompt of {data_set} was dropped for being longer than "
+                f"rollout.max_prompt_tokens = {max_prompt_tokens}; raise it, or set "
+                "rollout.overlong_prompt to truncate_left"
+            )
+        )
+
+
+def warn_of_dropped(
+    place: Placement, max_prompt_tokens: int, when: str, dropped: int, num_prompts: int
+) -> None:
+    """Say in the log that prompts were left out for being too long; any rank may call it."""
+    if dropped and place.leads:
+        text = "%s: %s of %s prompts dropped, longer than rollout.max_prompt_tokens = %s"
+        _logger.warning(text, when, dropped, num_prompts, max_prompt_tokens)
+
+
+def length_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+    """Lengths of prompts and responses, and the tokens of the step."""
+    metrics = spread("response_length", [s.response_length for s in samples])
+    metrics |= spread("prompt_length", [s.prompt_length for s in samples])
+    metrics["response_length/clip_ratio"] = sum(s.truncated for s in samples) / len(samples)
+    metrics["perf/total_num_tokens"] = float(sum(s.length for s in samples))
+    return metrics

@@ -1,0 +1,124 @@
+"""The optimizer steps of a batch: one a mini-batch and epoch, whatever the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from verl_hpc.algorithms.aggregation import Aggregation, Mode
+from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Samples, pad_rows
+from verl_hpc.trainer.operators.infer import response_part
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.role import Role
+
+
+@dataclass(frozen=True)
+class OptimiseSettings:
+    """Passes over a batch, and how losses of tokens become one."""
+
+    update_epochs: int
+    aggregation: Mode
+    scale: float
+    """What seq-mean-token-sum-norm divides by."""
+    temperature: float = 1.0
+    """Divides the logits of a language model."""
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """This rank's part of one optimizer step."""
+
+    samples: Samples
+    sequences: Columns
+    rows: Sequence[int]
+    """Indices into this rank's columns."""
+    aggregation: Aggregation
+    """With the normalisers of the whole mini-batch."""
+
+    @property
+    def num_tokens(self) -> int:
+        """That count, of the whole mini-batch; at least 1."""
+        return max(self.aggregation.num_tokens, 1)
+
+    def responses(
+        self, indices: Sequence[int], per_token: Sequence[torch.Tensor | None]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs of a micro-batch's response tokens as (B, T) float32, and their mask."""
+        rows = []
+        for index, output in zip(indices, per_token, strict=True):
+            assert output is not None, "the engine has not this output"
+            sample = self.samples.samples[self.sequences.positions[self.rows[index]]]
+            rows.append(response_part(sample.prompt_length, output))
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return padded, self.column(self.sequences, MASK, indices).to(padded)
+
+    def column(self, columns: Columns, name: str, indices: Sequence[int]) -> torch.Tensor:
+        """A column of a micro-batch's samples as (B, T)."""
+        return pad_rows([columns[name][self.rows[i]] for i in indices])
+
+
+TokenLoss = Callable[
+    [MiniBatch, Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]
+]
+"""(mini-batch, indices of a micro-batch in it, their outputs) to (scalar, sums of metrics)."""
+
+
+def optimise(
+    place: Placement,
+    role: Role,
+    settings: OptimiseSettings,
+    samples: Samples,
+    sequences: Columns,
+    loss: TokenLoss,
+) -> dict[str, float]:
+    """One optimizer step per mini-batch and epoch.
+
+    Returns:
+        Means of the metrics over the steps, but for the number of those skipped.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+    batches = _mini_batches(place, settings, samples, sequences)
+    found = [
+        role.trained.update(
+            [sequences[TOKENS][row] for row in batch.rows],
+            partial(loss, batch),
+            settings.temperature,
+        )
+        for _ in range(settings.update_epochs)
+        for batch in batches
+    ]
+    return {
+        name: sum(f[name] for f in found) / (1 if name == "num_skipped" else len(found))
+        for name in found[0]
+    }
+
+
+def _mini_batches(
+    place: Placement, settings: OptimiseSettings, samples: Samples, sequences: Columns
+) -> list[MiniBatch]:
+    rows_of = [_rows(sequences, members) for members in samples.mini_batches]
+    counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
+    for number, rows in enumerate(rows_of):
+        for row in rows:
+            tokens = sequences[MASK][row].sum()
+            counts[number] += torch.stack([tokens, tokens > 0])
+    return [
+        MiniBatch(
+            samples,
+            sequences,
+            rows,
+            Aggregation(settings.aggregation, int(tokens), int(with_tokens), settings.scale),
+        )
+        for rows, (tokens, with_tokens) in zip(rows_of, place.reduce(counts).tolist(), strict=True)
+    ]
+
+
+def _rows(sequences: Columns, members: Sequence[int]) -> list[int]:
+    chosen = set(members)
+    return [row for row, i in enumerate(sequences.positions) if i in chosen]

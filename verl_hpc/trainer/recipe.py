@@ -1,0 +1,163 @@
+"""A recipe: which operators make a step, with which roles, settings and placement.
+
+A recipe is a function of the run that gives a `Recipe`; a user's file may have one
+(`recipe: path/file.py:name`). An operator is a function
+
+    f(place, role, ..., settings, value, ...) -> output, metrics
+
+declared by `@operator`. Its roles and settings are those that the recipe names; each further
+parameter takes the value of its own name. Metrics are numbers by name, the same on all ranks of the
+placement.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.errors import FlowError
+from verl_hpc.flow import DataFlow
+
+if TYPE_CHECKING:
+    from verl_hpc.trainer.context import RunContext
+    from verl_hpc.trainer.role import Role, Rollout
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Declared:
+    outputs: Sequence[str]
+    shared: Sequence[str]
+    changes_state: bool
+
+
+def operator(
+    *outputs: str, shared: Sequence[str] = (), changes_state: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare what a function gives; the function itself stays as it is.
+
+    Args:
+        outputs: names of its values: one is returned as it is, more or none as a tuple.
+        shared: which of them are the same on all ranks of its placement.
+        changes_state: it changes what a checkpoint holds.
+    """
+
+    def declare(func: Callable[..., Any]) -> Callable[..., Any]:
+        func.declared = _Declared(outputs, shared, changes_state)  # type: ignore[attr-defined]
+        return func
+
+    return declare
+
+
+class Recipe(DataFlow):
+    """The flow of one step; its input `rows` says which rows of the data set the step is about.
+
+    Args:
+        name: for pictures and messages.
+        run: whose roles and placements it uses.
+    """
+
+    def __init__(self, name: str, run: RunContext) -> None:
+        super().__init__(name, inputs=("rows",), index="samples")
+        self._run = run
+        self.metrics: dict[str, float] = {}
+        """Of the operators that ran since this was last emptied."""
+        self.roles: set[str] = set()
+        """Names of those that some operator uses."""
+        self._first_steps: dict[str, int] = {}
+
+    def operator(
+        self,
+        func: Callable[..., Any],
+        *,
+        roles: Sequence[str] = (),
+        settings: Any = None,
+        place: str | None = None,
+        name: str | None = None,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Sequence[str] | None = None,
+        first_step: int = 1,
+    ) -> Recipe:
+        """Append an operator.
+
+        Args:
+            func: declared by `@operator`.
+            roles: what it is given after its placement, in order.
+            settings: what it is given after its roles; nothing if None.
+            place: a role or label of the run on whose ranks it runs; the first role's if None.
+            name: the function's if None.
+            inputs: parameters that take a value of another name.
+            outputs: other names of its values, in the declared order.
+            first_step: it is left out of the steps before.
+
+        Raises:
+            FlowError: the run has no such role or placement.
+        """
+        name = name or func.__name__
+        declared = getattr(func, "declared", None)
+        if declared is None:
+            raise FlowError(f"operator {name!r}: put @operator(...) on its function")
+        found = [self._role(name, role) for role in roles]
+        where = self._run.place(place) if place is not None else found[0].place
+        given = (where, *found, *((settings,) if settings is not None else ()))
+        renamed = dict(zip(declared.outputs, outputs or declared.outputs, strict=True))
+        self._first_steps[name] = first_step
+        self.add(
+            name,
+            _Bound(name, func, given, self.metrics, partial(self._run.prepare, found)),
+            inputs=inputs,
+            outputs=tuple(renamed.values()),
+            placement=where.name,
+            shared=tuple(renamed[value] for value in declared.shared),
+            changes_state=declared.changes_state,
+        )
+        return self
+
+    def of_step(self, step: int) -> Recipe:
+        """Without the operators that come in later."""
+        late = [op.name for op in self.operators if step < self._first_steps[op.name]]
+        return self.without(*late) if late else self
+
+    def _role(self, operator: str, name: str) -> Role | Rollout:
+        self.roles.add(name)
+        known = self._run.every_role
+        if name not in known:
+            raise FlowError(
+                f"recipe {self.name!r}: operator {operator!r} needs the role {name!r}, which the "
+                f"run does not have; give it in roles, or {near_or_all(name, known, 'roles')}"
+            )
+        return known[name]
+
+
+class _Bound:
+    """An operator with its placement, roles and settings, as the flow calls it."""
+
+    def __init__(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        given: Sequence[Any],
+        metrics: dict[str, float],
+        prepare: Callable[[], None],
+    ) -> None:
+        self._name, self._func = name, partial(func, *given)
+        self._metrics, self._prepare = metrics, prepare
+        self.__signature__ = inspect.signature(self._func)
+
+    def __call__(self, **values: Any) -> Any:
+        self._prepare()
+        result = self._func(**values)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise FlowError(
+                f"operator {self._name!r} gives {type(result).__name__}; expected its output and "
+                "its metrics: `return output, {}`"
+            )
+        output, metrics = result
+        assert self._metrics.keys().isdisjoint(metrics), f"{self._name}: a metric is written twice"
+        self._metrics |= metrics
+        return output

@@ -1,0 +1,142 @@
+"""A model of the run: what it is, where it is, and the engine that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.engines.protocol import TokenOutputs, TrainingEngine
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.protocol import Response, RolloutEngine
+from verl_hpc.runtime.control import Control
+from verl_hpc.trainer.placement import Placement
+
+
+class InferenceEngine(Protocol):
+    """What a role that is not trained needs of its engine."""
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
+    ) -> list[TokenOutputs]:
+        """See `TrainingEngine.infer`."""
+
+
+@dataclass
+class Role:
+    """A model of the run, as every rank knows it; its engine is on the ranks of its placement."""
+
+    name: str
+    settings: RoleSettings
+    place: Placement
+    arch: Architecture
+    layout: TrainLayout
+    shard_map: ShardMap
+    """Of all its ranks."""
+    training: TrainingEngine | None = None
+    """Its own engine; None elsewhere, and where it shares another role's."""
+    shared: InferenceEngine | None = None
+    """What computes it where it shares another role's engine."""
+
+    @property
+    def engine(self) -> InferenceEngine:
+        """Computes without gradients."""
+        found = self.shared or self.training
+        assert found is not None, f"{self.name} is not on rank {self.place.rank}"
+        return found
+
+    @property
+    def trained(self) -> TrainingEngine:
+        """Computes with gradients, and has an optimizer."""
+        assert self.training is not None, f"{self.name} is not on rank {self.place.rank}"
+        return self.training
+
+
+class FirstWeights:
+    """Another role's engine with the weights that it had when this was made.
+
+    They are kept in host memory and swapped in for each pass: a second model would cost its
+    parameters' device memory for the whole run, a swap costs two copies a step.
+    """
+
+    def __init__(self, engine: TrainingEngine) -> None:
+        self._engine = engine
+        self._first = _host_copy(engine)
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
+    ) -> list[TokenOutputs]:
+        """See `TrainingEngine.infer`; the engine's own weights come back bit for bit."""
+        with self._in_place():
+            return self._engine.infer(sequences, temperature, untempered)
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        own = _host_copy(self._engine)
+        self._fill(self._first)
+        try:
+            yield
+        finally:
+            self._fill(own)
+
+    def _fill(self, values: dict[str, torch.Tensor]) -> None:
+        for name, tensor in self._engine.weights.items():
+            tensor.copy_(values[name])
+
+
+def _host_copy(engine: TrainingEngine) -> dict[str, torch.Tensor]:
+    return {name: tensor.to("cpu", copy=True) for name, tensor in engine.weights.items()}
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A response, finished or not, and the version of the weights of each of its tokens."""
+
+    response: Response
+    versions: tuple[int, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.response.finish_reason != "unfinished"
+
+
+@dataclass
+class Rollout:
+    """The engines that generate with the actor's weights."""
+
+    place: Placement
+    shard_map: ShardMap
+    """Of all replicas."""
+    engine: RolloutEngine | None
+    """None on a rank that does not generate."""
+    wants_to_leave: Callable[[], bool] = lambda: False
+    """Whether this rank was told to leave at once."""
+    replica_control: Control | None = None
+    """Of the ranks of this rank's engine."""
+    version: int = 0
+    """How many steps had changed the weights that the engines have."""
+    in_flight: dict[tuple[int, int], Tagged] = field(default_factory=dict)
+    """Responses of later steps that this rank's engine has begun, by step and slot."""
+
+    @property
+    def here(self) -> RolloutEngine:
+        assert self.engine is not None, f"rank {self.place.rank} does not generate"
+        return self.engine
+
+    def preempted(self) -> bool:
+        """Whether a rank of this engine was told to leave at once; its ranks ask together."""
+        mine = self.wants_to_leave()
+        assert self.replica_control is not None
+        return self.replica_control.any(mine) if self.replica_control.size > 1 else mine

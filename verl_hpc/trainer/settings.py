@@ -1,0 +1,116 @@
+"""A run's configuration as the settings that operators take."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.kept import rollout_key
+from verl_hpc.trainer.operators.deal import DealSettings
+from verl_hpc.trainer.operators.examples import ExampleSettings
+from verl_hpc.trainer.operators.generate import GenerateSettings
+from verl_hpc.trainer.operators.infer import OldLogProbsSettings
+from verl_hpc.trainer.operators.kl import KlSettings
+from verl_hpc.trainer.operators.mismatch import MismatchSettings
+from verl_hpc.trainer.operators.optimise import OptimiseSettings
+from verl_hpc.trainer.operators.score import ScoreSettings
+from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
+from verl_hpc.trainer.problems import StepProblems
+
+
+class Settings:
+    """What recipes hand to operators; an operator knows no more of the configuration."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run, self._config = run, run.config
+
+    @cached_property
+    def problems(self) -> StepProblems:
+        """The training data."""
+        return StepProblems(self._run.problems.train)
+
+    @cached_property
+    def evaluation_problems(self) -> StepProblems:
+        assert self._run.problems.evaluation is not None
+        return StepProblems(self._run.problems.evaluation)
+
+    @property
+    def temperature(self) -> float:
+        """That responses are sampled at, and log-probs are of."""
+        return self._config.rollout.temperature
+
+    @property
+    def generate(self) -> GenerateSettings:
+        config = self._config
+        return GenerateSettings(
+            self.problems,
+            self._run.tokenizer,
+            config.data.chat,
+            config.rollout,
+            Sampling.from_config(config.rollout),
+            config.rollout.num_samples,
+            config.seed,
+            kept=self._run.kept,
+            key=rollout_key(config),
+            tagged=config.rollout.staleness > 0,
+        )
+
+    @property
+    def deal(self) -> DealSettings:
+        places = self._run.places.values()
+        return DealSettings(
+            {p.name: len(p.groups) for p in places if p.name != "rollout"},
+            max(
+                [role.arch.hidden_size for role in self._run.roles.values()],
+                default=self._run.arch.hidden_size,
+            ),
+            self._config.batch.mini_batches,
+            self._config.rollout.max_prompt_tokens,
+        )
+
+    @property
+    def examples(self) -> ExampleSettings:
+        config = self._config
+        return ExampleSettings(
+            self.problems, self._run.tokenizer, config.data.chat, config.rollout, self.deal
+        )
+
+    @property
+    def score(self) -> ScoreSettings:
+        assert self._run.reward is not None
+        return ScoreSettings(
+            self._run.reward, self._config.reward, self._run.tokenizer, self.problems
+        )
+
+    @property
+    def old_log_probs(self) -> OldLogProbsSettings:
+        config = self._config
+        return OldLogProbsSettings(
+            self.temperature,
+            bool(config.rollout.filters),
+            config.algorithm.old_log_probs == "rollout",
+            MismatchSettings.from_config(config),
+        )
+
+    @property
+    def kl(self) -> KlSettings:
+        return KlSettings(self._config.algorithm.kl.chosen_estimator, self._run.kl)
+
+    def steps(self, temperature: float) -> OptimiseSettings:
+        """Optimizer steps on the log-probs at a temperature."""
+        algorithm = self._config.algorithm
+        return OptimiseSettings(
+            self._config.batch.update_epochs,
+            algorithm.aggregation,
+            algorithm.loss_scale or self._config.rollout.max_response_tokens,
+            temperature,
+        )
+
+    @property
+    def policy(self) -> PolicySettings:
+        return PolicySettings(self._config.algorithm, self.steps(self.temperature))
+
+    @property
+    def value(self) -> ValueSettings:
+        return ValueSettings(self._config.critic.value_clip, self.steps(1.0))

@@ -1,0 +1,162 @@
+"""One step of a recipe after another; with staleness, the next is generated while one trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from verl_hpc.data.order import Position
+from verl_hpc.flow import Abandoned, Pipeline, Values
+from verl_hpc.metrics.samples import SampleGroup
+from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.look import join_samples, step_samples
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.state import Progress
+
+Enter = Callable[[Pipeline, int, str, str], object]
+"""Told the pipeline, the step, the operator and its placement before it starts."""
+
+
+WAIT = "wait"
+"""What a rank does that has run its operators of a step before others have run theirs."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step left; metrics and samples are whole on rank 0."""
+
+    progress: Progress
+    metrics: dict[str, float]
+    samples: list[SampleGroup]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What was made ahead of a step."""
+
+    step: int
+    position: Position
+    """Of the training data behind it."""
+    values: Values
+    metrics: Mapping[str, float]
+
+
+class Steps:
+    """Runs a recipe's flow.
+
+    Args:
+        run: its roles and placements.
+        recipe: what a step is.
+        enter: see `Enter`.
+        refit: brings the weights of a step to the rollout engines; gives metrics.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        recipe: Recipe,
+        enter: Enter,
+        refit: Callable[[int], dict[str, float]],
+    ) -> None:
+        self._run, self._recipe, self._enter, self._refit = run, recipe, enter, refit
+        self._ranks = {name: place.ranks for name, place in run.places.items()}
+        self._pipelines: dict[tuple[str, ...], Pipeline] = {}
+        self._next: _Batch | None = None
+        self._generates = any(op.placement == "rollout" for op in recipe.operators)
+
+    def pipeline(self, step: int) -> Pipeline:
+        """Of the operators that are in at a step."""
+        recipe = self._recipe.of_step(step)
+        names = tuple(op.name for op in recipe.operators)
+        if names not in self._pipelines:
+            self._pipelines[names] = recipe.compile(self._ranks)
+        return self._pipelines[names]
+
+    def take(self, step: int, progress: Progress) -> Stepped:
+        """Run a step; every rank calls it.
+
+        Raises:
+            Abandoned: a rank was told to leave at once, and the step has changed nothing yet.
+        """
+        if self._generates and self._run.config.rollout.staleness:
+            return self._take_made_ahead(step, progress)
+        metrics = self._refit(progress.step) if self._generates else {}
+        rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
+        pipeline = self.pipeline(step)
+        self._recipe.metrics.clear()
+        values = self._resume(pipeline, step, pipeline.begin(rows=StepRows(step, rows)))
+        mine = dict(self._recipe.metrics)
+        return self._collect(Progress(step, position), metrics, mine, values)
+
+    def _take_made_ahead(self, step: int, progress: Progress) -> Stepped:
+        """Ranks that generate give up what they have made, and make the next while others train."""
+        metrics = self._refit(progress.step)
+        if self._next is None:
+            self._make(step, progress.position)
+        batch, self._next = self._next, None
+        assert batch is not None and batch.step == step
+        _, rest = self._parts(step)
+        self._recipe.metrics.clear()
+        values = self._resume(rest, step, batch.values)
+        mine = {**batch.metrics, **self._recipe.metrics}
+        if step < self._run.config.steps:
+            try:
+                self._make(step + 1, batch.position)
+            except Abandoned:
+                self._next = None  # all ranks leave at the end of this step
+        # Here all ranks meet, with the next step made.
+        return self._collect(Progress(step, batch.position), metrics, mine, values)
+
+    def _make(self, step: int, position: Position) -> None:
+        """What the ranks that train are not needed for."""
+        ahead, _ = self._parts(step)
+        rows, behind = self._take_rows(step, position)
+        self._recipe.metrics.clear()
+        values = self._resume(ahead, step, ahead.begin(rows=rows))
+        self._next = _Batch(step, behind, values, dict(self._recipe.metrics))
+
+    def _take_rows(self, step: int, position: Position) -> tuple[StepRows, Position]:
+        """Of the step, and of those whose responses may be in flight beside."""
+        config, upcoming = self._run.config, []
+        rows, behind = self._run.order.take(position, config.batch.size)
+        last = min(step + config.rollout.staleness - 1, config.steps)
+        later = behind
+        for number in range(step + 1, last + 1):
+            more, later = self._run.order.take(later, config.batch.size)
+            upcoming.append(StepRows(number, more))
+        return StepRows(step, rows, upcoming), behind
+
+    def _parts(self, step: int) -> tuple[Pipeline, Pipeline]:
+        """What can be made ahead, and the rest."""
+        pipeline = self.pipeline(step)
+        busy = {rank for role in self._run.trained for rank in role.place.ranks}
+        made, names = {"rows"}, set()
+        for run in pipeline.runs:
+            ranks = self._ranks[run.operator.placement]
+            if busy.isdisjoint(ranks) and made.issuperset(run.values):
+                made.update(run.operator.gives)
+                names.add(run.operator.name)
+        return pipeline.split(names)
+
+    def _resume(self, pipeline: Pipeline, step: int, values: Values) -> Values:
+        enter = partial(self._enter, pipeline, step)
+        return pipeline.resume(values, self._run.rank, self._run.exchange, enter)
+
+    def _collect(
+        self,
+        progress: Progress,
+        metrics: Mapping[str, float],
+        mine: Mapping[str, float],
+        values: Values,
+    ) -> Stepped:
+        """Metrics of all ranks' operators, and samples to look at, on rank 0."""
+        if self._run.layouts.is_split:
+            self._enter(self.pipeline(progress.step), progress.step, WAIT, "all")
+        look = step_samples(self._run, values.made())
+        gathered = self._run.session.control.gather((mine, look))
+        together = dict(metrics)
+        for of_rank, _ in gathered:
+            together |= of_rank
+        return Stepped(progress, together, join_samples(part for _, part in gathered))

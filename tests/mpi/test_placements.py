@@ -88,7 +88,7 @@ def test_actor_and_critic_of_different_sizes(here, tiny_model, shared_directory)
         assert torch.allclose(mine[tensor], values, rtol=0, atol=1e-5), tensor
 
 
-SLEEPERS = '''
+SLEEPERS = """
 import time
 from verl_hpc.trainer.operators.deal import deal
 from verl_hpc.trainer.operators.generate import generate
@@ -120,7 +120,7 @@ def sleepers(run):
     recipe.operator(sleep_there, place="critic")
     recipe.operator(use, roles=["actor", "critic"])
     return recipe
-'''
+"""
 
 
 def test_operators_on_ranks_of_their_own_overlap(here, tiny_model, shared_directory):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, GaeConfig, GrpoConfig
-from verl_hpc.config.base import Integer, PathText, Positive, Section, Seed
+from verl_hpc.config.base import PathText, Positive, Section, Seed
 from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
 from verl_hpc.config.model import (
     CriticConfig,
@@ -19,6 +19,7 @@ from verl_hpc.config.model import (
     ParallelConfig,
 )
 from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
+from verl_hpc.config.placement import Ranks
 from verl_hpc.config.roles import (
     ACTOR,
     RoleConfig,
@@ -39,9 +40,6 @@ def _recipe(name: str) -> str:
             f"must be one of {', '.join(RECIPES)}, or path/file.py:name of a recipe of your own"
         )
     return name
-
-
-Rank = Annotated[Integer, Field(ge=0)]
 
 
 class RunConfig(Section):
@@ -67,7 +65,7 @@ class RunConfig(Section):
     roles: dict[RoleName, RoleConfig] = {}
     """Models of the run by their role, where they differ from model, parallel, optimizer and
     offload."""
-    placement: dict[RoleName, Rank | str] = {}
+    placement: dict[RoleName, Ranks] = {}
     """Ranks by label: one (3), neighbours (0-3), nodes (nodes 0-1), a share of all (1/2; shares
     follow each other) or all. A role runs on the label of its name, or on train; generation on
     rollout, or where the actor is; the reward function on reward, or where responses are

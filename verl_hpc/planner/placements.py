@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fractions import Fraction
 
+from verl_hpc.config.placement import SHARE, SPAN
 from verl_hpc.errors import ConfigError
-
-_FORMS = "one rank (3), neighbours (0-3), nodes (nodes 0-1), a share (1/2) or all"
 
 
 def place_ranks(
-    placement: Mapping[str, int | str], num_ranks: int, ranks_per_node: int | None = None
+    placement: Mapping[str, str], num_ranks: int, ranks_per_node: int | None = None
 ) -> dict[str, range]:
     """Ranks of every label.
 
@@ -25,14 +23,12 @@ def place_ranks(
         ranks_per_node: needed where a label names nodes.
 
     Raises:
-        ConfigError: a text that means no ranks, ranks that do not exist, or a share that is not a
-            whole number of them.
+        ConfigError: ranks that do not exist, or a share that is not a whole number of them.
     """
     found: dict[str, range] = {}
     next_rank = 0
-    for label, value in placement.items():
-        text = str(value).strip()
-        if share := re.fullmatch(r"(\d{1,6})/([1-9]\d{0,5})", text):
+    for label, text in placement.items():
+        if share := SHARE.fullmatch(text):
             size = Fraction(int(share[1]), int(share[2])) * num_ranks
             if size.denominator != 1 or not size or next_rank + size > num_ranks:
                 raise ConfigError(
@@ -50,9 +46,8 @@ def place_ranks(
 def _ranks(label: str, text: str, num_ranks: int, ranks_per_node: int | None) -> range:
     if text == "all":
         return range(num_ranks)
-    parts = re.fullmatch(r"(nodes? +)?(\d{1,9})(?: *- *(\d{1,9}))?", text)
-    if parts is None:
-        raise ConfigError(f"placement.{label} = {text[:80]!r}: expected {_FORMS}")
+    parts = SPAN.fullmatch(text)
+    assert parts is not None, text
     first, last = int(parts[2]), int(parts[3] or parts[2])
     unit, what = 1, "ranks"
     if parts[1]:

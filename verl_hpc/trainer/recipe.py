@@ -45,7 +45,13 @@ def operator(
         outputs: names of its values: one is returned as it is, more or none as a tuple.
         shared: which of them are the same on all ranks of its placement.
         changes_state: it changes what a checkpoint holds.
+
+    Raises:
+        FlowError: shared names a value that is not among the outputs.
     """
+    for value in shared:
+        if value not in outputs:
+            raise FlowError(f"@operator: shares {value!r}, which is not one of its outputs")
 
     def declare(func: Callable[..., Any]) -> Callable[..., Any]:
         func.declared = _Declared(outputs, shared, changes_state)  # type: ignore[attr-defined]
@@ -96,16 +102,25 @@ class Recipe(DataFlow):
             first_step: it is left out of the steps before.
 
         Raises:
-            FlowError: the run has no such role or placement.
+            FlowError: the run has no such role or placement, neither is given, or outputs are not
+                as many as the function declares.
         """
         name = name or func.__name__
         declared = getattr(func, "declared", None)
         if declared is None:
             raise FlowError(f"operator {name!r}: put @operator(...) on its function")
         found = [self._role(name, role) for role in roles]
+        if place is None and not found:
+            raise FlowError(f"operator {name!r}: give it roles, or a place to run at")
         where = self._run.place(place) if place is not None else found[0].place
+        names = declared.outputs if outputs is None else outputs
+        if len(names) != len(declared.outputs):
+            raise FlowError(
+                f"operator {name!r}: outputs = {', '.join(names)}; its function declares "
+                f"{len(declared.outputs)}: {', '.join(declared.outputs)}"
+            )
         given = (where, *found, *((settings,) if settings is not None else ()))
-        renamed = dict(zip(declared.outputs, outputs or declared.outputs, strict=True))
+        renamed = dict(zip(declared.outputs, names, strict=True))
         self._first_steps[name] = first_step
         self.add(
             name,
@@ -158,6 +173,11 @@ class _Bound:
                 "its metrics: `return output, {}`"
             )
         output, metrics = result
-        assert self._metrics.keys().isdisjoint(metrics), f"{self._name}: a metric is written twice"
+        twice = sorted({*self._metrics}.intersection(metrics))
+        if twice:
+            raise FlowError(
+                f"operator {self._name!r}: another operator of the step gives the metric "
+                f"{twice[0]!r}, too; rename one of them"
+            )
         self._metrics |= metrics
         return output

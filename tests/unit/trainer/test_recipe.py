@@ -1,0 +1,213 @@
+"""Recipes of a user's own: an operator, a role and a column in a file; and what is refused."""
+
+import pytest
+import torch
+
+from tests.unit.trainer.runs import loop, small_run
+from verl_hpc.errors import FlowError, RewardError
+from verl_hpc.testing.local_run import engine_of
+from verl_hpc.trainer import batch
+from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.trainer.recipes import find_recipe, make_recipe
+
+OWN = '''
+"""Scores are a judge's; every token's advantage is its response's, divided by its length."""
+
+import torch
+
+from verl_hpc.trainer.batch import MASK, Columns, add_column
+from verl_hpc.trainer.operators.advantages import group_advantages
+from verl_hpc.trainer.operators.deal import deal
+from verl_hpc.trainer.operators.generate import generate
+from verl_hpc.trainer.operators.infer import model_scores, old_log_probs
+from verl_hpc.trainer.operators.update import update_actor
+from verl_hpc.trainer.recipe import Recipe, operator
+
+LENGTHS = add_column("own_lengths", torch.int64, per="sample")
+
+
+@operator("lengths")
+def lengths(place, sequences):
+    rows = [mask.sum()[None].long() for mask in sequences[MASK]]
+    metrics = {"own/longest": float(max(map(int, rows)))}
+    return Columns(sequences.positions, {LENGTHS: rows}), metrics
+
+
+@operator("advantages")
+def shortened(place, actor, settings, plain, lengths):
+    rows = zip(plain["advantages"], lengths[LENGTHS], strict=True)
+    found = [row * settings / length for row, length in rows]
+    return Columns(plain.positions, {"advantages": found}), {}
+
+
+def mine(run):
+    settings = run.settings
+    recipe = Recipe("mine", run)
+    recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
+    recipe.operator(deal, settings=settings.deal, place="rollout")
+    recipe.operator(lengths, place="rollout")
+    recipe.operator(model_scores, roles=["judge"])
+    recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
+    recipe.operator(
+        group_advantages, settings=run.config.advantage, place="actor", outputs=["plain"]
+    )
+    recipe.operator(shortened, roles=["actor"], settings=3.0)
+    return recipe.operator(update_actor, roles=["actor"], settings=settings.policy, first_step=2)
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """The file of a recipe; the column that it makes known is forgotten after the test."""
+    monkeypatch.setattr(batch, "COLUMNS", batch.COLUMNS)
+    known = dict(batch.COLUMNS)
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    yield tmp_path / "own.py"
+    batch.COLUMNS.clear()
+    batch.COLUMNS.update(known)
+
+
+ROLES = {"actor": {}, "judge": {"head": "score", "path": "models/judge"}}
+
+
+def test_a_recipe_of_the_users_trains(tmp_path, own):
+    run = small_run(tmp_path, recipe=f"{own}:mine", roles=ROLES, steps=3)
+    assert [*run.roles] == ["actor", "judge"]
+    assert run.trained == [run.roles["actor"]]
+    judge = {n: w.clone() for n, w in engine_of(run, "judge").weights.items()}
+    actor = engine_of(run, "actor").weights["lm_head.weight"].clone()
+    result, lines = loop(run)
+    assert result.outcome == "finished"
+    assert all(1 <= line["own/longest"] <= 5 for line in lines)
+    assert ["actor/loss" in line for line in lines] == [False, True, True]
+    # The model's, which are no tenths as the function's would be.
+    assert lines[0]["critic/score/mean"] * 40 % 1 > 1e-3
+    assert not torch.equal(actor, engine_of(run, "actor").weights["lm_head.weight"])
+    for name, weight in engine_of(run, "judge").weights.items():
+        assert torch.equal(weight, judge[name])
+    drawn = (run.config.run_directory / "flow.txt").read_text()
+    assert "lengths" in drawn and "plain, lengths => advantages" in drawn
+
+
+def test_a_file_without_the_recipe_is_refused(tmp_path, own):
+    with pytest.raises(RewardError, match="nobody"):
+        find_recipe(f"{own}:nobody", 60.0)
+    with pytest.raises(RewardError, match="gone.py"):
+        find_recipe(f"{tmp_path}/gone.py:mine", 60.0)
+
+
+# What is refused
+
+
+@operator("found")
+def good(place, rows):
+    return 1, {"own/number": 1.0}
+
+
+@operator("found")
+def without_metrics(place, rows):
+    return 1
+
+
+@operator("one", "two")
+def too_few(place, rows):
+    return 1, {}
+
+
+@operator("other")
+def same_metric(place, found):
+    return 2, {"own/number": 2.0}
+
+
+@operator()
+def of_actor(place, actor):
+    return (), {}
+
+
+def undeclared(place, rows):
+    return 1, {}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return small_run(tmp_path, held_out=None)
+
+
+def take(recipe):
+    return recipe.compile().run(rows=batch.StepRows(1, [0]))
+
+
+def test_metrics_are_of_all_operators(run):
+    recipe = Recipe("mine", run).operator(good, place="actor")
+    assert take(recipe)["found"] == 1
+    assert recipe.metrics == {"own/number": 1.0}
+
+
+def test_an_operator_says_what_it_gives(run):
+    with pytest.raises(FlowError, match=r"operator 'undeclared': put @operator\(...\) on"):
+        Recipe("mine", run).operator(undeclared, place="actor")
+
+
+@pytest.mark.parametrize(
+    ("func", "told"),
+    [
+        (without_metrics, r"'without_metrics' gives int; expected its output and its metrics"),
+        (too_few, "'too_few' gives int, expected a tuple of 2: one, two"),
+    ],
+)
+def test_an_operator_gives_what_it_says(run, func, told):
+    recipe = Recipe("mine", run).operator(func, place="actor")
+    with pytest.raises(FlowError, match=told):
+        take(recipe)
+
+
+def test_a_role_that_the_run_has_not(run):
+    with pytest.raises(FlowError, match="recipe 'mine': operator 'of_actor' needs the role 'actr'"):
+        Recipe("mine", run).operator(of_actor, roles=["actr"])
+    with pytest.raises(FlowError, match="did you mean actor"):
+        Recipe("mine", run).operator(of_actor, roles=["actr"])
+
+
+def test_a_placement_that_the_run_has_not(run):
+    with pytest.raises(FlowError, match="placement 'trian'.*did you mean train"):
+        Recipe("mine", run).operator(good, place="trian")
+
+
+def test_a_role_that_no_operator_uses(tmp_path, own):
+    roles = ROLES | {"spare": {}}
+    run = small_run(tmp_path, recipe=f"{own}:mine", roles=roles, held_out=None)
+    with pytest.raises(FlowError, match=r"roles.spare: no operator of recipe .*own.py:mine uses"):
+        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+
+
+def test_a_recipe_is_a_recipe(run):
+    with pytest.raises(FlowError, match="recipe = grpo: it gives NoneType, expected a Recipe"):
+        make_recipe(run, lambda run: None)
+
+
+def test_an_operator_that_comes_in_later_is_left_out_before(run):
+    recipe = Recipe("mine", run).operator(good, place="actor")
+    recipe.operator(same_metric, place="actor", first_step=3)
+    assert [op.name for op in recipe.of_step(2).operators] == ["good"]
+    assert recipe.of_step(3) is recipe
+
+
+def test_no_metric_is_written_twice(run):
+    recipe = Recipe("mine", run).operator(good, place="actor").operator(same_metric, place="actor")
+    with pytest.raises(FlowError, match="same_metric.*another operator.*rename"):
+        take(recipe)
+
+
+def test_an_operator_without_a_role_or_a_place_is_told_so(run):
+    with pytest.raises(FlowError, match="good"):
+        Recipe("mine", run).operator(good)
+
+
+def test_outputs_are_as_many_as_declared(run):
+    with pytest.raises(FlowError, match="good"):
+        Recipe("mine", run).operator(good, place="actor", outputs=["a", "b"])
+
+
+def test_what_is_shared_is_an_output():
+    with pytest.raises(FlowError, match="fund"):
+        operator("found", shared=("fund",))

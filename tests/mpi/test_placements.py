@@ -90,7 +90,7 @@ def test_actor_and_critic_of_different_sizes(here, tiny_model, shared_directory)
 
 SLEEPERS = """
 import time
-from verl_hpc.trainer.operators.deal import deal
+from verl_hpc.trainer.operators.assign import assign
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.recipe import Recipe, operator
 
@@ -115,7 +115,7 @@ def use(place, actor, critic, one):
 def sleepers(run):
     recipe = Recipe("sleepers", run)
     recipe.operator(generate, roles=["rollout"], settings=run.settings.generate, name="rollout")
-    recipe.operator(deal, settings=run.settings.deal, place="rollout")
+    recipe.operator(assign, settings=run.settings.assign, place="rollout")
     recipe.operator(sleep_here, place="actor")
     recipe.operator(sleep_there, place="critic")
     recipe.operator(use, roles=["actor", "critic"])

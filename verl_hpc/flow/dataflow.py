@@ -163,10 +163,10 @@ class _Schedule:
             place = run.operator.placement
             missing = [v for v in run.values if self._lacks(place, v)]
             alike = [v for v in missing if v in self._givers[v].shared]
-            dealt = [v for v in missing if v not in alike]
-            if dealt and self._index is not None and self._index not in alike:
+            assigned = [v for v in missing if v not in alike]
+            if assigned and self._index is not None and self._index not in alike:
                 alike += [self._index] if self._lacks(place, self._index) else []
-            for move in (*self._moves(alike, place, True), *self._moves(dealt, place, False)):
+            for move in (*self._moves(alike, place, True), *self._moves(assigned, place, False)):
                 self._items.insert(self._earliest(move), move)
             self._items.append(run)
         return self._items
@@ -197,7 +197,7 @@ class _Schedule:
         giver = self._givers[value]
         if giver.placement in (place, EVERYWHERE):
             return False
-        # The same on all ranks of its placement: there is nothing to deal out anew.
+        # The same on all ranks of its placement: there is nothing to assign anew.
         none: frozenset[int] = frozenset()
         here, there = self._ranks.get(place, none), self._ranks.get(giver.placement, none)
         return not (value in giver.shared and here <= there)

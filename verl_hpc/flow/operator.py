@@ -23,7 +23,7 @@ class Operator:
         inputs: parameters of `func` that take a value of another name. Every other parameter takes
             the value of its own name; one with a default only where the flow has such a value.
         outputs: names of values it gives; its own name if None.
-        placement: label of the ranks it runs on and of how samples are dealt to them.
+        placement: label of the ranks it runs on and of how samples are assigned to them.
         shared: which of its outputs are the same on all its ranks, whatever samples they have.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.

@@ -247,7 +247,7 @@ def _spans(ranks: Sequence[int]) -> str:
 
 
 class Values:
-    """What a rank has, by name and placement: samples are dealt anew under every placement."""
+    """What a rank has, by name and placement: samples are assigned anew under every placement."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._places = {name: {EVERYWHERE: value} for name, value in inputs.items()}

@@ -9,7 +9,7 @@ from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
-from verl_hpc.trainer.operators.deal import check_samples, warn_of_dropped
+from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.score import Scores, score
 

@@ -22,7 +22,7 @@ class Placement:
     """A pool of ranks with its control plane and its reduction, as one of its ranks sees it.
 
     Args:
-        pool: the ranks, and how samples are dealt to them.
+        pool: the ranks, and how samples are assigned to them.
         rank: this rank, in the world.
         control: of the pool's ranks in ascending order; None outside.
         device: where tensors are.

@@ -7,7 +7,7 @@ from functools import cached_property
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.kept import rollout_key
-from verl_hpc.trainer.operators.deal import DealSettings
+from verl_hpc.trainer.operators.assign import AssignSettings
 from verl_hpc.trainer.operators.examples import ExampleSettings
 from verl_hpc.trainer.operators.generate import GenerateSettings
 from verl_hpc.trainer.operators.infer import OldLogProbsSettings
@@ -57,9 +57,9 @@ class Settings:
         )
 
     @property
-    def deal(self) -> DealSettings:
+    def assign(self) -> AssignSettings:
         places = self._run.places.values()
-        return DealSettings(
+        return AssignSettings(
             {p.name: len(p.groups) for p in places if p.name != "rollout"},
             max(
                 [role.arch.hidden_size for role in self._run.roles.values()],
@@ -73,7 +73,7 @@ class Settings:
     def examples(self) -> ExampleSettings:
         config = self._config
         return ExampleSettings(
-            self.problems, self._run.tokenizer, config.data.chat, config.rollout, self.deal
+            self.problems, self._run.tokenizer, config.data.chat, config.rollout, self.assign
         )
 
     @property

@@ -11,7 +11,7 @@ from verl_hpc.runtime.stop import Signals, Wish
 from verl_hpc.testing.local_run import engine_of
 
 OPERATORS = [
-    *("rollout", "deal", "reward", "rollout to train"),
+    *("rollout", "assign", "reward", "rollout to train"),
     *("old_log_probs", "advantages", "update_actor"),
 ]
 
@@ -186,7 +186,7 @@ def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path, recip
     assert again.kl.coefficient == whole.kl.coefficient
 
 
-@pytest.mark.parametrize("stage", ["deal", "reward", "old_log_probs"])
+@pytest.mark.parametrize("stage", ["assign", "reward", "old_log_probs"])
 def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
@@ -243,7 +243,7 @@ def test_a_step_that_has_changed_something_is_finished(tmp_path, stage, changes)
 def test_a_step_is_finished_for_who_has_time(tmp_path, wish, outcome):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1)
-    tell(run, signals, wish, "deal", 2)
+    tell(run, signals, wish, "assign", 2)
     result, lines = loop(run)
     assert (result.outcome, result.progress.step) == (outcome, 2)
     assert saved(run) == named(2)
@@ -254,7 +254,7 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
     signals = Signals()
     changes = {"steps": 3, "rollout__on_interrupt": "keep", "checkpoint__every": 1}
     run = small_run(tmp_path, signals, **changes)
-    tell(run, signals, Wish.RESTART_NOW, "deal", 2)
+    tell(run, signals, Wish.RESTART_NOW, "assign", 2)
     loop(run)
     assert len(run.kept.by_slot) == 4
     again = small_run(tmp_path, **changes)

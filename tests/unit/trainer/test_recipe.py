@@ -17,7 +17,7 @@ import torch
 
 from verl_hpc.trainer.batch import MASK, Columns, add_column
 from verl_hpc.trainer.operators.advantages import group_advantages
-from verl_hpc.trainer.operators.deal import deal
+from verl_hpc.trainer.operators.assign import assign
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.infer import model_scores, old_log_probs
 from verl_hpc.trainer.operators.update import update_actor
@@ -44,7 +44,7 @@ def mine(run):
     settings = run.settings
     recipe = Recipe("mine", run)
     recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
-    recipe.operator(deal, settings=settings.deal, place="rollout")
+    recipe.operator(assign, settings=settings.assign, place="rollout")
     recipe.operator(lengths, place="rollout")
     recipe.operator(model_scores, roles=["judge"])
     recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)

@@ -10,10 +10,10 @@ import torch
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.prompts import Chat, encode_example, fit_prompt
 from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
-from verl_hpc.trainer.operators.deal import (
+from verl_hpc.trainer.operators.assign import (
     DROPPED,
-    DealSettings,
-    assign,
+    AssignSettings,
+    assign_groups,
     check_samples,
     length_metrics,
     warn_of_dropped,
@@ -35,7 +35,7 @@ class ExampleSettings:
     chat: Chat
     limits: RolloutConfig
     """Lengths, and what becomes of prompts that are too long."""
-    deal: DealSettings
+    assign: AssignSettings
 
 
 @operator("samples", "sequences", shared=("samples",))
@@ -55,11 +55,11 @@ def examples(
         Sample(i, i, len(prompt), len(answer), cut)
         for i, (prompt, answer, cut) in enumerate(encoded)
     ]
-    when, limit = f"step {rows.step}", settings.deal.max_prompt_tokens
+    when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
     check_samples(place, limit, when, found, "data.train")
     dropped = len(rows.rows) - len(found)
     warn_of_dropped(place, limit, when, dropped, len(rows.rows))
-    samples = assign(settings.deal, found)
+    samples = assign_groups(settings.assign, found)
     mine = samples.owned_by(place.name, place.index)
     tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=place.device) for i in mine]
     masks = [torch.ones(len(encoded[i][1]), dtype=torch.uint8, device=place.device) for i in mine]

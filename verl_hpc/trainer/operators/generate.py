@@ -26,7 +26,7 @@ from verl_hpc.trainer.batch import (
     StepRows,
 )
 from verl_hpc.trainer.kept import KeptResponses, step_key
-from verl_hpc.trainer.operators.deal import share
+from verl_hpc.trainer.operators.assign import share
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
 from verl_hpc.trainer.recipe import Metrics, operator

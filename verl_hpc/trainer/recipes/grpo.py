@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.advantages import group_advantages
-from verl_hpc.trainer.operators.deal import deal
+from verl_hpc.trainer.operators.assign import assign
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.infer import model_scores, old_log_probs, ref_log_probs
 from verl_hpc.trainer.operators.kl import kl_in_reward
@@ -18,7 +18,7 @@ def scored_responses(name: str, run: RunContext) -> Recipe:
     settings = run.settings
     recipe = Recipe(name, run)
     recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
-    recipe.operator(deal, settings=settings.deal, place="rollout")
+    recipe.operator(assign, settings=settings.assign, place="rollout")
     if "reward" in run.roles:
         recipe.operator(model_scores, roles=["reward"], name="reward")
     else:

@@ -9,7 +9,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import LetterTokenizer, local_place
 from verl_hpc.trainer.batch import StepRows
-from verl_hpc.trainer.operators.deal import DealSettings
+from verl_hpc.trainer.operators.assign import AssignSettings
 from verl_hpc.trainer.operators.examples import ExampleSettings, examples
 
 ROWS = [("ab", "c"), ("abcdefgh", "d"), ("k", "edcba")]
@@ -22,8 +22,8 @@ class Problems:
 
 def encoded(rows, **limits):
     limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=4, **limits)
-    deal = DealSettings({"train": 1}, 6, 1, 5)
-    settings = ExampleSettings(Problems(), LetterTokenizer(), "auto", limits, deal)
+    assign = AssignSettings({"train": 1}, 6, 1, 5)
+    settings = ExampleSettings(Problems(), LetterTokenizer(), "auto", limits, assign)
     (samples, columns), metrics = examples(local_place(), settings, StepRows(2, rows))
     return samples, columns, metrics
 

@@ -7,13 +7,13 @@ import pytest
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import local_place
 from verl_hpc.trainer.batch import Sample, Samples, StepRows
-from verl_hpc.trainer.operators.deal import DealSettings, deal, share
+from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
 
 PLACE = local_place("rollout")
 
 
 def settings(mini_batches=1, **num_groups):
-    return DealSettings(num_groups, 64, mini_batches, 100)
+    return AssignSettings(num_groups, 64, mini_batches, 100)
 
 
 def responses(lengths, per_prompt=2):
@@ -23,10 +23,10 @@ def responses(lengths, per_prompt=2):
     return Samples(samples, {"rollout": [0] * len(lengths)})
 
 
-def dealt(lengths, num_prompts=None, **changes):
+def assigned(lengths, num_prompts=None, **changes):
     given = responses(lengths)
     rows = StepRows(4, range(num_prompts or len({s.group for s in given})))
-    return deal(PLACE, settings(**changes), rows, given)
+    return assign(PLACE, settings(**changes), rows, given)
 
 
 @pytest.mark.parametrize(("count", "shares"), [(8, 4), (7, 3), (2, 4), (0, 2), (5, 1)])
@@ -37,7 +37,7 @@ def test_shares_are_neighbours_and_nearly_equal(count, shares):
 
 
 def test_every_placement_has_all_samples_once():
-    found, _ = dealt([5, 60, 7, 8, 9, 60, 11, 12], mini_batches=2, train=2, critic=4)
+    found, _ = assigned([5, 60, 7, 8, 9, 60, 11, 12], mini_batches=2, train=2, critic=4)
     assert set(found.owners) == {"rollout", "train", "critic"}
     assert found.owners["rollout"] == [0] * 8
     for place, count in {"train": 2, "critic": 4}.items():
@@ -49,21 +49,21 @@ def test_every_placement_has_all_samples_once():
 
 
 def test_groups_have_equal_work():
-    found, _ = dealt([100, 1, 100, 1], train=2)
+    found, _ = assigned([100, 1, 100, 1], train=2)
     work = [sum(found.samples[i].length for i in found.owned_by("train", g)) for g in range(2)]
     assert work[0] == work[1]
 
 
 def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
-    one, _ = dealt([5, 6, 7, 8, 9, 10], mini_batches=3, train=1)
-    two, _ = dealt([5, 6, 7, 8, 9, 10], mini_batches=3, train=2, critic=3)
+    one, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=1)
+    two, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=2, critic=3)
     assert [list(b) for b in one.mini_batches] == [list(b) for b in two.mini_batches]
     assert [list(b) for b in one.mini_batches] == [[0, 1], [2, 3], [4, 5]]
     assert one.samples == two.samples
 
 
 def test_lengths_are_metrics():
-    _, metrics = dealt([4, 60, 6, 10], train=1)
+    _, metrics = assigned([4, 60, 6, 10], train=1)
     assert metrics == {
         "response_length/mean": 20.0,
         "response_length/max": 60.0,
@@ -80,7 +80,7 @@ def test_lengths_are_metrics():
 @pytest.mark.parametrize(("num_prompts", "dropped"), [(2, 0), (5, 3)])
 def test_prompts_that_were_dropped_are_counted_and_told(caplog, num_prompts, dropped):
     with caplog.at_level(logging.WARNING):
-        _, metrics = dealt([4, 4, 4, 4], num_prompts, train=1)
+        _, metrics = assigned([4, 4, 4, 4], num_prompts, train=1)
     assert metrics["prompt_length/num_dropped"] == dropped
     told = "step 4: 3 of 5 prompts dropped, longer than rollout.max_prompt_tokens = 100"
     assert (told in caplog.text) == bool(dropped)
@@ -88,4 +88,4 @@ def test_prompts_that_were_dropped_are_counted_and_told(caplog, num_prompts, dro
 
 def test_a_step_without_samples_is_refused():
     with pytest.raises(DataError, match=r"step 4: every prompt of data.train was dropped.*= 100"):
-        dealt([], 3, train=1)
+        assigned([], 3, train=1)

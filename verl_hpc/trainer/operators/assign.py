@@ -20,11 +20,11 @@ DROPPED = "prompt_length/num_dropped"
 
 
 @dataclass(frozen=True)
-class DealSettings:
+class AssignSettings:
     """What decides who gets what."""
 
     num_groups: Mapping[str, int]
-    """By placement, groups of ranks to deal samples to."""
+    """By placement, groups of ranks to assign samples to."""
     hidden_size: int
     """Of the largest model: what attention costs beside the rest."""
     mini_batches: int
@@ -39,8 +39,8 @@ def share(count: int, index: int, num_shares: int) -> range:
 
 
 @operator("samples", shared=("samples",))
-def deal(
-    place: Placement, settings: DealSettings, rows: StepRows, responses: Samples
+def assign(
+    place: Placement, settings: AssignSettings, rows: StepRows, responses: Samples
 ) -> tuple[Samples, Metrics]:
     """The step's samples in mini-batches, each of equal work for all groups of every placement.
 
@@ -53,12 +53,12 @@ def deal(
     check_samples(place, settings.max_prompt_tokens, f"step {rows.step}", samples, "data.train")
     dropped = len(rows.rows) - len({sample.group for sample in samples})
     warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
-    dealt = assign(settings, samples, responses.owners)
-    return dealt, length_metrics(samples) | {DROPPED: float(dropped)}
+    assigned = assign_groups(settings, samples, responses.owners)
+    return assigned, length_metrics(samples) | {DROPPED: float(dropped)}
 
 
-def assign(
-    settings: DealSettings,
+def assign_groups(
+    settings: AssignSettings,
     samples: Sequence[Sample],
     owners: Mapping[str, Sequence[int]] | None = None,
 ) -> Samples:
@@ -76,7 +76,7 @@ def assign(
 
 
 def _groups(
-    settings: DealSettings,
+    settings: AssignSettings,
     samples: Sequence[Sample],
     mini_batches: Sequence[Sequence[int]],
     count: int,

@@ -1,0 +1,56 @@
+"""GSPO (arXiv 2507.18071, equations 5 to 7): GRPO with the ratio of whole sequences.
+
+recipe: examples/gspo.py:gspo
+"""
+
+import torch
+
+from verl_hpc.config.algorithm import GrpoConfig
+from verl_hpc.trainer.batch import ADVANTAGES, OLD_LOG_PROBS
+from verl_hpc.trainer.operators.advantages import group_advantages
+from verl_hpc.trainer.operators.optimise import optimise
+from verl_hpc.trainer.recipe import operator
+from verl_hpc.trainer.recipes.grpo import scored_responses
+
+CLIP_LOW, CLIP_HIGH = 3e-4, 4e-4
+"""Of the paper's section 5.1: ratios of sequences move far less than those of tokens."""
+LARGEST_LOG_RATIO = 10.0
+
+
+def sequence_loss(old, log_probs, advantages, mask):
+    """-min(s A, clip(s) A) at every token, (B, T): s is the geometric mean of the ratios of a
+    sequence, and its gradient goes to each of its tokens alike."""
+    count = mask.sum(-1, keepdim=True).clamp(min=1)
+    log_ratio = ((log_probs - old) * mask).sum(-1, keepdim=True) / count
+    of_token = log_probs - log_probs.detach() + log_ratio.detach()
+    ratio = of_token.clamp(max=LARGEST_LOG_RATIO).exp()
+    clipped = ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH)
+    return torch.maximum(-advantages * ratio, -advantages * clipped)
+
+
+@operator(changes_state=True)
+def update_gspo(place, actor, settings, samples, sequences, old, advantages):
+    def loss(batch, indices, outputs):
+        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        losses = sequence_loss(
+            batch.column(old, OLD_LOG_PROBS, indices),
+            log_probs,
+            batch.column(advantages, ADVANTAGES, indices),
+            mask,
+        )
+        return batch.aggregation(losses, mask), {}
+
+    metrics = optimise(place, actor, settings, samples, sequences, loss)
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
+
+
+def gspo(run):
+    recipe = scored_responses("gspo", run)
+    recipe.operator(group_advantages, settings=GrpoConfig(), place="actor", name="advantages")
+    temperature = run.config.rollout.temperature
+    return recipe.operator(
+        update_gspo,
+        roles=["actor"],
+        settings=run.settings.steps(temperature),
+        name="update_actor",
+    )

@@ -10,17 +10,20 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import MANIFEST, step_name
-from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
+from verl_hpc.checkpoint.weights import Weights, component_of, hf_files, open_weights
 from verl_hpc.checkpoint.write import Component, StepContents, save_step
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box
+from verl_hpc.layout.heads import HEAD_TENSORS, Head, model_tensors
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.runtime.control import Control
@@ -31,22 +34,31 @@ DEFAULT_SHARD_BYTES = 5 * 10**9
 
 
 def export_step(
-    step: Path, out: Path, dtype: str | None = None, shard_bytes: int = DEFAULT_SHARD_BYTES
+    step: Path,
+    out: Path,
+    dtype: str | None = None,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    component: str | None = None,
 ) -> int:
-    """Write a step's actor as a Hugging Face directory that transformers loads.
+    """Write a model of a step as a Hugging Face directory that transformers loads.
+
+    One with a score head becomes a sequence classifier with one label. Its score is that of the
+    last token; transformers takes the last one that is no padding, so that a padding token that
+    ends sequences, too, is none any more there.
 
     Args:
         step: step directory.
         out: directory to create.
         dtype: element type of the weights; as stored if None.
         shard_bytes: largest safetensors file.
+        component: of the step; the actor if None, or the only model that there is.
 
     Returns:
         Number of parameters.
 
     Raises:
-        CheckpointError: `out` exists, the step is not there or damaged, or what was written
-            differs.
+        CheckpointError: `out` exists, the step is not there or damaged, has no such component or
+            one with a value head, or what was written differs.
     """
     if out.exists():
         raise CheckpointError(f"--out {out} exists; choose a directory that does not")
@@ -57,7 +69,7 @@ def export_step(
         )
     if not (step / MANIFEST).is_file():
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is no whole step")
-    weights = open_weights(step)
+    weights = _open_component(step, component)
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -69,22 +81,45 @@ def export_step(
         raise CheckpointError(f"--out {out}: {reason}; nothing was exported") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return weights.arch.num_parameters
+    return _num_parameters(weights)
+
+
+def _open_component(step: Path, component: str | None) -> Weights:
+    opened = Step(step)
+    known = [name for name in opened.components if not name.endswith(".optimizer")]
+    if component is not None and component not in known:
+        raise CheckpointError(
+            f"--component {component}: {step} has none of this name; "
+            f"{near_or_all(component, known)}"
+        )
+    chosen = component_of(opened, component or "actor")
+    there = opened.component(chosen).tensors
+    found: list[Head] = [head for head, name in HEAD_TENSORS.items() if name in there]
+    head = found[0] if found else "language_model"
+    if head == "value":
+        raise CheckpointError(
+            f"--component {chosen}: it has a value head, which transformers has no class for; "
+            f"{near_or_all(chosen, [name for name in known if name != chosen])}"
+        )
+    return open_weights(step, chosen, check_files=False, head=head)
+
+
+def _num_parameters(weights: Weights) -> int:
+    return sum(Box.whole(spec.shape).num_elements for spec in weights.tensors.values())
 
 
 def _write_model(weights: Weights, out: Path, dtype: str | None, shard_bytes: int) -> None:
-    names = list(weights.arch.tensors())
-    kind = dtype or weights.shard_map.tensors[names[0]].dtype
+    kind = dtype or weights.shard_map.tensors[next(iter(weights.tensors))].dtype
     sums = _write_shards(weights, kind, out, shard_bytes)
     for name, path in hf_files(weights.hf_directory).items():
         shutil.copyfile(path, out / name)
-    _set_dtype(out / "config.json", kind)
-    _verify(out, weights.arch, sums)
+    _write_config(out / "config.json", kind, is_classifier=weights.head == "score")
+    _verify(out, _num_parameters(weights), sums)
 
 
 def _write_shards(weights: Weights, dtype: str, out: Path, shard_bytes: int) -> dict[str, int]:
     """Write safetensors files; return each tensor's checksum."""
-    tensors = weights.arch.tensors(dtype)
+    tensors = model_tensors(weights.arch, weights.head, dtype)
     shards = list(_shards(tensors, shard_bytes))
     sums: dict[str, int] = {}
     placed: dict[str, str] = {}
@@ -117,18 +152,32 @@ def _shards(tensors: Mapping[str, TensorSpec], shard_bytes: int) -> Iterator[lis
     yield names
 
 
-def _set_dtype(config_file: Path, dtype: str) -> None:
+def _write_config(config_file: Path, dtype: str, *, is_classifier: bool) -> None:
     config = json.loads(config_file.read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = dtype
+    if is_classifier:
+        _make_classifier(config)
     config_file.write_text(json.dumps(config, indent=2))
 
 
-def _verify(out: Path, arch: Architecture, sums: Mapping[str, int]) -> None:
+def _make_classifier(config: dict[str, Any]) -> None:
+    """transformers' ...ForSequenceClassification with one label."""
+    names = config.get("architectures") or []
+    config["architectures"] = [
+        name.replace("ForCausalLM", "ForSequenceClassification") for name in names
+    ]
+    config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    ends = config.get("eos_token_id")
+    if config.get("pad_token_id") in (ends if isinstance(ends, list) else [ends]):
+        config["pad_token_id"] = None
+
+
+def _verify(out: Path, num_parameters: int, sums: Mapping[str, int]) -> None:
     written = safetensors_shard_map(out)
     count = sum(Box.whole(s.shape).num_elements for s in written.tensors.values())
-    if count != arch.num_parameters:
-        raise CheckpointError(f"{out}: {count} parameters, config.json means {arch.num_parameters}")
+    if count != num_parameters:
+        raise CheckpointError(f"{out}: {count} parameters, config.json means {num_parameters}")
     reader = SafetensorsReader()
     for region in written.regions:
         found = reader.read(str(region.holders[0]), region.tensor, region.box)

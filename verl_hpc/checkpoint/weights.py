@@ -145,7 +145,8 @@ def open_weights(
 
     Args:
         path: the directory.
-        components: of a step: the first of these that it has; the actor if none is given.
+        components: of a step: the first of these that it has; the actor if none is given, for
+            which the only model of a step stands.
         check_files: of a step: compare all its files with the manifest; one rank is enough.
         head: what the model is to end in. A value head may be missing, and others may be there.
         new_head: a score head may be missing, too, since it will be trained.
@@ -157,8 +158,7 @@ def open_weights(
     source = Path(path)
     if (source / schema.MANIFEST).is_file():
         step = Step(source, check_files)
-        wanted = components or ("actor",)
-        found = next((name for name in wanted if name in step.components), wanted[0])
+        found = component_of(step, *(components or ("actor",)))
         directory = step.hf_directory(found)
         arch = read_architecture(directory)
         weights = Weights(arch, step.component(found), step.reader(), directory, head)
@@ -172,6 +172,17 @@ def open_weights(
         )
     _check_tensors(weights, source, new_head)
     return weights
+
+
+def component_of(step: Step, *names: str) -> str:
+    """The first component of these names that a step has, or else the first name.
+
+    A step that has one model alone, a reward model, has no actor: that model stands for it.
+    """
+    models = [name for name in step.components if not name.endswith(".optimizer")]
+    if "actor" in names and len(models) == 1:
+        return models[0]
+    return next((name for name in names if name in models), names[0])
 
 
 def _check_tensors(weights: Weights, source: Path, new_head: bool) -> None:

@@ -106,11 +106,11 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
 
 
 def _reward(progress: Progress) -> str:
-    """Of the last step that has one; the loss of an SFT run."""
-    from verl_hpc.metrics.names import SCORE, SFT_LOSS
+    """Of the last step that has one; the loss of a run without."""
+    from verl_hpc.metrics.names import PAIR_LOSS, SCORE, SFT_LOSS
     from verl_hpc.metrics.text import number
 
-    for name, label in ((SCORE, ""), (SFT_LOSS, "loss ")):
+    for name, label in ((SCORE, ""), (SFT_LOSS, "loss "), (PAIR_LOSS, "loss ")):
         if name in progress.figures:
             return label + number(progress.figures[name].value)
     return "-"

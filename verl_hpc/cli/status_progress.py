@@ -10,6 +10,8 @@ from pathlib import Path
 from verl_hpc.metrics.log import FILE_NAME, Row
 from verl_hpc.metrics.names import (
     OLD_POLICY_KL,
+    PAIR_ACCURACY,
+    PAIR_LOSS,
     REFERENCE_KL,
     REFERENCE_KL_PENALTY,
     SCORE,
@@ -27,6 +29,8 @@ SHOWN: Mapping[str, str] = {
     SCORE: "reward",
     VALIDATION: "val score",
     SFT_LOSS: "loss",
+    PAIR_LOSS: "loss",
+    PAIR_ACCURACY: "accuracy",
     REFERENCE_KL: "kl",
     REFERENCE_KL_PENALTY: "kl",
     OLD_POLICY_KL: "ppo_kl",

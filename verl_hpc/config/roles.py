@@ -36,7 +36,8 @@ class RoleConfig(Section):
     (AutoModelForSequenceClassification with one label). null takes what goes with the role's name:
     value for critic and cost_critic, score for reward and cost, language_model for others."""
     trainable: bool | None = None
-    """Whether it has an optimizer. null: actor, critic and cost_critic have."""
+    """Whether it has an optimizer. null: actor, critic and cost_critic
+    have, and the role of recipe reward_model."""
     placement: RoleName | None = None
     """Label of its ranks; null takes the label of its own name if there is one, else train."""
     parallel: ParallelConfig | None = None
@@ -88,6 +89,8 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
     """
     if config.has_own_recipe:
         return tuple(sorted(config.roles, key=lambda name: name != ACTOR)) or (ACTOR,)
+    if config.recipe == "reward_model":
+        return (REWARD,)
     found = [ACTOR]
     if config.recipe == "sft":
         return tuple(found)
@@ -127,7 +130,8 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
     role = config.roles.get(name, RoleConfig())
     model = {"path": role.path, "dtype": role.dtype}
     head = role.head or _HEADS.get(name, "language_model")
-    trainable = name in _TRAINED if role.trainable is None else role.trainable
+    learns = name in _TRAINED or config.recipe == "reward_model"
+    trainable = learns if role.trainable is None else role.trainable
     label = label_of(name, role.placement, config.placement)
     shares = None
     if name == REFERENCE:

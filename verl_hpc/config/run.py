@@ -22,6 +22,7 @@ from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfi
 from verl_hpc.config.placement import Ranks
 from verl_hpc.config.roles import (
     ACTOR,
+    REWARD,
     RoleConfig,
     RoleName,
     RoleSettings,
@@ -31,7 +32,10 @@ from verl_hpc.config.roles import (
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.secret import secrets_in
 
-RECIPES = ("sft", "grpo", "ppo")
+RECIPES = ("sft", "grpo", "ppo", "remax", "reward_model")
+
+NOT_RL = ("sft", "reward_model")
+"""Recipes that sample no responses to train on."""
 
 
 def _recipe(name: str) -> str:
@@ -49,8 +53,9 @@ class RunConfig(Section):
     """Names the run directory: letters, digits, '.', '_' and '-'."""
     recipe: Annotated[PathText, AfterValidator(_recipe)]
     """What a step does: sft imitates answers, grpo compares the responses to one prompt with each
-    other (arXiv 2402.03300), ppo trains a critic beside the policy (arXiv 1707.06347);
-    path/file.py:name is a recipe of your own."""
+    other (arXiv 2402.03300), ppo trains a critic beside the policy (arXiv 1707.06347), remax
+    compares a response with the greedy one (arXiv 2310.10505), reward_model learns which of two
+    answers is better (arXiv 2203.02155); path/file.py:name is a recipe of your own."""
     steps: Positive
     """Batches to train on."""
     seed: Seed = 0
@@ -101,6 +106,11 @@ class RunConfig(Section):
         return ACTOR in self.role_settings and (self.recipe != "sft" or self.evaluation.wanted)
 
     @property
+    def calls_reward(self) -> bool:
+        """Whether the reward function scores responses to train on; else a model does."""
+        return self.generates and self.recipe != "sft" and REWARD not in self.role_settings
+
+    @property
     def advantage(self) -> GaeConfig | GrpoConfig:
         """The chosen estimator, or the recipe's own."""
         if self.algorithm.advantage is not None:
@@ -135,6 +145,11 @@ class RunConfig(Section):
                 f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: "
                 f"{self.recipe}; ppo takes gae, grpo takes grpo"
             )
+        if self.recipe == "remax" and self.algorithm.advantage is not None:
+            raise ValueError(
+                f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: remax, "
+                "which has one advantage alone; leave it out"
+            )
         if self.evaluation.wanted and self.data.evaluation is None:
             setting = "every > 0" if self.evaluation.every else "at_start"
             raise ValueError(f"evaluation.{setting} needs data.evaluation")
@@ -145,7 +160,9 @@ class RunConfig(Section):
                 f"rollout.num_samples = {self.rollout.num_samples}: grpo compares the responses "
                 "of one prompt, so it needs at least 2"
             )
-        if self.recipe != "sft" and self.rollout.temperature == 0.0:
+        if self.recipe == "reward_model":
+            self._check_pairs()
+        if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:
             raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
         if self.rollout.filters and self.algorithm.old_log_probs == "rollout":
             filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
@@ -153,10 +170,19 @@ class RunConfig(Section):
                 f"algorithm.old_log_probs = rollout with {filters}: the rollout engine then has no "
                 "log-probs of the policy that is trained; choose recompute"
             )
-        samples = self.batch.size * (1 if self.recipe == "sft" else self.rollout.num_samples)
+        samples = self.batch.size * (1 if self.recipe in NOT_RL else self.rollout.num_samples)
         if samples % self.batch.mini_batches:
             raise ValueError(
                 f"batch.mini_batches = {self.batch.mini_batches} does not divide the "
                 f"{samples} sequences of a step"
             )
         return self
+
+    def _check_pairs(self) -> None:
+        for name in ("train", "evaluation"):
+            source = getattr(self.data, name)
+            if source is not None and source.kind != "files":
+                raise ValueError(
+                    f"data.{name}.kind = {source.kind}: recipe reward_model needs pairs of "
+                    "answers; give files with columns prompt, chosen and rejected"
+                )

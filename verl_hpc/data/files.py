@@ -6,18 +6,26 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.data.jsonl import JsonlRows
 from verl_hpc.data.parquet import ParquetRows
-from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.problem import PAIR_COLUMNS, Problem, Prompt
 from verl_hpc.errors import DataError
 
 ANSWER_COLUMNS = ("answer", "response")
 GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
 """Where the ground truth of a row without reward_model is, first match first."""
-OPTIONAL_COLUMNS = ("data_source", "reward_model", "extra_info", *GROUND_TRUTH_COLUMNS)
+OPTIONAL_COLUMNS = (
+    "data_source",
+    "reward_model",
+    "extra_info",
+    *GROUND_TRUTH_COLUMNS,
+    *PAIR_COLUMNS,
+)
+Needs = Literal["prompt", "answer", "pair"]
+"""What every row must have: a prompt, besides it a text to imitate, or a pair of answers."""
 MOST_CHARACTERS = 4 * 2**20
 """Of a prompt or an answer: those of a million tokens."""
 
@@ -43,16 +51,15 @@ class FilesSource:
 
     Args:
         config: the files and their columns.
-        needs_answer: every row must have a text to imitate.
+        needs: answer: every row must have a text to imitate; pair: a chosen and a rejected one.
 
     Raises:
         DataError: a file cannot be opened (`open_rows`), or there is no row; where a row is read,
             it cannot be used.
     """
 
-    def __init__(self, config: FilesConfig, needs_answer: bool = False) -> None:
-        self._config = config
-        self._needs_answer = needs_answer
+    def __init__(self, config: FilesConfig, needs: Needs = "prompt") -> None:
+        self._config, self._needs = config, needs
         self._files = [open_rows(Path(path), config) for path in config.paths]
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
@@ -97,9 +104,15 @@ class FilesSource:
             data_source=row.get("data_source") or "",
             ground_truth=_ground_truth(row),
             extra=_mapping(row, "extra_info"),
-            answer=_answer(row, config.answer_key, self._needs_answer),
+            **self._answers(row),
             origin=origin,
         )
+
+    def _answers(self, row: Mapping[str, Any]) -> dict[str, str | None]:
+        if self._needs == "pair":
+            chosen, rejected = (_answer_of_pair(row, column) for column in PAIR_COLUMNS)
+            return {"answer": chosen, "rejected": rejected}
+        return {"answer": _answer(row, self._config.answer_key, self._needs == "answer")}
 
 
 def open_rows(path: Path, config: FilesConfig) -> Rows:
@@ -185,6 +198,19 @@ def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None
             "column of the text to imitate in answer_key of the data set"
         )
     return None
+
+
+def _answer_of_pair(row: Mapping[str, Any], column: str) -> str:
+    """A text, or the last message of a chat list."""
+    value = _value(row, column)
+    if isinstance(value, list) and value and all(map(_is_message, value)):
+        value = value[-1]["content"]
+    if not isinstance(value, str):
+        raise DataError(
+            f"{column} is {_kind(value)}; expected an answer's text, or a list of {{role, "
+            "content} that ends with it"
+        )
+    return _checked(column, value)
 
 
 def _checked(name: str, text: str) -> str:

@@ -8,6 +8,9 @@ from typing import Any
 Prompt = str | list[dict[str, str]]
 """Text, or a chat list of {role, content}."""
 
+PAIR_COLUMNS = ("chosen", "rejected")
+"""Columns of the answers of a pair."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -22,7 +25,9 @@ class Problem:
     extra: dict[str, Any] = field(default_factory=dict)
     """What else a reward function may want; the row's `extra_info`."""
     answer: str | None = None
-    """Target text of supervised fine-tuning."""
+    """Target text of supervised fine-tuning, or the better answer of a pair."""
+    rejected: str | None = None
+    """The worse answer of a pair."""
     origin: str = field(default="", compare=False)
     """Where it comes from: the file, and the line or row in it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from verl_hpc.data.problem import Problem, Prompt
+from verl_hpc.data.problem import PAIR_COLUMNS, Problem, Prompt
 from verl_hpc.errors import DataError, ModelError
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
@@ -100,21 +100,31 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
     return ids
 
 
-def encode_example(
-    problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat
-) -> tuple[list[int], list[int]]:
-    """Token ids of a prompt and of its answer, which ends with the end-of-sequence token.
+def encode_examples(
+    problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat, num_answers: int = 1
+) -> list[list[int]]:
+    """Token ids of a prompt and of its answers, which end with the end-of-sequence token.
+
+    Args:
+        num_answers: 1 is the answer to imitate, 2 are the chosen and the rejected one of a pair.
 
     Raises:
-        DataError: as `encode_prompt`, and where the problem has no answer.
+        DataError: as `encode_prompt`, and where the problem has no answer, or no pair of them.
     """
-    if problem.answer is None:
+    answers = (problem.answer, problem.rejected)[:num_answers]
+    if num_answers == 2 and None in answers:
+        raise DataError(
+            f"{problem.where}: no pair of answers; columns {PAIR_COLUMNS[0]} and {PAIR_COLUMNS[1]} "
+            "have to be there"
+        )
+    if None in answers:
         raise DataError(
             f"{problem.where}: no answer to imitate; set answer_key of the data set to the column "
             "of its text, where that is neither answer nor response"
         )
-    answer = tokenizer.encode(problem.answer, add_special_tokens=False)
-    return encode_prompt(problem, tokenizer, chat), [*answer, tokenizer.eos_token_id]
+    encoded = [tokenizer.encode(answer or "", add_special_tokens=False) for answer in answers]
+    ends = [[*ids, tokenizer.eos_token_id] for ids in encoded]
+    return [encode_prompt(problem, tokenizer, chat), *ends]
 
 
 def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) -> list[int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from verl_hpc.config.data import FilesConfig, SourceConfig
-from verl_hpc.data.files import FilesSource
+from verl_hpc.data.files import FilesSource, Needs
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
 from verl_hpc.errors import DataError
@@ -25,18 +25,18 @@ class Source(Protocol):
         ...
 
 
-def open_source(config: SourceConfig, *, needs_answer: bool = False) -> Source:
+def open_source(config: SourceConfig, *, needs: Needs = "prompt") -> Source:
     """Open a data set.
 
     Args:
-        needs_answer: a row without a text to imitate is an error.
+        needs: what every row of files must have.
 
     Raises:
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
             reasoning-gym does not have.
     """
     if isinstance(config, FilesConfig):
-        return FilesSource(config, needs_answer)
+        return FilesSource(config, needs)
     return ReasoningGymSource(config)
 
 

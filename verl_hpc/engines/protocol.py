@@ -125,9 +125,19 @@ class TrainingEngine(Protocol):
         ...
 
     def update(
-        self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
+        self,
+        sequences: Sequence[torch.Tensor],
+        loss: Loss,
+        temperature: float = 1.0,
+        together: int = 1,
     ) -> dict[str, float]:
         """One optimizer step on the summed loss of all sequences of all replicas.
+
+        Args:
+            sequences: (L,) int64 token tensors.
+            loss: of one micro-batch.
+            temperature: divides a language model's logits.
+            together: so many neighbours always share a micro-batch, in their order: 2 for pairs.
 
         Returns:
             Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;

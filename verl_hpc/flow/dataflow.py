@@ -22,8 +22,8 @@ class DataFlow:
     Args:
         name: for pictures and messages.
         inputs: values that the caller of the compiled pipeline provides; the same on all ranks.
-        index: the shared value that says who has what of the others under every placement; it is
-            there before any of them moves.
+        index: the shared value that says who has what of the others under every placement, but
+            for those of operators that name another; it is there before any of them moves.
     """
 
     def __init__(self, name: str, inputs: Sequence[str] = (), index: str | None = None) -> None:
@@ -164,20 +164,25 @@ class _Schedule:
             missing = [v for v in run.values if self._lacks(place, v)]
             alike = [v for v in missing if v in self._givers[v].shared]
             assigned = [v for v in missing if v not in alike]
-            if assigned and self._index is not None and self._index not in alike:
-                alike += [self._index] if self._lacks(place, self._index) else []
+            for index in dict.fromkeys(self._index_of(v) for v in assigned):
+                if index is not None and index not in alike and self._lacks(place, index):
+                    alike.append(index)
             for move in (*self._moves(alike, place, True), *self._moves(assigned, place, False)):
                 self._items.insert(self._earliest(move), move)
             self._items.append(run)
         return self._items
 
     def _moves(self, values: Sequence[str], target: str, shared: bool) -> Iterator[Move]:
-        by_source: dict[str, list[str]] = {}
+        by_source: dict[tuple[str, str | None], list[str]] = {}
         for value in values:
-            by_source.setdefault(self._givers[value].placement, []).append(value)
+            index = None if shared else self._index_of(value)
+            by_source.setdefault((self._givers[value].placement, index), []).append(value)
             self._moved.add((value, target))
-        for source, names in by_source.items():
-            yield Move(tuple(names), source, target, shared)
+        for (source, index), names in by_source.items():
+            yield Move(tuple(names), source, target, shared, index)
+
+    def _index_of(self, value: str) -> str | None:
+        return self._givers[value].index or self._index
 
     def _earliest(self, move: Move) -> int:
         """Where among the items so far it comes: behind those that its target takes part in, and
@@ -185,7 +190,7 @@ class _Schedule:
         target = self._ranks.get(move.target, frozenset())
         for position in range(len(self._items), 0, -1):
             item = self._items[position - 1]
-            gives = isinstance(item, Run) and set(item.operator.gives) & {*move.values, self._index}
+            gives = isinstance(item, Run) and set(item.operator.gives) & {*move.values, move.index}
             meets = any(target & self._ranks.get(place, frozenset()) for place in places_of(item))
             if gives or meets:
                 return position

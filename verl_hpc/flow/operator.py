@@ -27,6 +27,8 @@ class Operator:
         shared: which of its outputs are the same on all its ranks, whatever samples they have.
         changes_state: it changes what a checkpoint holds, so a step that has begun to run it must
             be finished.
+        index: the shared value that says who has what of its outputs under every placement; the
+            flow's if None.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Operator:
     placement: str = EVERYWHERE
     shared: Sequence[str] = ()
     changes_state: bool = False
+    index: str | None = None
 
     @property
     def gives(self) -> tuple[str, ...]:

@@ -32,6 +32,8 @@ class Move:
     target: str
     shared: bool = False
     """The same on all ranks of the source; else each of its ranks has some samples."""
+    index: str | None = None
+    """The shared value that says which, where the source's ranks have some each."""
 
 
 class Abandoned(Exception):  # noqa: N818 (not an error)

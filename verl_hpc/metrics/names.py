@@ -12,6 +12,10 @@ REWARD = "critic/rewards/mean"
 VALIDATION = "val/score/mean"
 """Mean score of an evaluation; val/accuracy is the share of its prompts that score 1 or more."""
 SFT_LOSS = "sft/loss"
+PAIR_LOSS = "reward/loss"
+"""Of a reward model that learns from pairs."""
+PAIR_ACCURACY = "reward/accuracy"
+"""Share of the pairs of a step of which it prefers the chosen answer, before the update."""
 POLICY_LOSS = "actor/pg_loss"
 CLIP_FRACTION = "actor/pg_clipfrac"
 OLD_POLICY_KL = "actor/ppo_kl"
@@ -48,6 +52,8 @@ SUMMARY: Mapping[str, str] = {
     SCORE: "reward",
     VALIDATION: "val score",
     SFT_LOSS: "loss",
+    PAIR_LOSS: "loss",
+    PAIR_ACCURACY: "accuracy",
     REFERENCE_KL: "kl",
     REFERENCE_KL_PENALTY: "kl",
     OLD_POLICY_KL: "ppo_kl",
@@ -81,6 +87,8 @@ CHARTS = (
     Chart("reward", "Reward", {SCORE: "score", REWARD: "after KL penalty"}),
     Chart("evaluation", "Evaluation score", {VALIDATION: "mean"}),
     Chart("sft_loss", "SFT loss", {SFT_LOSS: "loss"}),
+    Chart("pair_loss", "Loss of pairs", {PAIR_LOSS: "loss"}, least=0.0),
+    Chart("pair_accuracy", "Accuracy on pairs", {PAIR_ACCURACY: "training"}, least=0.0, most=1.0),
     Chart(
         "reference_kl",
         "KL to the reference policy",

@@ -9,6 +9,7 @@ from statistics import mean
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import (
     CHARTS,
+    PAIR_LOSS,
     RESHARD_MINIMUM,
     RESHARD_RECEIVED,
     RESHARD_SECONDS,
@@ -72,6 +73,7 @@ def headline(rows: Sequence[Row]) -> str:
         *_change("Reward", points(rows, SCORE)),
         *_change("Evaluation score", points(rows, VALIDATION)),
         *_change("SFT loss", points(rows, SFT_LOSS)),
+        *_change("Loss of pairs", points(rows, PAIR_LOSS)),
     ]
     if throughput := _values(rows, THROUGHPUT):
         tokens = sum(_values(rows, TOKENS))

@@ -194,13 +194,18 @@ class LocalEngine:
         return TokenOutputs(log_probs.gather(-1, chosen)[:, 0], entropy, plain)
 
     def update(
-        self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
+        self,
+        sequences: Sequence[torch.Tensor],
+        loss: Loss,
+        temperature: float = 1.0,
+        together: int = 1,
     ) -> dict[str, float]:
         assert self._settings is not None, "it is not trained"
         metrics = {"loss": 0.0}
+        size = max(self.micro_batch // together, 1) * together
         with self._gradients_kept():
-            for start in range(0, len(sequences), self.micro_batch):
-                indices = range(len(sequences))[start : start + self.micro_batch]
+            for start in range(0, len(sequences), size):
+                indices = range(len(sequences))[start : start + size]
                 outputs = [self._outputs(sequences[i], temperature) for i in indices]
                 part, sums = loss(indices, outputs)
                 part.backward()  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from verl_hpc.trainer.look import join_samples, texts
 from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.score import Scores, score
+from verl_hpc.trainer.recipe import Recipe
 
 
 def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleGroup]]:
@@ -24,16 +25,29 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
     Returns:
         Metrics, the same on every rank, and some answers to look at, on rank 0.
     """
-    problems, rollout = run.settings.evaluation_problems, run.rollout
+    rows, rollout = evaluation_rows(run, step), run.rollout
     assert rollout is not None
-    limit = run.config.evaluation.max_prompts or len(problems.source)
-    rows = StepRows(step, range(min(limit, len(problems.source))))
     found = _answer(run, rows) if rollout.place.is_here else None
     if not rollout.place.is_world:
         found = run.session.control.broadcast(found, root=rollout.place.ranks[0])
     assert found is not None
     scores, groups = found
     return held_out_metrics(scores.values, len(rows.rows)), groups
+
+
+def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
+    """What a recipe's own evaluation gives, the same on every rank; every rank calls it."""
+    flow.metrics.clear()
+    ranks = {name: place.ranks for name, place in run.places.items()}
+    flow.compile(ranks).run(run.rank, run.exchange, rows=evaluation_rows(run, step))
+    found = run.session.control.allgather(dict(flow.metrics))
+    return {name: value for of_rank in found for name, value in of_rank.items()}
+
+
+def evaluation_rows(run: RunContext, step: int) -> StepRows:
+    """The rows that an evaluation after `step` is about."""
+    count = len(run.settings.evaluation_problems.source)
+    return StepRows(step, range(min(run.config.evaluation.max_prompts or count, count)))
 
 
 def _answer(run: RunContext, rows: StepRows) -> tuple[Scores, list[SampleGroup]]:

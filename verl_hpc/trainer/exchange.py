@@ -12,7 +12,6 @@ from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.redistribute import redistribute
 
-SAMPLES = "samples"
 _ABANDONED = "abandoned"
 
 
@@ -84,6 +83,7 @@ class Exchange(Mover):
         root: int,
     ) -> dict[str, Columns]:
         columns: dict[str, Columns] = {}
+        assert move.index is not None, f"{move.values}: nothing says who has what of them"
         for name in move.values:
             mine = values.get(name) if source.is_here else None
             assert mine is None or isinstance(mine, Columns), name
@@ -94,7 +94,7 @@ class Exchange(Mover):
             assert mine is not None
             columns[name] = redistribute(
                 self._world,
-                values[SAMPLES],
+                values[move.index],
                 mine,
                 (source.name, source.groups),
                 (target.name, target.groups),

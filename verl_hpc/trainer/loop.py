@@ -17,7 +17,7 @@ from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, Wish
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.evaluate import evaluate
+from verl_hpc.trainer.evaluate import evaluate, evaluate_by
 from verl_hpc.trainer.metrics import memory_metrics
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, FLOW, Outcome, Records, Result
@@ -138,13 +138,15 @@ class Loop:
         return metrics
 
     def _evaluate(self, step: int) -> dict[str, float]:
+        self._evaluated = step
+        if self.recipe.evaluation is not None:
+            self._enter("testing")
+            return evaluate_by(self.recipe.evaluation, self.run, step)
         metrics = self._weights_to_rollout(step)
         self._enter("testing")
         found, samples = evaluate(self.run, step)
-        metrics |= found
         self.records.samples(step, "evaluation", samples)
-        self._evaluated = step
-        return metrics
+        return metrics | found
 
     def _save(self, progress: Progress) -> None:
         """Unless the step is saved already; the rollout engine gives up its weights."""

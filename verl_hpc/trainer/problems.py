@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, WithCheck, WithoutRows, check_data
+from verl_hpc.data.files import Needs
 from verl_hpc.data.lengths import LengthCheck
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import Source, open_source, read_problems
@@ -63,12 +64,13 @@ def open_problems(
         DataError: on every rank alike, as `open_source` and `check_data`.
     """
     control, data = session.control, config.data
-    imitates = config.recipe == "sft"
-    train = control.together(lambda: open_source(data.train, needs_answer=imitates))
+    needs: Needs = "pair" if config.recipe == "reward_model" else "prompt"
+    of_train: Needs = "answer" if config.recipe == "sft" else needs
+    train = control.together(lambda: open_source(data.train, needs=of_train))
     evaluation = None
     if data.evaluation is not None:
         chosen = data.evaluation
-        evaluation = control.together(lambda: open_source(chosen))
+        evaluation = control.together(lambda: open_source(chosen, needs=needs))
     leads = session.world.rank == 0
     checked = control.broadcast(
         control.together(
@@ -96,9 +98,9 @@ def _check(
         # Rows that leave training may be of no use to it.
         checked = check_data(data, train, evaluation)
         train = WithoutRows(train, checked.dropped)
-    train = WithCheck(train, _usable(config, tokenizer, is_scored=config.recipe != "sft"))
+    train = WithCheck(train, _usable(config, tokenizer, is_scored=config.calls_reward))
     if evaluation is not None and config.evaluation.wanted:
-        check = _usable(config, tokenizer, is_scored=True)
+        check = _usable(config, tokenizer, is_scored=config.generates)
         evaluation = WithCheck(evaluation, check, config.evaluation.max_prompts)
     found = check_data(data, train, evaluation)
     return checked or found

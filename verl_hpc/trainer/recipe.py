@@ -75,6 +75,9 @@ class Recipe(DataFlow):
         """Of the operators that ran since this was last emptied."""
         self.roles: set[str] = set()
         """Names of those that some operator uses."""
+        self.evaluation: Recipe | None = None
+        """The flow that evaluates, whose rows are those of the evaluation data; None answers the
+        prompts greedily and scores the answers by the reward function."""
         self._first_steps: dict[str, int] = {}
 
     def operator(
@@ -87,6 +90,8 @@ class Recipe(DataFlow):
         name: str | None = None,
         inputs: Mapping[str, str] | None = None,
         outputs: Sequence[str] | None = None,
+        index: str | None = None,
+        prefix: str = "",
         first_step: int = 1,
     ) -> Recipe:
         """Append an operator.
@@ -99,6 +104,8 @@ class Recipe(DataFlow):
             name: the function's if None.
             inputs: parameters that take a value of another name.
             outputs: other names of its values, in the declared order.
+            index: the value that says who has what of its columns, where it is not `samples`.
+            prefix: of the names of its metrics, where another operator has the same.
             first_step: it is left out of the steps before.
 
         Raises:
@@ -124,12 +131,13 @@ class Recipe(DataFlow):
         self._first_steps[name] = first_step
         self.add(
             name,
-            _Bound(name, func, given, self.metrics, partial(self._run.prepare, found)),
+            _Bound(name, func, given, self.metrics, prefix, partial(self._run.prepare, found)),
             inputs=inputs,
             outputs=tuple(renamed.values()),
             placement=where.name,
             shared=tuple(renamed[value] for value in declared.shared),
             changes_state=declared.changes_state,
+            index=index,
         )
         return self
 
@@ -158,10 +166,11 @@ class _Bound:
         func: Callable[..., Any],
         given: Sequence[Any],
         metrics: dict[str, float],
+        prefix: str,
         prepare: Callable[[], None],
     ) -> None:
         self._name, self._func = name, partial(func, *given)
-        self._metrics, self._prepare = metrics, prepare
+        self._metrics, self._prefix, self._prepare = metrics, prefix, prepare
         self.__signature__ = inspect.signature(self._func)
 
     def __call__(self, **values: Any) -> Any:
@@ -173,11 +182,12 @@ class _Bound:
                 "its metrics: `return output, {}`"
             )
         output, metrics = result
+        metrics = {f"{self._prefix}{name}": value for name, value in metrics.items()}
         twice = sorted({*self._metrics}.intersection(metrics))
         if twice:
             raise FlowError(
                 f"operator {self._name!r}: another operator of the step gives the metric "
-                f"{twice[0]!r}, too; rename one of them"
+                f"{twice[0]!r}, too; give one of them a prefix"
             )
         self._metrics |= metrics
         return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from verl_hpc.rollout.protocol import Sampling
@@ -75,6 +76,18 @@ class Settings:
         return ExampleSettings(
             self.problems, self._run.tokenizer, config.data.chat, config.rollout, self.assign
         )
+
+    @property
+    def pairs(self) -> ExampleSettings:
+        """The chosen and the rejected answer of each row."""
+        return replace(self.examples, per_row=2)
+
+    @property
+    def evaluation_pairs(self) -> ExampleSettings:
+        """Those of the evaluation data."""
+        held_out = self.evaluation_problems
+        assign = replace(self.assign, mini_batches=1)
+        return replace(self.pairs, problems=held_out, assign=assign, data_set="data.evaluation")
 
     @property
     def score(self) -> ScoreSettings:

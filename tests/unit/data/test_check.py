@@ -156,7 +156,7 @@ def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
     config = files(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "0?", "answer": "1"}, row]))
     assert check(config) == Checked()
     with pytest.raises(DataError, match=message):
-        check_data(DataConfig(train=config), open_source(config, needs_answer=True), None)
+        check_data(DataConfig(train=config), open_source(config, needs="answer"), None)
 
 
 def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):

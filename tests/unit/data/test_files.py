@@ -180,3 +180,34 @@ def test_a_problem_says_where_it_comes_from(tmp_path):
     other = write_parquet(tmp_path / "b.parquet", [{"prompt": "3?"}])
     source = open_source(files(path, other))
     assert [p.origin for p in source] == [f"{path} line 1", f"{path} line 4", f"{other} row 0"]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_pair_is_two_answers_as_texts_or_as_chats(tmp_path, write):
+    def answer(text):
+        return [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": text}]
+
+    ending = ".jsonl" if write is write_jsonl else ".parquet"
+    texts = write(tmp_path / f"a{ending}", [{"prompt": "p", "chosen": "2", "rejected": "3"}])
+    chats = write(
+        tmp_path / f"b{ending}", [{"prompt": "p", "chosen": answer("2"), "rejected": answer("3")}]
+    )
+    for path in (texts, chats):
+        (problem,) = read_problems(open_source(files(path), needs="pair"), [0])
+        assert (problem.prompt, problem.answer, problem.rejected) == ("p", "2", "3")
+        (problem,) = read_problems(open_source(files(path)), [0])
+        assert (problem.answer, problem.rejected) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"chosen": "2"}, "no column 'rejected'; columns are prompt, chosen"),
+        ({"chosen": "2", "rejected": 3}, "rejected is int 3; expected an answer's text"),
+        ({"chosen": [], "rejected": "3"}, "chosen is empty"),
+    ],
+)
+def test_half_a_pair_is_found_by_its_line(tmp_path, row, message):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "p", **row}])
+    with pytest.raises(DataError, match=f"a.jsonl line 1: {message}"):
+        open_source(files(path), needs="pair")[0]

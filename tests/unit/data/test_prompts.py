@@ -6,7 +6,7 @@ import pytest
 
 from verl_hpc.data import prompts
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_example, encode_prompt, fit_prompt, load_tokenizer
+from verl_hpc.data.prompts import encode_examples, encode_prompt, fit_prompt, load_tokenizer
 from verl_hpc.errors import DataError, ModelError
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
@@ -35,15 +35,24 @@ def test_prompts_become_a_list_of_ids(tokenizer, prompt, chat, text):
 
 def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
     problem = Problem(0, CHAT, answer="2")
-    prompt, answer = encode_example(problem, tokenizer, "auto")
+    prompt, answer = encode_examples(problem, tokenizer, "auto")
     assert prompt == encode_prompt(problem, tokenizer, "auto")
     assert tokenizer.decode(answer) == "2<|im_end|>"
     assert answer[-1] == tokenizer.eos_token_id
 
 
+def test_both_answers_of_a_pair_end_so(tokenizer):
+    problem = Problem(0, CHAT, answer="2", rejected="3")
+    prompt, *answers = encode_examples(problem, tokenizer, "auto", 2)
+    assert prompt == encode_prompt(problem, tokenizer, "auto")
+    assert [tokenizer.decode(ids) for ids in answers] == ["2<|im_end|>", "3<|im_end|>"]
+    with pytest.raises(DataError, match="row 0: no pair of answers; columns chosen and rejected"):
+        encode_examples(Problem(0, CHAT, answer="2"), tokenizer, "auto", 2)
+
+
 def test_an_example_without_an_answer_is_refused(tokenizer):
     with pytest.raises(DataError, match="row 3: no answer to imitate; set answer_key"):
-        encode_example(Problem(3, CHAT), tokenizer, "auto")
+        encode_examples(Problem(3, CHAT), tokenizer, "auto")
 
 
 @pytest.mark.parametrize(("prompt", "chat"), [(CHAT, "auto"), ("1 + 1?", "always")])

@@ -176,8 +176,8 @@ TOGETHER = {"train": range(8), "generate": range(8)}
 def test_values_move_once_where_they_are_needed_elsewhere_behind_their_index():
     assert rlhf().compile(SPLIT).moves == [
         Move(("facts",), "generate", "train", shared=True),
-        Move(("sequences",), "generate", "train"),
-        Move(("reward",), "generate", "train"),
+        Move(("sequences",), "generate", "train", index="facts"),
+        Move(("reward",), "generate", "train", index="facts"),
     ]
 
 
@@ -188,7 +188,7 @@ def test_shared_values_move_apart_from_those_that_are_dealt():
     moves = flow.without("log_probs", "update").compile(SPLIT).moves
     assert moves == [
         Move(("facts", "scores"), "generate", "train", shared=True),
-        Move(("sequences",), "generate", "train"),
+        Move(("sequences",), "generate", "train", index="facts"),
     ]
 
 

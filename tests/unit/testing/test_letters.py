@@ -20,7 +20,7 @@ def seeds(tmp_path_factory):
 
 
 def source(*paths):
-    return open_source(FilesConfig(paths=[str(path) for path in paths]), needs_answer=True)
+    return open_source(FilesConfig(paths=[str(path) for path in paths]), needs="answer")
 
 
 def test_prompts_are_different_and_answers_are_right(seeds):

@@ -194,7 +194,7 @@ def test_an_operator_that_comes_in_later_is_left_out_before(run):
 
 def test_no_metric_is_written_twice(run):
     recipe = Recipe("mine", run).operator(good, place="actor").operator(same_metric, place="actor")
-    with pytest.raises(FlowError, match="same_metric.*another operator.*rename"):
+    with pytest.raises(FlowError, match="same_metric.*another operator.*prefix"):
         take(recipe)
 
 

@@ -179,10 +179,14 @@ class MegatronEngine:
         return self._outputs.share(found, bins, lengths, untempered, self._passes.device)
 
     def update(
-        self, sequences: Sequence[torch.Tensor], loss: Loss, temperature: float = 1.0
+        self,
+        sequences: Sequence[torch.Tensor],
+        loss: Loss,
+        temperature: float = 1.0,
+        together: int = 1,
     ) -> dict[str, float]:
         assert self.optimizer is not None
-        bins = self._passes.bins(sequences)
+        bins = self._passes.bins(sequences, together)
         with self._groups.entered():
             for chunk in self._chunks:
                 chunk.train()

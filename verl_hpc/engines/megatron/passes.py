@@ -49,9 +49,12 @@ class Passes:
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
 
-    def bins(self, sequences: Sequence[torch.Tensor]) -> list[list[int]]:
-        """Indices of each micro-batch's sequences."""
-        return micro_batches([len(s) for s in sequences], self._max_tokens, self._bin_multiple)
+    def bins(self, sequences: Sequence[torch.Tensor], together: int = 1) -> list[list[int]]:
+        """Indices of each micro-batch's sequences; so many neighbours are never parted."""
+        firsts = range(0, len(sequences), together)
+        lengths = [sum(len(s) for s in sequences[i : i + together]) for i in firsts]
+        found = micro_batches(lengths, self._max_tokens, self._bin_multiple)
+        return [[firsts[unit] + k for unit in units for k in range(together)] for units in found]
 
     def run(
         self,

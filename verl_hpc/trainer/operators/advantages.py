@@ -6,6 +6,7 @@ import torch
 
 from verl_hpc.algorithms.gae import gae
 from verl_hpc.algorithms.grpo import grpo
+from verl_hpc.algorithms.remax import remax
 from verl_hpc.config.algorithm import GaeConfig, GrpoConfig
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
@@ -54,23 +55,57 @@ def token_advantages(
     penalty: Penalty | None = None,
 ) -> tuple[Columns, Metrics]:
     """GAE: the score comes with the last token that counts, the KL penalty with every token."""
-    rows, masks = values[VALUES], sequences[MASK]
-    if not rows:  # a group may have nothing of a small batch, and still takes part in the sums
-        rows, masks = ([torch.zeros(0, device=place.device)] for _ in range(2))
-    padded, mask = pad_rows(rows), pad_rows(masks).float()
-    lengths = [len(row) for row in rows]
-    rewards = torch.zeros_like(padded)
-    for row, position in enumerate(values.positions):
+    rewards, mask = _token_rewards(place, sequences, scores, penalty)
+    padded = pad_rows(values[VALUES]) if values.positions else torch.zeros_like(rewards)
+    found = gae(rewards, padded, mask, settings.gamma, settings.lam, place.reduce)
+    return _columns(sequences, *found), reward_metrics(rewards_of(scores, penalty))
+
+
+@operator("advantages")
+def greedy_advantages(
+    place: Placement,
+    samples: Samples,
+    sequences: Columns,
+    scores: Scores,
+    greedy_samples: Samples,
+    greedy_scores: Scores,
+    penalty: Penalty | None = None,
+) -> tuple[Columns, Metrics]:
+    """ReMax: what a response earns beyond the greedy answer to its prompt; rewards come with
+    tokens as for GAE."""
+    rewards, mask = _token_rewards(place, sequences, scores, penalty)
+    earned = {s.group: v for s, v in zip(greedy_samples, greedy_scores.values, strict=True)}
+    baselines = rewards.new_zeros(len(rewards))
+    for row, position in enumerate(sequences.positions):
+        baselines[row] = earned[samples.samples[position].group]
+    found = remax(rewards, baselines, mask)
+    return _columns(sequences, *found), reward_metrics(rewards_of(scores, penalty))
+
+
+def _token_rewards(
+    place: Placement, sequences: Columns, scores: Scores, penalty: Penalty | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, T) float32 rewards of tokens, and their mask; one empty row where there is no sample,
+    for a group may have nothing of a small batch, and still takes part in the sums."""
+    masks = sequences[MASK] or [torch.zeros(0, device=place.device)]
+    mask = pad_rows(masks).float()
+    rewards = torch.zeros_like(mask)
+    for row, position in enumerate(sequences.positions):
         if penalty is not None:
-            rewards[row, : lengths[row]] -= penalty.per_token[row]
+            rewards[row, : len(masks[row])] -= penalty.per_token[row]
         rewards[row, _last(masks[row])] += scores.values[position]
-    advantages, returns = gae(rewards, padded, mask, settings.gamma, settings.lam, place.reduce)
-    count = len(values.positions)
+    return rewards, mask
+
+
+def _columns(sequences: Columns, advantages: torch.Tensor, returns: torch.Tensor) -> Columns:
+    """Both, (B, T), of this rank's samples."""
+    lengths = [len(mask) for mask in sequences[MASK]]
+    count = len(lengths)
     found = {
-        ADVANTAGES: cut_rows(advantages, lengths)[:count],
-        RETURNS: cut_rows(returns, lengths)[:count],
+        ADVANTAGES: cut_rows(advantages[:count], lengths),
+        RETURNS: cut_rows(returns[:count], lengths),
     }
-    return Columns(values.positions, found), reward_metrics(rewards_of(scores, penalty))
+    return Columns(sequences.positions, found)
 
 
 def _last(mask: torch.Tensor) -> int:

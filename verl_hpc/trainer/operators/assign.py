@@ -61,16 +61,18 @@ def assign_groups(
     settings: AssignSettings,
     samples: Sequence[Sample],
     owners: Mapping[str, Sequence[int]] | None = None,
+    together: int = 1,
 ) -> Samples:
-    """Owners of all samples under the placements of `settings`, besides those given."""
-    mini_batches = [
-        share(len(samples), i, settings.mini_batches) for i in range(settings.mini_batches)
-    ]
+    """Owners of all samples under the placements of `settings`, besides those given; so many
+    neighbours have the same owner and mini-batch."""
+    num_units = len(samples) // together
+    units = [share(num_units, i, settings.mini_batches) for i in range(settings.mini_batches)]
+    mini_batches = [range(part.start * together, part.stop * together) for part in units]
     found = dict(owners or {})
     known: dict[int, list[int]] = {}
     for place, count in settings.num_groups.items():
         if count not in known:
-            known[count] = _groups(settings, samples, mini_batches, count)
+            known[count] = _groups(settings, samples, mini_batches, count, together)
         found[place] = known[count]
     return Samples(tuple(samples), found, mini_batches)
 
@@ -80,13 +82,16 @@ def _groups(
     samples: Sequence[Sample],
     mini_batches: Sequence[Sequence[int]],
     count: int,
+    together: int,
 ) -> list[int]:
     groups = [0] * len(samples)
+    costs = [attention_cost(sample.length, settings.hidden_size) for sample in samples]
     for batch in mini_batches:
-        costs = [attention_cost(samples[i].length, settings.hidden_size) for i in batch]
-        for group, members in enumerate(balance(costs, count)):
+        firsts = batch[::together]
+        work = [sum(costs[i : i + together]) for i in firsts]
+        for group, members in enumerate(balance(work, count)):
             for member in members:
-                groups[batch[member]] = group
+                groups[firsts[member] : firsts[member] + together] = [group] * together
     return groups
 
 

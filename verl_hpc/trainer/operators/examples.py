@@ -1,14 +1,14 @@
-"""Rows of a data set as examples to imitate."""
+"""Rows of a data set as examples: answers to imitate, or pairs to tell apart."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.data.prompts import Chat, encode_example, fit_prompt
+from verl_hpc.data.prompts import Chat, encode_examples, fit_prompt
 from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
 from verl_hpc.trainer.operators.assign import (
     DROPPED,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExampleSettings:
-    """What is imitated, and who gets what of it."""
+    """What is learned from, and who gets what of it."""
 
     problems: StepProblems
     tokenizer: PreTrainedTokenizerBase
@@ -36,6 +36,11 @@ class ExampleSettings:
     limits: RolloutConfig
     """Lengths, and what becomes of prompts that are too long."""
     assign: AssignSettings
+    per_row: Literal[1, 2] = 1
+    """2: the chosen and the rejected answer of a row, neighbours on the same ranks and in the same
+    mini-batch."""
+    data_set: str = "data.train"
+    """What errors call it."""
 
 
 @operator("samples", "sequences", shared=("samples",))
@@ -48,18 +53,19 @@ def examples(
     rollout.overlong_prompt.
 
     Raises:
-        DataError: on every rank: a row without an answer, an overlong prompt, or no row left.
+        DataError: on every rank: a row without an answer or a pair, an overlong prompt, or no row
+            left.
     """
     encoded = place.together(lambda: _encode(settings, rows))
     found = [
-        Sample(i, i, len(prompt), len(answer), cut)
+        Sample(i, i // settings.per_row, len(prompt), len(answer), cut)
         for i, (prompt, answer, cut) in enumerate(encoded)
     ]
     when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
-    check_samples(place, limit, when, found, "data.train")
-    dropped = len(rows.rows) - len(found)
+    check_samples(place, limit, when, found, settings.data_set)
+    dropped = len(rows.rows) - len(found) // settings.per_row
     warn_of_dropped(place, limit, when, dropped, len(rows.rows))
-    samples = assign_groups(settings.assign, found)
+    samples = assign_groups(settings.assign, found, together=settings.per_row)
     mine = samples.owned_by(place.name, place.index)
     tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=place.device) for i in mine]
     masks = [torch.ones(len(encoded[i][1]), dtype=torch.uint8, device=place.device) for i in mine]
@@ -68,13 +74,15 @@ def examples(
 
 
 def _encode(settings: ExampleSettings, rows: StepRows) -> list[tuple[list[int], list[int], bool]]:
-    """(prompt ids, answer ids, whether the answer was cut) of each row that is kept."""
+    """(prompt ids, answer ids, whether the answer was cut) of each answer of rows that are kept."""
     limits = settings.limits
     found = []
     for problem in settings.problems.read(rows.rows):
-        prompt, answer = encode_example(problem, settings.tokenizer, settings.chat)
+        prompt, *answers = encode_examples(
+            problem, settings.tokenizer, settings.chat, settings.per_row
+        )
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
-            cut = len(answer) > limits.max_response_tokens
-            found.append((fitted, answer[: limits.max_response_tokens], cut))
+            most = limits.max_response_tokens
+            found += [(fitted, answer[:most], len(answer) > most) for answer in answers]
     return found

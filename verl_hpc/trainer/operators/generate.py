@@ -142,7 +142,7 @@ def generate(
 def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list[_Asked]:
     """What this rank's engine is to answer, those of this step first; without what is dropped."""
     found = []
-    for part in (rows, *rows.upcoming):
+    for part in (rows, *(rows.upcoming if settings.tagged else ())):
         num_slots = len(part.rows) * settings.num_samples
         slots = share(num_slots, place.index, len(place.groups))
         groups = {slot: slot // settings.num_samples for slot in slots}

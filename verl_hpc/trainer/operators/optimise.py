@@ -74,8 +74,12 @@ def optimise(
     samples: Samples,
     sequences: Columns,
     loss: TokenLoss,
+    together: int = 1,
 ) -> dict[str, float]:
     """One optimizer step per mini-batch and epoch.
+
+    Args:
+        together: as `TrainingEngine.update`.
 
     Returns:
         Means of the metrics over the steps, but for the number of those skipped.
@@ -89,6 +93,7 @@ def optimise(
             [sequences[TOKENS][row] for row in batch.rows],
             partial(loss, batch),
             settings.temperature,
+            together,
         )
         for _ in range(settings.update_epochs)
         for batch in batches

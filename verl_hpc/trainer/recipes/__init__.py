@@ -10,9 +10,17 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.grpo import grpo
 from verl_hpc.trainer.recipes.ppo import ppo
+from verl_hpc.trainer.recipes.remax import remax
+from verl_hpc.trainer.recipes.reward_model import reward_model
 from verl_hpc.trainer.recipes.sft import sft
 
-BUILT_IN: Mapping[str, Callable[[RunContext], Recipe]] = {"sft": sft, "grpo": grpo, "ppo": ppo}
+BUILT_IN: Mapping[str, Callable[[RunContext], Recipe]] = {
+    "sft": sft,
+    "grpo": grpo,
+    "ppo": ppo,
+    "remax": remax,
+    "reward_model": reward_model,
+}
 
 
 def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Recipe]:

@@ -19,16 +19,34 @@ def scored_responses(name: str, run: RunContext) -> Recipe:
     recipe = Recipe(name, run)
     recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
     recipe.operator(assign, settings=settings.assign, place="rollout")
-    if "reward" in run.roles:
-        recipe.operator(model_scores, roles=["reward"], name="reward")
-    else:
-        recipe.operator(score, settings=settings.score, place="scoring", name="reward")
+    add_scores(recipe, run)
     recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
     if run.config.algorithm.kl.placement != "none":
         recipe.operator(ref_log_probs, roles=["reference"], settings=settings.temperature)
     if run.config.algorithm.kl.placement == "reward":
         recipe.operator(kl_in_reward, settings=settings.kl, place="actor", name="kl_penalty")
     return recipe
+
+
+def add_scores(recipe: Recipe, run: RunContext, of: str = "") -> None:
+    """Scores of samples and sequences, all of whose names begin with `of`: by the model of the role
+    reward if there is one, else by the reward function."""
+    names = {name: f"{of}{name}" for name in ("samples", "sequences")}
+    prefix, name, outputs = of.replace("_", "/"), f"{of}reward", [f"{of}scores"]
+    if "reward" in run.roles:
+        recipe.operator(
+            model_scores, roles=["reward"], name=name, inputs=names, outputs=outputs, prefix=prefix
+        )
+        return
+    recipe.operator(
+        score,
+        settings=run.settings.score,
+        place="scoring",
+        name=name,
+        inputs=names,
+        outputs=outputs,
+        prefix=prefix,
+    )
 
 
 def grpo(run: RunContext) -> Recipe:

@@ -3,11 +3,13 @@
 import logging
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import local_place
 from verl_hpc.trainer.batch import Sample, Samples, StepRows
-from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
+from verl_hpc.trainer.operators.assign import AssignSettings, assign, assign_groups, share
 
 PLACE = local_place("rollout")
 
@@ -89,3 +91,29 @@ def test_prompts_that_were_dropped_are_counted_and_told(caplog, num_prompts, dro
 def test_a_step_without_samples_is_refused():
     with pytest.raises(DataError, match=r"step 4: every prompt of data.train was dropped.*= 100"):
         assigned([], 3, train=1)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=20),
+    groups=st.integers(1, 4),
+    mini_batches=st.integers(1, 4),
+    together=st.sampled_from([1, 2, 3]),
+)
+def test_neighbours_have_one_owner_and_one_mini_batch(lengths, groups, mini_batches, together):
+    samples = [
+        Sample(i, i // together, 3, n, False)
+        for i, n in enumerate(n for n in lengths for _ in range(together))
+    ]
+    given = settings(mini_batches, train=groups, critic=1)
+    found = assign_groups(given, samples, together=together)
+    assert [i for batch in found.mini_batches for i in batch] == list(range(len(samples)))
+    assert set(found.owners["train"]) <= set(range(groups))
+    assert set(found.owners["critic"]) == {0}
+    for batch in found.mini_batches:
+        assert len(batch) % together == 0
+    for first in range(0, len(samples), together):
+        assert len(set(found.owners["train"][first : first + together])) == 1
+    # Each mini-batch goes to as many groups as it has something for.
+    for batch in found.mini_batches:
+        owners = {found.owners["train"][i] for i in batch}
+        assert len(owners) == min(groups, len(batch) // together)

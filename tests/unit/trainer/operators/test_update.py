@@ -215,9 +215,9 @@ def test_every_mini_batch_is_a_step_in_every_epoch():
     seen = []
     update = actor.training.update
 
-    def watch(rows, loss, temperature):
+    def watch(rows, loss, temperature, together):
         expected, _ = slow(actor.training, lambda *a: -log_prob(*a), which=members[len(seen) % 2])
-        metrics = update(rows, loss, temperature)
+        metrics = update(rows, loss, temperature, together)
         seen.append(([row.tolist() for row in rows], metrics["loss"]))
         assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
         return metrics

@@ -1,0 +1,65 @@
+"""Short runs of recipes in tests, and what they recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.trainer.train import train
+
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return (sum(map(ord, solution_str)) % 5) / 4
+"""
+
+
+def write_reward(here, directory: Path) -> str:
+    """A reward function that tells responses of an untrained model apart."""
+    if here.world.rank == 0:
+        (directory / "reward.py").write_text(REWARD)
+    here.control.barrier()
+    return f"{directory}/reward.py:compute_score"
+
+
+def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[dict[str, float]]:
+    """Metrics by step of a run that differs by `changes` from two steps on sums."""
+    tree = {
+        "name": name,
+        "steps": 2,
+        "directory": str(directory / "runs"),
+        "model": {"path": str(model), "dtype": "float32"},
+        "optimizer": {"lr": 1e-4},
+        "batch": {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 200},
+        "rollout": {
+            "engine": "hf",
+            "grouping": "contiguous",
+            "temperature": 1.2,
+            "num_samples": 2,
+            "max_prompt_tokens": 96,
+            "overlong_prompt": "drop",
+            "max_response_tokens": 12,
+        },
+        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 30}},
+        "checkpoint": {"resume": "never"},
+        "metrics": {"terminal": "off", "report": False},
+    }
+    train(here, parse_config(tree | changes))
+    here.control.barrier()
+    rows = (directory / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(row) for row in rows]
+
+
+def assert_same(found, expected, prefixes, *, rel: float = 1e-5) -> None:
+    """Metrics whose names begin with one of `prefixes` are the same, and there are some."""
+    assert len(found) == len(expected) > 0
+    compared = 0
+    for mine, theirs in zip(found, expected, strict=True):
+        for name, number in theirs.items():
+            if name.startswith(prefixes):
+                assert mine[name] == pytest.approx(number, rel=rel, abs=1e-5), name
+                compared += 1
+    assert compared >= 4

@@ -1,0 +1,174 @@
+"""A Bradley-Terry reward model against transformers, exported, and as the role reward of others."""
+
+import json
+from random import Random
+
+import pytest
+import torch
+
+from tests.mpi.recipe_runs import assert_same, run
+from verl_hpc.checkpoint.convert import export_step
+
+pytestmark = pytest.mark.world(4)
+
+LAYOUTS = {
+    "tp2-dp2": {"tensor_parallel": 2, "sequence_parallel": True},
+    "pp2-dp2": {"pipeline_parallel": 2},
+    "tp2-pp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_pipeline": 2},
+}
+SIZE, LR = 6, 1e-3
+
+
+def letters(random):
+    return "".join(random.choices("abcdef", k=random.randint(1, 9)))
+
+
+@pytest.fixture(scope="module")
+def pairs(here, shared_directory):
+    """Files of training and of evaluation, the same on all ranks, and their rows."""
+    random = Random(0)
+    found = {}
+    for name, count in (("train", 2 * SIZE), ("evaluation", 10)):
+        found[name] = [
+            {"prompt": f"{name} {i}:", "chosen": letters(random), "rejected": letters(random)}
+            for i in range(count)
+        ]
+        if here.world.rank == 0:
+            lines = [json.dumps(row) + "\n" for row in found[name]]
+            (shared_directory / f"{name}.jsonl").write_text("".join(lines))
+    here.control.barrier()
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(here, tiny_model, shared_directory, pairs):
+    """`trained(layout)`: metrics of a run of two steps, each one optimizer step."""
+    known = {}
+
+    def get(layout):
+        if layout not in known:
+            known[layout] = run(
+                here,
+                f"reward-{layout}",
+                tiny_model(head="score"),
+                shared_directory,
+                recipe="reward_model",
+                parallel=LAYOUTS[layout],
+                optimizer={"lr": LR},
+                # Of 20 to 50 tokens a pair: several micro-batches of several pairs.
+                batch={"size": SIZE, "max_tokens_per_micro_batch": 100},
+                data={
+                    "shuffle": False,
+                    **{
+                        name: {"kind": "files", "paths": [f"{shared_directory}/{name}.jsonl"]}
+                        for name in pairs
+                    },
+                },
+                evaluation={"every": 1, "at_start": True},
+            )
+        return known[layout]
+
+    return get
+
+
+class Classifier:
+    """transformers' sequence classifier, trained by torch on the same pairs."""
+
+    def __init__(self, directory):
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        self.model = AutoModelForSequenceClassification.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation="eager"
+        )
+        self.model.config.pad_token_id = None  # the last token counts, which ends and pads texts
+        self.model.get_input_embeddings().padding_idx = None
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0
+        )
+
+    def score(self, row, answer):
+        ids = self.tokenizer.encode(row["prompt"]) + self.tokenizer.encode(row[answer])
+        return self.model(torch.tensor([[*ids, self.tokenizer.eos_token_id]])).logits[0, 0]
+
+    def margins(self, rows):
+        return torch.stack([self.score(r, "chosen") - self.score(r, "rejected") for r in rows])
+
+    def step(self, rows):
+        margins = self.margins(rows)
+        loss = -margins.sigmoid().log().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return {
+            "reward/loss": loss.item(),
+            "reward/accuracy": (margins > 0).float().mean().item(),
+            "reward/margin": margins.mean().item(),
+            "reward/grad_norm": norm.item(),
+        }
+
+    @torch.no_grad()
+    def evaluation(self, rows):
+        margins = self.margins(rows)
+        return {
+            "val/accuracy": (margins > 0).float().mean().item(),
+            "val/margin": margins.mean().item(),
+        }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_steps_equal_transformers_and_torch(tiny_model, pairs, trained, layout):
+    classifier = Classifier(tiny_model(head="score"))
+    first, *steps = trained(layout)
+    expected = classifier.evaluation(pairs["evaluation"])
+    assert expected == pytest.approx({name: first[name] for name in expected}, abs=1e-5)
+    for number, found in enumerate(steps):
+        rows = pairs["train"][number * SIZE : (number + 1) * SIZE]
+        expected = classifier.step(rows) | classifier.evaluation(pairs["evaluation"])
+        assert expected == pytest.approx({n: found[n] for n in expected}, rel=1e-5, abs=1e-5)
+    assert len(steps) == 2
+
+
+def last_step(shared_directory, layout):
+    return shared_directory / "runs" / f"reward-{layout}" / "checkpoints" / "latest"
+
+
+@pytest.fixture(scope="module")
+def exported(here, shared_directory, trained):
+    trained("tp2-pp2")
+    out = shared_directory / "exported"
+    if here.world.rank == 0:
+        step = last_step(shared_directory, "tp2-pp2")
+        export_step(step, out, component="reward")
+    here.control.barrier()
+    return out
+
+
+def test_it_is_exported_as_a_classifier_of_the_same_scores(pairs, trained, exported):
+    found = Classifier(exported)
+    assert json.loads((exported / "config.json").read_text())["pad_token_id"] is None
+    expected = found.evaluation(pairs["evaluation"])
+    assert expected == pytest.approx({n: trained("tp2-pp2")[-1][n] for n in expected}, abs=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["ppo", "grpo", "remax"])
+def test_it_scores_the_responses_of_other_recipes(
+    here, tiny_model, shared_directory, exported, recipe
+):
+    def runs(name, path, **placement):
+        return run(
+            here,
+            f"{recipe}-{name}",
+            tiny_model(),
+            shared_directory,
+            recipe=recipe,
+            roles={"reward": {"path": str(path)}},
+            placement=placement,
+        )
+
+    step = last_step(shared_directory, "tp2-pp2")
+    together = runs("model-together", step, rollout=0)
+    apart = runs("model-apart", exported, actor="0-1", rollout=0, reward="2-3")
+    assert_same(apart, together, ("actor/", "critic/", "greedy/"))
+    assert together[0]["critic/score/max"] > together[0]["critic/score/min"]

@@ -29,6 +29,7 @@ class Operator:
             be finished.
         index: the shared value that says who has what of its outputs under every placement; the
             flow's if None.
+        roles: names of what it works with, for pictures.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operator:
     shared: Sequence[str] = ()
     changes_state: bool = False
     index: str | None = None
+    roles: Sequence[str] = ()
 
     @property
     def gives(self) -> tuple[str, ...]:

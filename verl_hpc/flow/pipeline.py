@@ -184,43 +184,6 @@ class Pipeline:
             return True
         return rank in self.placements[place]
 
-    def as_text(self) -> str:
-        """The placements, and one line an operator: where, what it needs, what it gives."""
-        lines = [f"{self.name}({', '.join(self.inputs)})"]
-        used = {op.placement for op in self.operators}
-        for place, ranks in (self.placements or {}).items():
-            if place in used:
-                lines.append(f"  {place:<12} ranks {_spans(ranks)}")
-        width = max([len(op.name) for op in self.operators] + [16])
-        for item in self.schedule:
-            if isinstance(item, Move):
-                lines.append(f"  move  {', '.join(item.values)}: {item.source} to {item.target}")
-                continue
-            op = item.operator
-            needs = ", ".join(item.values) or "-"
-            gives = ", ".join(op.gives) or "-"
-            lines.append(f"  {op.placement:<12} {op.name:<{width}} {needs} => {gives}")
-        return "\n".join(lines)
-
-    def as_mermaid(self) -> str:
-        """A flowchart for Markdown: operators by placement, values on the edges."""
-        lines = ["flowchart LR"]
-        giver = {value: op.name for op in self.operators for value in op.gives}
-        by_place: dict[str, list[str]] = {}
-        for op in self.operators:
-            by_place.setdefault(op.placement, []).append(op.name)
-        for place, members in by_place.items():
-            ranks = (self.placements or {}).get(place)
-            title = f'["{place}: ranks {_spans(ranks)}"]' if ranks else ""
-            lines.append(f"  subgraph {place}{title}")
-            lines += [f"    {name}" for name in members]
-            lines.append("  end")
-        for run in self.runs:
-            for value in run.values:
-                source = giver.get(value, f"{value}([{value}])")
-                lines.append(f"  {source} -- {value} --> {run.operator.name}")
-        return "\n".join(lines)
-
 
 def _left(items: Sequence[Run | Move], number: int) -> Iterator[Move]:
     """The first shared move of each pair of placements behind items[number], of the pairs that
@@ -235,17 +198,6 @@ def _left(items: Sequence[Run | Move], number: int) -> Iterator[Move]:
 def places_of(item: Run | Move) -> tuple[str, ...]:
     """Placements whose ranks take part in an item."""
     return (item.operator.placement,) if isinstance(item, Run) else (item.source, item.target)
-
-
-def _spans(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: 0, 1, 2, 5 is 0-2, 5."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
 
 
 class Values:

@@ -12,6 +12,7 @@ import torch
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import CheckpointError
 from verl_hpc.flow import Abandoned, Pipeline
+from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runtime.startup import announce
@@ -51,7 +52,7 @@ class Loop:
             run.rollout.wants_to_leave = lambda: self.stop.wish().at_once
         picture = self._steps.pipeline(self.config.steps)
         if run.rank == 0:
-            text = f"{picture.as_text()}\n\n{picture.as_mermaid()}\n"
+            text = f"{flow_text(picture)}\n\n{flow_mermaid(picture)}\n"
             (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
 
     def to_the_end(self, progress: Progress) -> Result:

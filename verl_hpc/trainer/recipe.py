@@ -138,6 +138,7 @@ class Recipe(DataFlow):
             shared=tuple(renamed[value] for value in declared.shared),
             changes_state=declared.changes_state,
             index=index,
+            roles=tuple(roles),
         )
         return self
 

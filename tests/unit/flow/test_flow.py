@@ -306,26 +306,6 @@ def test_which_operators_change_state():
     assert not pipeline.changes_state("generate to train")
 
 
-def test_pictures_show_every_operator_value_and_move():
-    pipeline = rlhf().compile(SPLIT)
-    text = pipeline.as_text()
-    assert text.splitlines()[0] == "rlhf(prompts)"
-    assert "move  sequences: generate to train" in text
-    assert "update" in text and "reward, log_probs => update" in text
-    assert "generate     ranks 4-7" in text
-    mermaid = pipeline.as_mermaid()
-    assert mermaid.startswith("flowchart LR") and 'subgraph train["train: ranks 0-3"]' in mermaid
-    assert "rollout -- sequences --> reward" in mermaid
-    assert "prompts([prompts]) -- prompts --> rollout" in mermaid
-
-
-def test_pictures_write_ranks_as_people_do():
-    flow = DataFlow("f").add("a", lambda: 0, placement="here")
-    text = flow.compile({"here": (5, 0, 1, 2), "unused": (9,)}).as_text()
-    assert "here         ranks 0-2, 5" in text
-    assert "unused" not in text
-
-
 def test_operators_are_what_they_say():
     one = Operator("a", lambda x: 0)
     assert one.gives == ("a",)

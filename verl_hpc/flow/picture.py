@@ -1,0 +1,83 @@
+"""A compiled flow for people: as lines of text, and as a Mermaid graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from verl_hpc.flow.operator import Operator
+from verl_hpc.flow.pipeline import Move, Pipeline, Run
+
+
+def flow_text(pipeline: Pipeline) -> str:
+    """The placements with their roles, and one line an operator or move, in order.
+
+    An operator's line has its placement, its name with the roles that it works with, what it needs
+    and what it gives; it runs on all ranks of its placement.
+    """
+    lines = [f"{pipeline.name}({', '.join(pipeline.inputs)})", *_placements(pipeline), ""]
+    rows = [_row(item) for item in pipeline.schedule]
+    first, second = (max([len(row[i]) for row in rows], default=0) for i in (0, 1))
+    lines += [f"  {place:<{first}}  {name:<{second}}  {rest}" for place, name, rest in rows]
+    return "\n".join(lines)
+
+
+def flow_mermaid(pipeline: Pipeline) -> str:
+    """A flowchart for Markdown: operators by placement, values on the edges."""
+    # Operators, placements and values may have the same name; what stands for them may not.
+    nodes = {op.name: f"op{i}" for i, op in enumerate(pipeline.operators)}
+    givers = {value: op.name for op in pipeline.operators for value in op.gives}
+    lines = ["flowchart LR"]
+    lines += [f'  input_{value}(["{value}"])' for value in pipeline.inputs]
+    for i, (place, operators) in enumerate(_by_placement(pipeline).items()):
+        ranks = (pipeline.placements or {}).get(place)
+        title = f"{place}: {_ranks(ranks)}" if ranks else place
+        lines.append(f'  subgraph place{i}["{title}"]')
+        lines += [f'    {nodes[op.name]}["{_called(op)}"]' for op in operators]
+        lines.append("  end")
+    for run in pipeline.runs:
+        for value in run.values:
+            source = nodes[givers[value]] if value in givers else f"input_{value}"
+            lines.append(f'  {source} -- "{value}" --> {nodes[run.operator.name]}')
+    return "\n".join(lines)
+
+
+def _placements(pipeline: Pipeline) -> Iterator[str]:
+    used = _by_placement(pipeline)
+    shown = {p: _ranks(ranks) for p, ranks in (pipeline.placements or {}).items() if p in used}
+    first, second = (max(map(len, words), default=0) for words in (shown, shown.values()))
+    for place, ranks in shown.items():
+        roles = dict.fromkeys(role for op in used[place] for role in op.roles)
+        yield f"  {place:<{first}}  {ranks:<{second}}  {', '.join(roles)}".rstrip()
+
+
+def _by_placement(pipeline: Pipeline) -> dict[str, list[Operator]]:
+    found: dict[str, list[Operator]] = {}
+    for operator in pipeline.operators:
+        found.setdefault(operator.placement, []).append(operator)
+    return found
+
+
+def _row(item: Run | Move) -> tuple[str, str, str]:
+    if isinstance(item, Move):
+        return "move", ", ".join(item.values), f"{item.source} -> {item.target}"
+    operator, values = item.operator, item.values
+    gives = ", ".join(operator.gives) or "-"
+    return operator.placement, _called(operator), f"{', '.join(values) or '-'} => {gives}"
+
+
+def _called(operator: Operator) -> str:
+    """The operator with the roles that it works with."""
+    roles = f"({', '.join(operator.roles)})" if operator.roles else ""
+    return f"{operator.name}{roles}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Ranks as people write them: 0, 1, 2, 5 is 0-2, 5."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -63,6 +63,7 @@ def read_status(directory: Path, now: float) -> Status:
     from verl_hpc.config.requests import read_requests
     from verl_hpc.runs.find import restart_budget, total_steps
     from verl_hpc.runs.queue import ask_slurm
+    from verl_hpc.runs.ranks import read_ranks
     from verl_hpc.runs.status import conclude, last_save, look
 
     progress = read_progress(directory)
@@ -79,6 +80,7 @@ def read_status(directory: Path, now: float) -> Status:
         save=last_save(directory),
         requests=tuple(read_requests(directory)),
         problem=answer.problem,
+        ranks=read_ranks(directory) if sight.beat and sight.beat.placements else None,
     )
 
 

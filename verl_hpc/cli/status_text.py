@@ -12,6 +12,8 @@ from verl_hpc.cli.status_progress import SHOWN, Progress
 from verl_hpc.config.requests import Request
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
+from verl_hpc.runs.placed import described as described_placement
+from verl_hpc.runs.ranks import Ranks
 from verl_hpc.runs.status import Save, Sight, State
 
 _SKEW_S = 5.0
@@ -32,6 +34,8 @@ class Status:
     requests: tuple[Request, ...]
     problem: str = ""
     """Why Slurm did not answer."""
+    ranks: Ranks | None = None
+    """Where every rank is; read where a run has placements."""
 
     @property
     def remaining_s(self) -> float | None:
@@ -49,6 +53,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "step": progress.step,
         "total_steps": status.total_steps,
         "operator": beat.operator if beat else None,
+        "placements": _placements_as_json(status),
         "heartbeat_age_s": round(sight.silent_s, 1) if beat else None,
         "host": beat.host if beat else None,
         "nodes": beat.nodes if beat else None,
@@ -83,12 +88,43 @@ def as_rows(status: Status) -> list[tuple[str, str]]:
         ("step", _step(status)),
         ("pace", _pace(status)),
         ("metrics", _metrics(status.progress)),
+        *placements(status),
         ("last save", _save(status)),
         ("job", _job(status)),
         ("request", "; ".join(map(described, status.requests))),
         ("note", _note(status)),
     ]
     return [(label, text) for label, text in rows if text]
+
+
+def placements(status: Status) -> list[tuple[str, str]]:
+    """Which ranks have which roles and what they do now, one a row, of a split run."""
+    beat = status.sight.beat
+    if beat is None:
+        return []
+    ranks = None if status.state.is_over else status.ranks
+    rows = [f"{placed.name}: {described_placement(placed, ranks)}" for placed in beat.placements]
+    if rows and ranks is not None:
+        rows[0] += f"   (seen {ago(status.sight.now - ranks.time)})"
+    labels = ["placement", *[""] * len(rows)]
+    return list(zip(labels, rows, strict=False))
+
+
+def _placements_as_json(status: Status) -> list[dict[str, Any]]:
+    beat, ranks = status.sight.beat, None if status.state.is_over else status.ranks
+    return [
+        {
+            "name": placed.name,
+            "first_rank": placed.first_rank,
+            "last_rank": placed.last_rank,
+            "roles": list(placed.roles),
+            "num_ranks_by_operator": {
+                name: len(found) for name, found in placed.operators(ranks).items()
+            },
+            "seen_s": None if ranks is None else round(max(status.sight.now - ranks.time, 0.0), 1),
+        }
+        for placed in (beat.placements if beat else ())
+    ]
 
 
 def ago(seconds: float) -> str:

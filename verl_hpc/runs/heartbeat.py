@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from verl_hpc.config.regular_file import read_json
 from verl_hpc.runs.contract import ATTEMPT
+from verl_hpc.runs.placed import Placed, parse_placed
 
 FILE = "heartbeat.json"
 FAILED = "failed"
@@ -54,6 +55,8 @@ class Beat:
     started: float
     outcome: str | None = None
     """None while the run is under way."""
+    placements: tuple[Placed, ...] = ()
+    """Of a run whose roles are on different ranks; else none."""
 
 
 class Heartbeat:
@@ -111,6 +114,11 @@ class Heartbeat:
                 self._timer = threading.Timer(wait, self._write_late)
                 self._timer.daemon = True
                 self._timer.start()
+
+    def place(self, placements: Sequence[Placed]) -> None:
+        """Say from the next heartbeat on which ranks have which roles."""
+        with self._lock:
+            self._beat = replace(self._beat, placements=tuple(placements))
 
     def end(self, outcome: str) -> None:
         """Write the last heartbeat, at once.
@@ -171,6 +179,7 @@ def _parse(found: Mapping[str, Any]) -> Beat:
         restarts=int(found["restarts"]),
         started=float(found["started"]),
         outcome=None if found["outcome"] is None else str(found["outcome"]),
+        placements=parse_placed(found.get("placements", ())),
     )
 
 

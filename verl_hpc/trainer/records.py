@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from verl_hpc.config.load import dump_config
 from verl_hpc.config.regular_file import is_regular
 from verl_hpc.config.requests import KINDS
 from verl_hpc.errors import ConfigError
@@ -25,10 +24,8 @@ from verl_hpc.metrics.timeline import Timeline
 from verl_hpc.metrics.timeline_ranks import open_timeline
 from verl_hpc.runs.heartbeat import FILE as HEARTBEAT
 from verl_hpc.runs.ranks import FILE as RANKS
-from verl_hpc.runs.verdict import counted
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.state import Progress
-from verl_hpc.trainer.versions import installed_versions
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"
@@ -39,7 +36,6 @@ _FILES = (
 )
 """What a run writes, replaces or removes while it lasts."""
 ENDS = ("finished", "goal reached")
-_STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted"}
 
 Outcome = Literal["finished", "goal reached", "stopped", "restart"]
 """All steps done; evaluation.stop_at reached; left for good on request; left to be started again
@@ -130,42 +126,3 @@ def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records
         ):
             samples = SampleLog(directory, resumed)
             yield Records(directory, timeline, samples, log, sinks, settings.report)
-
-
-def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
-    """What the report says besides the metrics."""
-    config, layouts, world = run.config, run.layouts, run.session.world
-    left = "" if result.outcome in ENDS else f" at step {result.progress.step}: {result.reason}"
-    return {
-        "name": config.name,
-        "recipe": config.recipe,
-        "state": f"{_STATES[result.outcome]}{left}",
-        "total_steps": config.steps,
-        "config": dump_config(config),
-        "model": f"{config.model.path} ({run.arch.num_parameters:,} parameters)",
-        "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",
-        "num_ranks": world.size,
-        "num_nodes": world.num_nodes,
-        **_role_facts(run),
-        "rollout layout": (
-            f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
-            f"{layouts.num_replicas}, {layouts.grouping}"
-        ),
-        **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
-        **run.kernels,
-        "versions": installed_versions(),
-    }
-
-
-def _role_facts(run: RunContext) -> dict[str, str]:
-    """Where every role is, and its layout; one line where all have the same."""
-    found = {}
-    for name, role in run.roles.items():
-        layout = role.layout
-        text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, vpp {layout.vpp}"
-        if run.layouts.is_split:
-            text += f" on ranks {layout.first_rank}-{layout.first_rank + layout.num_ranks - 1}"
-        found[name] = text
-    if len(set(found.values())) == 1:
-        return {"training layout": next(iter(found.values()))}
-    return {f"{name} layout": text for name, text in found.items()}

@@ -22,9 +22,10 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StopFlag
 from verl_hpc.trainer.build import build_run
+from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
-from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records, run_facts
+from verl_hpc.trainer.records import CONFIG, Result, check_files, open_records
 from verl_hpc.trainer.state import START, has_steps, restore
 
 _logger = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ def _train(
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))
     run = build_run(session, config, enter, resumes)
+    if heartbeat is not None:
+        heartbeat.place(placements(run))
     run.lock = lock
     resume_collection()
     signals.listen()

@@ -20,6 +20,9 @@ from tests.unit.cli.status_runs import (
 from verl_hpc.cli import status as verb
 from verl_hpc.cli.main import main
 from verl_hpc.config.requests import Request, leave_request
+from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 
 HEAVY = ("torch", "numpy", "mpi4py", "h5py", "matplotlib")
 
@@ -73,6 +76,37 @@ def test_as_json(run, capsys):
     assert found["metrics"] == {"critic/score/mean": 0.25, "actor/kl_loss": 0.01}
     assert found["heartbeat_age_s"] < 60
     assert (found["queue"], found["last_save"], found["problem"]) == (None, None, "")
+
+
+def test_placements_have_their_roles_and_what_they_do(run, capsys):
+    heart = Heartbeat(run)
+    heart.place([Placed("train", 0, 1, ("actor", "critic")), Placed("rollout", 2, 2, ("rollout",))])
+    heart.beat("update_actor", 3)
+    rows = [Progress(i, 9, "wait" if i else "update_actor", 1.0) for i in range(2)]
+    rows.append(Progress(2, 9, "rollout", 1.0))
+    write_ranks(run, Ranks(time.time() - 4, 10.0, 120.0, None, tuple(rows)))
+    text = shown(capsys, "ppo_lab")
+    assert (
+        "  placement  train: ranks 0-1 (actor, critic): update_actor on 0; wait on 1   (seen 4.0s "
+    ) in text
+    assert "             rollout: rank 2 (rollout): rollout\n" in text
+    train, rollout = as_json(capsys, "ppo_lab")["placements"]
+    assert train.pop("seen_s") >= 4.0
+    assert train == {
+        "name": "train",
+        "first_rank": 0,
+        "last_rank": 1,
+        "roles": ["actor", "critic"],
+        "num_ranks_by_operator": {"update_actor": 1, "wait": 1},
+    }
+    assert rollout["num_ranks_by_operator"] == {"rollout": 1}
+    heart.end("finished")
+    assert "placement  train: ranks 0-1 (actor, critic)\n" in shown(capsys, "ppo_lab")
+
+
+def test_a_run_of_one_placement_has_no_line_of_it(run, capsys):
+    assert "placement" not in shown(capsys, "ppo_lab")
+    assert as_json(capsys, "ppo_lab")["placements"] == []
 
 
 def test_a_checkpoint_and_a_request(run, capsys):

@@ -34,6 +34,7 @@ def test_what_a_heartbeat_says(tmp_path, clock):
         "restarts": 0,
         "started": 1000.0,
         "outcome": None,
+        "placements": [],
     }
 
 

@@ -1,0 +1,51 @@
+"""Placements of a run, and what their ranks do."""
+
+import json
+
+import pytest
+
+from verl_hpc.runs.heartbeat import FILE, Heartbeat, read_heartbeat
+from verl_hpc.runs.placed import Placed, described
+from verl_hpc.runs.ranks import Progress, Ranks
+
+TRAIN = Placed("train", 0, 2, ("actor", "reference"))
+ROLLOUT = Placed("rollout", 3, 3, ("rollout",))
+
+
+def ranks(*operators):
+    rows = tuple(Progress(i, 5, name, 1.0) for i, name in enumerate(operators))
+    return Ranks(100.0, 10.0, 120.0, None, rows)
+
+
+@pytest.mark.parametrize(
+    ("operators", "told"),
+    [
+        (("wait",) * 3, "ranks 0-2 (actor, reference): wait"),
+        (("a", "b", "b"), "ranks 0-2 (actor, reference): b on 1-2; a on 0"),
+        ((), "ranks 0-2 (actor, reference)"),
+    ],
+)
+def test_what_the_ranks_of_a_placement_do(operators, told):
+    found = ranks(*operators, "rollout") if operators else None
+    assert described(TRAIN, found) == told
+
+
+def test_each_placement_has_its_own_ranks():
+    found = ranks("a", "a", "a", "rollout")
+    assert described(ROLLOUT, found) == "rank 3 (rollout): rollout"
+    assert ROLLOUT.operators(found) == {"rollout": [3]}
+
+
+def test_a_heartbeat_has_the_placements(tmp_path):
+    heart = Heartbeat(tmp_path, lambda: 100.0)
+    heart.place([TRAIN, ROLLOUT])
+    heart.beat("rollout", 1)
+    assert read_heartbeat(tmp_path).placements == (TRAIN, ROLLOUT)
+
+
+def test_a_heartbeat_without_placements_is_read(tmp_path):
+    Heartbeat(tmp_path, lambda: 100.0).beat("rollout", 1)
+    found = json.loads((tmp_path / FILE).read_text())
+    assert found.pop("placements") == []
+    (tmp_path / FILE).write_text(json.dumps(found))
+    assert read_heartbeat(tmp_path).placements == ()

@@ -1,0 +1,100 @@
+"""What a run tells of itself for its report and for `status`."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.config.trees import parse
+from verl_hpc.planner.layouts import place_roles
+from verl_hpc.runs.placed import Placed
+from verl_hpc.trainer.facts import placements, run_facts
+from verl_hpc.trainer.records import Result
+from verl_hpc.trainer.state import START
+
+ADVANTAGE = {"name": "gae"}
+
+
+def planned(num_ranks=4, num_nodes=1, **changes):
+    """A run of which only the plan is there."""
+    config = parse(**changes)
+    layouts = place_roles(config, num_ranks)
+    roles = {
+        name: SimpleNamespace(
+            settings=settings,
+            layout=layouts.train[name],
+            place=layouts.pools[layouts.pool_of[name]],
+        )
+        for name, settings in config.role_settings.items()
+    }
+    return SimpleNamespace(
+        config=config,
+        arch=SimpleNamespace(num_parameters=7),
+        session=SimpleNamespace(world=SimpleNamespace(size=num_ranks, num_nodes=num_nodes)),
+        roles=roles,
+        layouts=layouts,
+        reward=print,
+        problems=SimpleNamespace(facts={}),
+        kernels={},
+    )
+
+
+def facts(run):
+    return run_facts(run, Result(START, "finished"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "told"), [(2, 1, "2 on 1 node"), (8, 2, "8 on 2 nodes")]
+)
+def test_facts_tell_ranks_and_nodes(ranks, nodes, told):
+    found = facts(planned(ranks, nodes))
+    assert (found["ranks"], found["num_ranks"], found["num_nodes"]) == (told, ranks, nodes)
+
+
+def test_roles_of_one_layout_share_a_line():
+    run = planned(recipe="ppo", algorithm__kl={"placement": "reward"}, parallel__tensor_parallel=2)
+    found = facts(run)
+    assert found["training layout"] == "tp 2, pp 1, dp 2, vpp 1"
+    assert found["rollout layout"] == "vllm, tp 1 x 4, zero_redundancy"
+    assert found["roles"] == (
+        "actor: trained; critic: value head, trained; "
+        "reference: not trained, the first weights of the actor, in its engine"
+    )
+    assert placements(run) == []
+
+
+SPLIT = {
+    "recipe": "ppo",
+    "roles": {
+        "critic": {"parallel": {"tensor_parallel": 2}},
+        "reward": {"path": "models/judge"},
+    },
+    "placement": {"train": 0, "critic": "1-2", "reward": 3, "rollout": 0},
+}
+
+
+def test_roles_apart_have_a_line_each():
+    found = facts(planned(**SPLIT))
+    assert found["actor"] == "trained, tp 1, pp 1, dp 1, vpp 1 on rank 0"
+    assert found["critic"] == "value head, trained, tp 2, pp 1, dp 1, vpp 1 on ranks 1-2"
+    assert found["reward"] == (
+        "models/judge, score head, not trained, tp 1, pp 1, dp 1, vpp 1 on rank 3"
+    )
+    assert found["rollout layout"] == "vllm, tp 1 x 1, zero_redundancy on rank 0"
+
+
+def test_placements_of_a_split_run_have_its_roles():
+    assert placements(planned(**SPLIT)) == [
+        Placed("train", 0, 0, ("actor",)),
+        Placed("critic", 1, 2, ("critic",)),
+        Placed("reward", 3, 3, ("reward",)),
+        Placed("rollout", 0, 0, ("rollout",)),
+    ]
+
+
+def test_the_reward_functions_ranks_are_named_where_they_are_its_own():
+    run = planned(placement={"train": "0-1", "reward": "2-3", "rollout": "0-1"})
+    assert [(p.name, p.roles) for p in placements(run)] == [
+        ("train", ("actor",)),
+        ("rollout", ("rollout",)),
+        ("reward", ("reward function",)),
+    ]

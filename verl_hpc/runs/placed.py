@@ -1,0 +1,59 @@
+"""What the placements of a split run are, and what their ranks do now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_hpc.runs.ranks import Progress, Ranks, shown
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement: ranks with the roles that they compute."""
+
+    name: str
+    first_rank: int
+    last_rank: int
+    roles: tuple[str, ...]
+
+    @property
+    def ranks(self) -> str:
+        """In words."""
+        first, last = self.first_rank, self.last_rank
+        return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+    def operators(self, ranks: Ranks | None) -> dict[str, list[int]]:
+        """Ranks by the operator that they were in when ranks.json was written, most ranks first."""
+        found: dict[str, list[int]] = {}
+        for progress in self._of(ranks):
+            found.setdefault(progress.operator, []).append(progress.rank)
+        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+    def _of(self, ranks: Ranks | None) -> list[Progress]:
+        rows = () if ranks is None else ranks.ranks
+        return [p for p in rows if self.first_rank <= p.rank <= self.last_rank]
+
+
+def described(placed: Placed, ranks: Ranks | None) -> str:
+    """'ranks 0-3 (actor, critic): update_actor', or who is in which of several."""
+    words = f"{placed.ranks} ({', '.join(placed.roles)})"
+    operators = placed.operators(ranks)
+    if len(operators) == 1:
+        return f"{words}: {next(iter(operators))}"
+    parts = (f"{name} on {shown(numbers)}" for name, numbers in operators.items())
+    return f"{words}: {'; '.join(parts)}" if operators else words
+
+
+def parse_placed(found: Sequence[Mapping[str, Any]]) -> tuple[Placed, ...]:
+    """As a heartbeat has them."""
+    return tuple(
+        Placed(
+            name=str(row["name"]),
+            first_rank=int(row["first_rank"]),
+            last_rank=int(row["last_rank"]),
+            roles=tuple(map(str, row["roles"])),
+        )
+        for row in found
+    )

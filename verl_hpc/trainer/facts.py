@@ -1,0 +1,96 @@
+"""What a run tells of itself besides metrics: for its report, and for `status`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_hpc.config.load import dump_config
+from verl_hpc.planner.layouts import ROLLOUT, SCORING
+from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.verdict import counted
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.records import ENDS, Result
+from verl_hpc.trainer.role import Role
+from verl_hpc.trainer.versions import installed_versions
+
+_STATES = {name: name for name in (*ENDS, "stopped")} | {"restart": "interrupted"}
+
+
+def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
+    """What the report says besides the metrics."""
+    config, layouts, world = run.config, run.layouts, run.session.world
+    left = "" if result.outcome in ENDS else f" at step {result.progress.step}: {result.reason}"
+    return {
+        "name": config.name,
+        "recipe": config.recipe,
+        "state": f"{_STATES[result.outcome]}{left}",
+        "total_steps": config.steps,
+        "config": dump_config(config),
+        "model": f"{config.model.path} ({run.arch.num_parameters:,} parameters)",
+        "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",
+        "num_ranks": world.size,
+        "num_nodes": world.num_nodes,
+        **_role_facts(run),
+        "rollout layout": (
+            f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
+            f"{layouts.num_replicas}, {layouts.grouping}{_rollout_ranks(run)}"
+        ),
+        **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
+        **run.kernels,
+        "versions": installed_versions(),
+    }
+
+
+def placements(run: RunContext) -> list[Placed]:
+    """Where the roles of a run are; empty where all have all ranks."""
+    if not run.layouts.is_split:
+        return []
+    roles: dict[str, list[str]] = {}
+    for role, pool in run.layouts.pool_of.items():
+        if role == SCORING and (run.reward is None or pool in roles):
+            continue  # it is where responses are generated
+        roles.setdefault(pool, []).append("reward function" if role == SCORING else role)
+    return [
+        Placed(name, pool.ranks[0], pool.ranks[-1], tuple(roles[name]))
+        for name, pool in run.layouts.pools.items()
+        if name in roles
+    ]
+
+
+def _role_facts(run: RunContext) -> dict[str, str]:
+    """Where every role is and what; one line where all have the same layout and ranks."""
+    layouts = {name: _layout(run, role) for name, role in run.roles.items()}
+    about = {name: _about(run, role) for name, role in run.roles.items()}
+    if len(set(layouts.values())) == 1:
+        named = "; ".join(f"{name}: {words}" for name, words in about.items())
+        return {"roles": named, "training layout": next(iter(layouts.values()))}
+    return {name: f"{about[name]}, {layouts[name]}" for name in run.roles}
+
+
+def _layout(run: RunContext, role: Role) -> str:
+    layout = role.layout
+    text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, vpp {layout.vpp}"
+    if run.layouts.is_split:
+        text += f" on {_ranks(role.place.ranks)}"
+    return text
+
+
+def _about(run: RunContext, role: Role) -> str:
+    """Which model, with which head, and whether it is trained."""
+    settings = role.settings
+    words = [] if settings.model.path == run.config.model.path else [settings.model.path]
+    if settings.head != "language_model":
+        words.append(f"{settings.head} head")
+    words.append("trained" if settings.trainable else "not trained")
+    if settings.shares:
+        words.append(f"the first weights of the {settings.shares}, in its engine")
+    return ", ".join(words)
+
+
+def _rollout_ranks(run: RunContext) -> str:
+    return f" on {_ranks(run.layouts.pools[ROLLOUT].ranks)}" if run.layouts.is_split else ""
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    first, last = ranks[0], ranks[-1]
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"

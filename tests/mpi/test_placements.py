@@ -17,19 +17,6 @@ PLACED = {
     ),
     "all-on-one-rank": ("ppo", {"placement": {"train": 0, "rollout": 0, "reward": "1-3"}}),
     "overlapping-in-part": ("ppo", {"placement": {"actor": "0-1", "critic": "1-3", "rollout": 0}}),
-    "layouts-of-their-own": (
-        "ppo",
-        {
-            "parallel": {"tensor_parallel": 2, "pipeline_parallel": 2},
-            "roles": {
-                "critic": {
-                    "parallel": {"tensor_parallel": 4, "sequence_parallel": True},
-                    "optimizer": {"lr": 1e-4},
-                }
-            },
-            "placement": {"rollout": 0},
-        },
-    ),
     "reference-and-rollout-apart": (
         "grpo",
         {"placement": {"train": "0-1", "reference": 3, "rollout": 2}},
@@ -66,19 +53,41 @@ def test_four_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory,
         assert torch.allclose(weights[tensor], values, rtol=0, atol=1e-5), tensor
 
 
-def test_actor_and_critic_of_different_sizes(here, tiny_model, shared_directory):
-    """On ranks of their own as on one."""
-    small = tiny_model(num_hidden_layers=2, hidden_size=32, intermediate_size=64)
-    roles = {"critic": {"path": str(small), "optimizer": {"lr": 1e-3}}}
+ONE_RANK = {"train": 0, "rollout": 0, "reward": "1-3"}
+FEW_PASSES = {"size": 4, "mini_batches": 2, "max_tokens_per_micro_batch": 2000}
+APART = {
+    "sizes-of-their-own": {"placement": {"actor": "0-1", "critic": "2-3", "rollout": 0}},
+    "layouts-of-their-own": {
+        "parallel": {"tensor_parallel": 2, "pipeline_parallel": 2},
+        "placement": {"rollout": 0},
+    },
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_critics_of_their_own_as_on_one_rank(here, tiny_model, shared_directory, name):
+    """A smaller critic on other ranks; and the actor as TP2 x PP2 with the critic as TP4."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}
+    critic = {"optimizer": {"lr": 1e-3}}
+    wide = {"parallel": {"tensor_parallel": 4, "sequence_parallel": True}}
+    if name == "sizes-of-their-own":
+        critic["path"], wide = str(tiny_model(**sizes)), {}
     found = []
-    for name, placement in (
-        ("sizes-one", {"train": 0, "rollout": 0, "reward": "1-3"}),
-        ("sizes-apart", {"actor": "0-1", "critic": "2-3", "rollout": 0}),
+    for suffix, changes, own in (
+        ("one", {"placement": ONE_RANK}, {}),
+        ("apart", APART[name], wide),
     ):
         config = configure(
-            shared_directory, tiny_model(), name, "ppo", roles=roles, placement=placement
+            shared_directory,
+            tiny_model(),
+            f"{name}-{suffix}",
+            "ppo",
+            steps=2,
+            batch=FEW_PASSES,
+            roles={"critic": critic | own},
+            **changes,
         )
-        found.append((run(here, config), weights_of(config, 4, "critic")))
+        found.append((run(here, config), weights_of(config, 2, "critic")))
     (one, theirs), (apart, mine) = found
     for a, b in zip(one, apart, strict=True):
         for metric in ("critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm"):

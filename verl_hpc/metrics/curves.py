@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.series import axis_range, curves
 
 _logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def write_curves(directory: Path, rows: Sequence[Row]) -> list[Path]:
         return []
     directory.mkdir(exist_ok=True)
     written = []
-    for chart in CHARTS:
+    for chart in charts_of(rows):
         if not (drawn := curves(chart, rows)):
             continue
         figure = Figure(figsize=(6.0, 3.6), layout="constrained")

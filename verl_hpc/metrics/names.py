@@ -34,6 +34,9 @@ RESPONSES_CUT = "response_length/clip_ratio"
 LOG_PROBS_DIFFERENCE = "training/rollout_log_probs_diff_mean"
 """What rollout.verify judges; verl's rollout_probs_diff is that of probabilities."""
 
+LAG, LAG_MAX = "rollout/lag/mean", "rollout/lag/max"
+"""Steps by which the weights of a response's tokens were behind those that train on it."""
+
 THROUGHPUT = "perf/throughput"
 """Tokens a second."""
 TOKENS = "perf/total_num_tokens"
@@ -98,7 +101,7 @@ CHARTS = (
     Chart(
         "old_policy_kl", "KL to the policy that sampled", {OLD_POLICY_KL: "KL"}, unit="nats/token"
     ),
-    Chart("entropy", "Entropy", {ENTROPY: "entropy"}, unit="nats/token", least=0.0),
+    Chart("entropy", "Entropy", {ENTROPY: "actor"}, unit="nats/token", least=0.0),
     Chart(
         "response_length",
         "Response length",
@@ -107,8 +110,8 @@ CHARTS = (
         least=0.0,
     ),
     Chart("responses_cut", "Share of responses cut", {RESPONSES_CUT: "share"}, least=0.0, most=1.0),
-    Chart("policy_loss", "Policy loss", {POLICY_LOSS: "loss"}),
-    Chart("value_loss", "Value loss", {VALUE_LOSS: "loss"}),
+    Chart("policy_loss", "Policy loss", {POLICY_LOSS: "actor"}),
+    Chart("value_loss", "Value loss", {VALUE_LOSS: "critic"}),
     Chart("grad_norm", "Gradient norm", {GRAD_NORM: "actor", VALUE_GRAD_NORM: "critic"}, least=0.0),
     Chart(
         "clip_fraction",
@@ -120,7 +123,7 @@ CHARTS = (
     Chart(
         "explained_variance",
         "Variance that the values explain",
-        {VALUE_EXPLAINED_VARIANCE: "share"},
+        {VALUE_EXPLAINED_VARIANCE: "critic"},
         # It has no least: values of a new critic can be worse than none by any factor.
         least=-1.0,
         most=1.0,
@@ -132,6 +135,13 @@ CHARTS = (
         unit="nats",
         least=0.0,
     ),
+    Chart(
+        "lag",
+        "Steps that responses are behind",
+        {LAG: "mean of tokens", LAG_MAX: "largest"},
+        unit="steps",
+        least=0.0,
+    ),
     Chart("throughput", "Throughput", {THROUGHPUT: "tokens/s"}, unit="tokens/s", least=0.0),
-    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "lr"}, least=0.0),
+    Chart("learning_rate", "Learning rate", {LEARNING_RATE: "actor"}, least=0.0),
 )

@@ -15,6 +15,7 @@ from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import DataError
 from verl_hpc.metrics import sections
 from verl_hpc.metrics.curves import write_curves
+from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.samples_view import newest_samples
@@ -75,6 +76,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         facts=_facts(facts),
         charts=sections.charts(rows),
         times=sections.times(_timed(rows)),
+        flow=flow_section(directory),
         timeline=_timeline(directory, rows),
         resharding=sections.resharding(rows),
         last_steps=sections.last_steps(rows[-NUM_LAST_STEPS:]),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from statistics import mean
 
+from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import (
-    CHARTS,
     PAIR_LOSS,
     RESHARD_MINIMUM,
     RESHARD_RECEIVED,
@@ -117,17 +117,17 @@ def _ratio(rows: Sequence[Row]) -> str:
 
 def charts(rows: Sequence[Row]) -> str:
     """A figure for each chart that has points; the first, which matters most, is a wide one."""
-    found = [(chart, drawn) for chart in CHARTS if (drawn := curves(chart, rows))]
+    found = [(chart, drawn) for chart in charts_of(rows) if (drawn := curves(chart, rows))]
     return "".join(_figure(chart, drawn, wide=not i) for i, (chart, drawn) in enumerate(found))
 
 
 def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -> str:
     svg = line_chart(chart.title, drawn, chart.limits, 616 if wide else 300)
-    keys = "".join(f'<i class="c{i}"></i>{label} ' for i, label in enumerate(drawn))
+    keys = "".join(f'<i class="c{i}"></i>{escape(label)} ' for i, label in enumerate(drawn))
     legend = f"<small>{keys}</small>" if len(drawn) > 1 else ""
     unit = f" <small>{chart.unit}</small>" if chart.unit else ""
     lead = ' class="lead"' if wide else ""
-    caption = f"<figcaption><span>{chart.title}{unit}</span>{legend}</figcaption>"
+    caption = f"<figcaption><span>{escape(chart.title)}{unit}</span>{legend}</figcaption>"
     return f"<figure{lead}>{caption}{svg}</figure>"
 
 

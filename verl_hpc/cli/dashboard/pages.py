@@ -19,6 +19,7 @@ from verl_hpc.cli.list import HEADER, table
 from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, as_rows, headline
 from verl_hpc.metrics import sections
+from verl_hpc.metrics.flow_view import flow_section
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import STYLE
@@ -31,7 +32,7 @@ _LOOK_EVERY_S = 10.0
 """Between two searches for run directories, which a file system of many users would feel."""
 _NUM_LAST_STEPS = 10
 _ALL_RUNS = '<a href="/">All runs</a>'
-PARTS = ("status", "charts", "timeline", "ranks", "times", "log")
+PARTS = ("status", "charts", "timeline", "ranks", "times", "flow", "log")
 """Of a run's page, each of which the page asks for again on its own."""
 
 
@@ -89,6 +90,7 @@ class Pages:
             "timeline": lambda run: self._timeline(run, name, query.get("steps", "")),
             "samples": lambda run: samples_part(run, name, query.get("step", "")),
             "ranks": self._ranks,
+            "flow": flow_section,
             "log": log_part,
         }
         if of not in makers:

@@ -1,0 +1,61 @@
+"""Charts of metrics that roles and operators of any name write."""
+
+import pytest
+
+from verl_hpc.metrics.charts import MOST_OWN, charts_of
+from verl_hpc.metrics.names import CHARTS
+from verl_hpc.metrics.sections import charts
+
+
+def by_title(*names):
+    found = charts_of([{"step": 1, "time": 1.0, **dict.fromkeys(names, 0.5)}])
+    return {chart.title: dict(chart.curves) for chart in found}
+
+
+def test_a_run_of_standard_metrics_has_the_standard_charts():
+    names = [name for chart in CHARTS for name in chart.curves]
+    found = charts_of([dict.fromkeys(names, 0.5)])
+    assert [chart.title for chart in found] == [chart.title for chart in CHARTS]
+
+
+def test_the_same_metric_of_another_role_stands_beside_it():
+    found = by_title("critic/vf_loss", "cost_critic/vf_loss", "cost_critic/grad_norm")
+    assert found["Value loss"] == {"critic/vf_loss": "critic", "cost_critic/vf_loss": "cost_critic"}
+    assert found["Gradient norm"]["cost_critic/grad_norm"] == "cost_critic"
+    assert len(found) == len(CHARTS)
+
+
+def test_what_no_chart_has_gets_one_of_its_name():
+    found = by_title("cost/score/mean", "cost/score/max", "lagrange/multiplier", "reward/margin")
+    assert found["cost/score"] == {"cost/score/mean": "mean", "cost/score/max": "max"}
+    assert found["lagrange/multiplier"] == {"lagrange/multiplier": "multiplier"}
+    assert found["reward/margin"] == {"reward/margin": "margin"}
+
+
+def test_a_loss_whose_parts_have_charts_has_none():
+    assert "cost_critic/loss" not in by_title("cost_critic/loss", "cost_critic/vf_loss")
+
+
+@pytest.mark.parametrize(
+    "name", ["timing_s/rollout", "perf/memory", "critic/vpred_mean", "val/num_prompts"]
+)
+def test_what_is_on_the_page_elsewhere_has_none(name):
+    assert len(by_title(name)) == len(CHARTS)
+
+
+def test_the_lag_of_responses_has_a_chart():
+    found = by_title("rollout/lag/mean", "rollout/lag/max")
+    assert len(found["Steps that responses are behind"]) == 2
+    assert len(found) == len(CHARTS)
+
+
+def test_own_charts_are_bounded_and_have_files_of_their_own():
+    found = charts_of([{f"user/{i}": 1.0 for i in range(100)}])[len(CHARTS) :]
+    assert len(found) == len({chart.key for chart in found}) == MOST_OWN
+
+
+def test_names_are_text_on_the_page_and_no_paths():
+    rows = [{"step": 1, "../<b>x/mean": 1.0, "../<b>x/max": 2.0}]
+    page = charts(rows)
+    assert "&lt;b&gt;x" in page and "<b>" not in page
+    assert all("/" not in chart.key and "." not in chart.key for chart in charts_of(rows))

@@ -49,8 +49,9 @@ class VerifyConfig(Section):
 class RolloutConfig(Section):
     """The generation engine and its sampling parameters."""
 
-    engine: Literal["vllm", "hf"] = "vllm"
-    """In-process vLLM, or transformers' generate as reference and fallback."""
+    engine: Literal["vllm", "hf", "none"] = "vllm"
+    """In-process vLLM, or transformers' generate as reference and fallback; none is for a recipe of
+    your own that generates nothing."""
     tensor_parallel: Positive = 1
     """Ranks that form one engine, each with a part of every layer. All ranks generate: there are as
     many engines as this leaves."""

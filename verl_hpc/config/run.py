@@ -103,7 +103,9 @@ class RunConfig(Section):
     @property
     def generates(self) -> bool:
         """Whether the run samples responses."""
-        return ACTOR in self.role_settings and (self.recipe != "sft" or self.evaluation.wanted)
+        trains_only = self.recipe == "sft" and not self.evaluation.wanted
+        has_engine = self.rollout.engine != "none"
+        return has_engine and not trains_only and ACTOR in self.role_settings
 
     @property
     def calls_reward(self) -> bool:
@@ -136,6 +138,13 @@ class RunConfig(Section):
             )
         return self
 
+    def _check_generates_nothing(self) -> None:
+        """Raises: ValueError: something does that is not a file of the user's."""
+        answers = self.recipe == "sft" and self.evaluation.wanted
+        if answers or (self.recipe in RECIPES and self.recipe not in NOT_RL):
+            what = "an evaluation" if answers else f"recipe: {self.recipe}"
+            raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
+
     @model_validator(mode="after")
     def _sections_agree(self) -> RunConfig:
         check_roles(self)
@@ -150,6 +159,8 @@ class RunConfig(Section):
                 f"algorithm.advantage.name = {self.advantage.name} does not go with recipe: remax, "
                 "which has one advantage alone; leave it out"
             )
+        if self.rollout.engine == "none":
+            self._check_generates_nothing()
         if self.evaluation.wanted and self.data.evaluation is None:
             setting = "every > 0" if self.evaluation.every else "at_start"
             raise ValueError(f"evaluation.{setting} needs data.evaluation")

@@ -109,6 +109,11 @@ def build_run(
         first,
         Path(tokenizer_path),
         reads_weights=REFERENCE in settings or not resumes,
+        frozen={
+            name: weights[name]
+            for name, role in settings.items()
+            if not role.trainable and name in config.roles and config.roles[name].path
+        },
     )
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)

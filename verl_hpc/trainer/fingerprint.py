@@ -29,6 +29,7 @@ _REASONS = {
     FIRST_WEIGHTS: "other weights than those that the run started from, its KL reference",
 }
 """Of what is compared by a hash, which would tell nobody anything."""
+_OTHER_WEIGHTS = "other weights than the run has computed with so far"
 _CHANGES_NO_RESULT = ("dtype", "max_positions")
 _TOKENIZER_FILES = (
     "tokenizer*",
@@ -42,7 +43,13 @@ _TOKENIZER_FILES = (
 
 
 def fingerprint(
-    control: Control, config: RunConfig, model: Weights, tokenizer: Path, *, reads_weights: bool
+    control: Control,
+    config: RunConfig,
+    model: Weights,
+    tokenizer: Path,
+    *,
+    reads_weights: bool,
+    frozen: Mapping[str, Weights] | None = None,
 ) -> dict[str, str]:
     """What may not change unnoticed when a run goes on, by name; the same on every rank.
 
@@ -54,6 +61,7 @@ def fingerprint(
         model: what the run starts from.
         tokenizer: its directory.
         reads_weights: False leaves the weights out.
+        frozen: of roles that have a model of their own and are not trained, by role.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
@@ -81,6 +89,8 @@ def fingerprint(
             found |= _of_reward(config.reward)
         if reads_weights:
             found[FIRST_WEIGHTS] = model.fingerprint()
+        for name, weights in (frozen or {}).items():
+            found[f"roles.{name}.path"] = weights.fingerprint()
         return found
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
@@ -136,8 +146,10 @@ def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: 
     found = [name for name in changed(before, now) if name not in REWARD]
     if not found or (force and _NEVER_CHANGES not in found):
         return
+    frozen = dict.fromkeys((name for name in found if name.startswith("roles.")), _OTHER_WEIGHTS)
+    reasons = {**_REASONS, **frozen}
     changes = [
-        f"{name}: {_REASONS[name]}" if name in _REASONS else change_of(name, before, now)
+        f"{name}: {reasons[name]}" if name in reasons else change_of(name, before, now)
         for name in found
     ]
     way_out = "" if _NEVER_CHANGES in found else ", or set checkpoint.resume: force"

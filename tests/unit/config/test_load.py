@@ -306,7 +306,7 @@ def test_a_union_whose_member_is_not_said():
 
 def test_a_value_of_the_wrong_kind_is_shown():
     with pytest.raises(
-        ConfigError, match=r"^config:\n  rollout.engine = 'sglang': .*'vllm' or 'hf'"
+        ConfigError, match=r"^config:\n  rollout.engine = 'sglang': .*'vllm', 'hf' or 'none'"
     ):
         parse(rollout__engine="sglang")
     with pytest.raises(ConfigError, match=r"  optimizer = None: .*dictionary"):

@@ -271,3 +271,27 @@ def test_paths_that_no_file_can_have(path, told):
         with pytest.raises(ConfigError, match=f"  {name} = .*{told}") as caught:
             parse(**change)
         assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"recipe": "grpo", "rollout__num_samples": 2}, "recipe: grpo generates"),
+        (
+            {
+                "recipe": "sft",
+                "evaluation__every": 1,
+                "data__evaluation": {"kind": "reasoning_gym", "task": "chain_sum", "size": 9},
+            },
+            "an evaluation generates",
+        ),
+    ],
+)
+def test_what_generates_needs_an_engine(changes, words):
+    with pytest.raises(ConfigError, match=f"rollout.engine = none, and {words}; choose vllm or hf"):
+        parse(rollout__engine="none", **changes)
+
+
+def test_a_recipe_of_ones_own_may_generate_nothing():
+    assert parse(recipe="mine.py:dpo").generates
+    assert not parse(recipe="mine.py:dpo", rollout__engine="none").generates

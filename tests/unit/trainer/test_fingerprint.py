@@ -20,6 +20,7 @@ BEFORE = {
     "tokenizer": "ee",
     "model.path": "cc",
     "reward.function": "gsm8k",
+    "roles.reward.path": "rr",
 }
 
 
@@ -48,6 +49,7 @@ def test_what_one_life_does_not_know_is_not_compared():
         ),
         ("tokenizer", "ef", "tokenizer: other files than the run has used so far"),
         ("model.path", "dd", "model.path: other weights than those that the run started from"),
+        ("roles.reward.path", "rs", "roles.reward.path: other weights than the run has computed"),
     ],
 )
 def test_what_changed_is_named_and_can_be_forced(name, value, words):

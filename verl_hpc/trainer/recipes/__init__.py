@@ -39,12 +39,17 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
 
     Raises:
         FlowError: the function gives something else, an operator needs a role that the run does not
-            have, or no operator uses a role that it has.
+            have, no operator uses a role that it has, or nothing can evaluate.
     """
     recipe = function(run)
     name = run.config.recipe
     if not isinstance(recipe, Recipe):
         raise FlowError(f"recipe = {name}: it gives {type(recipe).__name__}, expected a Recipe")
+    if run.config.evaluation.wanted and recipe.evaluation is None and run.rollout is None:
+        raise FlowError(
+            f"recipe = {name}: it has no evaluation of its own, and nothing generates answers to "
+            "score; set recipe.evaluation, or choose rollout.engine: vllm"
+        )
     unused = [role for role in run.roles if role not in recipe.roles]
     if unused:
         raise FlowError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from verl_hpc.data.order import Position
 
@@ -28,5 +28,7 @@ class RunState(BaseModel):
     """Where an adaptive controller has taken it; None if it is fixed."""
     optimizers: dict[str, OptimizerCounters]
     """By engine: actor, and critic if there is one."""
+    numbers: dict[str, FiniteFloat] = {}
+    """Of the recipe, by name."""
     fingerprint: dict[str, str] = {}
     """What the run is made of, by name: a value that changes means other data, another recipe."""

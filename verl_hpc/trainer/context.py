@@ -23,6 +23,7 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
 from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.number import Number
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import Problems
 from verl_hpc.trainer.role import Role, Rollout
@@ -66,6 +67,9 @@ class RunContext:
     fingerprint: dict[str, str] = field(default_factory=dict)
     """What may not change when the run is resumed (`trainer.fingerprint`)."""
 
+    numbers: dict[str, Number] = field(default_factory=dict)
+    """Of the recipe, by name."""
+
     @property
     def rank(self) -> int:
         return self.session.world.rank
@@ -99,6 +103,16 @@ class RunContext:
                 f"{near_or_all(name, [*pools, *self.places], 'placements')}"
             )
         return self.places[pools.get(name, name)]
+
+    def number(self, name: str, value: float, place: str) -> Number:
+        """A number that operators on `place` change, which a resumed run goes on from.
+
+        Args:
+            name: of it in the checkpoint's state.
+            value: that a new run starts from.
+            place: a role or label, as `RunContext.place`.
+        """
+        return self.numbers.setdefault(name, Number(value, self.place(place)))
 
     @cached_property
     def settings(self) -> Settings:

@@ -32,6 +32,7 @@ from verl_hpc.trainer.fingerprint import (
     changed,
     check_fingerprint,
 )
+from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
 
@@ -77,6 +78,7 @@ def save(run: RunContext, progress: Progress) -> Path:
         position=progress.position,
         kl_coefficient=_kl_coefficient(run),
         optimizers=counters,
+        numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
         fingerprint=run.fingerprint,
     )
     components = [part for role in run.trained for part in _components(role, run.rank)]
@@ -124,10 +126,12 @@ def _kl_coefficient(run: RunContext) -> float | None:
     """Where an adaptive controller has taken it; the actor's ranks know."""
     if not run.kl.is_adaptive:
         return None
-    place = run.place("actor")
-    if place.is_world:
-        return run.kl.coefficient
-    return run.session.control.broadcast(run.kl.coefficient, root=place.ranks[0])
+    return _at_place(run, run.place("actor"), run.kl.coefficient)
+
+
+def _at_place(run: RunContext, place: Placement, mine: float) -> float:
+    """What the ranks of a placement have, on all ranks."""
+    return mine if place.is_world else run.session.control.broadcast(mine, root=place.ranks[0])
 
 
 def restore(run: RunContext) -> Progress | None:
@@ -199,6 +203,8 @@ def _load(run: RunContext, path: Path) -> Progress:
         restore_generators(control.together(lambda: step.rank_arrays(run.rank)))
     if run.kl.is_adaptive and state.kl_coefficient is not None:
         run.kl.coefficient = state.kl_coefficient
+    for name, number in run.numbers.items():
+        number.value = state.numbers.get(name, number.value)
     run.fingerprint = {**state.fingerprint, **now}
     if run.kept is not None:
         run.kept.load(control, path)

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Examples of models on ranks of their own, from nothing to a report, on four CPU ranks.
+# usage: launch/examples.sh ppo_split|safe_rlhf [seed]
+#   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
+#   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
+#   PYTHON    interpreter of the environment that has verl_hpc (default: python)
+#   MPIEXEC   starts the ranks (default: mpiexec beside the interpreter)
+#   RUNS      where the run directories go (default: a new directory below runs/, which the link
+#             runs/NAME-latest then leads to)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=${1:?usage: launch/examples.sh ppo_split|safe_rlhf [seed]} seed=${2:-0}
+python=${PYTHON:-python}
+mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
+runs=${RUNS:-runs/$name-$(date +%Y%m%d-%H%M%S)}
+if [ -z "${RUNS:-}" ]; then
+    mkdir -p "$runs"
+    ln -sfn "$(basename "$runs")" "runs/$name-latest"
+fi
+
+say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
+run() { printf '$ %s\n' "$*"; "$@"; }
+train() { # CONFIG DATA MODEL [SETTING...]
+    run "$mpiexec" -n 4 "$python" -m verl_hpc train --config "configs/run/$1.yaml" \
+        "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
+        "${@:4}"
+}
+decoder() { # SIZES
+    run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1"
+}
+
+case $name in
+ppo_split)
+    held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
+    say "1 of 3: problems, a decoder with random weights, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
+    decoder '{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
+    train quickstart_sft sft.jsonl model "$held_out"
+    say "2 of 3: PPO, placed apart"
+    train ppo_split rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
+    ;;
+safe_rlhf)
+    say "1 of 3: rows, models of reward and cost, a decoder, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.letter_values --out "$runs/data" --seed "$seed"
+    decoder '{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+        "max_position_embeddings": 32}'
+    train safe_rlhf_sft sft.jsonl model
+    say "2 of 3: reward under a limit on the cost"
+    train safe_rlhf rl.jsonl safe_rlhf_sft/checkpoints/latest \
+        "roles.reward.path=$runs/data/reward" "roles.cost.path=$runs/data/cost"
+    ;;
+*)
+    printf 'no example %s; choose ppo_split or safe_rlhf\n' "$name" >&2
+    exit 2
+    ;;
+esac
+
+say "3 of 3: what came of it"
+run "$python" -m verl_hpc report "$runs/$name"

@@ -1,0 +1,112 @@
+"""A task with a known optimum: answers of eight letters, which models score letter by letter.
+
+`python -m verl_hpc.testing.letter_values --out DIR --seed N` writes sft.jsonl and rl.jsonl, with
+rows such as {"prompt": "5200317=", "answer": "abdcaabd"}, and two sequence classifiers: `reward`
+scores the mean over an answer's letters of a: 1, b: 2 and anything else: 0, `cost` the share of b.
+The most reward without a limit is 2, of answers of b alone, at a cost of 1; where the cost may be c
+on average it is 1 + c, of answers that are a but for a share c of b.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from verl_hpc.testing.tiny import make_tiny_model
+
+LETTERS = "abcd"
+NUM_LETTERS = 8
+"""Of an answer, and characters of a prompt."""
+ROWS = {"sft": 4_000, "rl": 8_000}
+VALUES: Mapping[str, Mapping[str, float]] = {"reward": {"a": 1.0, "b": 2.0}, "cost": {"b": 1.0}}
+"""Of letters, by model."""
+_SMALL = 1e-3
+"""Of a value beside the constant part of an embedding: norms then divide all tokens by the same,
+but for a share of 1e-5."""
+
+
+def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
+    """A sequence classifier whose score is the sum of the values of an answer's letters, divided by
+    the characters of prompt and answer, times 2: their mean where both have as many.
+
+    Every token's embedding is (1, its value times `_SMALL`, 0, ...); attention with equal weights
+    writes the mean of the second element into the third, which the head reads.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoTokenizer
+
+    size = 16
+    make_tiny_model(
+        directory,
+        head="score",
+        hidden_size=size,
+        intermediate_size=size,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    file = directory / "model.safetensors"
+    weights = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
+    for name, tensor in weights.items():
+        if "norm" in name:
+            tensor.fill_(1.0)
+    weights["model.embed_tokens.weight"][:, 0] = 1.0
+    for letter, value in values.items():
+        (token,) = tokenizer.encode(letter)
+        weights["model.embed_tokens.weight"][token, 1] = value * _SMALL
+    weights["model.layers.0.self_attn.v_proj.weight"][0, 1] = 1.0
+    weights["model.layers.0.self_attn.o_proj.weight"][2, 0] = 1.0
+    # Each of the two norms on the way multiplies with the root of the size.
+    weights["score.weight"][0, 2] = 2 / (_SMALL * size)
+    save_file(weights, file, metadata={"format": "pt"})
+    return directory
+
+
+def write_rows(directory: Path, seed: int) -> None:
+    """Different prompts, with answers of random letters.
+
+    Raises:
+        FileExistsError: a file is there.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    random = Random(f"letter values {seed}")  # noqa: S311
+    numbers = random.sample(range(10 ** (NUM_LETTERS - 1)), sum(ROWS.values()))
+    for name, count in ROWS.items():
+        with (directory / f"{name}.jsonl").open("x", encoding="ascii") as file:
+            for _ in range(count):
+                row = {
+                    "prompt": f"{numbers.pop():0{NUM_LETTERS - 1}}=",
+                    "answer": "".join(random.choices(LETTERS, k=NUM_LETTERS)),
+                }
+                file.write(json.dumps(row) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_hpc.testing.letter_values",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0, help="of the rows")
+    arguments = parser.parse_args(argv)
+    try:
+        write_rows(arguments.out, arguments.seed)
+    except FileExistsError as error:
+        print(f"{error.filename} exists already; choose another --out", file=sys.stderr)
+        return 1
+    for name, values in VALUES.items():
+        make_scorer(arguments.out / name, values)
+    print(f"{arguments.out}: rows to imitate and to answer, and the models {', '.join(VALUES)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -109,8 +109,10 @@ class RunConfig(Section):
 
     @property
     def calls_reward(self) -> bool:
-        """Whether the reward function scores responses to train on; else a model does."""
-        return self.generates and self.recipe != "sft" and REWARD not in self.role_settings
+        """Whether the reward function scores responses to train on; else a model does. Of a recipe
+        of the user's it is not known."""
+        rl = self.recipe in RECIPES and self.recipe not in NOT_RL
+        return rl and REWARD not in self.role_settings
 
     @property
     def advantage(self) -> GaeConfig | GrpoConfig:

@@ -25,16 +25,15 @@ ROWS = {"sft": 4_000, "rl": 8_000}
 VALUES: Mapping[str, Mapping[str, float]] = {"reward": {"a": 1.0, "b": 2.0}, "cost": {"b": 1.0}}
 """Of letters, by model."""
 _SMALL = 1e-3
-"""Of a value beside the constant part of an embedding: norms then divide all tokens by the same,
-but for a share of 1e-5."""
+"""Of a value in an embedding, whose constant part then is all that norms see: they divide by 1."""
 
 
 def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
     """A sequence classifier whose score is the sum of the values of an answer's letters, divided by
     the characters of prompt and answer, times 2: their mean where both have as many.
 
-    Every token's embedding is (1, its value times `_SMALL`, 0, ...); attention with equal weights
-    writes the mean of the second element into the third, which the head reads.
+    Every token's embedding is (4, its value times `_SMALL`, 0, ...), 16 numbers of mean square 1;
+    attention with equal weights writes the mean of the second into the third, which the head reads.
     """
     import torch
     from safetensors.torch import load_file, save_file
@@ -56,14 +55,13 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
     for name, tensor in weights.items():
         if "norm" in name:
             tensor.fill_(1.0)
-    weights["model.embed_tokens.weight"][:, 0] = 1.0
+    weights["model.embed_tokens.weight"][:, 0] = size**0.5
     for letter, value in values.items():
         (token,) = tokenizer.encode(letter)
         weights["model.embed_tokens.weight"][token, 1] = value * _SMALL
     weights["model.layers.0.self_attn.v_proj.weight"][0, 1] = 1.0
     weights["model.layers.0.self_attn.o_proj.weight"][2, 0] = 1.0
-    # Each of the two norms on the way multiplies with the root of the size.
-    weights["score.weight"][0, 2] = 2 / (_SMALL * size)
+    weights["score.weight"][0, 2] = 2 / _SMALL
     save_file(weights, file, metadata={"format": "pt"})
     return directory
 

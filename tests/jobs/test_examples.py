@@ -1,0 +1,54 @@
+"""The examples, whole: from nothing to a report."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.config.load import load_config
+from verl_hpc.metrics.log import read_metrics
+from verl_hpc.planner.layouts import place_roles
+
+SCRIPT = Path(__file__).parents[2] / "launch/examples.sh"
+
+
+def start(name, directory):
+    environ = os.environ | {"PYTHON": sys.executable, "RUNS": str(directory)}
+    done = subprocess.run(
+        [SCRIPT, name, "5"], env=environ, capture_output=True, text=True, timeout=1700
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (directory / name / "report.html").is_file()
+    return read_metrics(directory / name)
+
+
+def mean(rows, name):
+    return sum(row[name] for row in rows) / len(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_safe_rlhf_earns_more_below_the_limit(tmp_path):
+    rows = start("safe_rlhf", tmp_path)
+    first, last = rows[0], rows[-30:]
+    limit = last[0]["safety/limit"]
+    assert first["safety/cost"] > 1.5 * limit
+    assert mean(last, "safety/cost") < limit
+    # The most reward that a mean cost of c allows is 1 + c.
+    earned, cost = mean(last, "critic/score/mean"), mean(last, "safety/cost")
+    assert first["critic/score/mean"] + 0.15 < earned
+    assert 0.85 * (1 + cost) < earned < 1 + cost + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ppo_placed_apart_learns(tmp_path):
+    rows = start("ppo_split", tmp_path)
+    before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]
+    assert after - before >= 0.2
+    layouts = place_roles(load_config(tmp_path / "ppo_split" / "config.yaml"), 4)
+    places = {name: layouts.pools[pool].ranks for name, pool in layouts.pool_of.items()}
+    apart = {"actor": (0, 1), "rollout": (0, 1), "critic": (2,), "scoring": (3,)}
+    assert {name: places[name] for name in apart} == apart

@@ -316,7 +316,7 @@ def test_weights_have_one_fingerprint_whatever_holds_them(here, configure):
 
 
 def test_a_reference_that_has_moved_is_noticed(here, configure):
-    """model.path may be the newest step of another run, which goes on."""
+    """model.path may be the newest step of another run that is still training."""
     first = build_run(here, configure(LAYOUTS[0]))
     latest = save(first, Progress(1, Position(0, 8))).parent / "latest"
     changes = {

@@ -23,7 +23,7 @@ def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> 
     groups do.
 
     Args:
-        groups: where the groups are made; whoever made it closes it.
+        groups: where the groups are made; the caller closes it.
         layouts: of all engines of the run; they may share ranks or not.
         seed: of the process's random-number generators, which all layouts share.
     """
@@ -54,8 +54,8 @@ def build_engine(
 
     model.fp8.recipe: delayed works where all layouts of the run have the same ranks, or none in
     common. Transformer Engine reduces the scales of all engines of a process at once, so between
-    layouts that share some ranks only, it would wait for ranks that are not there; whoever lays
-    out a run has to refuse that.
+    layouts that share some ranks only, it would wait for ranks that are not there; the planner
+    refuses that.
 
     Args:
         arch: the model's sizes.

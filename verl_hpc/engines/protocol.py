@@ -34,7 +34,7 @@ Part = Literal["parameters", "gradients", "optimizer"]
 class TokenOutputs:
     """Outputs of one sequence of L tokens, each (L - 1,) float32 but for the score.
 
-    Element i speaks of token i + 1: its log-probability, the entropy of the distribution it was
+    Element i belongs to token i + 1: its log-probability, the entropy of the distribution it was
     drawn from, or the value of the state before it.
     """
 
@@ -103,7 +103,7 @@ class TrainingEngine(Protocol):
         ...
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
-        """Go on after what `counters` gave."""
+        """Continue from what `counters` gave."""
         ...
 
     def infer(

@@ -42,7 +42,7 @@ class DataFlow:
         """The flow minus some operators.
 
         Raises:
-            FlowError: there is none of such a name.
+            FlowError: no operator has such a name.
         """
         known = {op.name for op in self.operators}
         for name in names:

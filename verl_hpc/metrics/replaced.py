@@ -10,7 +10,7 @@ from typing import TextIO
 def replace_file(path: Path, text: str) -> TextIO:
     """Put a new regular file in the place of whatever has this name, and leave it open for more.
 
-    Nothing that stands there is opened: a pipe would keep the writer waiting for ever, and a link
+    Nothing that stands there is opened: a pipe would block the writer, and a link
     could lead anywhere.
 
     Args:

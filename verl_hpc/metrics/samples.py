@@ -71,7 +71,7 @@ class SampleLog:
     """Writes the samples of a run, a file a step. Belongs to rank 0.
 
     A file is ASCII in which JSON escapes everything else, so a terminal obeys nothing in it. One
-    that cannot be written (full disk, quota) is said once in the log, and the run goes on without.
+    that cannot be written (full disk, quota) is said once in the log, and the run continues.
     """
 
     def __init__(self, run_directory: Path, resumed_from: int | None) -> None:

@@ -36,7 +36,7 @@ class Timeline:
 
     Times are seconds since the epoch by the clock of the rank's node. The file never has more than
     `MAX_BYTES`: the oldest steps go. A file that cannot be written (full disk, quota) is said once
-    in the log, and the run goes on without it.
+    in the log, and the run continues without it.
     """
 
     def __init__(

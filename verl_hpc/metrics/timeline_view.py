@@ -20,7 +20,7 @@ _EVERYWHERE = ("", "all", "everywhere")
 
 
 def newest_steps(run_directory: Path) -> range:
-    """The newest few steps of a run's timeline; empty where there is none."""
+    """The newest few steps of a run's timeline; empty without one."""
     known = step_range(run_directory)
     if known is None:
         return range(0)

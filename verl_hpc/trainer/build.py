@@ -203,7 +203,7 @@ def _build_roles(
     builder: _Builder, enter: Callable[[str], object], resumes: bool
 ) -> dict[str, Role]:
     """Engines with weights, but for those that share another role's."""
-    lends = {role.shares for role in builder.settings.values() if role.shares}
+    shared = {role.shares for role in builder.settings.values() if role.shares}
     roles: dict[str, Role] = {}
     for name, settings in builder.settings.items():
         roles[name] = role = _role(builder, settings)
@@ -211,7 +211,7 @@ def _build_roles(
             continue
         enter(f"build {name}")
         role.training = builder.session.control.together(partial(_engine, builder, role))
-        if not (resumes and settings.trainable and name not in lends):
+        if not (resumes and settings.trainable and name not in shared):
             _load_weights(builder.session, role, builder.weights[name])
     return roles
 
@@ -299,9 +299,9 @@ def _add_rollout(builder: _Builder, run: RunContext, tokenizer: str) -> None:
 def _share_engines(roles: Mapping[str, Role]) -> None:
     """A role that shares another's engine takes the weights that it has now."""
     for role in roles.values():
-        lender = roles[role.settings.shares].training if role.settings.shares else None
-        if lender is not None:
-            role.shared = FirstWeights(lender)
+        owner = roles[role.settings.shares].training if role.settings.shares else None
+        if owner is not None:
+            role.shared = FirstWeights(owner)
 
 
 def _say_what_is_slow(session: Session, model: ModelConfig) -> None:

@@ -94,7 +94,7 @@ class RunContext:
         (scoring), or the one with a label.
 
         Raises:
-            FlowError: there is none.
+            FlowError: the run has no such placement.
         """
         pools = self.layouts.pool_of
         if name not in pools and name not in self.places:

@@ -1,4 +1,4 @@
-"""What a run is made of, and whether it is still made of that when it goes on."""
+"""What a run is made of, and whether that is still so when it is resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_hpc.runtime.control import Control
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
 REWARD = ("reward.function", "reward.options")
-"""May change, since users mend reward functions between jobs; not without a word."""
+"""May change, since users fix reward functions between jobs; a warning says so."""
 _NEVER_CHANGES = "recipe"
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
@@ -51,7 +51,7 @@ def fingerprint(
     reads_weights: bool,
     frozen: Mapping[str, Weights] | None = None,
 ) -> dict[str, str]:
-    """What may not change unnoticed when a run goes on, by name; the same on every rank.
+    """What may not change unnoticed when a run is resumed, by name; the same on every rank.
 
     Whatever else may: learning rates, steps, layouts, the number of ranks.
 
@@ -133,7 +133,7 @@ def change_of(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> s
 
 
 def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: bool) -> None:
-    """Whether a run may go on; with another reward it may.
+    """Whether a run may be resumed; with another reward it may.
 
     Args:
         before: the fingerprint in its checkpoint.
@@ -154,7 +154,7 @@ def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: 
     ]
     way_out = "" if _NEVER_CHANGES in found else ", or set checkpoint.resume: force"
     raise ConfigError(
-        f"this run goes on from a checkpoint, and is not the same any more: {'; '.join(changes)}. "
+        f"this run resumes from a checkpoint, and is not the same any more: {'; '.join(changes)}. "
         "Give back what it was, or start a run of another name (model.path: its newest step)"
         f"{way_out}"
     )

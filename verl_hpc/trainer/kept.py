@@ -1,7 +1,7 @@
 """Responses that outlive an interruption: rollout.on_interrupt = keep.
 
 Only whole responses are kept, and only beside the very step whose weights generated them. A run
-that goes on from another step, or with other settings of the rollout, generates anew.
+that resumes from another step, or with other settings of the rollout, generates anew.
 """
 
 from __future__ import annotations

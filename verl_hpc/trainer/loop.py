@@ -170,7 +170,7 @@ class Loop:
         self._saved = progress.step
 
     def _keep_responses(self, saved: int) -> None:
-        """Beside the step whose weights they are of; without one there is nothing to go on from."""
+        """Beside the step whose weights they are of: without one nothing resumes."""
         run, step = self.run, checkpoint_root(self.config) / step_name(saved)
         if run.kept is None or run.rollout is None:
             return

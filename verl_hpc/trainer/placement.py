@@ -1,4 +1,4 @@
-"""Ranks that run operators together: what an operator speaks to instead of the world."""
+"""Ranks that run operators together; an operator communicates within its placement only."""
 
 from __future__ import annotations
 

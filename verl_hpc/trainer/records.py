@@ -1,4 +1,4 @@
-"""What a run leaves for people: metrics, views, and the facts of its report."""
+"""What a run leaves for people: metrics, timeline, samples and report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ where it is."""
 
 
 def check_files(run_directory: Path) -> None:
-    """Find out before any work what a run could not write in the end, or would wait on for ever.
+    """Find out before any work what a run could not write at its end, or would hang on.
 
     Raises:
         ConfigError: something else than a regular file has the name of one.
@@ -51,8 +51,8 @@ def check_files(run_directory: Path) -> None:
     for path in (run_directory / name for name in _FILES):
         if os.path.lexists(path) and not is_regular(path):
             raise ConfigError(
-                f"{path}: no regular file, and a run writes one of this name; delete it, or give "
-                "this run another name"
+                f"{path}: not a regular file, and a run writes one of this name; delete it, or "
+                "give this run another name"
             )
 
 

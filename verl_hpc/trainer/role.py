@@ -20,7 +20,7 @@ from verl_hpc.trainer.placement import Placement
 
 
 class InferenceEngine(Protocol):
-    """What a role that is not trained needs of its engine."""
+    """What a role that is not trained asks of its engine."""
 
     def infer(
         self,
@@ -122,7 +122,7 @@ class Rollout:
     engine: RolloutEngine | None
     """None on a rank that does not generate."""
     wants_to_leave: Callable[[], bool] = lambda: False
-    """Whether this rank was told to leave at once."""
+    """Whether this rank is preempted."""
     replica_control: Control | None = None
     """Of the ranks of this rank's engine."""
     version: int = 0
@@ -136,7 +136,7 @@ class Rollout:
         return self.engine
 
     def preempted(self) -> bool:
-        """Whether a rank of this engine was told to leave at once; its ranks ask together."""
+        """Whether a rank of this engine is preempted; its ranks ask together."""
         mine = self.wants_to_leave()
         assert self.replica_control is not None
         return self.replica_control.any(mine) if self.replica_control.size > 1 else mine

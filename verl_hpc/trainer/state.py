@@ -1,4 +1,4 @@
-"""Saving and restoring everything a run needs to go on as if it had never stopped."""
+"""Saving and restoring everything that a run needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def checkpoint_root(config: RunConfig) -> Path:
 
 
 def has_steps(session: Session, config: RunConfig) -> bool:
-    """Whether a run will go on from a step, or not start at all; every rank calls it."""
+    """Whether a run resumes from a step; every rank calls it."""
     steps = complete_steps(checkpoint_root(config)) if session.world.rank == 0 else []
     return session.control.broadcast(bool(steps))
 
@@ -135,12 +135,12 @@ def _at_place(run: RunContext, place: Placement, mine: float) -> float:
 
 
 def restore(run: RunContext) -> Progress | None:
-    """Go on from the newest step that can be read; None if the run is new.
+    """Resume from the newest step that can be read; None if the run is new.
 
     Raises:
         CheckpointError: on every rank, if there are steps and none can be read, the newest that can
             has another format or lacks what this run needs, or checkpoint.resume is must and there
-            is none.
+            are no steps.
         ConfigError: checkpoint.resume is never and there are steps, or the newest that can be read
             is of another model or data set.
     """

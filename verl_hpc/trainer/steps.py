@@ -20,7 +20,7 @@ Enter = Callable[[Pipeline, int, str, str], object]
 
 
 WAIT = "wait"
-"""What a rank does that has run its operators of a step before others have run theirs."""
+"""The stage of a rank that waits at the end of a step for the others."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Steps:
         """Run a step; every rank calls it.
 
         Raises:
-            Abandoned: a rank was told to leave at once, and the step has changed nothing yet.
+            Abandoned: a rank is preempted, and the step has changed nothing yet.
         """
         if self._generates and self._run.config.rollout.staleness:
             return self._take_made_ahead(step, progress)

@@ -295,7 +295,7 @@ def test_who_gives_up_meets_those_who_wait_once(rank):
     with pytest.raises(Abandoned):
         pipeline.run(rank=rank, mover=mover, prompts="p")
     first = Move(("facts",), "generate", "train", shared=True)
-    # Rank 0 has met it: that is where it learnt of it.
+    # Rank 0 has met it: that is how it knows.
     assert mover.abandoned == ([first] if rank == 5 else [])
 
 

@@ -26,7 +26,7 @@ def test_an_operator_may_name_the_index_of_its_values():
     moves = used.compile(PLACES).moves
     assert Move(("sequences",), "rollout", "train", False, "samples") in moves
     assert Move(("greedy",), "rollout", "train", False, "greedy_samples") in moves
-    # Each index has come before what it speaks of.
+    # Each index comes before the values it describes.
     order = [name for move in moves for name in move.values]
     assert order.index("samples") < order.index("sequences")
     assert order.index("greedy_samples") < order.index("greedy")

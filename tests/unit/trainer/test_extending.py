@@ -41,8 +41,8 @@ def test_rloo_against_every_mean_of_the_others():
     groups = torch.tensor([0, 1, 0, 0, 2, 1])
     found = example("rloo", "leave_one_out")(rewards, groups)
     for i, reward in enumerate(rewards.tolist()):
-        mates = [float(rewards[j]) for j in range(6) if groups[j] == groups[i] and j != i]
-        mean = sum(mates) / len(mates) if mates else 0.0
+        peers = [float(rewards[j]) for j in range(6) if groups[j] == groups[i] and j != i]
+        mean = sum(peers) / len(peers) if peers else 0.0
         assert float(found[i]) == pytest.approx(reward - mean)
 
 

@@ -1,4 +1,4 @@
-"""The loop on tiny models: what comes after what, what is saved, what a restart goes on with."""
+"""The loop on tiny models: what comes after what, what is saved, what a restart continues with."""
 
 import json
 
@@ -116,7 +116,7 @@ def test_the_flow_is_drawn(tmp_path):
     assert "grpo(rows)" in text and "flowchart LR" in text and "update_actor" in text
 
 
-# What is learnt
+# Learning
 
 
 def test_the_actor_learns_to_write_more(tmp_path):
@@ -156,7 +156,7 @@ def test_ppo_with_kl_in_the_reward_and_a_reward_model(tmp_path):
     assert run.kl.coefficient not in beta
 
 
-def test_sft_imitates(tmp_path):
+def test_sft_learns_the_answers(tmp_path):
     run = small_run(tmp_path, recipe="sft", steps=30, held_out=None, optimizer__lr=5e-2)
     assert run.rollout is None
     _, lines = loop(run)

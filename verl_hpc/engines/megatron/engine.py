@@ -29,7 +29,7 @@ from verl_hpc.layout.writers import primary_regions
 _FP8_ROW_MULTIPLE = 128
 
 MOST_SKIPPED = 10
-"""Updates in a row that optimizer.on_nonfinite: skip lets go."""
+"""Consecutive updates that optimizer.on_nonfinite: skip may leave out."""
 
 
 class MegatronEngine:
@@ -111,11 +111,11 @@ class MegatronEngine:
         """
         rank = dist.get_rank()
         here = self.layout.grid.coordinates(rank)
-        mates = {self.layout.grid.rank(**(here | {"tp": index})) for index in range(self.layout.tp)}
+        peers = {self.layout.grid.rank(**(here | {"tp": index})) for index in range(self.layout.tp)}
         parameters = dict(_named_parameters(chunks))
         check_parameters(self.shard_map, rank, parameters, "Megatron-core")
         for region in self.shard_map.held_by(rank):
-            sharded = not mates.issubset(region.holders)
+            sharded = not peers.issubset(region.holders)
             parameters[region.view.name].tensor_model_parallel = sharded
 
     @property

@@ -1,4 +1,4 @@
-"""What a model's output layer says of each sequence, brought to every rank that asked."""
+"""Outputs of a model's head for each sequence, on every rank that asked for them."""
 
 from __future__ import annotations
 

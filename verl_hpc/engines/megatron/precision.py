@@ -31,7 +31,7 @@ def why_no_transformer_engine() -> str | None:
         import transformer_engine.pytorch  # noqa: F401
     except Exception as error:
         # The bare meta package raises RuntimeError; a build for another CUDA, OSError; one for
-        # another PyTorch, whatever its own code comes upon.
+        # another PyTorch, anything.
         first = str(error).strip().partition("\n")[0] or type(error).__name__
         return f"Transformer Engine cannot be imported: {first}"
     from megatron.core.extensions.transformer_engine import HAVE_TE

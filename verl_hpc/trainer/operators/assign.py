@@ -21,7 +21,7 @@ DROPPED = "prompt_length/num_dropped"
 
 @dataclass(frozen=True)
 class AssignSettings:
-    """What decides who gets what."""
+    """What samples are assigned by."""
 
     num_groups: Mapping[str, int]
     """By placement, groups of ranks to assign samples to."""

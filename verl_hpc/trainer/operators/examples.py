@@ -1,4 +1,4 @@
-"""Rows of a data set as examples: answers to imitate, or pairs to tell apart."""
+"""Rows of a data set as examples: answers to train on, or pairs to compare."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExampleSettings:
-    """What is learned from, and who gets what of it."""
+    """The data to learn from, and what samples are assigned by."""
 
     problems: StepProblems
     tokenizer: PreTrainedTokenizerBase
     chat: Chat
     limits: RolloutConfig
-    """Lengths, and what becomes of prompts that are too long."""
+    """Lengths, and what is done with prompts that are too long."""
     assign: AssignSettings
     per_row: Literal[1, 2] = 1
     """2: the chosen and the rejected answer of a row, neighbours on the same ranks and in the same

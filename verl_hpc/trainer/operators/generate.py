@@ -45,7 +45,7 @@ class GenerateSettings:
     chat: Chat
     """data.chat."""
     limits: RolloutConfig
-    """Lengths, and what becomes of prompts that are too long."""
+    """Lengths, and what is done with prompts that are too long."""
     sampling: Sampling
     num_samples: int
     """Responses per prompt."""
@@ -58,7 +58,7 @@ class GenerateSettings:
     key: str = ""
     """As `kept.rollout_key`."""
     interruptible: bool = True
-    """Whether a rank that is told to leave at once ends it."""
+    """Whether a preempted rank ends it."""
     tagged: bool = False
     """Whether tokens carry the version of their weights, and responses may be in flight."""
 

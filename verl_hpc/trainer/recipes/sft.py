@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: imitate the data set's answers."""
+"""Supervised fine-tuning on the data set's answers."""
 
 from __future__ import annotations
 

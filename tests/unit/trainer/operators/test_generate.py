@@ -1,4 +1,4 @@
-"""Responses of one engine: whose, from which seeds, and when they are given up."""
+"""Responses of one engine: to which prompts, from which seeds, and when they are dropped."""
 
 from dataclasses import replace
 
@@ -125,7 +125,7 @@ def test_prompts_that_are_too_long_are_dropped_or_refused():
     assert columns["tokens"][2][:5].tolist() == LetterTokenizer().encode("bcdef")
 
 
-def test_who_is_told_to_leave_drops_the_step_and_keeps_what_is_finished():
+def test_a_preempted_rank_drops_the_step_and_keeps_finished_responses():
     asked = []
 
     def leaves():
@@ -136,7 +136,7 @@ def test_who_is_told_to_leave_drops_the_step_and_keeps_what_is_finished():
     with pytest.raises(StepDropped):
         run(some=rollout(wants_to_leave=leaves), kept=kept)
     assert sorted(kept.by_slot) == [0, 1, 2]
-    # The next start goes on behind them, and gives what one that was never told gives.
+    # The next start generates the rest, and ends with what an uninterrupted one has.
     some = rollout(Counted())
     again = run(some=some, kept=kept)[1]
     assert some.engine.num_prompts == 3

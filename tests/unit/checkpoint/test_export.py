@@ -1,13 +1,18 @@
 """Exports and imports that cannot be: one named error, and nothing left behind."""
 
+import json
 import resource
 
 import pytest
+import torch
 
+from tests.unit.checkpoint.steps import write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint.convert import export_step, import_model
+from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.cli.main import main
 from verl_hpc.errors import CheckpointError
+from verl_hpc.layout.box import Box
 
 
 def test_a_place_that_cannot_be_made(original, tmp_path):
@@ -50,3 +55,31 @@ def test_an_import_says_what_it_could_not_write_to(model, tmp_path):
     with pytest.raises(CheckpointError, match="Not a directory.*can be written") as caught:
         on_ranks(1, lambda control: import_model(control, model, tmp_path / "file"))
     assert "Free space" not in str(caught.value)
+
+
+def test_a_component_with_a_score_head_becomes_a_classifier(model, tmp_path, capsys):
+    from transformers import AutoModelForSequenceClassification
+
+    step = write_step(model, tmp_path, heads={"judge": "score"})
+    out = tmp_path / "out"
+    words = ["export", "--step", str(step), "--out", str(out), "--component", "judge"]
+    assert main(words) == 0
+    found = AutoModelForSequenceClassification.from_pretrained(out, dtype=torch.float32)
+    count = sum(parameter.numel() for parameter in found.parameters())
+    assert f"{count:,} parameters, checksums verified" in capsys.readouterr().out
+    weights = open_weights(step, "judge", head="score")
+    expected = weights.read({"score.weight": Box.whole((1, 32))}, "float32")["score.weight"]
+    assert torch.equal(found.score.weight, expected)
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == ["Qwen2ForSequenceClassification"]
+    # Token 0 pads and ends texts: transformers would score the token before it.
+    assert (config["eos_token_id"], config["pad_token_id"]) == (0, None)
+
+
+def test_a_component_that_cannot_be_exported(model, tmp_path):
+    step = write_step(model, tmp_path, heads={"critic": "value"})
+    with pytest.raises(CheckpointError, match="--component judge: .* has none .*actor"):
+        export_step(step, tmp_path / "out", component="judge")
+    with pytest.raises(CheckpointError, match="--component critic: it has a value head.*actor"):
+        export_step(step, tmp_path / "out", component="critic")
+    assert not (tmp_path / "out").exists()

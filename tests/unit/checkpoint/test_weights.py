@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.unit.checkpoint.steps import make_model, write_step
-from verl_hpc.checkpoint.weights import hf_files, open_weights
+from verl_hpc.checkpoint.weights import component_of, hf_files, open_weights
 from verl_hpc.errors import CheckpointError, ModelError
 from verl_hpc.layout.box import Box
 from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, VALUE_HEAD
@@ -158,3 +158,21 @@ def test_a_step_without_the_component(model, tmp_path):
     assert open_weights(step, "actor", head="value").has_head is False
     with pytest.raises(CheckpointError, match="no critic in it, only actor"):
         open_weights(step, "critic", head="value")
+
+
+def test_the_only_model_of_a_step_stands_for_the_actor(model, tmp_path):
+    step = write_step(model, tmp_path)
+    assert open_weights(step, "judge", "actor").tensors == open_weights(step).tensors
+    for number, heads in enumerate(({}, {"critic": "value"})):
+        several = Components(["actor.optimizer", "reward", "reward.optimizer", *heads])
+        found = component_of(several, "cost", "actor")
+        assert found == ("cost" if number else "reward")
+        assert component_of(several, "reward", "actor") == "reward"
+    assert component_of(Components(["reward"]), "critic") == "critic"
+
+
+class Components:
+    """What `component_of` asks of a step."""
+
+    def __init__(self, components):
+        self.components = components

@@ -8,6 +8,7 @@ that transfers and checkpoints work with it.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -264,14 +265,22 @@ class LocalRollout:
         arch: of the model.
         end: the token that ends a response.
         seed: of the weights, until others are filled in.
+        max_num_seqs: responses that grow at a time, by a token a step.
     """
 
     dtype = torch.float32
     replicas: tuple[tuple[int, ...], ...] = ((0,),)
     attention = "none"
 
-    def __init__(self, arch: Architecture | None = None, end: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        arch: Architecture | None = None,
+        end: int = 0,
+        seed: int = 0,
+        max_num_seqs: int = 1,
+    ) -> None:
         self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
+        self._max_num_seqs = max_num_seqs
         self.shard_map = self._model.shard_map
         self.weights: Mapping[str, torch.Tensor] = self._model.weights
 
@@ -285,29 +294,41 @@ class LocalRollout:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
-        before = given_so_far(prefixes, len(prompts), sampling)
-        found: list[Response | None] = []
-        for number, prompt in enumerate(prompts):
-            if interrupted() or (number and until is not None and until(range(number))):
-                return found + [p if keep_unfinished else None for p in before[number:]]
-            found.append(self._respond(prompt, before[number], sampling, seeds[number]))
-        return found
+        """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
+        found = given_so_far(prefixes, len(prompts), sampling)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        waiting, running = deque(range(len(prompts))), list[int]()
+        finished = set[int]()
+        ended = False
+        while (waiting or running) and not ended:
+            while waiting and len(running) < self._max_num_seqs and not ended:
+                ended = interrupted()
+                running += [] if ended else [waiting.popleft()]
+            for i in () if ended else running:
+                found[i] = self._longer(prompts[i], found[i], sampling, generators[i])
+            finished.update(i for i in running if found[i].finish_reason != "unfinished")
+            running = [i for i in running if i not in finished]
+            ended = ended or (until is not None and until(finished))
+        return [r if keep_unfinished or i in finished else None for i, r in enumerate(found)]
 
-    def _respond(
-        self, prompt: Sequence[int], prefix: Response, sampling: Sampling, seed: int
+    def _longer(
+        self,
+        prompt: Sequence[int],
+        begun: Response,
+        sampling: Sampling,
+        generator: torch.Generator,
     ) -> Response:
-        generator = torch.Generator().manual_seed(seed)
-        tokens = [*prompt, *prefix.tokens]
-        new: list[int] = []
-        log_probs: list[float] = []
-        while len(prefix.tokens) + len(new) < sampling.max_tokens and new[-1:] != [self._end]:
-            logits = self._model(torch.tensor(tokens + new))[-1]
-            rows = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
-            drawn = torch.multinomial(rows.exp(), 1, generator=generator)
-            new.append(int(drawn if sampling.temperature else logits.argmax()))
-            log_probs.append(float(rows[new[-1]]))
-        reason: Literal["stop", "length"] = "stop" if new[-1] == self._end else "length"
-        return continued(prefix, Response(tuple(new), tuple(log_probs), reason))
+        """By one token."""
+        logits = self._model(torch.tensor([*prompt, *begun.tokens]))[-1]
+        row = (logits / (sampling.temperature or 1.0)).log_softmax(-1)
+        drawn = torch.multinomial(row.exp(), 1, generator=generator)
+        token = int(drawn if sampling.temperature else logits.argmax())
+        reason: Literal["stop", "length", "unfinished"] = "unfinished"
+        if len(begun.tokens) + 1 == sampling.max_tokens:
+            reason = "length"
+        if token == self._end:
+            reason = "stop"
+        return continued(begun, Response((token,), (float(row[token]),), reason))
 
     def begin_update(self) -> None:
         """The weights are always in place."""

@@ -14,6 +14,7 @@ from verl_hpc.data.order import Order
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
 from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import Signals, StopFlag
 from verl_hpc.runtime.world import World
@@ -56,11 +57,17 @@ class _Quiet:
         del operator
 
 
-def local_session() -> Session:
-    """One rank on a CPU; nothing watches it."""
-    world = World(0, 1, 0, 1, 0, (0,), "localhost", "cpu")
+def local_session(control: Control | None = None) -> Session:
+    """A rank on a CPU; nothing watches it.
+
+    Args:
+        control: of all ranks; this one alone if None.
+    """
+    control = control or LocalControl()
+    rank, size = control.rank, control.size
+    world = World(rank, size, rank, size, 0, (0,) * size, "localhost", "cpu")
     watchdog, reporter, job = (cast(Any, _Quiet()) for _ in range(3))
-    return Session(world, LocalControl(), watchdog, reporter, job)
+    return Session(world, control, watchdog, reporter, job)
 
 
 def local_place(name: str = "train") -> Placement:

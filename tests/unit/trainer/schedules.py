@@ -1,0 +1,216 @@
+"""Steps of random sizes on threads: rank 0 trains, and each other rank has an engine."""
+
+import time
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import torch
+
+from tests.pieces import Piece, note
+from tests.unit.config.trees import parse
+from tests.unit.ranks import on_ranks
+from verl_hpc.data.order import Order
+from verl_hpc.data.problem import Problem
+from verl_hpc.planner.layouts import place_roles
+from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout, tiny_architecture
+from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session
+from verl_hpc.trainer.batch import Columns
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.exchange import Controls, Exchange
+from verl_hpc.trainer.operators.assign import assign
+from verl_hpc.trainer.operators.generate import generate
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import Problems
+from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.trainer.role import Role, Rollout
+from verl_hpc.trainer.state import START
+from verl_hpc.trainer.steps import Steps
+
+ARCH = tiny_architecture()
+MAX_PROMPT_TOKENS = 5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Sizes of a run."""
+
+    seed: int
+    staleness: int
+    num_engines: int
+    batch: int
+    num_samples: int
+    max_response_tokens: int
+    max_num_seqs: int
+    steps: int
+    prompts: tuple[str, ...]
+
+
+def draw(seed):
+    """A schedule; every fifth has each staleness. Where it cannot make up a whole step, a prompt
+    is too long, and dropped."""
+    random = Random(seed)
+    batch = random.randint(1, 4)
+    lengths = [random.randint(1, MAX_PROMPT_TOKENS) for _ in range(batch + random.randint(0, 6))]
+    if batch > 2:
+        lengths[random.randrange(len(lengths))] = MAX_PROMPT_TOKENS + 1
+    return Schedule(
+        seed,
+        seed % 5,
+        random.randint(1, 3),
+        batch,
+        random.randint(2, 3),
+        random.randint(1, 12),
+        random.randint(1, 8),
+        random.randint(3, 7),
+        tuple("".join(random.choices("abcdefghijk", k=length)) for length in lengths),
+    )
+
+
+@dataclass
+class Played:
+    """What happened, as the ranks that it happened on saw it."""
+
+    trained: list = field(default_factory=list)
+    """By step: rows, samples and columns."""
+    lags: list = field(default_factory=list)
+    """By step: what the metrics say of them."""
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    """By the seed of the call, but for empty ones."""
+    weights: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+    """By version."""
+
+
+def play(schedule, slow=None):
+    """Run all steps; the ranks that train, or those that generate, may be slow."""
+    found = on_ranks(schedule.num_engines + 1, lambda c: _Rank(schedule, slow, c).play())
+    pieces = [(seed, piece) for one in found[1:] for seed, piece in one.pieces.items()]
+    assert len({seed for seed, _ in pieces}) == len(pieces), "two responses have one seed"
+    return replace(found[0], pieces=dict(pieces))
+
+
+class _Rank:
+    def __init__(self, schedule, slow, control):
+        self.played, self.slow = Played(), slow
+        self.run = _context(schedule, control)
+        if self.run.rollout.engine is not None:
+            self.run.rollout.engine = _Recorded(self.run.rollout, self.played, slow)
+        recipe = Recipe("random", self.run)
+        settings = self.run.settings
+        recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
+        recipe.operator(assign, settings=settings.assign, place="rollout")
+        recipe.operator(_learn, roles=["actor"], settings=self)
+        self.steps = Steps(self.run, recipe, lambda *_: None, self._refit)
+
+    def play(self):
+        progress = START
+        while progress.step < self.run.config.steps:
+            stepped = self.steps.take(progress.step + 1, progress)
+            progress = stepped.progress
+            self.played.lags.append(stepped.metrics.get("rollout/lag/max"))
+        assert not self.run.rollout.in_flight
+        return self.played
+
+    def _refit(self, step):
+        run = self.run
+        mine = run.roles["actor"].trained.weights if run.rank == 0 else {}
+        found = run.session.control.broadcast({n: w.clone() for n, w in mine.items()})
+        for name, weight in run.rollout.engine.weights.items() if run.rollout.engine else ():
+            weight.copy_(found[name])
+        self.played.weights[step] = found
+        run.rollout.version = step
+        return {}
+
+
+@operator(changes_state=True)
+def _learn(place, actor, rank, rows, samples, sequences):
+    """Weights that depend on all that was trained on."""
+    if rank.slow == "train":
+        time.sleep(0.004)
+    rank.played.trained.append((rows, samples, sequences))
+    total = sum(float(log_probs.sum()) for log_probs in sequences["rollout_log_probs"])
+    for weight in actor.trained.weights.values():
+        weight.mul_(1 + 0.02 * torch.sin(weight * total))
+    return (), {}
+
+
+class _Recorded(LocalRollout):
+    """Notes what each call gives, and which weights were filled in last."""
+
+    def __init__(self, rollout, played, slow):
+        super().__init__(ARCH, max_num_seqs=rollout.engine._max_num_seqs)
+        self._played, self._slow = played, slow
+
+    def generate(self, prompts, sampling, seeds, interrupted, prefixes=None, **options):
+        if self._slow == "rollout":
+            time.sleep(0.004)
+        found = super().generate(prompts, sampling, seeds, interrupted, prefixes, **options)
+        note(self._played.pieces, max(self._played.weights), seeds, prefixes, found)
+        return found
+
+
+def _context(schedule, control):
+    size = schedule.num_engines
+    config = parse(
+        seed=schedule.seed,
+        steps=schedule.steps,
+        placement={"train": "0", "rollout": f"1-{size}"},
+        batch__size=schedule.batch,
+        rollout__staleness=schedule.staleness,
+        rollout__num_samples=schedule.num_samples,
+        rollout__max_prompt_tokens=MAX_PROMPT_TOKENS,
+        rollout__max_response_tokens=schedule.max_response_tokens,
+        rollout__overlong_prompt="drop",
+    )
+    layouts = place_roles(config, size + 1)
+    controls = Controls(control)
+    places = {
+        p.name: Placement(p, control.rank, controls.make(p.ranks), CPU, None, False)
+        for p in layouts.pools.values()
+    }
+    problems = [Problem(i, prompt) for i, prompt in enumerate(schedule.prompts)]
+    actor = LocalEngine(ARCH, seed=schedule.seed)
+    run = RunContext(
+        local_session(control),
+        config,
+        ARCH,
+        layouts,
+        controls,
+        places,
+        {},
+        {},
+        LetterTokenizer(),
+        Problems(problems, None, {}),
+        Order(len(problems), config.seed, config.data.shuffle),
+    )
+    place = places[layouts.pool_of["actor"]]
+    settings = config.role_settings["actor"]
+    run.roles = {"actor": Role("actor", settings, place, ARCH, actor.layout, actor.shard_map)}
+    run.roles["actor"].training = actor if place.is_here else None
+    place = places["rollout"]
+    engine = LocalRollout(ARCH, max_num_seqs=schedule.max_num_seqs)
+    run.rollout = Rollout(
+        place, engine.shard_map, engine if place.is_here else None, replica_control=LocalControl()
+    )
+    run.exchange = _Gathered(run.session.world, places, controls)
+    return run
+
+
+class _Gathered(Exchange):
+    """Columns go by the control plane instead of MPI."""
+
+    def _columns(self, move, values, source, target, control, root):
+        found = {}
+        for name in move.values:
+            mine = values[name] if source.is_here else Columns([], {})
+            parts = control.allgather((list(mine.positions), mine.values))
+            columns = {column for _, held in parts for column in held}
+            by_position = {
+                position: {column: held[column][i] for column in columns}
+                for positions, held in parts
+                for i, position in enumerate(positions)
+            }
+            wanted = values["samples"].owned_by(target.name, target.index) if target.is_here else []
+            found[name] = Columns(
+                wanted, {column: [by_position[p][column] for p in wanted] for column in columns}
+            )
+        return found

@@ -108,7 +108,9 @@ def check_roles(config: RunConfig) -> None:
     used = roles_of_recipe(config)
     for name in config.roles:
         if name in _NOT_ROLES:
-            raise ValueError(f"roles.{name}: no role can have this name, which is a label's")
+            raise ValueError(
+                f"roles.{name}: no role can have this name, which is a label's; choose another"
+            )
         if name not in used:
             raise ValueError(
                 f"roles.{name}: no operator of recipe {config.recipe} uses this role; "

@@ -160,6 +160,10 @@ class Pipeline:
                 raise
         return values
 
+    def abandon(self, rank: int, mover: Mover) -> None:
+        """Instead of `resume`: what comes before has been given up."""
+        mover.abandon(_left(list(self.for_rank(rank)), -1))
+
     def changes_state(self, name: str) -> bool:
         """Whether the operator of that name does."""
         return any(op.changes_state for op in self.operators if op.name == name)

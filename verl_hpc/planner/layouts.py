@@ -184,7 +184,8 @@ def _check_labels(config: RunConfig, labels: Iterable[str], used: Iterable[str])
     for label in labels:
         if label not in used or (label in (ROLLOUT, REWARD) and not config.generates):
             raise ConfigError(
-                f"placement.{label}: no role of recipe {config.recipe} is placed there; "
+                f"placement.{label} = {config.placement[label]}: no role of recipe "
+                f"{config.recipe} is placed there; "
                 f"{near_or_all(label, [*config.role_settings, TRAIN, ROLLOUT, REWARD], 'labels')}"
             )
 

@@ -35,6 +35,12 @@ class Progress:
     """Times it has begun to wait for other ranks in the control plane; the same order on all."""
     waited_s: float = 0.0
     """Since it began the wait that it is in; 0 if it is in none."""
+    waits_for: str = ""
+    """Ranks that take part in that wait, in short; empty where all do."""
+    usual_s: float = 0.0
+    """The longest time that it has taken in this operator before."""
+    places: str = ""
+    """Its placements: ranks that have the same enter the same operators."""
     silent_s: float = 0.0
     """Since the rank has published this; a Python thread of its own does."""
     history: tuple[tuple[str, float], ...] = ()
@@ -42,7 +48,7 @@ class Progress:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Grows as the rank advances; all ranks pass the same values."""
+        """Grows as the rank advances; all ranks of the same placements pass the same values."""
         return self.count, self.num_waits
 
 
@@ -67,18 +73,37 @@ class Ranks:
 def late_ranks(progress: Sequence[Progress], late_after_s: float) -> list[Progress]:
     """Ranks that hold up the others, the furthest behind first.
 
-    A rank is late when others have entered a later operator and it has been in its own for longer
-    than `late_after_s`, or when others have waited for longer than that where it has not come to.
-    When all are equally far, none is.
+    A rank is late when it has been in its operator for longer than `late_after_s`, and others of
+    the same placements have entered a later one; or when it has been there for more than twice as
+    long as ever before, too, and others have waited for longer than `late_after_s` where it has not
+    come to. When all are equally far, none is.
     """
-    ahead = max(p.count for p in progress)
-    awaited = max((p.position for p in progress if p.waited_s > late_after_s), default=(0, 0))
+    ahead: dict[str, Progress] = {}
+    for p in sorted(progress, key=lambda p: (p.count, p.seconds)):
+        ahead[p.places] = p
+    waits = {(p.num_waits, p.waits_for) for p in progress if p.waited_s > late_after_s}
     late = [
         p
         for p in progress
-        if (p.count < ahead and p.seconds > late_after_s) or p.position < awaited
+        if p.seconds > late_after_s
+        and (
+            _is_behind(p, ahead[p.places])
+            or (p.seconds > 2 * p.usual_s and any(_is_awaited(p, *wait) for wait in waits))
+        )
     ]
     return sorted(late, key=lambda p: (p.position, p.rank))
+
+
+def _is_behind(rank: Progress, other: Progress) -> bool:
+    """Whether the other had entered a later operator when the rank told where it is."""
+    return rank.count < other.count and other.seconds >= rank.silent_s
+
+
+def _is_awaited(rank: Progress, num_waits: int, waits_for: str) -> bool:
+    """Whether a wait of others is for a rank that does not itself wait for some."""
+    if not waits_for:
+        return rank.num_waits < num_waits and not (rank.waited_s and rank.waits_for)
+    return not rank.waited_s and rank.rank in _numbers(waits_for)
 
 
 def write_ranks(run_directory: Path, ranks: Ranks) -> None:
@@ -97,6 +122,9 @@ def write_ranks(run_directory: Path, ranks: Ranks) -> None:
             p.pid,
             p.num_waits,
             round(p.waited_s, 1),
+            p.waits_for,
+            round(p.usual_s, 1),
+            p.places,
             round(p.silent_s, 1),
             [[name, round(began, 2)] for name, began in p.history],
         ]
@@ -133,7 +161,7 @@ def _parse(found: Mapping[str, Any]) -> Ranks:
 def _progress(
     rank: Any, count: Any, operator: Any, seconds: Any, host: Any, pid: Any, *more: Any
 ) -> Progress:
-    num_waits, waited, silent, history = more
+    num_waits, waited, waits_for, usual, places, silent, history = more
     return Progress(
         rank=int(rank),
         count=int(count),
@@ -143,6 +171,9 @@ def _progress(
         pid=int(pid),
         num_waits=int(num_waits),
         waited_s=float(waited),
+        waits_for=str(waits_for),
+        usual_s=float(usual),
+        places=str(places),
         silent_s=float(silent),
         history=tuple((str(name), float(began)) for name, began in history),
     )
@@ -157,3 +188,9 @@ def shown(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
+
+
+def _numbers(text: str) -> set[int]:
+    """What `shown` made short."""
+    spans = [[int(number) for number in part.split("-")] for part in text.split(",")]
+    return {number for span in spans for number in range(span[0], span[-1] + 1)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,29 +22,42 @@ class Control:
     Args:
         channel: what carries them.
         timeout_s: a rank that waits longer for others raises TimeoutError.
-        is_world: whether it has every rank of the job.
+        world: of every rank of the job, if this is of a part of them.
+        ranks: of the job that it has; all if None.
     """
 
     def __init__(
-        self, channel: Channel, timeout_s: float = math.inf, is_world: bool = True
+        self,
+        channel: Channel,
+        timeout_s: float = math.inf,
+        world: Control | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self._channel = channel
         self._timeout_s = timeout_s
-        self.is_world = is_world
         self.rank = channel.rank
         self.size = channel.size
+        self._world = world or self
+        self.ranks = range(self.size) if ranks is None else ranks
         self.num_waits = 0
         """Waits begun; every rank begins the same ones in the same order."""
         self.waiting_since: float | None = None
-        """Seconds since the epoch; None while this rank waits for nobody."""
+        """Seconds since the epoch, of a wait in this control plane or in a part of it; None while
+        this rank waits for nobody."""
+        self.waiting_for: Sequence[int] = ()
+        """Ranks that take part in that wait."""
+
+    @property
+    def is_world(self) -> bool:
+        """Whether it has every rank of the job."""
+        return self.size == self._world.size
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
+        groups = self.allgather(group)
+        ranks = [rank for rank, other in zip(self.ranks, groups, strict=True) if other == group]
         # A split cannot be given up as the other operations can; here it waits for nobody.
-        self.barrier()
-        channel = self._channel.split(group)
-        whole = self.is_world and channel.size == self.size
-        return Control(channel, self._timeout_s, whole)
+        return Control(self._channel.split(group), self._timeout_s, self._world, ranks)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -83,9 +96,10 @@ class Control:
 
     def _wait(self, pending: Pending) -> None:
         self.num_waits += 1
-        self.waiting_since = time.time()
+        world = self._world
+        world.waiting_for, world.waiting_since = self.ranks, time.time()
         wait(pending, self._timeout_s)
-        self.waiting_since = None
+        world.waiting_since = None
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one."""

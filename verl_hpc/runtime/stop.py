@@ -137,6 +137,9 @@ class StopFlag:
         self._file_due = 0.0
         self._asked = Wish.GO_ON
         self._done = 0
+        self.reads_requests = control.rank == 0
+        """Whether this rank looks for requests; one of those that generate must see `stop --now`
+        before the step's end."""
         self.reason = ""
         """Why this rank wishes to leave, for people."""
 
@@ -187,10 +190,10 @@ class StopFlag:
         return Wish.RESTART
 
     def _file_wish(self) -> Wish:
-        """The strongest of the requests that are due; one rank looks, and not more often than a
+        """The strongest of the requests that are due; few ranks look, and not more often than a
         file system of many users likes."""
         now = self._clock()
-        if self._control.rank != 0 or now < self._file_due:
+        if not self.reads_requests or now < self._file_due:
             return self._asked
         self._file_due = now + _FILE_EVERY_S
         due = [r for r in read_requests(self._directory) if self._done >= r.after_step]

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from verl_hpc.runs.ranks import (
     Progress,
     Ranks,
     late_ranks,
+    shown,
     write_ranks,
 )
 from verl_hpc.runtime.debug.debugger import hide_from_debugger
@@ -38,21 +39,26 @@ _KEY = "verl_hpc/progress/{}"
 class Waits(Protocol):
     """The part of the control plane that tells where a rank is inside an operator."""
 
+    size: int
     num_waits: int
     waiting_since: float | None
+    waiting_for: Sequence[int]
 
 
 def describe(late: Sequence[Progress], progress: Sequence[Progress], most: int = 8) -> str:
     """One line a late rank, and where the ranks are that wait for them."""
-    ahead = max(progress, key=lambda p: p.position)
     behind = {p.rank for p in late}
-    waiting = sum(p.count == ahead.count and p.rank not in behind for p in progress)
+    others = [p for p in progress if p.rank not in behind]
+    ahead = max((p.count for p in others), default=0)
+    # A rank may wait in torch, too, of which only its operator tells.
+    waiting = [p for p in others if p.waited_s] or [p for p in others if p.count == ahead]
     lines = [
         f"  rank {p.rank} on {p.host}: in {p.operator!r} for {p.seconds:.0f} s" for p in late[:most]
     ]
     if len(late) > most:
         lines.append(f"  and {len(late) - most} more")
-    lines.append(f"  {waiting} of {len(progress)} ranks wait in {ahead.operator!r}")
+    for operator, number in Counter(p.operator for p in waiting).most_common(most):
+        lines.append(f"  {number} of {len(progress)} ranks wait in {operator!r}")
     return "verl_hpc: late ranks:\n" + "\n".join(lines) + "\n"
 
 
@@ -81,8 +87,12 @@ class Watchdog:
         """Where rank 0 leaves ranks.json; None for nowhere."""
         self.errands: list[Callable[[TCPStore], object]] = []
         """What else to do each time, on every rank."""
+        self.places = ""
+        """Names of the placements that this rank belongs to, once it is known."""
         self._write = write
         self._waits = waits
+        self._longest: dict[str, float] = {}
+        """Seconds, by operator."""
         # Times of the system's clock: rank 0 counts on where a rank has fallen silent.
         self._now = (0, "start-up", time.time())
         self._history: deque[tuple[str, float]] = deque([self._now[1:]], HISTORY)
@@ -92,7 +102,9 @@ class Watchdog:
 
     def enter(self, operator: str) -> None:
         """Say that this rank starts `operator`."""
-        self._now = (self._now[0] + 1, operator, time.time())
+        now, (count, last, since) = time.time(), self._now
+        self._longest[last] = max(self._longest.get(last, 0.0), now - since)
+        self._now = (count + 1, operator, now)
         self._history.append(self._now[1:])
 
     @property
@@ -131,12 +143,17 @@ class Watchdog:
 
     def _publish(self, store: TCPStore) -> None:
         waits = self._waits
+        since = waits.waiting_since if waits else None
+        in_part = waits is not None and since is not None and len(waits.waiting_for) < waits.size
         state = {
             "now": self._now,
+            "usual_s": self._longest.get(self._now[1], 0.0),
+            "places": self.places,
             "host": self.host,
             "pid": os.getpid(),
             "num_waits": waits.num_waits if waits else 0,
-            "waiting_since": waits.waiting_since if waits else None,
+            "waiting_since": since,
+            "waits_for": shown(waits.waiting_for) if waits and in_part else "",
             "time": time.time(),
             "history": list(self._history) if self.rank < MOST_HISTORIES else [],
         }
@@ -169,6 +186,9 @@ def _progress(rank: int, state: dict[str, Any], now: float) -> Progress:
         pid=state["pid"],
         num_waits=state["num_waits"],
         waited_s=0.0 if waiting_since is None else max(now - waiting_since, 0.0),
+        waits_for=state["waits_for"],
+        usual_s=state["usual_s"],
+        places=state["places"],
         silent_s=max(now - state["time"], 0.0),
         history=tuple((name, began) for name, began in state["history"]),
     )

@@ -50,6 +50,7 @@ class Loop:
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
             run.rollout.wants_to_leave = lambda: self.stop.wish().at_once
+            self.stop.reads_requests |= run.rollout.place.leads
         picture = self._steps.pipeline(self.config.steps)
         if run.rank == 0:
             text = f"{flow_text(picture)}\n\n{flow_mermaid(picture)}\n"

@@ -94,7 +94,7 @@ class Steps:
         """Ranks that generate give up what they have made, and make the next while others train."""
         metrics = self._refit(progress.step)
         if self._next is None:
-            self._make(step, progress.position)
+            self._make_now(step, progress.position)
         batch, self._next = self._next, None
         assert batch is not None and batch.step == step
         _, rest = self._parts(step)
@@ -108,6 +108,15 @@ class Steps:
                 self._next = None  # all ranks leave at the end of this step
         # Here all ranks meet, with the next step made.
         return self._collect(Progress(step, batch.position), metrics, mine, values)
+
+    def _make_now(self, step: int, position: Position) -> None:
+        """What ranks that train wait for: if it is given up, they are told."""
+        try:
+            self._make(step, position)
+        except Abandoned:
+            _, rest = self._parts(step)
+            rest.abandon(self._run.rank, self._run.exchange)
+            raise
 
     def _make(self, step: int, position: Position) -> None:
         """What the ranks that train are not needed for."""

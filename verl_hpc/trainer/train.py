@@ -77,6 +77,8 @@ def _train(
     if heartbeat is not None:
         heartbeat.place(placements(run))
     run.lock = lock
+    here = sorted(name for name, place in run.places.items() if place.is_here)
+    session.watchdog.places = ", ".join(here)
     resume_collection()
     signals.listen()
     run.stop = StopFlag(session.control, config.run_directory, signals)

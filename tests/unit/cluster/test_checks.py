@@ -52,6 +52,77 @@ def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
         check_request(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
 
 
+# Roles and placements
+
+
+def published(directory, **changes):
+    fields = next(iter(PUBLISHED.values()))[0] | changes
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(fields))
+
+
+DELAYED = ("model.dtype=bfloat16", "model.fp8={recipe: delayed}")
+AHEAD = "rollout.staleness=1"
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (
+            ["placement={train: 0-3, rollout: 4-8}"],
+            ["--nodes 2", "placement.rollout = 4-8", "ranks 0 to 7", "start more"],
+        ),
+        (
+            ["placement={train: 0-3, rollout: node 2}"],
+            ["placement.rollout = node 2", "nodes 0 to 1", "start more"],
+        ),
+        (
+            ["placement={train: 0-2, rollout: 3-7}", "parallel.tensor_parallel=2"],
+            ["parallel: tensor_parallel 2", "the 3 ranks", "choose smaller sizes"],
+        ),
+        (
+            ["placement={train: 0-3, rollout: 4-6, reward: 7}", "rollout.tensor_parallel=2"],
+            ["rollout tensor_parallel = 2", "the 3 ranks 4-6", "a divisor of 3"],
+        ),
+        (
+            ["placement={train: 0-3, rollout: 4-6}"],
+            ["rank 7 of 8", "nothing to do", "start fewer ranks"],
+        ),
+        (
+            ["placement={train: 0-3, rollout: 4-7, critic: 3}"],
+            ["placement.critic = 3", "no role of recipe grpo", "labels: actor, train, rollout"],
+        ),
+        (["roles={critic: {}}"], ["roles.critic", "no operator of recipe grpo", "roles: actor"]),
+        (["recipe=ppo", "roles={critc: {}}"], ["roles.critc", "did you mean critic"]),
+        (["roles={rollout: {}}"], ["roles.rollout", "a label's", "choose another"]),
+        (
+            ["roles={actor: {placement: trian}}", "placement={train: 0-3, rollout: 4-7}"],
+            ["roles.actor.placement = trian", "no such label", "did you mean train"],
+        ),
+        ([AHEAD], ["rollout.staleness = 1", "rank 0 generates and trains the actor", "give"]),
+        (
+            [AHEAD, "placement={train: 0-3, rollout: 2-7}"],
+            ["rollout.staleness = 1", "rank 2 generates", "placement.rollout"],
+        ),
+        (
+            ["recipe=ppo", *DELAYED, "placement={actor: 0-3, critic: 2-7}"],
+            ["model.fp8.recipe = delayed", "actor and critic share some", "another recipe"],
+        ),
+        (
+            ["recipe=ppo", "roles={critic: {path: other}}"],
+            ["roles.critic", "64 tokens", "model.path's", "the same tokenizer"],
+        ),
+    ],
+)  # fmt: skip
+def test_roles_and_placements_that_do_not_work(tmp_path, overrides, words):
+    published(tmp_path / "model")
+    published(tmp_path / "other", vocab_size=64)
+    with pytest.raises(ConfigError) as caught:
+        check_request(request(tmp_path, *overrides))
+    for word in words:
+        assert word in str(caught.value)
+
+
 # Files
 
 

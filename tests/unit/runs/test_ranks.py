@@ -22,9 +22,53 @@ def test_ranks_that_wait_in_the_same_place_wait_for_something_else():
     assert late_ranks([at(0, 20, 500), at(1, 20, 500)], 120) == []
 
 
+def test_a_rank_that_has_not_told_of_its_next_operator_yet_is_not_late():
+    fields = {"operator": "reward", "seconds": 300.0, "silent_s": 9.0}
+    quiet = Progress(0, 7, **fields)
+    assert late_ranks([quiet, Progress(1, 8, "update_actor", 8.0)], 120) == []
+    assert late_ranks([quiet, Progress(1, 8, "update_actor", 10.0)], 120) == [quiet]
+
+
+def placed(rank, places, count, operator, **fields):
+    return Progress(rank, count, operator, 300.0, "n0", num_waits=9, places=places, **fields)
+
+
+def test_placements_enter_different_numbers_of_operators():
+    progress = [placed(0, "actor", 80, "update_actor"), placed(1, "critic", 44, "update_critic")]
+    assert late_ranks(progress, 120) == []
+
+
+def test_a_rank_that_another_placement_waits_for_is_late():
+    """Rank 2 waits for the reward of rank 1, who waits for rank 0."""
+    progress = [
+        placed(0, "actor, rollout", 80, "rollout"),
+        placed(1, "reward", 30, "rollout to reward", waited_s=290.0, waits_for="0-1"),
+        placed(2, "critic", 44, "reward to critic", waited_s=290.0, waits_for="1-2"),
+        placed(3, "reference", 20, "reference"),
+    ]
+    assert [p.rank for p in late_ranks(progress, 120)] == [0]
+
+
+@pytest.mark.parametrize(("usual", "late"), [(160.0, []), (140.0, [0])])
+def test_what_has_always_taken_long_is_awaited_for_longer(usual, late):
+    progress = [
+        placed(0, "rollout", 80, "rollout", usual_s=usual),
+        placed(1, "train", 30, "rollout to train", waited_s=290.0, waits_for="0-1"),
+    ]
+    assert [p.rank for p in late_ranks(progress, 120)] == late
+
+
 def test_what_is_written_is_read(tmp_path):
-    first = Progress(0, 3, "rollout", 1.5, "n0", 11, 4, 0.5, 0.1, (("reshard", 9.25),))
-    ranks = Ranks(100.0, 10.0, 120.0, "4711", (first, Progress(1, 2, "reshard", 200.0, "n1", 12)))
+    first = Progress(
+        0, 3, "rollout", 1.5, "n0", 11, 4, 0.5, "0, 2-3", 40.0, "actor", 0.1, (("reshard", 9.25),)
+    )
+    ranks = Ranks(
+        100.0,
+        10.0,
+        120.0,
+        "4711",
+        (first, Progress(1, 2, "reshard", 200.0, "n1", 12, places="actor")),
+    )
     write_ranks(tmp_path, ranks)
     assert read_ranks(tmp_path) == ranks
     assert [p.rank for p in ranks.late] == [1]

@@ -61,6 +61,18 @@ def test_waits_are_counted_for_the_watchdog():
     assert on_ranks(2, work) == [(3, None)] * 2
 
 
+def test_a_wait_in_a_part_tells_its_ranks():
+    def work(control):
+        part = control.split(control.rank % 2)
+        part.barrier()
+        again = part.split(0)
+        again.barrier()
+        return part.ranks, control.waiting_for, part.is_world, control.waiting_since
+
+    parts = [[0, 2], [1], [0, 2]]
+    assert on_ranks(3, work) == [(part, part, False, None) for part in parts]
+
+
 def test_one_rank_alone():
     assert on_ranks(1, lambda control: control.allgather("me")) == [["me"]]
 

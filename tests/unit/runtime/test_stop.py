@@ -133,11 +133,13 @@ def test_a_request_can_wait_for_a_step(run):
     assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.GO_ON, Wish.GO_ON, Wish.STOP]
 
 
-def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
-    flag, other = (
+def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
+    flag, other, generates = (
         StopFlag(Others(), run, Signals(), clock),
         StopFlag(Others(rank=1), run, Signals(), clock),
+        StopFlag(Others(rank=2), run, Signals(), clock),
     )
+    generates.reads_requests = True
     assert flag.wish() is Wish.GO_ON
     leave_request(run, Request(kind="stop", now=True))
     clock.now += 1
@@ -145,6 +147,7 @@ def test_only_rank_0_looks_and_not_all_the_time_within_a_step(run, clock):
     clock.now += 5
     assert flag.wish() is Wish.STOP_NOW
     assert other.wish() is Wish.GO_ON
+    assert generates.wish() is Wish.STOP_NOW
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])

@@ -63,6 +63,28 @@ def test_the_report():
     )
 
 
+def placed(rank, count, place, waits_for):
+    return Progress(
+        rank, count, f"rollout to {place}", 130, "n0",
+        waited_s=130.0, waits_for=waits_for, places=place,
+    )  # fmt: skip
+
+
+def test_the_report_of_placements():
+    progress = [
+        Progress(0, 40, "rollout", 131, "n0", places="rollout"),
+        placed(1, 22, "critic", "0-1"),
+        placed(2, 20, "reward", "0, 2"),
+        placed(3, 20, "reward", "0, 3"),
+    ]
+    assert describe(late_ranks(progress, 120), progress) == (
+        "verl_hpc: late ranks:\n"
+        "  rank 0 on n0: in 'rollout' for 131 s\n"
+        "  2 of 4 ranks wait in 'rollout to reward'\n"
+        "  1 of 4 ranks wait in 'rollout to critic'\n"
+    )
+
+
 def test_a_long_report_is_cut():
     progress = [at(0, 2, 0, "update"), *(at(r, 1, 200) for r in range(1, 21))]
     text = describe(late_ranks(progress, 120), progress)

@@ -1,0 +1,144 @@
+"""Trouble on one placement of a split or asynchronous run: the job ends, says why, and resumes."""
+
+import re
+import time
+from functools import partial
+
+import pytest
+
+from tests.jobs.conftest import ppo
+from tests.jobs.launch import (
+    differing,
+    finish,
+    kill_rank,
+    ranks_of,
+    start,
+    train,
+    wait_until,
+    write_config,
+)
+from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.metrics.log import read_metrics
+from verl_hpc.runs.ranks import read_ranks
+
+RESTART = 85
+STEPS = 4
+LATE_AFTER_S = 2
+# A second a step, so that others can be met while it scores; and once longer, if that is asked.
+REWARD = """
+import os, time
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    time.sleep(float(os.environ.pop("SLEEP_ONCE", 0.15)))
+    return (sum(map(ord, solution_str)) % 5) / 4
+"""
+SPLIT = {"actor": "0-1", "critic": 2, "reward": 3, "rollout": "0-1"}
+
+
+def split(model, directory):
+    """PPO whose critic and reward function have ranks of their own."""
+    tree = ppo(model, directory)
+    (directory / "reward.py").write_text(REWARD)
+    tree["rollout"]["engine"] = "hf"
+    tree["roles"]["critic"]["parallel"] = {}
+    tree["runtime"] = {"late_after_s": LATE_AFTER_S}
+    return tree | {"placement": SPLIT}
+
+
+def ahead(model, directory, staleness=1):
+    """GRPO that generates the next steps on ranks of their own while one trains."""
+    tree = split(model, directory)
+    tree["rollout"]["staleness"] = staleness
+    changes = {"recipe": "grpo", "roles": {}, "algorithm": {"old_log_probs": "rollout"}}
+    return tree | changes | {"placement": {"train": "0-1", "rollout": "2-3"}}
+
+
+def launch(config, **environment):
+    return start(4, ["-m", "verl_hpc", "train", "--config", config], **environment)
+
+
+def last_step(run):
+    return run / "checkpoints" / step_name(STEPS)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, model):
+    """The run nothing happened to, but that its reward function once took its time; its output."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    config = write_config(directory / "config.yaml", split(model, directory))
+    status, output = finish(launch(config, SLEEP_ONCE="8"))
+    assert status == 0, output
+    return directory / "run", output
+
+
+def is_in(run, rank, operator, after_step):
+    """Whether a rank has come to an operator, with steps to resume from."""
+    if len(complete_steps(run / "checkpoints")) < after_step:
+        return False
+    found = read_ranks(run)
+    return found is not None and found.ranks[rank].operator == operator
+
+
+def kill_while(config, run, victim, rank, operator):
+    """Kill a rank while another is in an operator; the job's output.
+
+    It ends within seconds, and tells of the victim first.
+    """
+    job = launch(config)
+    assert wait_until(partial(is_in, run, rank, operator, 1), job), finish(job)
+    assert len(ranks_of(job)) == 4
+    assert kill_rank(job, victim)
+    began = time.monotonic()
+    status, output = finish(job, timeout=60)
+    assert status != 0
+    assert time.monotonic() - began < 20
+    failures = re.findall(r"^verl_hpc: (rank \d) .*: it was ended by SIGKILL", output, re.MULTILINE)
+    assert failures[:1] == [f"rank {victim}"], output
+
+
+KILLS = [
+    pytest.param(2, 3, "reward", id="critic-while-reward"),
+    pytest.param(3, 0, "reward to actor", id="reward-in-a-move", marks=pytest.mark.slow),
+    pytest.param(0, 2, "update_critic", id="actor-while-critic", marks=pytest.mark.slow),
+    pytest.param(1, 3, "wait", id="actor-at-the-end", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("victim", "rank", "operator"), KILLS)
+def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim, rank, operator):
+    config = write_config(tmp_path / "config.yaml", split(model, tmp_path))
+    kill_while(config, tmp_path / "run", victim, rank, operator)
+    status, output = train(4, config)
+    assert status == 0, output
+    assert differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed):
+    _, output = undisturbed
+    reports = output.split("verl_hpc: late ranks:\n")[1:]
+    assert any(re.match(r"  rank 3 on \S+: in 'reward' for \d+ s\n", text) for text in reports)
+    assert any("of 4 ranks wait in 'reward to actor'" in text for text in reports)
+    late = re.findall(r"^  rank [23] on \S+: in '(.*)' for \d+ s$", output, re.MULTILINE)
+    assert [operator for operator in late if " to " in operator or operator == "wait"] == []
+
+
+def errs(model, tmp_path, change):
+    """A split run that ends by itself: its output without the watchdog's reports."""
+    tree = split(model, tmp_path) | {"steps": 2}
+    change(tree)
+    status, output = train(4, write_config(tmp_path / "config.yaml", tree), timeout=240)
+    assert status == 1, output
+    return output
+
+
+def test_an_error_of_the_reward_function_on_a_rank_of_its_own(model, tmp_path):
+    def change(tree):
+        (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1 / 0\n")
+
+    output = errs(model, tmp_path, change)
+    assert output.count("RewardError: reward.function = ") == 1
+    assert "rank 3 of 4 on" in output and "failed in reward: RewardError: " in output
+    assert "ZeroDivisionError: division by zero" in output
+    assert "Traceback" not in output

@@ -15,8 +15,12 @@ from verl_hpc.trainer.recipe import Recipe
 
 def scored_responses(name: str, run: RunContext) -> Recipe:
     """What recipes of a policy have in common: responses, scores, log-probs, the KL penalty."""
+    return add_scored_responses(Recipe(name, run), run)
+
+
+def add_scored_responses(recipe: Recipe, run: RunContext) -> Recipe:
+    """The same, behind what else generates: models then take the device back from the engine."""
     settings = run.settings
-    recipe = Recipe(name, run)
     recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
     recipe.operator(assign, settings=settings.assign, place="rollout")
     add_scores(recipe, run)

@@ -8,13 +8,12 @@ from verl_hpc.trainer.operators.assign import assign
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.update import update_actor
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.recipes.grpo import add_scores, scored_responses
+from verl_hpc.trainer.recipes.grpo import add_scored_responses, add_scores
 
 
 def remax(run: RunContext) -> Recipe:
     """The flow of one ReMax step (arXiv 2310.10505)."""
-    settings = run.settings
-    recipe = scored_responses("remax", run)
+    settings, recipe = run.settings, Recipe("remax", run)
     greedy = settings.generate.greedily(settings.problems, "greedy")
     recipe.operator(
         generate,
@@ -33,6 +32,7 @@ def remax(run: RunContext) -> Recipe:
         outputs=["greedy_samples"],
         prefix="greedy/",
     )
+    add_scored_responses(recipe, run)
     add_scores(recipe, run, "greedy_")
     recipe.operator(greedy_advantages, place="actor", name="advantages")
     recipe.operator(update_actor, roles=["actor"], settings=settings.policy)

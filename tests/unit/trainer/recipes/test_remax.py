@@ -8,6 +8,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.batch import Sample, Samples
 from verl_hpc.trainer.operators.advantages import greedy_advantages
 from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 
 def test_the_baseline_is_that_of_the_samples_prompt():
@@ -46,6 +47,12 @@ def test_one_greedy_answer_a_prompt_is_scored_beside_the_sampled_ones(tmp_path):
         assert "actor/reward_kl_penalty" in line and "actor/loss" in line
     drawn = (run.config.run_directory / "flow.txt").read_text()
     assert "greedy_reward" in drawn
+    # An engine that models have taken the device back from cannot generate.
+    recipe = make_recipe(run, find_recipe("remax", 60.0))
+    names = [op.name for op in recipe.compile(None).operators]
+    assert max(names.index(n) for n in ("rollout", "greedy_rollout")) < min(
+        names.index(n) for n in ("old_log_probs", "ref_log_probs")
+    )
 
 
 def test_another_advantage_is_refused(tmp_path):

@@ -57,22 +57,24 @@ def _cpu_seconds() -> float:
 def measured(recipe: str, seed: int, directory: Path) -> dict[str, Any]:
     """What came of it, from what its two runs left."""
     sft, rl = (_only_run(directory, wanted) for wanted in ("sft", recipe))
+    seconds, cpu_seconds = json.loads((directory / DONE).read_text())
+    times = {"seconds": seconds, "cpu_seconds": cpu_seconds}
+    return {"recipe": recipe, "seed": seed, **gained(sft, rl), **times}
+
+
+def gained(sft: RunConfig, rl: RunConfig) -> dict[str, Any]:
+    """Accuracy before and after a run of RL, on problems counted in its training and in SFT's."""
     rows = [row for row in read_metrics(rl.run_directory) if "val/accuracy" in row]
     assert rl.data.evaluation is not None
     training = [open_source(config.data.train) for config in (sft, rl)]
-    seconds, cpu_seconds = json.loads((directory / DONE).read_text())
     counts = count_overlap(training, open_source(rl.data.evaluation))
     return {
-        "recipe": recipe,
-        "seed": seed,
         "steps": rows[-1]["step"],
         "before": rows[0]["val/accuracy"],
         "after": rows[-1]["val/accuracy"],
         "evaluation_prompts": counts.evaluation_prompts,
         "training_rows": counts.training_rows,
         "shared_prompts": counts.shared_prompts,
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
     }
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Examples of models on ranks of their own, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh ppo_split|safe_rlhf [seed]
+# usage: launch/examples.sh grpo_async|ppo_split|safe_rlhf [seed]
+#   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
@@ -9,7 +10,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?usage: launch/examples.sh ppo_split|safe_rlhf [seed]} seed=${2:-0}
+name=${1:?usage: launch/examples.sh grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
 python=${PYTHON:-python}
 mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
 runs=${RUNS:-runs/$name-$(date +%Y%m%d-%H%M%S)}
@@ -30,15 +31,15 @@ decoder() { # SIZES
 }
 
 case $name in
-ppo_split)
+grpo_async | ppo_split)
     held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
     say "1 of 3: problems, a decoder with random weights, and its supervised warm-up"
     run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
     decoder '{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
         "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
     train quickstart_sft sft.jsonl model "$held_out"
-    say "2 of 3: PPO, placed apart"
-    train ppo_split rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
+    say "2 of 3: $name, on ranks of its own"
+    train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
     ;;
 safe_rlhf)
     say "1 of 3: rows, models of reward and cost, a decoder, and its supervised warm-up"
@@ -51,7 +52,7 @@ safe_rlhf)
         "roles.reward.path=$runs/data/reward" "roles.cost.path=$runs/data/cost"
     ;;
 *)
-    printf 'no example %s; choose ppo_split or safe_rlhf\n' "$name" >&2
+    printf 'no example %s; choose grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
     exit 2
     ;;
 esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The first run, start to end, on four CPU ranks: warm a tiny decoder up on reversing letters,
 # improve it with reinforcement learning, stop half-way and resume, export it for transformers.
-# usage: launch/quickstart.sh [grpo|ppo] [seed]
+# usage: launch/quickstart.sh [grpo|ppo|sft] [seed]
+#   sft       ends after the warm-up
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
 #   MPIEXEC   starts the ranks (default: mpiexec beside the interpreter)
 #   RUNS      where the run directories go (default: a new directory below runs/, which the link
@@ -36,6 +37,7 @@ run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" \
 
 say "2 of 6: supervised warm-up until three held-out problems in ten are answered right"
 train configs/run/quickstart_sft.yaml sft.jsonl model
+[ "$recipe" = sft ] && exit
 
 say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
 first=("$config" rl.jsonl quickstart_sft/checkpoints/latest)

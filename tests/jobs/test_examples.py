@@ -52,3 +52,13 @@ def test_ppo_placed_apart_learns(tmp_path):
     places = {name: layouts.pools[pool].ranks for name, pool in layouts.pool_of.items()}
     apart = {"actor": (0, 1), "rollout": (0, 1), "critic": (2,), "scoring": (3,)}
     assert {name: places[name] for name in apart} == apart
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_grpo_on_responses_a_step_old_learns(tmp_path):
+    rows = start("grpo_async", tmp_path)
+    before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]
+    assert after - before >= 0.2
+    lags = [row["rollout/lag/max"] for row in rows if "rollout/lag/max" in row]
+    assert lags[0] == 0 and set(lags[1:]) == {1}

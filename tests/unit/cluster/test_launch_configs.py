@@ -106,7 +106,9 @@ def quickstart(directory, environ):
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["quickstart_sft", "quickstart", "quickstart_ppo"])
+@pytest.mark.parametrize(
+    "name", ["quickstart_sft", "quickstart", "quickstart_ppo", "grpo_async", "grpo_split"]
+)
 def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
     done = quickstart(tmp_path, {})
     (made,) = re.findall(r"--out (runs/\S+)/data", done.stdout)
@@ -122,3 +124,12 @@ def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, n
 def test_a_quickstart_in_a_directory_of_the_users_leaves_no_link(tmp_path):
     quickstart(tmp_path, {"RUNS": str(tmp_path / "mine")})
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_asynchronous_quickstart_and_its_twin_differ_in_staleness_alone():
+    late, sync = (load_config(ROOT / f"configs/run/grpo_{n}.yaml") for n in ("async", "split"))
+    assert (late.rollout.staleness, sync.rollout.staleness) == (1, 0)
+    rollout = late.rollout.model_copy(update={"staleness": 0})
+    assert late.model_copy(update={"name": sync.name, "rollout": rollout}) == sync
+    layouts = run_layouts(late, architecture_from(PUBLISHED["Qwen3-8B"][0] | QWEN3), 4)
+    assert layouts.train["actor"].dp == 2 and layouts.replicas == ((2,), (3,))

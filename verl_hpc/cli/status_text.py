@@ -79,7 +79,7 @@ def as_text(status: Status) -> str:
     """Aligned lines; those about which nothing is known are left out."""
     lines = [f"{status.run}: {headline(status)}"]
     lines += [f"  {label:<10} {text}" for label, text in as_rows(status)]
-    return "\n".join([*lines, *_operators(status.progress)])
+    return "\n".join([*lines, *_operators(status.progress, is_split=bool(placements(status)))])
 
 
 def as_rows(status: Status) -> list[tuple[str, str]]:
@@ -219,11 +219,13 @@ def _note(status: Status) -> str:
     return "; ".join(notes)
 
 
-def _operators(progress: Progress) -> Iterator[str]:
+def _operators(progress: Progress, is_split: bool) -> Iterator[str]:
     longest = max(progress.operators.values(), default=0.0)
     if not longest or progress.seconds is None:
         return
     yield ""
+    if is_split:
+        yield "  a mean step of rank 0:"
     width = max(map(len, progress.operators))
     for name, spent in progress.operators.items():
         bar = "#" * round(_BAR * spent / longest)

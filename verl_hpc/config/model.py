@@ -67,7 +67,7 @@ class ParallelConfig(Section):
     """Ranks that share every layer, each with a part of its heads and matrices (arXiv
     1909.08053)."""
     pipeline_parallel: Positive = 1
-    """Stages that the layers are dealt to, in their order; micro-batches pass through them one
+    """Stages that the layers are divided into, in order; micro-batches pass through them one
     behind the other (1F1B, arXiv 2104.04473)."""
     virtual_pipeline: Positive = 1
     """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""

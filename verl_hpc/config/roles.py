@@ -28,7 +28,7 @@ class RoleConfig(Section):
     """One model of a run. What is null is taken from the sections that all roles share."""
 
     path: PathText | None = None
-    """Weights to start from; model.path if null."""
+    """Weights to start from: a model directory, or a step of another run; model.path if null."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Element type of parameters and activations; model.dtype if null."""
     head: Head | None = None
@@ -39,9 +39,10 @@ class RoleConfig(Section):
     """Whether it has an optimizer. null: actor, critic and cost_critic
     have, and the role of recipe reward_model."""
     placement: RoleName | None = None
-    """Label of its ranks; null takes the label of its own name if there is one, else train."""
+    """The label of `placement` whose ranks it has; null takes the one of its own name if there is
+    one, else train; the reference then has the actor's."""
     parallel: ParallelConfig | None = None
-    """Its training layout; parallel if null."""
+    """Its layout on the ranks of its label, which others there need not have; parallel if null."""
     optimizer: OptimizerConfig | None = None
     """optimizer if null; a value head's learning rate is 1e-5 then."""
     offload: OffloadConfig | None = None

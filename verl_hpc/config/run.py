@@ -68,13 +68,14 @@ class RunConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     offload: OffloadConfig = OffloadConfig()
     roles: dict[RoleName, RoleConfig] = {}
-    """Models of the run by their role, where they differ from model, parallel, optimizer and
-    offload."""
+    """Models of the run by their role: actor, critic, reference, reward, or those of a recipe of
+    your own. What one leaves out is taken from model, parallel, optimizer and offload
+    (docs/placements.md)."""
     placement: dict[RoleName, Ranks] = {}
-    """Ranks by label: one (3), neighbours (0-3), nodes (nodes 0-1), a share of all (1/2; shares
-    follow each other) or all. A role runs on the label of its name, or on train; generation on
-    rollout, or where the actor is; the reward function on reward, or where responses are
-    generated. Without labels every rank does everything."""
+    """Ranks by label, such as {train: 0-5, rollout: 6-7}: one rank (3), neighbours (0-3), nodes
+    (nodes 0-1), a share of all (1/2; shares follow each other) or all. A role runs on the label of
+    its name, or on train; generation on rollout, or where the actor is; the reward function on
+    reward, or where responses are generated. Without labels every rank does everything."""
     critic: CriticConfig = CriticConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

@@ -50,6 +50,7 @@ def _below(
         default = given.get(field, schema.get("default", _NEEDED))
         by_name = _by_name(schema, defs)
         if by_name is not None:
+            yield _one(name, schema | {"type": "sections by name"}, default, member)
             yield from _below(by_name, defs, f"{name}.NAME.", {}, member)
             continue
         members = _members(schema, defs)
@@ -113,7 +114,9 @@ def _allowed(schema: _Schema) -> str:
     words = [schema.get("type", "anything")]
     if schema.get("type") == "array":
         words.append(f"of {_allowed(schema['items'])}")
-    words += [f"of {_allowed(below)}" for below in schema.get("patternProperties", {}).values()]
+    below = list(schema.get("patternProperties", {}).values())
+    if below and "$ref" not in below[0]:
+        words = [f"{_allowed(below[0])} by name"]
     style = ",.0f" if schema.get("type") == "integer" else "g"
     words += [f"{sign} {schema[key]:{style}}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from verl_hpc.errors import FlowError
@@ -19,6 +20,10 @@ class Run:
     """The value of each parameter."""
 
     @property
+    def name(self) -> str:
+        return self.operator.name
+
+    @property
     def values(self) -> Sequence[str]:
         return list(self.needs.values())
 
@@ -32,6 +37,11 @@ class Move:
     target: str
     shared: bool = False
     """The same on all ranks of the source; else each of its ranks has some samples."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source} to {self.target}"
+
     index: str | None = None
     """The shared value that says which, where the source's ranks have some each."""
 
@@ -118,7 +128,8 @@ class Pipeline:
         Args:
             rank: this rank.
             mover: carries values between placements; without one they stay.
-            enter: told the name and the placement of each operator or move before it starts.
+            enter: told the name of each operator or move before it starts, and in which placement
+                this rank takes part in it.
             inputs: the flow's inputs.
 
         Returns:
@@ -154,7 +165,7 @@ class Pipeline:
         mine = list(self.for_rank(rank))
         for number, item in enumerate(mine):
             try:
-                _do(item, values, mover, enter)
+                _do(item, values, mover, partial(enter, item.name, self._place_of(item, rank)))
             except Abandoned:
                 mover.abandon(_left(mine, number))
                 raise
@@ -182,6 +193,10 @@ class Pipeline:
     def moves(self) -> list[Move]:
         """In order."""
         return [item for item in self.schedule if isinstance(item, Move)]
+
+    def _place_of(self, item: Run | Move, rank: int) -> str:
+        """The placement in which a rank takes part in an item; of a move's two the target."""
+        return next(p for p in reversed(places_of(item)) if self._has(p, rank))
 
     def _has(self, place: str, rank: int) -> bool:
         if place == EVERYWHERE or self.placements is None:
@@ -226,15 +241,13 @@ def _first(places: Mapping[str, Any]) -> Any:
     return next(iter(places.values()))
 
 
-def _do(
-    item: Run | Move, values: Values, mover: Mover, enter: Callable[[str, str], object]
-) -> None:
+def _do(item: Run | Move, values: Values, mover: Mover, enter: Callable[[], object]) -> None:
     if isinstance(item, Move):
-        enter(f"{item.source} to {item.target}", item.target)
+        enter()
         values.put(item.target, mover.move(item, values.at(item.source)))
     else:
         place = item.operator.placement
-        enter(item.operator.name, place)
+        enter()
         values.put(place, _call(item, values.at(place)))
 
 

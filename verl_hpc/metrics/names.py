@@ -50,6 +50,8 @@ RESHARD_SECONDS = "reshard/seconds"
 TIMING = "timing_s/"
 """Prefix of seconds by operator; a timer inside another is `timing_s/outer/inner`."""
 STEP_SECONDS = "timing_s/step"
+WAIT = "wait"
+"""The stage of a rank that waits at the end of a step for the others."""
 
 SUMMARY: Mapping[str, str] = {
     SCORE: "reward",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from statistics import mean
 
@@ -20,6 +20,7 @@ from verl_hpc.metrics.names import (
     THROUGHPUT,
     TOKENS,
     VALIDATION,
+    WAIT,
     Chart,
 )
 from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, points
@@ -131,28 +132,36 @@ def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -
     return f"<figure{lead}>{caption}{svg}</figure>"
 
 
-def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
+def operator_colours(
+    seconds: Mapping[str, float], elsewhere: Collection[str] = ()
+) -> dict[str, str]:
     """Classes of the style sheet by operator, the longest first; `other` is the rest.
 
-    Operators that every run has keep their colour from page to page.
+    Operators that every run has keep their colour from page to page. WAIT is grey.
+
+    Args:
+        seconds: of a mean step of rank 0, longest first.
+        elsewhere: operators that only other ranks run, whose usual colours are left to them.
     """
-    named = [name for name in seconds if name != OTHER][: len(COLOURS)]
-    own = {name: OPERATOR_COLOURS[name] for name in named if name in OPERATOR_COLOURS}
+    named = [name for name in seconds if name not in (OTHER, WAIT)][: len(COLOURS)]
+    own = {n: OPERATOR_COLOURS[n] for n in (*named, *elsewhere) if n in OPERATOR_COLOURS}
     # From the last: the first are those of operators that this page may not know, but others do.
-    free = (colour for colour in reversed(COLOURS) if colour not in own.values())
-    return {**{name: own.get(name) or next(free) for name in named}, OTHER: "c7"}
+    free = [colour for colour in reversed(COLOURS) if colour not in own.values()]
+    own |= zip((name for name in named if name not in own), free, strict=False)
+    return {**{name: own[name] for name in named if name in own}, OTHER: "c7"}
 
 
-def times(rows: Sequence[Row]) -> str:
-    """Step time by operator: bars over the steps, and a table of means."""
+def times(rows: Sequence[Row], elsewhere: Collection[str] = ()) -> str:
+    """Step time by operator: bars over the steps, and a table of means; of rank 0, where others
+    run operators `elsewhere`."""
     seconds = mean_seconds(rows)
     step = sum(seconds.values())
     if not step:
         return ""
-    colours = operator_colours(seconds)
+    colours = operator_colours(seconds, elsewhere)
     named = [name for name in colours if name != OTHER]
     bars = [(_label(part), fold(mean_seconds(part), named)) for part in bins(rows, NUM_BARS)]
-    title = "Step time by operator"
+    title = "Step time by operator" + (", rank 0" if elsewhere else "")
     table = _table(
         ("operator", "mean a step", "share", "total"),
         (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from verl_hpc.metrics.lanes import Lane, Span, lanes
+from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
 from verl_hpc.metrics.series import OTHER
 from verl_hpc.metrics.text import duration
@@ -26,6 +27,17 @@ def newest_steps(run_directory: Path) -> range:
         return range(0)
     oldest, newest = known
     return range(max(oldest, newest - NEWEST_STEPS + 1), newest + 1)
+
+
+def operators_elsewhere(run_directory: Path, seconds: Mapping[str, float]) -> list[str]:
+    """Operators of the newest steps that other ranks run, and rank 0 does not.
+
+    Args:
+        run_directory: of a run.
+        seconds: of a mean step of rank 0 by operator.
+    """
+    intervals = read_timeline(run_directory, newest_steps(run_directory))
+    return sorted({interval.operator for interval in intervals}.difference(seconds))
 
 
 def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float]) -> str:
@@ -119,10 +131,11 @@ def _seconds(intervals: Sequence[Interval]) -> dict[str, float]:
 def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:
     """Those of the page, which knows the operators of rank 0; what is left goes to the longest of
     the others."""
-    colours = operator_colours(page)
+    colours = operator_colours(page, [name for name in own if name not in page])
     free = [colour for colour in reversed(COLOURS) if colour not in colours.values()]
-    for name in own:
-        if name in colours or not free:
+    usual_first = sorted(own, key=lambda name: name not in OPERATOR_COLOURS)
+    for name in usual_first:
+        if name in colours or name == WAIT or not free:
             continue
         usual = OPERATOR_COLOURS.get(name)
         colours[name] = usual if usual in free else free[0]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
-from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, Columns, Samples, StepRows
+from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.score import Scores
 
@@ -59,7 +59,9 @@ def texts(
     evaluates: bool = False,
 ) -> Look:
     """Prompts and responses that this rank's engine generated."""
-    settings = run.settings
+    settings, rollout = run.settings, run.rollout
+    assert rollout is not None
+    first_versions = _first_versions(sequences)
     problems = settings.evaluation_problems if evaluates else settings.problems
     groups = _first(samples)
     prompts: dict[int, tuple[str, str]] = {}
@@ -74,10 +76,19 @@ def texts(
             text = decode(tokens[: sample.prompt_length].tolist())
             prompts[sample.group] = (str(text), str(problem.ground_truth))
         text = str(decode(tokens[sample.prompt_length :].tolist()))
-        responses[position] = SampleResponse(text, None, None, sample.truncated, None)
+        version = first_versions.get(position, rollout.version)
+        responses[position] = SampleResponse(text, None, None, sample.truncated, version)
     if scores is not None:
         responses = _scored(responses, scores)
     return Look(groups, prompts, responses, {})
+
+
+def _first_versions(sequences: Columns) -> dict[int, int]:
+    """The weights that began each response, where they can be older than the engine's."""
+    if VERSIONS not in sequences.values:
+        return {}
+    rows = zip(sequences.positions, sequences[VERSIONS], strict=True)
+    return {position: int(row[0]) for position, row in rows if len(row)}
 
 
 def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from verl_hpc.data.order import Position
 from verl_hpc.flow import Abandoned, Pipeline, Values
+from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
@@ -17,10 +18,6 @@ from verl_hpc.trainer.state import Progress
 
 Enter = Callable[[Pipeline, int, str, str], object]
 """Told the pipeline, the step, the operator and its placement before it starts."""
-
-
-WAIT = "wait"
-"""The stage of a rank that waits at the end of a step for the others."""
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,11 @@ def test_a_word_that_means_nothing_is_answered_with_what_is_near(word, near, cap
 
 
 def test_where_nothing_is_near_the_answer_is_short_and_says_where_all_are(capsys):
-    assert main(["config", "--explain", "gres"]) == 1
+    assert main(["config", "--explain", "hint"]) == 1
     said = capsys.readouterr().err
     assert len(said) < 300
     assert "`python -m verl_hpc config`" in said
-    assert "the nearest: recipe, " in said
+    assert "the nearest: checkpoint.keep, " in said
 
 
 def test_a_file_is_resolved_with_overrides(capsys):

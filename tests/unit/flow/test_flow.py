@@ -272,7 +272,16 @@ def test_the_mover_and_the_watcher_are_called_in_order():
     assert values["facts"] == "facts"
 
 
-def test_every_placement_has_a_value_as_it_was_dealt_there():
+@pytest.mark.parametrize(("rank", "place"), [(0, "train"), (5, "generate")])
+def test_the_watcher_of_a_move_is_told_the_placement_of_its_rank(rank, place):
+    seen = {}
+    mover = Mover()
+    mover.move = lambda move, values: dict.fromkeys(move.values, "moved")
+    rlhf().compile(SPLIT).run(rank=rank, mover=mover, enter=seen.__setitem__, prompts="p")
+    assert seen["generate to train"] == place
+
+
+def test_every_placement_has_a_value_as_it_was_assigned_there():
     """An operator of the source that runs after a move has the value as it was made."""
     flow = rlhf().add("after", lambda sequences, update: (sequences, update), placement="generate")
     values = flow.compile(TOGETHER).run(mover=Said(), prompts="p")

@@ -153,7 +153,7 @@ def test_a_mixture_of_experts_is_planned_but_not_trained(
         ),
         (
             {"rollout": {"max_prompt_tokens": 500, "max_response_tokens": 100}},
-            "max_prompt_tokens 500 .* 100 = 600 is above the model's 512 positions",
+            "max_prompt_tokens 500 .* 100 = 600 is above the 512 positions of the actor's model",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -105,9 +105,10 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
 
 
 def check_roles(config: RunConfig) -> None:
-    """Raises: ValueError: a role that no operator of the recipe uses, or of a reserved name."""
+    """Raises: ValueError: a role that no operator of the recipe uses, or of a reserved name, or a
+    setting that its role cannot have."""
     used = roles_of_recipe(config)
-    for name in config.roles:
+    for name, role in config.roles.items():
         if name in _NOT_ROLES:
             raise ValueError(
                 f"roles.{name}: no role can have this name, which is a label's; choose another"
@@ -116,6 +117,41 @@ def check_roles(config: RunConfig) -> None:
             raise ValueError(
                 f"roles.{name}: no operator of recipe {config.recipe} uses this role; "
                 f"{near_or_all(name, used, 'roles')}"
+            )
+        if not config.has_own_recipe:
+            _check_built_in(config, name, role)
+        if role.optimizer is not None and not is_trained(config, name):
+            raise ValueError(
+                f"roles.{name}.optimizer: this role is not trained; leave it out, or set "
+                f"roles.{name}.trainable: true"
+            )
+        if name == REFERENCE and ACTOR in used and _shares(config, role):
+            _check_shared(role)
+
+
+def _check_built_in(config: RunConfig, name: str, role: RoleConfig) -> None:
+    """A recipe of the package knows what it asks of each role."""
+    head, trained = default_head(name), _trained_by_recipe(config, name)
+    if role.head not in (None, head):
+        raise ValueError(
+            f"roles.{name}.head = {role.head}: recipe {config.recipe} needs {head} here; leave it "
+            "out, or give the model to another role"
+        )
+    if role.trainable not in (None, trained):
+        wanted = "trains this role" if trained else "does not train this role"
+        raise ValueError(
+            f"roles.{name}.trainable = {str(role.trainable).lower()}: recipe {config.recipe} "
+            f"{wanted}; leave it out, or write a recipe of your own (docs/recipes.md)"
+        )
+
+
+def _check_shared(role: RoleConfig) -> None:
+    for setting in ("head", "offload"):
+        if getattr(role, setting) is not None:
+            raise ValueError(
+                f"roles.{REFERENCE}.{setting}: the reference computes in the actor's engine; set "
+                f"roles.{ACTOR}.{setting}, or give the reference a path, parallel or placement "
+                "of its own"
             )
 
 
@@ -131,21 +167,17 @@ def label_of(name: str, chosen: str | None, labels: Iterable[str]) -> str:
 
 def _settings(config: RunConfig, name: str) -> RoleSettings:
     role = config.roles.get(name, RoleConfig())
+    follows = name == REFERENCE and ACTOR in roles_of_recipe(config)
+    if follows and _shares(config, role):
+        return replace(_settings(config, ACTOR), name=name, optimizer=None, shares=ACTOR)
     model = {"path": role.path, "dtype": role.dtype}
-    head = role.head or _HEADS.get(name, "language_model")
-    learns = name in _TRAINED or config.recipe == "reward_model"
-    trainable = learns if role.trainable is None else role.trainable
+    head = role.head or default_head(name)
     label = label_of(name, role.placement, config.placement)
-    shares = None
-    if name == REFERENCE:
+    if follows and role.placement is None and name not in config.placement:
         actor = config.roles.get(ACTOR, RoleConfig())
-        if role.placement is None and name not in config.placement:
-            label = label_of(ACTOR, actor.placement, config.placement)
-        own = (role.path, role.dtype, role.parallel, role.placement)
-        if own == (None,) * len(own) and name not in config.placement and not trainable:
-            shares = ACTOR
+        label = label_of(ACTOR, actor.placement, config.placement)
     optimizer = None
-    if trainable:
+    if is_trained(config, name):
         default = OptimizerConfig(lr=1e-5) if head == "value" else config.optimizer
         optimizer = role.optimizer or default
     return RoleSettings(
@@ -156,5 +188,30 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
         optimizer,
         role.offload or config.offload,
         label,
-        shares,
     )
+
+
+def _shares(config: RunConfig, role: RoleConfig) -> bool:
+    """Whether a reference is the actor as it was: nothing makes it another model, or puts it
+    elsewhere."""
+    own = (role.path, role.dtype, role.parallel, role.placement)
+    return (
+        own == (None,) * len(own)
+        and REFERENCE not in config.placement
+        and not is_trained(config, REFERENCE)
+    )
+
+
+def default_head(name: str) -> Head:
+    """The head that goes with a role's name."""
+    return _HEADS.get(name, "language_model")
+
+
+def is_trained(config: RunConfig, name: str) -> bool:
+    """Whether a role has an optimizer."""
+    chosen = config.roles.get(name, RoleConfig()).trainable
+    return _trained_by_recipe(config, name) if chosen is None else chosen
+
+
+def _trained_by_recipe(config: RunConfig, name: str) -> bool:
+    return name in _TRAINED or config.recipe == "reward_model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations, count
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.model import ParallelConfig
@@ -98,6 +98,7 @@ def run_layouts(
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)
         _check_role(settings[name], own, layout)
+        _check_lengths(config, name, own)
         if own.vocab_size != arch.vocab_size:
             raise ConfigError(
                 f"roles.{name}: its vocabulary has {own.vocab_size} tokens, and model.path's "
@@ -109,7 +110,6 @@ def run_layouts(
         layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
     except LayoutError as error:
         raise ConfigError(f"rollout: {error}") from None
-    _check_lengths(config, arch)
     return layouts
 
 
@@ -196,7 +196,9 @@ def _pool(pools: dict[str, Pool], label: str, role: str, layout: TrainLayout) ->
     for pool in pools.values():
         if pool.groups == groups:
             return pool.name
-    name = role if label in pools or label in (ROLLOUT, REWARD) else label
+    reserved = {ROLLOUT, REWARD} - {role}
+    names = chain((label, role), (f"{role}_{number}" for number in count(2)))
+    name = next(name for name in names if name not in pools and name not in reserved)
     pools[name] = Pool(name, groups)
     return name
 
@@ -270,14 +272,14 @@ def _check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLa
             )
 
 
-def _check_lengths(config: RunConfig, arch: Architecture) -> None:
+def _check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
     rollout = config.rollout
     longest = rollout.max_prompt_tokens + rollout.max_response_tokens
     if longest > arch.max_positions:
         raise ConfigError(
             f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
-            f"{rollout.max_response_tokens} = {longest} is above the model's "
-            f"{arch.max_positions} positions"
+            f"{rollout.max_response_tokens} = {longest} is above the "
+            f"{arch.max_positions} positions of the {role}'s model"
         )
 
 

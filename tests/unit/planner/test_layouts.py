@@ -117,6 +117,14 @@ def test_sequences_fit_the_models_positions():
     lay_out(1, rollout__max_prompt_tokens=1000, rollout__max_response_tokens=24)
 
 
+def test_sequences_fit_the_positions_of_every_model():
+    short = architecture(vocab_size=128, max_positions=512)
+    lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 100}
+    message = refusal(1, recipe="ppo", archs={"critic": short}, **lengths)
+    assert "500 + max_response_tokens 100 = 600 is above the 512 positions of the critic" in message
+    lay_out(1, recipe="ppo", **lengths)
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
@@ -177,6 +185,25 @@ def test_the_reference_is_where_the_actor_is():
     found = ranks_of(layouts)
     assert found["reference"] == found["actor"] == found["rollout"] == (0, 1)
     assert found["critic"] == (2, 3)
+
+
+def test_a_shared_reference_has_the_layout_of_the_actor():
+    layouts = lay_out(4, **PPO, roles={"actor": {"parallel": {"tensor_parallel": 2}}})
+    assert layouts.train["reference"] == layouts.train["actor"] == TrainLayout(tp=2, dp=2)
+    assert layouts.pool_of["reference"] == layouts.pool_of["actor"]
+    assert layouts.train["critic"] == TrainLayout(dp=4)
+
+
+def test_two_layouts_on_the_label_of_a_role_are_two_pools():
+    """The actor on the critic's label, and the critic there, too."""
+    layouts = lay_out(
+        4,
+        recipe="ppo",
+        placement={"critic": "0-3"},
+        roles={"actor": {"placement": "critic", "parallel": {"tensor_parallel": 2}}},
+    )
+    assert layouts.pools[layouts.pool_of["actor"]].groups == ((0, 1), (2, 3))
+    assert layouts.pools[layouts.pool_of["critic"]].groups == ((0,), (1,), (2,), (3,))
 
 
 def test_the_reward_function_has_a_label_too():

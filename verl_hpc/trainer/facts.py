@@ -35,6 +35,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
             f"{config.rollout.engine}, tp {config.rollout.tensor_parallel} x "
             f"{layouts.num_replicas}, {layouts.grouping}{_rollout_ranks(run)}"
         ),
+        **_scoring_facts(run),
         **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
         **run.kernels,
         "versions": installed_versions(),
@@ -85,6 +86,14 @@ def _about(run: RunContext, role: Role) -> str:
     if settings.shares:
         words.append(f"the first weights of the {settings.shares}, in its engine")
     return ", ".join(words)
+
+
+def _scoring_facts(run: RunContext) -> dict[str, str]:
+    """Where the reward function is called, if that is not where responses are generated."""
+    place = run.layouts.pools[run.layouts.pool_of[SCORING]]
+    if run.reward is None or place.name == ROLLOUT:
+        return {}
+    return {"reward function": f"{run.config.reward.function} on {_ranks(place.ranks)}"}
 
 
 def _rollout_ranks(run: RunContext) -> str:

@@ -98,3 +98,5 @@ def test_the_reward_functions_ranks_are_named_where_they_are_its_own():
         ("rollout", ("rollout",)),
         ("reward", ("reward function",)),
     ]
+    assert facts(run)["reward function"] == "auto on ranks 2-3"
+    assert "reward function" not in facts(planned())

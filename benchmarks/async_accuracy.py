@@ -64,7 +64,7 @@ def measured(name: str, seed: int, directory: Path) -> dict[str, Any]:
         "staleness": rl.rollout.staleness,
         **gained(sft, rl),
         **_lag(rl, rows),
-        **_times(read_timeline(rl.run_directory, range(1, rl.steps + 1))),
+        **times(read_timeline(rl.run_directory, range(1, rl.steps + 1))),
     }
 
 
@@ -81,7 +81,7 @@ def _mean(rows: Sequence[dict[str, Any]], name: str) -> float:
     return statistics.fmean(row[name] for row in rows)
 
 
-def _times(intervals: Sequence[Interval]) -> dict[str, float]:
+def times(intervals: Sequence[Interval]) -> dict[str, float]:
     """Seconds of a step on rank 0, and the share of them in which one generates and one trains."""
     seconds: dict[int, float] = defaultdict(float)
     for one in intervals:

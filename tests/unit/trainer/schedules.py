@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 
 import torch
@@ -80,9 +81,10 @@ class Played:
     """By version."""
 
 
-def play(schedule, slow=None):
-    """Run all steps; the ranks that train, or those that generate, may be slow."""
-    found = on_ranks(schedule.num_engines + 1, lambda c: _Rank(schedule, slow, c).play())
+def play(schedule, slow=None, restart=None):
+    """Run all steps; the ranks that train, or those that generate, may be slow, and all may start
+    again after a step."""
+    found = on_ranks(schedule.num_engines + 1, lambda c: _Rank(schedule, slow, c).play(restart))
     pieces = [(seed, piece) for one in found[1:] for seed, piece in one.pieces.items()]
     assert len({seed for seed, _ in pieces}) == len(pieces), "two responses have one seed"
     return replace(found[0], pieces=dict(pieces))
@@ -99,12 +101,16 @@ class _Rank:
         recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
         recipe.operator(assign, settings=settings.assign, place="rollout")
         recipe.operator(_learn, roles=["actor"], settings=self)
-        self.steps = Steps(self.run, recipe, lambda *_: None, self._refit)
+        self.new_steps = partial(Steps, self.run, recipe, lambda *_: None, self._refit)
 
-    def play(self):
-        progress = START
+    def play(self, restart):
+        progress, steps = START, self.new_steps()
         while progress.step < self.run.config.steps:
-            stepped = self.steps.take(progress.step + 1, progress)
+            if progress.step == restart:
+                steps = self.new_steps()
+                self.run.rollout.in_flight = {}
+                self.played.pieces.clear()
+            stepped = steps.take(progress.step + 1, progress)
             progress = stepped.progress
             self.played.lags.append(stepped.metrics.get("rollout/lag/max"))
         assert not self.run.rollout.in_flight

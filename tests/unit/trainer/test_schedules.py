@@ -113,3 +113,11 @@ def test_the_schedules_have_what_they_are_to_show():
             assert max(played.lags) <= schedule.staleness
     assert reached == {n: n for n in (1, 2, 3, 4)}
     assert num_versions > 2 and dropped > 2
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:5], ids=lambda s: f"{s.seed}")
+def test_a_restart_loses_responses_and_no_rows(schedule):
+    played = play(schedule, restart=2)
+    rows_are_those_of_synchronous_steps(schedule, played)
+    assert played.lags[2] == 0, "what was made ahead is lost"
+    assert max(played.lags) <= schedule.staleness

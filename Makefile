@@ -88,7 +88,7 @@ web: $(READY_DEV)
 	launch/install.sh $(VENV) browser
 	$(STRICT) $(PYTEST) tests/web
 
-# SmolLM2 on GSM8K, all of reasoning-gym, and what the quickstart gains.
+# SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, and more faults of split runs.
 slow: $(READY_DEV)
 	$(PYTEST) --slow tests/jobs tests/unit
 

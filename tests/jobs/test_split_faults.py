@@ -1,8 +1,14 @@
 """Trouble on one placement of a split or asynchronous run: the job ends, says why, and resumes."""
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -49,7 +55,8 @@ def split(model, directory):
 def ahead(model, directory, staleness=1):
     """GRPO that generates the next steps on ranks of their own while one trains."""
     tree = split(model, directory)
-    tree["rollout"]["staleness"] = staleness
+    # One at a time, so that they can be met while they are generated.
+    tree["rollout"] |= {"staleness": staleness, "max_num_seqs": 1, "max_response_tokens": 40}
     changes = {"recipe": "grpo", "roles": {}, "algorithm": {"old_log_probs": "rollout"}}
     return tree | changes | {"placement": {"train": "0-1", "rollout": "2-3"}}
 
@@ -100,7 +107,7 @@ def kill_while(config, run, victim, rank, operator):
 KILLS = [
     pytest.param(2, 3, "reward", id="critic-while-reward"),
     pytest.param(3, 0, "reward to actor", id="reward-in-a-move", marks=pytest.mark.slow),
-    pytest.param(0, 2, "update_critic", id="actor-while-critic", marks=pytest.mark.slow),
+    pytest.param(0, 3, "reward", id="actor-while-reward", marks=pytest.mark.slow),
     pytest.param(1, 3, "wait", id="actor-at-the-end", marks=pytest.mark.slow),
 ]
 
@@ -113,6 +120,87 @@ def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim,
     assert status == 0, output
     assert differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "rank", "operator"),
+    [(2, 0, "update_actor"), (0, 2, "rollout"), (3, 0, "wait")],
+)
+def test_kill_9_of_a_run_that_generates_ahead(model, tmp_path, victim, rank, operator):
+    """What was generated ahead is lost: a step that follows a start is of its own weights."""
+    config = write_config(tmp_path / "config.yaml", ahead(model, tmp_path, staleness=2))
+    kill_while(config, tmp_path / "run", victim, rank, operator)
+    resumed = len(complete_steps(tmp_path / "run/checkpoints"))
+    status, output = train(4, config)
+    assert status == 0, output
+    rows = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[resumed]["rollout/lag/max"] == 0.0
+
+
+@pytest.mark.slow
+def test_kill_9_in_an_evaluation(model, tmp_path, undisturbed):
+    """The step is saved before it: what trains after the start is as if nothing had been."""
+    tree = split(model, tmp_path)
+    tree["data"] |= {"evaluation": tree["data"]["train"], "overlap": "warn"}
+    config = write_config(tmp_path / "config.yaml", tree | {"evaluation": {"every": 1}})
+    kill_while(config, tmp_path / "run", 2, 0, "testing")
+    status, output = train(4, config)
+    assert status == 0, output
+    assert differing(last_step(undisturbed[0]), last_step(tmp_path / "run")) == []
+    assert all("val/score/mean" in row for row in read_metrics(tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "number", "ranks"),
+    [
+        (split, signal.SIGTERM, (0, 1, 2, 3)),
+        (split, signal.SIGTERM, (2,)),
+        (split, signal.SIGUSR2, (3,)),
+        (ahead, signal.SIGTERM, (0, 1, 2, 3)),
+        (ahead, signal.SIGTERM, (3,)),
+        (ahead, signal.SIGUSR2, (0,)),
+    ],
+)
+def test_a_signal_to_some_ranks(model, tmp_path, undisturbed, make, number, ranks):
+    tree = make(model, tmp_path)
+    if make is ahead:  # its steps are short, and are not compared
+        tree["steps"] = 12
+    config = write_config(tmp_path / "config.yaml", tree)
+    run = tmp_path / "run"
+    job = launch(config)
+    assert wait_until(lambda: complete_steps(run / "checkpoints"), job), finish(job)
+    processes = ranks_of(job)
+    for rank in ranks:
+        os.kill(processes[rank], number)
+    began = time.monotonic()
+    status, output = finish(job, timeout=120)
+    assert status == RESTART, output
+    assert time.monotonic() - began < 30
+    newest = complete_steps(run / "checkpoints")[0].name
+    assert f"left after step {int(newest[-8:])}, which is saved" in output
+    status, output = train(4, config)
+    assert status == 0, output
+    if make is split:
+        assert differing(last_step(undisturbed[0]), last_step(run)) == []
+
+
+@pytest.mark.slow
+def test_save_and_stop_from_a_login_node(model, tmp_path):
+    config = write_config(tmp_path / "config.yaml", ahead(model, tmp_path) | {"steps": 40})
+    run = tmp_path / "run"
+    job = launch(config, PYTHONUNBUFFERED="1")
+    assert wait_until(partial(is_in, run, 2, "rollout", 1), job), finish(job)
+    for words in (["save", run], ["stop", run, "--now"]):
+        done = subprocess.run([sys.executable, "-m", "verl_hpc", *words], capture_output=True)
+        assert done.returncode == 0, done.stderr
+    began = time.monotonic()
+    status, output = finish(job, timeout=120)
+    assert status == 0, output
+    assert time.monotonic() - began < 30
+    assert "which is saved: asked to stop by " in output
 
 
 def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed):
@@ -142,3 +230,27 @@ def test_an_error_of_the_reward_function_on_a_rank_of_its_own(model, tmp_path):
     assert "rank 3 of 4 on" in output and "failed in reward: RewardError: " in output
     assert "ZeroDivisionError: division by zero" in output
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_row_that_only_the_ranks_that_generate_read(model, tmp_path):
+    def change(tree):
+        tree |= ahead(model, tmp_path)
+        (path,) = tree["data"]["train"]["paths"]
+        with Path(path).open("a") as file:
+            file.write(json.dumps({"prompt": 7, "reward_model": {"ground_truth": "1"}}) + "\n")
+        tree["batch"] |= {"size": 51, "mini_batches": 1}
+
+    output = errs(model, tmp_path, change)
+    assert output.count("DataError: ") == 1 and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite(model, tmp_path):
+    def change(tree):
+        (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1e38\n")
+
+    output = errs(model, tmp_path, change)
+    assert len(re.findall(r"^verl_hpc: rank \d of 4 .* failed in ", output, re.MULTILINE)) == 1
+    assert "failed in update_" in output
+    assert "TrainingError: " in output and "Traceback" not in output

@@ -115,7 +115,9 @@ class DataFlow:
         position = {op.name: i for i, op in enumerate(self.operators)}
         graph: TopologicalSorter[str] = TopologicalSorter()
         for name, values in needs.items():
-            graph.add(name, *(givers[v].name for v in values.values() if v in givers))
+            given = [value for value in values.values() if value in givers]
+            graph.add(name, *(givers[value].name for value in given))
+            graph.add(name, *self._givers_of_indices(by_name[name], [givers[v] for v in given]))
         try:
             graph.prepare()
         except CycleError as error:
@@ -130,9 +132,18 @@ class DataFlow:
             graph.done(name)
         return ordered
 
+    def _givers_of_indices(self, operator: Operator, givers: Sequence[Operator]) -> Iterator[str]:
+        """Operators that say who has what of the values that come from other placements."""
+        by_value = {value: op.name for op in self.operators for value in op.gives}
+        for giver in givers:
+            index = giver.index or self.index
+            is_split = not set(giver.gives) <= set(giver.shared)
+            if is_split and giver.placement != operator.placement and index in by_value:
+                yield by_value[index]
+
     def _check_placements(self, placements: Collection[str]) -> None:
         for operator in self.operators:
-            if operator.placement != EVERYWHERE and operator.placement not in placements:
+            if operator.placement not in placements:
                 raise FlowError(
                     f"flow {self.name!r}: operator {operator.name!r} runs on "
                     f"{operator.placement!r}, which is no placement"
@@ -164,35 +175,42 @@ class _Schedule:
             missing = [v for v in run.values if self._lacks(place, v)]
             alike = [v for v in missing if v in self._givers[v].shared]
             assigned = [v for v in missing if v not in alike]
-            for index in dict.fromkeys(self._index_of(v) for v in assigned):
-                if index is not None and index not in alike and self._lacks(place, index):
-                    alike.append(index)
-            for move in (*self._moves(alike, place, True), *self._moves(assigned, place, False)):
-                self._items.insert(self._earliest(move), move)
+            for value in assigned:
+                index = self._index_of(value)
+                if index is not None:
+                    self._bring([index], self._givers[value].placement, run, shared=True)
+                    alike += [index] * (index not in alike)
+            self._bring(alike, place, run, shared=True)
+            self._bring(assigned, place, run, shared=False)
             self._items.append(run)
         return self._items
 
-    def _moves(self, values: Sequence[str], target: str, shared: bool) -> Iterator[Move]:
+    def _bring(self, values: Sequence[str], target: str, run: Run, shared: bool) -> None:
         by_source: dict[tuple[str, str | None], list[str]] = {}
         for value in values:
-            index = None if shared else self._index_of(value)
-            by_source.setdefault((self._givers[value].placement, index), []).append(value)
-            self._moved.add((value, target))
+            if self._lacks(target, value):
+                index = None if shared else self._index_of(value)
+                by_source.setdefault((self._givers[value].placement, index), []).append(value)
+                self._moved.add((value, target))
         for (source, index), names in by_source.items():
-            yield Move(tuple(names), source, target, shared, index)
+            move = Move(tuple(names), source, target, shared, index, run.operator.name)
+            self._items.insert(self._earliest(move), move)
 
     def _index_of(self, value: str) -> str | None:
         return self._givers[value].index or self._index
 
     def _earliest(self, move: Move) -> int:
-        """Where among the items so far it comes: behind those that its target takes part in, and
-        those that give what it carries."""
+        """Where among the items so far it comes: behind those that its target takes part in,
+        those that give what it carries, and those that tell its source who has what."""
         target = self._ranks.get(move.target, frozenset())
         for position in range(len(self._items), 0, -1):
             item = self._items[position - 1]
             gives = isinstance(item, Run) and set(item.operator.gives) & {*move.values, move.index}
             meets = any(target & self._ranks.get(place, frozenset()) for place in places_of(item))
-            if gives or meets:
+            tells = (
+                isinstance(item, Move) and item.target == move.source and move.index in item.values
+            )
+            if gives or meets or tells:
                 return position
         return 0
 

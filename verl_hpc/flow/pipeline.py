@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -37,13 +37,14 @@ class Move:
     target: str
     shared: bool = False
     """The same on all ranks of the source; else each of its ranks has some samples."""
+    index: str | None = None
+    """The shared value that says which, where the source's ranks have some each."""
+    consumer: str = field(default="", compare=False)
+    """The operator that it is made for."""
 
     @property
     def name(self) -> str:
         return f"{self.source} to {self.target}"
-
-    index: str | None = None
-    """The shared value that says which, where the source's ranks have some each."""
 
 
 class Abandoned(Exception):  # noqa: N818 (not an error)
@@ -61,12 +62,13 @@ class Mover:
             values: what this rank has at the source; of others what it has anywhere.
 
         Raises:
-            Abandoned: the source has given the flow up.
+            Abandoned: a rank that would take part has given the flow up.
         """
         return {name: values[name] for name in move.values}
 
     def abandon(self, moves: Iterable[Move]) -> None:
-        """Meet the other ranks of moves that will not be made, so that none waits for them."""
+        """Meet the other ranks of moves that this rank will not make, so that none waits for it;
+        they raise Abandoned there."""
 
 
 STAY = Mover()
@@ -98,23 +100,25 @@ class Pipeline:
             first: names of operators, with all that those need.
         """
         makes = {value for op in self.operators if op.name in first for value in op.gives}
-        early = [item for item in self.schedule if self._is_for(item, first)]
-        late = [item for item in self.schedule if item not in early]
+        early = [item for item in self.schedule if _consumer(item) in first]
+        late = [item for item in self.schedule if _consumer(item) not in first]
         given = [item for item in late if isinstance(item, Move) and makes.issuperset(item.values)]
         others = [item for item in late if item not in given]
         return replace(self, schedule=tuple(early)), replace(self, schedule=(*given, *others))
 
-    def _is_for(self, item: Run | Move, names: Collection[str]) -> bool:
-        """Whether an operator of these names is the first that an item is for."""
-        runs = [i for i in self.schedule[self.schedule.index(item) :] if isinstance(i, Run)]
-        if isinstance(item, Run):
-            return item.operator.name in names
-        consumers = (
-            run.operator.name
-            for run in runs
-            if run.operator.placement == item.target and not {*run.values}.isdisjoint(item.values)
+    def before_changes(self) -> tuple[Pipeline, Pipeline]:
+        """Two pipelines that are the whole one after the other: up to the first operator that
+        changes what a checkpoint holds, and from there on."""
+        changes = (
+            number
+            for number, item in enumerate(self.schedule)
+            if isinstance(item, Run) and item.operator.changes_state
         )
-        return next(consumers, "") in names
+        first = next(changes, len(self.schedule))
+        return (
+            replace(self, schedule=self.schedule[:first]),
+            replace(self, schedule=self.schedule[first:]),
+        )
 
     def run(
         self,
@@ -138,8 +142,8 @@ class Pipeline:
         Raises:
             FlowError: an input is missing, or an operator gives another number of outputs than it
                 declares.
-            Abandoned: an operator raised it, which may be done before any value has moved; here,
-                or where this rank's values come from.
+            Abandoned: an operator raised it, here or on ranks that this one would have met at a
+                move. What they and others have done stays done.
         """
         return self.resume(self.begin(**inputs), rank, mover, enter).made()
 
@@ -167,17 +171,17 @@ class Pipeline:
             try:
                 _do(item, values, mover, partial(enter, item.name, self._place_of(item, rank)))
             except Abandoned:
-                mover.abandon(_left(mine, number))
+                mover.abandon(item for item in mine[number + 1 :] if isinstance(item, Move))
                 raise
         return values
 
-    def abandon(self, rank: int, mover: Mover) -> None:
-        """Instead of `resume`: what comes before has been given up."""
-        mover.abandon(_left(list(self.for_rank(rank)), -1))
-
-    def changes_state(self, name: str) -> bool:
-        """Whether the operator of that name does."""
-        return any(op.changes_state for op in self.operators if op.name == name)
+    def has_changed(self, name: str) -> bool | None:
+        """Whether an operator changes what a checkpoint holds, or one before it; None for what is
+        not an operator."""
+        names = [op.name for op in self.operators]
+        if name not in names:
+            return None
+        return any(op.changes_state for op in self.operators[: names.index(name) + 1])
 
     @property
     def operators(self) -> list[Operator]:
@@ -204,14 +208,8 @@ class Pipeline:
         return rank in self.placements[place]
 
 
-def _left(items: Sequence[Run | Move], number: int) -> Iterator[Move]:
-    """The first shared move of each pair of placements behind items[number], of the pairs that
-    have not met there."""
-    met = {(item.source, item.target) for item in items[: number + 1] if isinstance(item, Move)}
-    for item in items[number + 1 :]:
-        if isinstance(item, Move) and item.shared and (item.source, item.target) not in met:
-            met.add((item.source, item.target))
-            yield item
+def _consumer(item: Run | Move) -> str:
+    return item.operator.name if isinstance(item, Run) else item.consumer
 
 
 def places_of(item: Run | Move) -> tuple[str, ...]:

@@ -162,10 +162,10 @@ def _check_staleness(config: RunConfig, train: Mapping[str, TrainLayout], replic
     generates = {rank for group in replicas for rank in group}
     for name, role in config.role_settings.items():
         shared = generates.intersection(train[name].grid.ranks())
-        if shared and role.trainable:
+        if shared:
             raise ConfigError(
                 f"rollout.staleness = {config.rollout.staleness}: rank {min(shared)} generates and "
-                f"trains the {role.name}, so that one waits for the other; give generation ranks "
+                f"computes the {role.name}, so that one waits for the other; give generation ranks "
                 "that no role has (placement.rollout, and placement.train for the others)"
             )
 

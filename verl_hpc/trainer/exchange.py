@@ -12,8 +12,6 @@ from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.redistribute import redistribute
 
-_ABANDONED = "abandoned"
-
 
 class Controls:
     """Control planes of sets of ranks, made once: every rank of the job makes all of them.
@@ -57,11 +55,12 @@ class Exchange(Mover):
         """See `Mover`."""
         source, target = self._places[move.source], self._places[move.target]
         control, root = self._between(source, target)
+        # Where both have all ranks, these give a flow up together.
+        if not (source.is_world and target.is_world) and control.any(False):
+            raise Abandoned
         if move.shared:
             mine = {name: values[name] for name in move.values} if source.leads else None
             found = control.broadcast(mine, root)
-            if found == _ABANDONED:
-                raise Abandoned
         else:
             found = self._columns(move, values, source, target, control, root)
         return found if target.is_here else {}
@@ -70,8 +69,9 @@ class Exchange(Mover):
         """See `Mover`."""
         for move in moves:
             source, target = self._places[move.source], self._places[move.target]
-            control, root = self._between(source, target)
-            control.broadcast(_ABANDONED if source.leads else None, root)
+            if not (source.is_world and target.is_world):
+                control, _ = self._between(source, target)
+                control.any(True)
 
     def _columns(
         self,

@@ -49,7 +49,7 @@ class Loop:
         self._stages = ExitStack()
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
-            run.rollout.wants_to_leave = lambda: self.stop.wish().at_once
+            run.rollout.wants_to_leave = lambda: self._droppable and self.stop.wish().at_once
             self.stop.reads_requests |= run.rollout.place.leads
         picture = self._steps.pipeline(self.config.steps)
         if run.rank == 0:
@@ -182,16 +182,26 @@ class Loop:
 
     def _record(self, step: int, metrics: dict[str, float]) -> None:
         self._stages.close()
-        metrics |= self.timers.drain() | memory_metrics()
+        metrics |= self._most(self.timers.drain() | memory_metrics())
         if "perf/total_num_tokens" in metrics:
             seconds = metrics["timing_s/step"]
             metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
             metrics["perf/time_per_step"] = seconds
         self.records.write(step, metrics)
 
+    def _most(self, mine: dict[str, float]) -> dict[str, float]:
+        """Of seconds and memory the largest of all ranks, on rank 0, where they do different
+        things; else its own."""
+        if not self.run.layouts.is_split:
+            return mine
+        gathered = self.run.session.control.gather(mine)
+        names = {name for of_rank in gathered for name in of_rank}
+        found = {name: max(g[name] for g in gathered if name in g) for name in names}
+        return found or mine
+
     def _enter_operator(self, pipeline: Pipeline, step: int, name: str, place: str) -> None:
         """The boundary between two operators: where all ranks meet at each, they may leave here
-        together, until one of them is to change what a checkpoint holds.
+        together, until one of them has changed what a checkpoint holds.
 
         Raises:
             StepDropped: on every rank.
@@ -199,7 +209,8 @@ class Loop:
         meet = not self.run.layouts.is_split
         if meet and self._droppable and self.stop.agree().at_once:
             raise StepDropped
-        self._droppable = self._droppable and not pipeline.changes_state(name)
+        changed = pipeline.has_changed(name)
+        self._droppable = self._droppable if changed is None else not changed
         self._enter(name, place, step)
 
     def _enter(self, name: str, place: str = "all", step: int | None = None) -> None:

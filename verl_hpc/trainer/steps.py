@@ -10,6 +10,7 @@ from verl_hpc.data.order import Position
 from verl_hpc.flow import Abandoned, Pipeline, Values
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.samples import SampleGroup
+from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, step_samples
@@ -61,7 +62,7 @@ class Steps:
         self._ranks = {name: place.ranks for name, place in run.places.items()}
         self._pipelines: dict[tuple[str, ...], Pipeline] = {}
         self._next: _Batch | None = None
-        self._generates = any(op.placement == "rollout" for op in recipe.operators)
+        self._generates = any("rollout" in op.roles for op in recipe.operators)
 
     def pipeline(self, step: int) -> Pipeline:
         """Of the operators that are in at a step."""
@@ -83,7 +84,13 @@ class Steps:
         rows, position = self._run.order.take(progress.position, self._run.config.batch.size)
         pipeline = self.pipeline(step)
         self._recipe.metrics.clear()
-        values = self._resume(pipeline, step, pipeline.begin(rows=StepRows(step, rows)))
+        values = pipeline.begin(rows=StepRows(step, rows))
+        if self._run.layouts.is_split:
+            first, rest = pipeline.before_changes()
+            self._try(first, step, values)
+            self._resume(rest, step, values)
+        else:
+            self._resume(pipeline, step, values)
         mine = dict(self._recipe.metrics)
         return self._collect(Progress(step, position), metrics, mine, values)
 
@@ -91,37 +98,47 @@ class Steps:
         """Ranks that generate give up what they have made, and make the next while others train."""
         metrics = self._refit(progress.step)
         if self._next is None:
-            self._make_now(step, progress.position)
+            self._next = self._make(step, progress.position)
+            self._meet(self._next is None)
         batch, self._next = self._next, None
         assert batch is not None and batch.step == step
         _, rest = self._parts(step)
         self._recipe.metrics.clear()
-        values = self._resume(rest, step, batch.values)
+        self._resume(rest, step, batch.values)
         mine = {**batch.metrics, **self._recipe.metrics}
         if step < self._run.config.steps:
-            try:
-                self._make(step + 1, batch.position)
-            except Abandoned:
-                self._next = None  # all ranks leave at the end of this step
+            self._next = self._make(step + 1, batch.position)
         # Here all ranks meet, with the next step made.
-        return self._collect(Progress(step, batch.position), metrics, mine, values)
+        return self._collect(Progress(step, batch.position), metrics, mine, batch.values)
 
-    def _make_now(self, step: int, position: Position) -> None:
-        """What ranks that train wait for: if it is given up, they are told."""
-        try:
-            self._make(step, position)
-        except Abandoned:
-            _, rest = self._parts(step)
-            rest.abandon(self._run.rank, self._run.exchange)
-            raise
-
-    def _make(self, step: int, position: Position) -> None:
-        """What the ranks that train are not needed for."""
+    def _make(self, step: int, position: Position) -> _Batch | None:
+        """What the ranks that train are not needed for; None where a rank is preempted, so that
+        all leave at the end of the step under way."""
         ahead, _ = self._parts(step)
         rows, behind = self._take_rows(step, position)
         self._recipe.metrics.clear()
-        values = self._resume(ahead, step, ahead.begin(rows=rows))
-        self._next = _Batch(step, behind, values, dict(self._recipe.metrics))
+        values = ahead.begin(rows=rows)
+        try:
+            self._resume(ahead, step, values)
+        except Abandoned:
+            return None
+        return _Batch(step, behind, values, dict(self._recipe.metrics))
+
+    def _try(self, pipeline: Pipeline, step: int, values: Values) -> None:
+        """What changes nothing yet; then all ranks meet, and drop the step if one is preempted."""
+        abandoned = False
+        try:
+            self._resume(pipeline, step, values)
+        except Abandoned:
+            abandoned = True
+        self._meet(abandoned)
+
+    def _meet(self, abandoned: bool) -> None:
+        """Raises: StepDropped: on every rank, if one has abandoned the step or is preempted."""
+        stop = self._run.stop
+        preempted = stop is not None and stop.wish().at_once
+        if self._run.session.control.any(abandoned or preempted):
+            raise StepDropped
 
     def _take_rows(self, step: int, position: Position) -> tuple[StepRows, Position]:
         """Of the step, and of those whose responses may be in flight beside."""
@@ -146,9 +163,9 @@ class Steps:
                 names.add(run.operator.name)
         return pipeline.split(names)
 
-    def _resume(self, pipeline: Pipeline, step: int, values: Values) -> Values:
-        enter = partial(self._enter, pipeline, step)
-        return pipeline.resume(values, self._run.rank, self._run.exchange, enter)
+    def _resume(self, pipeline: Pipeline, step: int, values: Values) -> None:
+        enter = partial(self._enter, self.pipeline(step), step)
+        pipeline.resume(values, self._run.rank, self._run.exchange, enter)
 
     def _collect(
         self,

@@ -212,10 +212,23 @@ def test_what_all_ranks_share_does_not_move_between_placements_of_the_same_ranks
     ]
 
 
-def test_what_is_the_same_everywhere_moves_nowhere():
+def test_an_operator_without_a_placement_runs_where_there_are_none():
     flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x)
-    flow.add("b", lambda a, x: a, placement="train")
-    assert flow.compile(SPLIT).moves == []
+    assert flow.compile().run(x=1)["a"] == 1
+    with pytest.raises(FlowError, match="'a' runs on 'everywhere', which is no placement"):
+        flow.compile(SPLIT)
+
+
+def test_both_sides_of_a_move_know_who_has_what():
+    """The index is made where neither the giver nor the taker of the values is."""
+    flow = DataFlow("f", inputs=("rows",), index="facts")
+    flow.add("facts", lambda rows: rows, placement="a", shared=("facts",))
+    flow.add("columns", lambda rows: rows, placement="b")
+    flow.add("use", lambda columns: columns, placement="c")
+    moves = flow.compile({"a": (0,), "b": (1,), "c": (2,)}).moves
+    told = {move.target for move in moves[:-1] if move.values == ("facts",)}
+    assert told == {"b", "c"}
+    assert moves[-1] == Move(("columns",), "b", "c", index="facts")
 
 
 def test_ranks_run_their_own_operators_only_so_disjoint_ones_overlap():
@@ -290,8 +303,8 @@ def test_every_placement_has_a_value_as_it_was_assigned_there():
 
 
 @pytest.mark.parametrize("rank", [0, 5])
-def test_who_gives_up_meets_those_who_wait_once(rank):
-    """Before any value has moved, the first shared move of each pair of placements is met."""
+def test_who_gives_up_meets_those_who_wait_at_every_move(rank):
+    """None is left out, so that ranks and moves stay paired."""
 
     def leave(prompts):
         raise Abandoned
@@ -303,16 +316,18 @@ def test_who_gives_up_meets_those_who_wait_once(rank):
     pipeline, mover = flow.compile(SPLIT), Said(gives_up=("facts",))
     with pytest.raises(Abandoned):
         pipeline.run(rank=rank, mover=mover, prompts="p")
-    first = Move(("facts",), "generate", "train", shared=True)
-    # Rank 0 has met it: that is how it knows.
-    assert mover.abandoned == ([first] if rank == 5 else [])
+    # Rank 0 has met the first: that is how it knows.
+    assert mover.abandoned == pipeline.moves[0 if rank == 5 else 1 :]
 
 
 def test_which_operators_change_state():
     pipeline = rlhf().compile(SPLIT)
-    assert pipeline.changes_state("update")
-    assert not pipeline.changes_state("rollout")
-    assert not pipeline.changes_state("generate to train")
+    assert pipeline.has_changed("update") is True
+    assert pipeline.has_changed("rollout") is False
+    assert pipeline.has_changed("generate to train") is None
+    before, behind = pipeline.before_changes()
+    assert [*before.schedule, *behind.schedule] == [*pipeline.schedule]
+    assert behind.operators[0].name == "update" and "update" not in map(str, before.operators)
 
 
 def test_operators_are_what_they_say():

@@ -48,6 +48,6 @@ def test_what_a_run_cannot_write_is_named_before_its_work(tmp_path, name, kind):
         path.mkdir()
     else:
         path.symlink_to("/nowhere/x")
-    with pytest.raises(ConfigError, match=f"{name}: no regular file.*delete it"):
+    with pytest.raises(ConfigError, match=f"{name}: not a regular file.*delete it"):
         within(5, _run_directory(alone(), config).__enter__)
     assert [p.name for p in config.run_directory.iterdir()] == [name]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from verl_hpc.errors import FlowError
+from verl_hpc.errors import FlowError, VerlHpcError
+from verl_hpc.rewards.guard import describe
 from verl_hpc.rewards.user_code import load_function
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
@@ -38,11 +39,17 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
     """A recipe on a run's roles and placements.
 
     Raises:
-        FlowError: the function gives something else, an operator needs a role that the run does not
-            have, no operator uses a role that it has, or nothing can evaluate.
+        FlowError: the function raises or gives something else, its flow does not hold together, an
+            operator needs a role that the run does not have, no operator uses a role that it has,
+            or nothing can evaluate.
     """
-    recipe = function(run)
     name = run.config.recipe
+    try:
+        recipe = function(run)
+    except VerlHpcError:
+        raise
+    except Exception as error:  # code of the user
+        raise FlowError(f"recipe = {name}: {describe(error)}") from error
     if not isinstance(recipe, Recipe):
         raise FlowError(f"recipe = {name}: it gives {type(recipe).__name__}, expected a Recipe")
     if run.config.evaluation.wanted and recipe.evaluation is None and run.rollout is None:
@@ -55,4 +62,6 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
         raise FlowError(
             f"roles.{unused[0]}: no operator of recipe {name} uses this role; leave it out"
         )
+    for step in (1, run.config.steps):
+        recipe.of_step(step).compile({name: place.ranks for name, place in run.places.items()})
     return recipe

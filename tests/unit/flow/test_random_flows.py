@@ -1,0 +1,173 @@
+"""Random flows on random placements: whatever the schedule, nobody waits for ever, and everybody
+computes what one rank would."""
+
+import inspect
+import random
+import threading
+
+import pytest
+
+from verl_hpc.flow import Abandoned, DataFlow, Mover
+
+NUM_RANKS = 4
+PLACES = ("a", "b", "c")
+
+
+class Rooms(Mover):
+    """A rank's side of moves: the ranks of both placements meet, and the first of the source
+    gives. Values are `(name, place)`: at another placement they are other ones."""
+
+    def __init__(self, rank, ranks, meetings):
+        self.rank, self.ranks, self.meetings = rank, ranks, meetings
+
+    def meet(self, move, mine):
+        """What all ranks of a move bring to it."""
+        return self.meetings.meet(
+            self.rank, {*self.ranks[move.source], *self.ranks[move.target]}, mine
+        )
+
+    def move(self, move, values):
+        source = self.ranks[move.source]
+        mine = None
+        if self.rank in source:
+            # Whoever gives columns knows who has what, and so does whoever takes them.
+            mine = {name: values[name] for name in move.values}
+        found = self.meet(move, mine)
+        if "abandoned" in found.values():
+            raise Abandoned
+        if move.index is not None:
+            assert "index" in values, f"rank {self.rank} does not know who has what"
+        return found[source[0]] if self.rank in self.ranks[move.target] else {}
+
+    def abandon(self, moves):
+        for move in moves:
+            self.meet(move, "abandoned")
+
+
+class Meetings:
+    """Collectives of sets of ranks, in the order in which each rank comes to them."""
+
+    def __init__(self):
+        self.lock = threading.Condition()
+        self.brought = {}
+        self.counts = {}
+
+    def meet(self, rank, ranks, mine):
+        ranks = frozenset(ranks)
+        with self.lock:
+            number = self.counts[rank, ranks] = self.counts.get((rank, ranks), 0) + 1
+            there = self.brought.setdefault((ranks, number), {})
+            there[rank] = mine
+            self.lock.notify_all()
+            if not self.lock.wait_for(lambda: len(there) == len(ranks), timeout=10):
+                raise TimeoutError(f"rank {rank} waits for {sorted(ranks - there.keys())}")
+            return dict(there)
+
+
+def random_flow(seed):
+    """Operators that need some of the values before them; the index is made anywhere."""
+    choose = random.Random(seed)
+    ranks = {}
+    for place in PLACES:
+        first = choose.randrange(NUM_RANKS)
+        ranks[place] = range(first, choose.randint(first, NUM_RANKS - 1) + 1)
+    flow = DataFlow("random", inputs=("rows",), index="index")
+    names = []
+    for number in range(choose.randint(2, 7)):
+        name = f"v{number}" if number else "index"
+        needs = {
+            f"p{i}": n
+            for i, n in enumerate(choose.sample(names, min(len(names), choose.randrange(3))))
+        }
+        place, shared = (
+            choose.choice(PLACES),
+            (name,) if not number or choose.random() < 0.4 else (),
+        )
+        flow.add(name, operator(name, needs), inputs=needs or None, placement=place, shared=shared)
+        names.append(name)
+    return flow, ranks, choose.randrange(len(names))
+
+
+def operator(name, needs):
+    """Its value is its name with those of what it was given."""
+    return taking(lambda **given: (name, *(given[p] for p in needs)), ["rows", *needs])
+
+
+def taking(func, names):
+    """A function that says which parameters it has."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    func.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    return func
+
+
+def run_ranks(work):
+    """What `work(rank)` gives on each rank, each a thread."""
+    found = {}
+
+    def one(rank):
+        try:
+            found[rank] = work(rank)
+        except Exception as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(NUM_RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_rank_computes_what_one_would(seed):
+    flow, ranks, _ = random_flow(seed)
+    alone = flow.compile().run(rows=0)
+    pipeline, meetings = flow.compile(ranks), Meetings()
+    found = run_ranks(lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0))
+    for rank, values in found.items():
+        assert isinstance(values, dict), values
+        for op in pipeline.operators:
+            if rank in ranks[op.placement]:
+                assert values[op.name] == alone[op.name]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_two_halves_are_the_whole(seed):
+    flow, ranks, at = random_flow(seed)
+    order = [op.name for op in flow.compile().operators]
+    first, rest = flow.compile(ranks).split(order[: at + 1])
+    alone, meetings = flow.compile().run(rows=0), Meetings()
+
+    def work(rank):
+        mover, values = Rooms(rank, ranks, meetings), first.begin(rows=0)
+        return rest.resume(first.resume(values, rank, mover), rank, mover).made()
+
+    for rank, values in run_ranks(work).items():
+        assert isinstance(values, dict), values
+        assert all(value == alone[name] for name, value in values.items() if name != "rows"), rank
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nobody_waits_for_those_who_have_given_up(seed):
+    """An operator anywhere gives up: those who would have met its ranks do so, too."""
+    flow, ranks, at = random_flow(seed)
+    gives_up = flow.operators[at]
+
+    def leave(**_):
+        raise Abandoned
+
+    leave = taking(leave, ["rows", *(gives_up.inputs or ())])
+    flow = flow.without(gives_up.name)
+    flow.add(
+        gives_up.name,
+        leave,
+        inputs=gives_up.inputs,
+        placement=gives_up.placement,
+        shared=gives_up.shared,
+    )
+    pipeline, meetings = flow.compile(ranks), Meetings()
+    found = run_ranks(lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0))
+    for value in found.values():
+        assert isinstance(value, dict | Abandoned), value
+    for rank in ranks[gives_up.placement]:
+        assert isinstance(found[rank], Abandoned)

@@ -117,7 +117,7 @@ def sleep_there(place, samples):
 
 
 @operator(changes_state=True)
-def use(place, actor, critic, one):
+def use(place, role, samples):
     return (), {}
 
 
@@ -127,7 +127,8 @@ def sleepers(run):
     recipe.operator(assign, settings=run.settings.assign, place="rollout")
     recipe.operator(sleep_here, place="actor")
     recipe.operator(sleep_there, place="critic")
-    recipe.operator(use, roles=["actor", "critic"])
+    recipe.operator(use, roles=["actor"], name="use_actor")
+    recipe.operator(use, roles=["critic"], name="use_critic")
     return recipe
 """
 

@@ -53,6 +53,8 @@ class KlController:
     coefficient: float
     target: float | None = None
     horizon: int = 10000
+    num_updates: int = 0
+    """Since this process started."""
 
     @property
     def is_adaptive(self) -> bool:
@@ -62,4 +64,5 @@ class KlController:
         """Take notice of a batch's mean KL; does nothing for a fixed coefficient."""
         if self.target is not None:
             error = min(max(kl / self.target - 1, -0.2), 0.2)
+            self.num_updates += 1
             self.coefficient *= 1 + error * num_samples / self.horizon

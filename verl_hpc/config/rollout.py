@@ -53,8 +53,8 @@ class RolloutConfig(Section):
     """In-process vLLM, or transformers' generate as reference and fallback; none is for a recipe of
     your own that generates nothing."""
     tensor_parallel: Positive = 1
-    """Ranks that form one engine, each with a part of every layer. All ranks generate: there are as
-    many engines as this leaves."""
+    """Ranks that form one engine, each with a part of every layer. There are as many engines as
+    this leaves of the ranks that generate: those of placement.rollout, or the actor's."""
     pipeline_parallel: Positive = 1
     """Parts of consecutive layers that an engine has, each on tensor_parallel ranks. They compute
     one after the other: for models that do not fit otherwise."""

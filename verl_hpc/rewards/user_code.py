@@ -12,13 +12,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from verl_hpc.errors import RewardError
+from verl_hpc.errors import RewardError, VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
 def load_function(
-    reference: str, timeout_s: float = math.inf, setting: str = "reward.function"
+    reference: str,
+    timeout_s: float = math.inf,
+    setting: str = "reward.function",
+    error: type[VerlHpcError] = RewardError,
 ) -> Callable[..., Any]:
     """Import `path/to/file.py:function`.
 
@@ -26,44 +29,43 @@ def load_function(
         reference: to the function.
         timeout_s: longest that the import may take.
         setting: that gives the reference, for messages.
+        error: what is raised.
 
     Raises:
-        RewardError: no such file or function, a file that raises on import, or a name that is
-            not callable.
+        RewardError: or `error`: no such file or function, a file that raises on import, or a name
+            that is not callable.
     """
     file, _, name = reference.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise RewardError(f"{setting} = {reference}: no file {path}; give path/to/file.py:function")
-    module = _import(path.resolve(), timeout_s, setting)
-    with loading(f"{setting} = {reference}: its {name!r} cannot be read", timeout_s):
+        raise error(f"{setting} = {reference}: no file {path}; give path/to/file.py:function")
+    module = _import(path.resolve(), timeout_s, setting, error)
+    with loading(f"{setting} = {reference}: its {name!r} cannot be read", timeout_s, error):
         function = getattr(module, name, None)
     if function is None:
         names = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        raise RewardError(
+        raise error(
             f"{setting} = {reference}: {path} defines no {name!r}; "
             f"it defines {', '.join(names) or 'no function'}"
         )
     if not callable(function):
-        raise RewardError(
-            f"{setting} = {reference}: {name} is {type(function).__name__}, not a function"
-        )
+        raise error(f"{setting} = {reference}: {name} is {type(function).__name__}, not a function")
     return function
 
 
-def _import(path: Path, timeout_s: float, setting: str) -> ModuleType:
+def _import(path: Path, timeout_s: float, setting: str, error: type[VerlHpcError]) -> ModuleType:
     """Import a file under a unique name; once a process."""
     name = f"verl_hpc_reward_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise RewardError(f"{setting}: {path} is not a Python file; its name ends with .py")
+        raise error(f"{setting}: {path} is not a Python file; its name ends with .py")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module
     try:
-        with loading(f"{path} cannot be imported", timeout_s):
+        with loading(f"{path} cannot be imported", timeout_s, error):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -72,22 +74,25 @@ def _import(path: Path, timeout_s: float, setting: str) -> ModuleType:
 
 
 @contextmanager
-def loading(failure: str, timeout_s: float) -> Iterator[None]:
+def loading(
+    failure: str, timeout_s: float, error: type[VerlHpcError] = RewardError
+) -> Iterator[None]:
     """Run code of the user before there is anything to score.
 
     Args:
         failure: what its end with an exception means.
         timeout_s: longest that it may take.
+        error: what is raised.
 
     Raises:
-        RewardError: it raises, leaves, or takes longer.
+        RewardError: or `error`: it raises, leaves, or takes longer.
     """
     try:
         with guarded(timeout_s):
             yield
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as found:
         late = f"it takes longer than reward.import_timeout_s = {timeout_s:g}"
-        why = late if isinstance(error, TimeLimitExceeded) else describe(error)
-        raise RewardError(f"{failure}: {why}") from error
+        why = late if isinstance(found, TimeLimitExceeded) else describe(found)
+        raise error(f"{failure}: {why}") from found

@@ -281,6 +281,7 @@ class LocalRollout:
     ) -> None:
         self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
         self._max_num_seqs = max_num_seqs
+        self._sleeps = False
         self.shard_map = self._model.shard_map
         self.weights: Mapping[str, torch.Tensor] = self._model.weights
 
@@ -295,6 +296,7 @@ class LocalRollout:
         until: Callable[[Collection[int]], bool] | None = None,
     ) -> list[Response | None]:
         """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
+        assert not self._sleeps, "it has no weights"
         found = given_so_far(prefixes, len(prompts), sampling)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         waiting, running = deque(range(len(prompts))), list[int]()
@@ -331,13 +333,17 @@ class LocalRollout:
         return continued(begun, Response((token,), (float(row[token]),), reason))
 
     def begin_update(self) -> None:
-        """The weights are always in place."""
+        """The weights are to be filled."""
+        self._sleeps = False
 
     def finish_update(self) -> None:
         """There is nothing to forget."""
 
     def sleep(self) -> None:
-        """It has next to no memory."""
+        """It forgets its weights, as an engine on a GPU does."""
+        self._sleeps = True
+        for weight in self.weights.values():
+            weight.fill_(math.nan)
 
     def close(self) -> None:
         """Nothing to free."""

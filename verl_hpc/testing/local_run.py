@@ -123,7 +123,9 @@ def _roles(
         place = places[layouts.pool_of[name]]
         roles[name] = Role(name, role, place, arch, engine.layout, engine.shard_map)
         if role.shares:
-            roles[name].shared = FirstWeights(roles[role.shares].trained)
+            owner = roles[role.shares].training
+            assert owner is not None
+            roles[name].shared = FirstWeights(owner)
         else:
             roles[name].training = engine
     return roles
@@ -143,4 +145,4 @@ def _add_rollout(run: RunContext) -> None:
 
 def engine_of(run: RunContext, role: str) -> LocalEngine:
     """Of a role of a local run."""
-    return cast(LocalEngine, run.roles[role].trained)
+    return cast(LocalEngine, run.roles[role].training)

@@ -14,7 +14,7 @@ import torch
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
 from verl_hpc.config.model import ModelConfig
-from verl_hpc.config.roles import REFERENCE, RoleSettings
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
@@ -103,17 +103,14 @@ def build_run(
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
     reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
     problems = open_problems(session, config, tokenizer)
+    frozen = _frozen(settings, weights)
     known = fingerprint(
         session.control,
         config,
         first,
         Path(tokenizer_path),
-        reads_weights=REFERENCE in settings or not resumes,
-        frozen={
-            name: weights[name]
-            for name, role in settings.items()
-            if not role.trainable and name in config.roles and config.roles[name].path
-        },
+        reads_weights=None in frozen.values() or not resumes,
+        frozen=frozen,
     )
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
@@ -158,6 +155,18 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
     return opened
+
+
+def _frozen(
+    settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
+) -> dict[str, Weights | None]:
+    """Of roles that are not trained; None where they are the first role's."""
+    first = next(iter(settings.values())).model.path
+    return {
+        name: None if role.model.path == first else weights[name]
+        for name, role in settings.items()
+        if not role.trainable
+    }
 
 
 def _own_files(
@@ -262,7 +271,8 @@ def _load_weights(session: Session, role: Role, weights: Weights) -> None:
 def _add_rollout(builder: _Builder, run: RunContext, tokenizer: str) -> None:
     session, config = builder.session, builder.config
     replicas, dtype = builder.layouts.replicas, config.rollout.dtype or config.model.dtype
-    offloads = offloads_of(run.roles.values())
+    place = builder.place(ROLLOUT)
+    offloads = offloads_of(run.roles.values()) if place.is_here else ()
     with device_to_itself(offloads):
         engine = session.control.together(
             lambda: build_rollout(
@@ -282,7 +292,6 @@ def _add_rollout(builder: _Builder, run: RunContext, tokenizer: str) -> None:
         session.control.together(check)
         if engine is not None:
             engine.sleep()
-    place = builder.place(ROLLOUT)
     replica = session.control.split(place.index if place.is_here else len(replicas))
     run.rollout = Rollout(place, shard_map, engine, replica_control=replica)
     run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None

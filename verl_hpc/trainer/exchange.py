@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from verl_hpc.errors import FlowError
 from verl_hpc.flow import Abandoned, Move, Mover
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
@@ -86,7 +87,12 @@ class Exchange(Mover):
         assert move.index is not None, f"{move.values}: nothing says who has what of them"
         for name in move.values:
             mine = values.get(name) if source.is_here else None
-            assert mine is None or isinstance(mine, Columns), name
+            if mine is not None and not isinstance(mine, Columns):
+                raise FlowError(
+                    f"value {name!r}: a {type(mine).__name__} cannot move from {source.name} to "
+                    f"{target.name}, as only Columns and shared values do; run the operator that "
+                    f"takes it at {source.name}, or the one that gives it at {target.name}"
+                )
             if not set(target.ranks) <= set(source.ranks):
                 held = None if mine is None else list(mine.values)
                 held = control.broadcast(held, root)

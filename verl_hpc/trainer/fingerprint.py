@@ -21,7 +21,11 @@ from verl_hpc.runtime.control import Control
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
 REWARD = ("reward.function", "reward.options")
-"""May change, since users fix reward functions between jobs; a warning says so."""
+RECIPE_FILE = "recipe's file"
+MAY_CHANGE = (*REWARD, RECIPE_FILE)
+"""Since users fix their functions between jobs; a warning says so."""
+SAME_AS_FIRST = "the weights of model.path"
+"""Instead of a hash, of a role that starts from them and is not trained."""
 _NEVER_CHANGES = "recipe"
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
@@ -49,7 +53,7 @@ def fingerprint(
     tokenizer: Path,
     *,
     reads_weights: bool,
-    frozen: Mapping[str, Weights] | None = None,
+    frozen: Mapping[str, Weights | None] | None = None,
 ) -> dict[str, str]:
     """What may not change unnoticed when a run is resumed, by name; the same on every rank.
 
@@ -61,7 +65,8 @@ def fingerprint(
         model: what the run starts from.
         tokenizer: its directory.
         reads_weights: False leaves the weights out.
-        frozen: of roles that have a model of their own and are not trained, by role.
+        frozen: of roles that are not trained, by role; None of one that computes with what the
+            run starts from.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
@@ -85,12 +90,13 @@ def fingerprint(
         if config.has_own_recipe:
             file, _, name = config.recipe.rpartition(":")
             found["recipe"] = f"{Path(file).name}:{name}"
+            found[RECIPE_FILE] = of_file(Path(file)).hex()[:8]
         if config.generates:
             found |= _of_reward(config.reward)
         if reads_weights:
             found[FIRST_WEIGHTS] = model.fingerprint()
         for name, weights in (frozen or {}).items():
-            found[f"roles.{name}.path"] = weights.fingerprint()
+            found[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
         return found
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
@@ -133,7 +139,8 @@ def change_of(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> s
 
 
 def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: bool) -> None:
-    """Whether a run may be resumed; with another reward it may.
+    """Whether a run may be resumed; with another reward function, or another text of its recipe, it
+    may.
 
     Args:
         before: the fingerprint in its checkpoint.
@@ -143,7 +150,7 @@ def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: 
     Raises:
         ConfigError: names what changed.
     """
-    found = [name for name in changed(before, now) if name not in REWARD]
+    found = [name for name in changed(before, now) if name not in MAY_CHANGE]
     if not found or (force and _NEVER_CHANGES not in found):
         return
     frozen = dict.fromkeys((name for name in found if name.startswith("roles.")), _OTHER_WEIGHTS)

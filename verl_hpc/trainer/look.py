@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +22,10 @@ class Look:
     """By group: the prompt, and what is right."""
     responses: Mapping[int, SampleResponse]
     advantages: Mapping[int, float]
+    scores: Mapping[int, float]
 
 
-NOTHING = Look({}, {}, {}, {})
+NOTHING = Look({}, {}, {}, {}, {})
 
 
 def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
@@ -35,18 +36,16 @@ def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
     place = run.rollout.place
     groups = _first(samples)
     advantages = values.get("advantages")
-    found = {}
+    found: dict[int, float] = {}
     if isinstance(advantages, Columns):
         for position, row in zip(advantages.positions, advantages[ADVANTAGES], strict=True):
             if position in groups and len(row):
                 found[position] = float(row.mean())
-    look = Look(groups, {}, {}, found)
+    scores = _of_first(groups, values.get("scores"))
+    look = Look(groups, {}, {}, found, scores)
     if place.is_here and place.leads_group and isinstance(sequences, Columns):
         assert isinstance(rows, StepRows)
-        look = replace(texts(run, rows, samples, sequences), advantages=found)
-    scores = values.get("scores")
-    if isinstance(scores, Scores):
-        look = replace(look, responses=_scored(look.responses, scores))
+        look = replace(texts(run, rows, samples, sequences), advantages=found, scores=scores)
     return look
 
 
@@ -78,9 +77,7 @@ def texts(
         text = str(decode(tokens[sample.prompt_length :].tolist()))
         version = first_versions.get(position, rollout.version)
         responses[position] = SampleResponse(text, None, None, sample.truncated, version)
-    if scores is not None:
-        responses = _scored(responses, scores)
-    return Look(groups, prompts, responses, {})
+    return Look(groups, prompts, responses, {}, _of_first(groups, scores))
 
 
 def _first_versions(sequences: Columns) -> dict[int, int]:
@@ -97,27 +94,20 @@ def join_samples(parts: Iterable[Look]) -> list[SampleGroup]:
     prompts: dict[int, tuple[str, str]] = {}
     responses: dict[int, SampleResponse] = {}
     advantages: dict[int, float] = {}
+    scores: dict[int, float] = {}
     for part in parts:
         groups |= part.groups
         prompts |= part.prompts
         responses |= part.responses
         advantages |= part.advantages
+        scores |= part.scores
+    whole = {
+        i: replace(response, score=scores.get(i), advantage=advantages.get(i))
+        for i, response in sorted(responses.items())
+    }
     return [
-        SampleGroup(prompt, truth, _of_group(group, groups, responses, advantages))
+        SampleGroup(prompt, truth, [r for i, r in whole.items() if groups.get(i) == group])
         for group, (prompt, truth) in sorted(prompts.items())
-    ]
-
-
-def _of_group(
-    group: int,
-    groups: Mapping[int, int],
-    responses: Mapping[int, SampleResponse],
-    advantages: Mapping[int, float],
-) -> Sequence[SampleResponse]:
-    return [
-        replace(response, advantage=advantages.get(position))
-        for position, response in sorted(responses.items())
-        if groups.get(position) == group
     ]
 
 
@@ -134,5 +124,6 @@ def _first(samples: Samples) -> dict[int, int]:
     return found
 
 
-def _scored(responses: Mapping[int, SampleResponse], scores: Scores) -> dict[int, SampleResponse]:
-    return {i: replace(r, score=scores.values[i]) for i, r in responses.items()}
+def _of_first(groups: Mapping[int, int], scores: object) -> dict[int, float]:
+    """Scores of the samples that are looked at, where this rank knows them."""
+    return {i: scores.values[i] for i in groups} if isinstance(scores, Scores) else {}

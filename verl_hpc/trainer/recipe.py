@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
-from verl_hpc.flow import DataFlow
+from verl_hpc.flow import DataFlow, Pipeline
 
 if TYPE_CHECKING:
     from verl_hpc.trainer.context import RunContext
@@ -109,8 +109,9 @@ class Recipe(DataFlow):
             first_step: it is left out of the steps before.
 
         Raises:
-            FlowError: the run has no such role or placement, neither is given, or outputs are not
-                as many as the function declares.
+            FlowError: the run has no such role or placement, neither is given, a role has other
+                groups of ranks than the operator, or outputs are not as many as the function
+                declares.
         """
         name = name or func.__name__
         declared = getattr(func, "declared", None)
@@ -120,6 +121,13 @@ class Recipe(DataFlow):
         if place is None and not found:
             raise FlowError(f"operator {name!r}: give it roles, or a place to run at")
         where = self._run.place(place) if place is not None else found[0].place
+        for role, its in zip(roles, found, strict=True):
+            if its.place.groups != where.groups:
+                raise FlowError(
+                    f"operator {name!r}: it runs at {where.name}, and the role {role!r} is at "
+                    f"{its.place.name} in other groups of ranks; give it the roles of one "
+                    "placement, and the values of another operator there"
+                )
         names = declared.outputs if outputs is None else outputs
         if len(names) != len(declared.outputs):
             raise FlowError(
@@ -146,6 +154,27 @@ class Recipe(DataFlow):
         """Without the operators that come in later."""
         late = [op.name for op in self.operators if step < self._first_steps[op.name]]
         return self.without(*late) if late else self
+
+    def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> Pipeline:
+        """See `DataFlow.compile`.
+
+        Raises:
+            FlowError: also where an engine would generate after models have taken its device.
+        """
+        pipeline = super().compile(placements)
+        took: dict[int, str] = {}
+        for op in pipeline.operators:
+            ranks = self._run.places[op.placement].ranks
+            late = next((rank for rank in ranks if rank in took), None)
+            if "rollout" in op.roles and late is not None:
+                raise FlowError(
+                    f"recipe {self.name!r}: operator {op.name!r} generates after {took[late]!r}, "
+                    f"whose model has taken the device of rank {late} from the engine; declare it "
+                    "before, or place the rollout on ranks of its own"
+                )
+            if any(role in self._run.roles for role in op.roles):
+                took |= dict.fromkeys(ranks, op.name)
+        return pipeline
 
     def _role(self, operator: str, name: str) -> Role | Rollout:
         self.roles.add(name)

@@ -11,6 +11,7 @@ import torch
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.engines.protocol import TokenOutputs, TrainingEngine
+from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
@@ -56,7 +57,18 @@ class Role:
 
     @property
     def trained(self) -> TrainingEngine:
-        """Computes with gradients, and has an optimizer."""
+        """Computes with gradients, and has an optimizer.
+
+        Raises:
+            FlowError: it has none.
+        """
+        if self.shared is not None or (self.training and not self.training.is_trainable):
+            raise self.place.alike(
+                FlowError(
+                    f"roles.{self.name}: an operator trains this role, which has no optimizer; set "
+                    f"roles.{self.name}.trainable: true"
+                )
+            )
         assert self.training is not None, f"{self.name} is not on rank {self.place.rank}"
         return self.training
 

@@ -27,7 +27,9 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import (
     DATA,
     FIRST_WEIGHTS,
+    MAY_CHANGE,
     REWARD,
+    SAME_AS_FIRST,
     change_of,
     changed,
     check_fingerprint,
@@ -123,10 +125,11 @@ def _counters(run: RunContext, role: Role) -> OptimizerCounters:
 
 
 def _kl_coefficient(run: RunContext) -> float | None:
-    """Where an adaptive controller has taken it; the actor's ranks know."""
+    """Where an adaptive controller has taken it; the ranks that have updated it know."""
     if not run.kl.is_adaptive:
         return None
-    return _at_place(run, run.place("actor"), run.kl.coefficient)
+    _, coefficient = max(run.session.control.allgather((run.kl.num_updates, run.kl.coefficient)))
+    return coefficient
 
 
 def _at_place(run: RunContext, place: Placement, mine: float) -> float:
@@ -189,14 +192,15 @@ def _load(run: RunContext, path: Path) -> Progress:
     step = control.together(lambda: Step(path, check_files=run.rank == 0))
     state = control.together(lambda: step.state)
     now = dict(run.fingerprint)
-    if "reference" not in run.roles:  # nobody computes with the first weights any more
+    if SAME_AS_FIRST not in now.values():  # nobody computes with the first weights any more
         now.pop(FIRST_WEIGHTS, None)
     force = run.config.checkpoint.resume == "force"
     control.together(lambda: check_fingerprint(state.fingerprint, now, force))
     differs = set(changed(state.fingerprint, now))
-    for name in differs.intersection(REWARD) if run.rank == 0 else ():
+    for name in differs.intersection(MAY_CHANGE) if run.rank == 0 else ():
         words = change_of(name, state.fingerprint, now)
-        _logger.warning("scores cannot be compared with those before this start: %s", words)
+        what = "scores" if name in REWARD else "metrics"
+        _logger.warning("%s cannot be compared with those before this start: %s", what, words)
     for role in run.trained:
         _load_role(run, step, role)
     if step.num_ranks == run.session.world.size:

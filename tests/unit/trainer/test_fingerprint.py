@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.unit.config.trees import parse
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.runtime.control import Control
+from verl_hpc.trainer.build import _frozen as frozen_weights
 from verl_hpc.trainer.fingerprint import changed, check_fingerprint, fingerprint
 
 BEFORE = {
@@ -94,7 +96,7 @@ def run(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1?"}\n')
     (tmp_path / "reward.py").write_text("def score(response, truth): return 1.0\n")
 
-    def make(model=None, tokenizer: Path = tmp_path, **settings):
+    def make(model=None, tokenizer: Path = tmp_path, frozen=None, **settings):
         config = parse_config(
             {
                 "name": "r",
@@ -112,7 +114,7 @@ def run(tmp_path):
         )
         alone = SimpleNamespace(rank=0, together=lambda make: make(), broadcast=lambda item: item)
         control: Control = alone
-        return fingerprint(control, config, weights, tokenizer, reads_weights=True)
+        return fingerprint(control, config, weights, tokenizer, reads_weights=True, frozen=frozen)
 
     return make
 
@@ -152,3 +154,31 @@ def test_a_reward_is_its_name_its_options_and_its_text(run, tmp_path):
 def test_chat_belongs_to_it(run, tmp_path):
     data = {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}, "chat": "always"}
     assert changed(run(), run(data=data)) == ["data.chat"]
+
+
+def test_a_frozen_role_that_gets_weights_of_its_own_is_another(run):
+    other = SimpleNamespace(fingerprint=lambda: "others")
+    shared, own = run(frozen={"reference": None}), run(frozen={"reference": other})
+    assert changed(shared, own) == changed(own, shared) == ["roles.reference.path"]
+    with pytest.raises(ConfigError, match="roles.reference.path: other weights than the run"):
+        check_fingerprint(shared, own, force=False)
+
+
+def test_which_frozen_roles_have_the_first_weights():
+    roles = {"reward": {"path": "models/r"}}
+    settings = parse(algorithm__kl={"placement": "reward"}, roles=roles).role_settings
+    weights = {name: object() for name in settings}
+    assert frozen_weights(settings, weights) == {"reference": None, "reward": weights["reward"]}
+    settings = parse(
+        algorithm__kl={"placement": "reward"}, roles={"reference": {"path": "models/f"}}
+    ).role_settings
+    assert frozen_weights(settings, weights) == {"reference": weights["reference"]}
+
+
+def test_another_text_of_a_recipe_is_told_and_not_refused(run, tmp_path):
+    (tmp_path / "own.py").write_text("def mine(run): return 1\n")
+    before = run(recipe=f"{tmp_path}/own.py:mine")
+    (tmp_path / "own.py").write_text("def mine(run): return 2\n")
+    now = run(recipe=f"{tmp_path}/own.py:mine")
+    assert changed(before, now) == ["recipe's file"]
+    check_fingerprint(before, now, force=False)

@@ -1,7 +1,11 @@
 """Samples of a run, as its directory keeps them."""
 
+from tests.unit.trainer.operators.batches import samples, sequences
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.metrics.samples import read_samples
+from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.look import join_samples, step_samples
+from verl_hpc.trainer.operators.score import Scores
 
 
 def test_each_response_names_the_step_whose_weights_began_it(tmp_path):
@@ -11,3 +15,14 @@ def test_each_response_names_the_step_whose_weights_began_it(tmp_path):
         groups = read_samples(run.config.run_directory, step)[kind]
         versions = {response.version for group in groups for response in group.responses}
         assert versions == {version}
+
+
+def test_scores_from_other_ranks_than_the_responses(tmp_path):
+    """A reward model apart: its ranks know scores, and those that generate the texts."""
+    run = small_run(tmp_path)
+    common = {"rows": StepRows(1, [0, 1]), "samples": samples()}
+    texts = step_samples(run, common | {"sequences": sequences()})
+    scored = step_samples(run, common | {"scores": Scores([0.5, 0.25, 1.0])})
+    for parts in ([texts, scored], [scored, texts]):
+        found = [[r.score for r in group.responses] for group in join_samples(parts)]
+        assert found == [[0.5, 0.25], [1.0]]

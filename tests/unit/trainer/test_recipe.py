@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from tests.unit.trainer.runs import loop, small_run
-from verl_hpc.errors import FlowError, RewardError
+from verl_hpc.errors import FlowError
+from verl_hpc.planner.layouts import Pool
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer import batch
+from verl_hpc.trainer.operators.generate import generate
+from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Recipe, operator
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
@@ -90,10 +93,13 @@ def test_a_recipe_of_the_users_trains(tmp_path, own):
 
 
 def test_a_file_without_the_recipe_is_refused(tmp_path, own):
-    with pytest.raises(RewardError, match="nobody"):
+    with pytest.raises(FlowError, match="nobody"):
         find_recipe(f"{own}:nobody", 60.0)
-    with pytest.raises(RewardError, match="gone.py"):
+    with pytest.raises(FlowError, match="gone.py"):
         find_recipe(f"{tmp_path}/gone.py:mine", 60.0)
+    (tmp_path / "broken.py").write_text("raise ValueError(3)", encoding="utf-8")
+    with pytest.raises(FlowError, match=r"cannot be imported: ValueError: 3"):
+        find_recipe(f"{tmp_path}/broken.py:mine", 60.0)
 
 
 # What is refused
@@ -171,6 +177,40 @@ def test_a_role_that_the_run_has_not(run):
 def test_a_placement_that_the_run_has_not(run):
     with pytest.raises(FlowError, match="placement 'trian'.*did you mean train"):
         Recipe("mine", run).operator(good, place="trian")
+
+
+def test_roles_of_other_groups_of_ranks(tmp_path, own):
+    run = small_run(tmp_path, recipe=f"{own}:mine", roles=ROLES, held_out=None)
+    run.roles["judge"].place = Placement(Pool("apart", ((1,),)), 0, None, torch.device("cpu"))
+    told = "operator 'of_actor': it runs at train, and the role 'judge' is at apart in other groups"
+    with pytest.raises(FlowError, match=told):
+        Recipe("mine", run).operator(of_actor, roles=["judge"], place="actor")
+    with pytest.raises(FlowError, match="the role 'judge' is at apart"):
+        Recipe("mine", run).operator(of_actor, roles=["actor", "judge"])
+
+
+def test_nothing_generates_after_a_model_has_taken_the_device(run):
+    recipe = Recipe("mine", run)
+    recipe.operator(of_actor, roles=["actor"])
+    recipe.operator(generate, roles=["rollout"], settings=run.settings.generate, name="rollout")
+    with pytest.raises(FlowError, match=r"operator 'rollout' generates after 'of_actor'.*rank 0"):
+        recipe.compile()
+    recipe.operators.reverse()
+    recipe.compile()
+
+
+def test_a_role_that_is_not_trained_cannot_be_updated(tmp_path, own):
+    roles = {"actor": {"trainable": False}, "judge": ROLES["judge"]}
+    run = small_run(tmp_path, recipe=f"{own}:mine", roles=roles, held_out=None)
+    told = "roles.actor: an operator trains this role.*roles.actor.trainable: true"
+    with pytest.raises(FlowError, match=told):
+        loop(run)
+
+
+def test_a_shared_reference_cannot_be_updated(tmp_path):
+    run = small_run(tmp_path, algorithm__kl={"placement": "reward"}, held_out=None)
+    with pytest.raises(FlowError, match="roles.reference: an operator trains this role"):
+        _ = run.roles["reference"].trained
 
 
 def test_a_role_that_no_operator_uses(tmp_path, own):

@@ -28,11 +28,11 @@ def find_recipe(name: str, import_timeout_s: float) -> Callable[[RunContext], Re
     """The function that `RunConfig.recipe` names.
 
     Raises:
-        RewardError: its file cannot be loaded, or does not have it.
+        FlowError: its file cannot be loaded, or does not have it.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    return load_function(name, import_timeout_s, "recipe")
+    return load_function(name, import_timeout_s, "recipe", FlowError)
 
 
 def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Recipe:

@@ -41,6 +41,7 @@ def test_the_controller_is_told_the_mean_of_the_rows_means():
         "actor/reward_kl_penalty": pytest.approx(mean, rel=1e-6),
         "actor/reward_kl_penalty_coeff": 0.5,
     }
+    assert controller.num_updates == 1
     error = max(min(mean / 0.1 - 1, 0.2), -0.2)
     assert controller.coefficient == pytest.approx(0.5 * (1 + error * 3 / 30), rel=1e-6)
 

@@ -92,22 +92,22 @@ def when(here, monkeypatch, rank, stage, time, act):
     [
         ("rollout-with-actor", 0, "rollout", 2, 1),
         ("rollout-with-actor", 1, "update_actor", 1, 1),
-        ("rollout-with-actor", 2, "rollout to critic", 1, 1),
-        ("rollout-with-actor", 3, "reward", 2, 2),
+        ("rollout-with-actor", 2, "rollout to critic", 1, 0),
+        ("rollout-with-actor", 3, "reward", 2, 1),
         ("rollout-apart", 3, "rollout", 1, 0),
-        ("rollout-apart", 0, "old_log_probs", 1, 1),
+        ("rollout-apart", 0, "old_log_probs", 1, 0),
         ("ahead", 2, "rollout", 1, 0),
         ("ahead", 3, "rollout", 2, 1),
         ("ahead", 1, "rollout to train", 1, 1),
         ("two-ahead-reward-apart", 2, "rollout", 1, 0),
         ("two-ahead-reward-apart", 2, "rollout", 3, 2),
-        ("two-ahead-reward-apart", 3, "reward", 1, 1),
+        ("two-ahead-reward-apart", 3, "reward", 1, 0),
     ],
 )
 def test_one_rank_is_told(
     here, tiny_model, shared_directory, monkeypatch, whole, name, rank, stage, time, saved
 ):
-    """`saved` is the step that is saved: a step whose responses are not whole is dropped, another
+    """`saved` is the step that is saved: a step that has changed no weights is dropped, another
     finished."""
     life = f"{rank}-{stage}-{time}".replace(" ", "-")
     config = settings(name, tiny_model(), shared_directory, life)

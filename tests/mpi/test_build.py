@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from verl_hpc.config.load import parse_config
-from verl_hpc.trainer import build as module
+from verl_hpc.trainer import build_roles as module
+from verl_hpc.trainer.build import build_run
 
 pytestmark = pytest.mark.world(2)
 PARTS = ("parameters", "gradients", "optimizer")
@@ -51,7 +52,7 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
 
     monkeypatch.setattr(module, "_load_weights", remember)
     monkeypatch.setattr(module, "build_rollout", count)
-    run = module.build_run(here, config)
+    run = build_run(here, config)
     assert engines == [run.roles["actor"].training, run.roles["critic"].training]
     assert during == [dict.fromkeys(PARTS, 0)] * 2
     for engine, (held, weights) in zip(engines, before, strict=True):

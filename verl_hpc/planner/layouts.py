@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations, count
+from itertools import chain, count
 
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.roles import ACTOR, REWARD, TRAIN, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError
@@ -19,9 +18,9 @@ from verl_hpc.layout.generation import (
     layers_per_rollout_stage,
     zero_redundancy_applies,
 )
-from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
-from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.vllm import check_vllm_layout
+from verl_hpc.planner.model_checks import check_fp8, check_lengths, check_role
 from verl_hpc.planner.placements import place_ranks
 
 ROLLOUT = "rollout"
@@ -97,8 +96,8 @@ def run_layouts(
     settings = config.role_settings
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)
-        _check_role(settings[name], own, layout)
-        _check_lengths(config, name, own)
+        check_role(settings[name], own, layout)
+        check_lengths(config, name, own)
         if own.vocab_size != arch.vocab_size:
             raise ConfigError(
                 f"roles.{name}: its vocabulary has {own.vocab_size} tokens, and model.path's "
@@ -135,7 +134,7 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
         name: _train_layout(role, ranks_of(role.label, f"roles.{name}"))
         for name, role in settings.items()
     }
-    _check_fp8(settings, train)
+    check_fp8(settings, train)
     first = next(iter(train))
     rollout_ranks = labels.get(ROLLOUT, ranks_of(settings[first].label, f"roles.{first}"))
     replicas, grouping = _replicas(config, train[first], rollout_ranks)
@@ -244,62 +243,3 @@ def _replicas(config: RunConfig, actor: TrainLayout, ranks: range) -> tuple[Grou
         return generation_groups(pool.grid, tp, grouping, pp), grouping
     except LayoutError as error:
         raise ConfigError(f"parallel / rollout: {error}") from None
-
-
-def _check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> None:
-    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
-    try:
-        check_megatron_layout(arch, layout)
-    except LayoutError as error:
-        raise ConfigError(f"{where}: {error}") from None
-    _check_recompute(where, role.parallel, arch, layout)
-
-
-def _check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLayout]) -> None:
-    """Transformer Engine's delayed scaling reduces over all engines of a process at once, so that
-    pools that share some of their ranks would wait for each other."""
-    delayed = [
-        name
-        for name, role in settings.items()
-        if role.model.fp8 is not None and role.model.fp8.recipe == "delayed"
-    ]
-    for one, other in combinations(delayed, 2):
-        ours, theirs = (set(train[name].grid.ranks()) for name in (one, other))
-        if ours & theirs and ours != theirs:
-            raise ConfigError(
-                f"model.fp8.recipe = delayed: {one} and {other} share some of their ranks, not "
-                "all; choose another recipe, or ranks that are the same or different"
-            )
-
-
-def _check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
-    rollout = config.rollout
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
-    if longest > arch.max_positions:
-        raise ConfigError(
-            f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
-            f"{rollout.max_response_tokens} = {longest} is above the "
-            f"{arch.max_positions} positions of the {role}'s model"
-        )
-
-
-def _check_recompute(
-    where: str, parallel: ParallelConfig, arch: Architecture, train: TrainLayout
-) -> None:
-    """Megatron-core would run off the end of a stage that is not a multiple of the number."""
-    number, method = parallel.recompute_num_layers, parallel.recompute_method
-    if number is None:
-        return
-    stages = {
-        layers for row in layers_per_stage(arch.num_layers, train.pp, train.vpp) for layers in row
-    }
-    if method == "block" and number > max(stages):
-        raise ConfigError(
-            f"{where}.recompute_num_layers = {number}: no stage has more than {max(stages)} "
-            "layers; choose at most as many"
-        )
-    if method != "block" and any(layers % number for layers in stages):
-        raise ConfigError(
-            f"{where}.recompute_num_layers = {number} does not divide the layers of every stage "
-            f"({', '.join(map(str, sorted(stages)))}); choose a divisor, or recompute_method: block"
-        )

@@ -99,7 +99,7 @@ AHEAD = "rollout.staleness=1"
             ["roles={actor: {placement: trian}}", "placement={train: 0-3, rollout: 4-7}"],
             ["roles.actor.placement = trian", "no such label", "did you mean train"],
         ),
-        ([AHEAD], ["rollout.staleness = 1", "rank 0 generates and trains the actor", "give"]),
+        ([AHEAD], ["rollout.staleness = 1", "rank 0 generates and computes the actor", "give"]),
         (
             [AHEAD, "placement={train: 0-3, rollout: 2-7}"],
             ["rollout.staleness = 1", "rank 2 generates", "placement.rollout"],

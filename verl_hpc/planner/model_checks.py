@@ -1,0 +1,73 @@
+"""What a role's model and its layout cannot be, found before any rank starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.roles import ACTOR, RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError, LayoutError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
+from verl_hpc.layout.pipeline import layers_per_stage
+
+
+def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> None:
+    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
+    try:
+        check_megatron_layout(arch, layout)
+    except LayoutError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    _check_recompute(where, role.parallel, arch, layout)
+
+
+def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
+    rollout = config.rollout
+    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    if longest > arch.max_positions:
+        raise ConfigError(
+            f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
+            f"{rollout.max_response_tokens} = {longest} is above the "
+            f"{arch.max_positions} positions of the {role}'s model"
+        )
+
+
+def _check_recompute(
+    where: str, parallel: ParallelConfig, arch: Architecture, train: TrainLayout
+) -> None:
+    """Megatron-core would run off the end of a stage that is not a multiple of the number."""
+    number, method = parallel.recompute_num_layers, parallel.recompute_method
+    if number is None:
+        return
+    stages = {
+        layers for row in layers_per_stage(arch.num_layers, train.pp, train.vpp) for layers in row
+    }
+    if method == "block" and number > max(stages):
+        raise ConfigError(
+            f"{where}.recompute_num_layers = {number}: no stage has more than {max(stages)} "
+            "layers; choose at most as many"
+        )
+    if method != "block" and any(layers % number for layers in stages):
+        raise ConfigError(
+            f"{where}.recompute_num_layers = {number} does not divide the layers of every stage "
+            f"({', '.join(map(str, sorted(stages)))}); choose a divisor, or recompute_method: block"
+        )
+
+
+def check_fp8(settings: Mapping[str, RoleSettings], train: Mapping[str, TrainLayout]) -> None:
+    """Transformer Engine's delayed scaling reduces over all engines of a process at once, so that
+    pools that share some of their ranks would wait for each other."""
+    delayed = [
+        name
+        for name, role in settings.items()
+        if role.model.fp8 is not None and role.model.fp8.recipe == "delayed"
+    ]
+    for one, other in combinations(delayed, 2):
+        ours, theirs = (set(train[name].grid.ranks()) for name in (one, other))
+        if ours & theirs and ours != theirs:
+            raise ConfigError(
+                f"model.fp8.recipe = delayed: {one} and {other} share some of their ranks, not "
+                "all; choose another recipe, or ranks that are the same or different"
+            )

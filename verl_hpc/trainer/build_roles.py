@@ -1,0 +1,149 @@
+"""Engines of roles and of the rollout, with their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from verl_hpc.checkpoint.weights import Weights
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.engines.factory import (
+    build_engine,
+    engine_shard_map,
+)
+from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.layout.heads import HEAD_TENSORS
+from verl_hpc.layout.live import check_parameters
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.planner.layouts import ROLLOUT, RunLayouts
+from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
+from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.kept import KeptResponses
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.role import FirstWeights, Role, Rollout
+from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
+from verl_hpc.transfer.execute import Transfer
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What every part of building needs."""
+
+    session: Session
+    config: RunConfig
+    settings: Mapping[str, RoleSettings]
+    weights: Mapping[str, Weights]
+    """By role."""
+    layouts: RunLayouts
+    places: Mapping[str, Placement]
+
+    def place(self, name: str) -> Placement:
+        return self.places[self.layouts.pool_of[name]]
+
+
+def build_roles(builder: Builder, enter: Callable[[str], object], resumes: bool) -> dict[str, Role]:
+    """Engines with weights, but for those that share another role's."""
+    shared = {role.shares for role in builder.settings.values() if role.shares}
+    roles: dict[str, Role] = {}
+    for name, settings in builder.settings.items():
+        roles[name] = role = _role(builder, settings)
+        if settings.shares:
+            continue
+        enter(f"build {name}")
+        role.training = builder.session.control.together(partial(_engine, builder, role))
+        if not (resumes and settings.trainable and name not in shared):
+            _load_weights(builder.session, role, builder.weights[name])
+    return roles
+
+
+def _role(builder: Builder, settings: RoleSettings) -> Role:
+    arch, layout = builder.weights[settings.name].arch, builder.layouts.train[settings.name]
+    shard_map = engine_shard_map(arch, layout, settings.model, settings.head)
+    return Role(settings.name, settings, builder.place(settings.name), arch, layout, shard_map)
+
+
+def _engine(builder: Builder, role: Role) -> TrainingEngine | None:
+    """An engine whose weights are zero; none on ranks that are not the role's."""
+    settings = role.settings
+    if not role.place.is_here:
+        return None
+    return build_engine(
+        role.arch,
+        role.layout,
+        settings.model,
+        settings.parallel,
+        head=settings.head,
+        optimizer=settings.optimizer,
+        max_tokens=builder.config.batch.max_tokens_per_micro_batch,
+        name=role.name,
+    )
+
+
+def _load_weights(session: Session, role: Role, weights: Weights) -> None:
+    """A transfer from files; every rank takes part."""
+    # A new value head has no source to come from; it starts at zero.
+    there = weights.shard_map.tensors
+    new = HEAD_TENSORS.get(role.settings.head)
+    names = [n for n in role.shard_map.tensors if n in there or n != new]
+    plan = session.control.together(
+        lambda: plan_transfer(
+            weights.shard_map, role.shard_map.restricted_to(names), session.world.node_of
+        )
+    )
+    engine = role.training
+    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
+    Transfer(plan, session.world.rank, weights.reader).run(
+        {}, engine.weights if engine else {}, dtype, session.control.together
+    )
+    if engine is not None:
+        engine.weights_changed()
+
+
+def add_rollout(builder: Builder, run: RunContext, tokenizer: str) -> None:
+    session, config = builder.session, builder.config
+    replicas, dtype = builder.layouts.replicas, config.rollout.dtype or config.model.dtype
+    place = builder.place(ROLLOUT)
+    offloads = offloads_of(run.roles.values()) if place.is_here else ()
+    with device_to_itself(offloads):
+        engine = session.control.together(
+            lambda: build_rollout(
+                session.world,
+                run.arch,
+                str(builder.weights["actor"].hf_directory),
+                tokenizer,
+                replicas,
+                config.rollout,
+                dtype,
+            )
+        )
+        shard_map = rollout_shard_map(config.rollout, run.arch, replicas, dtype)
+        name = f"rollout.engine = {config.rollout.engine}"
+        weights = engine.weights if engine is not None else {}
+        check = partial(check_parameters, shard_map, session.world.rank, weights, name)
+        session.control.together(check)
+        if engine is not None:
+            engine.sleep()
+    replica = session.control.split(place.index if place.is_here else len(replicas))
+    run.rollout = Rollout(place, shard_map, engine, replica_control=replica)
+    run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
+    run.sync = WeightSync(
+        session,
+        run.roles["actor"],
+        run.rollout,
+        offloads,
+        getattr(torch, dtype),
+        config.rollout.verify.checksums,
+    )
+
+
+def share_engines(roles: Mapping[str, Role]) -> None:
+    """A role that shares another's engine takes the weights that it has now."""
+    for role in roles.values():
+        owner = roles[role.settings.shares].training if role.settings.shares else None
+        if owner is not None:
+            role.shared = FirstWeights(owner)

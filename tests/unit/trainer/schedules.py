@@ -118,7 +118,7 @@ class _Rank:
 
     def _refit(self, step):
         run = self.run
-        mine = run.roles["actor"].trained.weights if run.rank == 0 else {}
+        mine = run.roles["actor"].training.weights if run.rank == 0 else {}
         found = run.session.control.broadcast({n: w.clone() for n, w in mine.items()})
         for name, weight in run.rollout.engine.weights.items() if run.rollout.engine else ():
             weight.copy_(found[name])
@@ -134,7 +134,7 @@ def _learn(place, actor, rank, rows, samples, sequences):
         time.sleep(0.004)
     rank.played.trained.append((rows, samples, sequences))
     total = sum(float(log_probs.sum()) for log_probs in sequences["rollout_log_probs"])
-    for weight in actor.trained.weights.values():
+    for weight in actor.training.weights.values():
         weight.mul_(1 + 0.02 * torch.sin(weight * total))
     return (), {}
 

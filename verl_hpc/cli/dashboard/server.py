@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from verl_hpc.cli.dashboard.pages import Pages
@@ -75,6 +77,11 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         """What to open, token and all."""
         return f"http://{LOOPBACK}:{self.port}/?{urlencode({'token': self.token})}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong, unless a browser has left before its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def make_server(directory: Path, port: int = 0) -> Server:

@@ -342,3 +342,17 @@ def test_nobody_has_run_anything_yet(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["dashboard"]) == 0
     assert capsys.readouterr().out.startswith(f"no runs in {tmp_path / 'runs'} yet; ")
+
+
+@pytest.mark.parametrize("error, told", [(ConnectionResetError(), False), (ValueError("x"), True)])
+def test_a_browser_that_leaves_early_is_not_told(runs, capsys, error, told):
+    server = make_server(runs)
+    try:
+        raise error
+    except (ConnectionError, ValueError):
+        server.handle_error(None, ("127.0.0.1", 1))
+    finally:
+        server.server_close()
+    printed = capsys.readouterr().err
+    assert ("ValueError: x" in printed) is told
+    assert told or not printed

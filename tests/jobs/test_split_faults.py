@@ -207,7 +207,7 @@ def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed
     _, output = undisturbed
     reports = output.split("verl_hpc: late ranks:\n")[1:]
     assert any(re.match(r"  rank 3 on \S+: in 'reward' for \d+ s\n", text) for text in reports)
-    assert any("of 4 ranks wait in 'reward to actor'" in text for text in reports)
+    assert any("of 4 ranks wait in 'wait'" in text for text in reports)
     late = re.findall(r"^  rank [23] on \S+: in '(.*)' for \d+ s$", output, re.MULTILINE)
     assert [operator for operator in late if " to " in operator or operator == "wait"] == []
 

@@ -137,7 +137,7 @@ def last_step(shared_directory, layout):
 @pytest.fixture(scope="module")
 def exported(here, shared_directory, trained):
     trained("tp2-pp2")
-    out = shared_directory / "exported"
+    out = shared_directory / "exported-classifier"
     if here.world.rank == 0:
         step = last_step(shared_directory, "tp2-pp2")
         export_step(step, out, component="reward")

@@ -99,7 +99,7 @@ class Steps:
         metrics = self._refit(progress.step)
         if self._next is None:
             self._next = self._make(step, progress.position)
-            self._meet(self._next is None)
+            self._meet(step, self._next is None)
         batch, self._next = self._next, None
         assert batch is not None and batch.step == step
         _, rest = self._parts(step)
@@ -131,10 +131,11 @@ class Steps:
             self._resume(pipeline, step, values)
         except Abandoned:
             abandoned = True
-        self._meet(abandoned)
+        self._meet(step, abandoned)
 
-    def _meet(self, abandoned: bool) -> None:
+    def _meet(self, step: int, abandoned: bool) -> None:
         """Raises: StepDropped: on every rank, if one has abandoned the step or is preempted."""
+        self._enter(self.pipeline(step), step, WAIT, "all")
         stop = self._run.stop
         preempted = stop is not None and stop.wish().at_once
         if self._run.session.control.any(abandoned or preempted):

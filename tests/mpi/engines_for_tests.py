@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,10 @@ from verl_hpc.engines.protocol import Head, TrainingEngine
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.files import SafetensorsReader
 
 
 def build_engine(
@@ -62,6 +66,24 @@ def load_weights(here, engine: TrainingEngine, directory: Path) -> None:
     plan = plan_transfer(weights.shard_map, wanted, here.world.node_of)
     Transfer(plan, here.world.rank, weights.reader).run({}, engine.weights, engine.dtype)
     engine.weights_changed()
+
+
+def load_rollout(here, engine: RolloutEngine, directory: Path) -> None:
+    """Fill a rollout engine with the weights of a Hugging Face directory."""
+    plan = plan_transfer(safetensors_shard_map(directory), engine.shard_map, here.world.node_of)
+    engine.begin_update()
+    Transfer(plan, here.world.rank, SafetensorsReader()).run({}, engine.weights, engine.dtype)
+    engine.finish_update()
+
+
+def layouts_of_world(metafunc, layouts: Mapping[int, Sequence[Mapping[str, int]]]) -> None:
+    """Give a test's `sizes` each layout of this world size: a `pytest_generate_tests`."""
+    from tests.mpi import plugin
+
+    if "sizes" in metafunc.fixturenames:
+        found = layouts.get(plugin.session.world.size, [])
+        names = ["-".join(f"{k}{v}" for k, v in sizes.items()) for sizes in found]
+        metafunc.parametrize("sizes", found, ids=names)
 
 
 def held(weights, region) -> torch.Tensor:

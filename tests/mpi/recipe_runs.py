@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from verl_hpc.config.load import parse_config
+from verl_hpc.config.run import RunConfig
 from verl_hpc.trainer.train import train
 
 REWARD = """
@@ -25,32 +26,60 @@ def write_reward(here, directory: Path) -> str:
     return f"{directory}/reward.py:compute_score"
 
 
-def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[dict[str, float]]:
-    """Metrics by step of a run that differs by `changes` from two steps on sums."""
+RECIPES = {
+    "sft": {},
+    "grpo": {"algorithm": {"kl": {"placement": "loss", "coefficient": 0.1}}},
+    "ppo": {
+        "algorithm": {
+            "aggregation": "seq-mean-token-mean",
+            "advantage": {"name": "gae", "gamma": 0.98, "lam": 0.9},
+            "kl": {"placement": "reward", "coefficient": 0.1},
+        },
+        "roles": {"critic": {"optimizer": {"lr": 1e-4}}},
+    },
+}
+"""With settings that leave no part of them out."""
+BATCH = {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 200}
+ROLLOUT = {
+    "engine": "hf",
+    "temperature": 1.2,
+    "num_samples": 2,
+    "max_prompt_tokens": 96,
+    "overlong_prompt": "drop",
+    "max_response_tokens": 12,
+}
+SAME_DRAWS = ROLLOUT | {"grouping": "contiguous"}
+"""Samples are drawn on the same ranks in the same batches whatever trains them."""
+
+
+def configure(name: str, model: Path, directory: Path, **changes: Any) -> RunConfig:
+    """A run that differs by `changes` from two steps on sums."""
     tree = {
         "name": name,
         "steps": 2,
         "directory": str(directory / "runs"),
         "model": {"path": str(model), "dtype": "float32"},
         "optimizer": {"lr": 1e-4},
-        "batch": {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 200},
-        "rollout": {
-            "engine": "hf",
-            "grouping": "contiguous",
-            "temperature": 1.2,
-            "num_samples": 2,
-            "max_prompt_tokens": 96,
-            "overlong_prompt": "drop",
-            "max_response_tokens": 12,
-        },
+        "batch": BATCH,
+        "rollout": SAME_DRAWS,
         "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 30}},
         "checkpoint": {"resume": "never"},
         "metrics": {"terminal": "off", "report": False},
     }
-    train(here, parse_config(tree | changes))
+    return parse_config(tree | changes)
+
+
+def finish(here, config: RunConfig) -> list[dict[str, float]]:
+    """Run it to its end; metrics by step."""
+    train(here, config)
     here.control.barrier()
-    rows = (directory / "runs" / name / "metrics.jsonl").read_text().splitlines()
+    rows = (config.run_directory / "metrics.jsonl").read_text().splitlines()
     return [json.loads(row) for row in rows]
+
+
+def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[dict[str, float]]:
+    """Both in one."""
+    return finish(here, configure(name, model, directory, **changes))
 
 
 def assert_same(found, expected, prefixes, *, rel: float = 1e-5) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tests.mpi.test_rollout import LIMITS, PROMPTS, check_log_probs, load
+from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.test_rollout import LIMITS, PROMPTS, check_log_probs
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
@@ -37,7 +38,7 @@ def engine(request, here, directory):
     config = LIMITS.model_copy(update={"top_k": 20})
     path, arch = str(directory), read_architecture(directory)
     engine = request.param(here.world, arch, path, path, ((0,), (1,)), config, "float32")
-    load(here, engine, directory)
+    load_rollout(here, engine, directory)
     yield engine
     engine.close()
 

@@ -7,7 +7,7 @@ Qwen2-style models, tied and untied; sequence parallelism and virtual stages.
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from tests.mpi.engines_for_tests import build_engine, held, layouts_of_world, some_sequences
 from verl_hpc.layout.megatron import TrainLayout
 
 TOLERANCE = 1e-5
@@ -28,13 +28,7 @@ MODELS = [("llama", False), ("llama", True), ("qwen2", False), ("qwen2", True), 
 
 
 def pytest_generate_tests(metafunc):
-    from tests.mpi import plugin
-
-    if "sizes" in metafunc.fixturenames:
-        layouts = LAYOUTS.get(plugin.session.world.size, [])
-        metafunc.parametrize(
-            "sizes", layouts, ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items())
-        )
+    layouts_of_world(metafunc, LAYOUTS)
 
 
 @pytest.mark.world(*LAYOUTS)

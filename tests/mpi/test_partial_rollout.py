@@ -6,15 +6,12 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from tests.mpi.engines_for_tests import load_rollout
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import read_architecture
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.transfer.execute import Transfer
-from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(2)
 LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 48, "kv_cache_gib": 0.03}
@@ -34,17 +31,10 @@ def build(here, directory):
         path, config = str(directory), RolloutConfig(engine=engine, **LIMITS, **changes)
         arch = read_architecture(directory)
         rollout = build_rollout(here.world, arch, path, path, replicas, config, "float32")
-        load(here, rollout, directory)
+        load_rollout(here, rollout, directory)
         return rollout
 
     return build
-
-
-def load(here, engine, directory):
-    plan = plan_transfer(safetensors_shard_map(directory), engine.shard_map, here.world.node_of)
-    engine.begin_update()
-    Transfer(plan, here.world.rank, SafetensorsReader()).run({}, engine.weights, engine.dtype)
-    engine.finish_update()
 
 
 @pytest.fixture(scope="module", params=["tp1", "tp2"])
@@ -100,7 +90,7 @@ def test_sampled_responses_are_continued_under_newer_weights(vllm, here, directo
         second = vllm.generate(PROMPTS, sampling, OTHER_SEEDS, prefixes=first)
         assert second == vllm.generate(PROMPTS, sampling, OTHER_SEEDS, prefixes=first)
     finally:
-        load(here, vllm, directory)
+        load_rollout(here, vllm, directory)
     old = reference(directory)
     for prompt, prefix, response in zip(PROMPTS, first, second, strict=True):
         done = len(prefix.tokens)

@@ -9,20 +9,17 @@ from vllm import EngineArgs
 from vllm.distributed import parallel_state
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 
+from tests.mpi.engines_for_tests import load_rollout
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.vllm_options import FIXED, SETTINGS
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.rollout.vllm_groups import start_groups
-from verl_hpc.transfer.execute import Transfer
-from verl_hpc.transfer.files import SafetensorsReader
 
 pytestmark = pytest.mark.world(2)
 LIMITS = RolloutConfig(
@@ -36,20 +33,13 @@ def directory(tiny_model):
     return tiny_model("qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
 
 
-def load(here, engine, directory):
-    plan = plan_transfer(safetensors_shard_map(directory), engine.shard_map, here.world.node_of)
-    engine.begin_update()
-    Transfer(plan, here.world.rank, SafetensorsReader()).run({}, engine.weights, engine.dtype)
-    engine.finish_update()
-
-
 @pytest.fixture(scope="module", params=["tp1", "tp2"])
 def vllm(request, here, directory):
     replicas = ((0,), (1,)) if request.param == "tp1" else ((0, 1),)
     arch = read_architecture(directory)
     path = str(directory)
     engine = VllmEngine(here.world, arch, path, path, replicas, LIMITS, "float32")
-    load(here, engine, directory)
+    load_rollout(here, engine, directory)
     yield engine
     engine.close()
 
@@ -59,7 +49,7 @@ def hf(here, directory):
     arch = read_architecture(directory)
     path = str(directory)
     engine = HfEngine(here.world, arch, path, path, ((0,), (1,)), LIMITS, "float32")
-    load(here, engine, directory)
+    load_rollout(here, engine, directory)
     return engine
 
 
@@ -79,7 +69,7 @@ def test_options_of_vllm_reach_it(here, directory):
         assert config.cache_config.enable_prefix_caching is False
         assert config.scheduler_config.max_num_batched_tokens == 500
         assert engine.attention == "CPU_ATTN"
-        load(here, engine, directory)
+        load_rollout(here, engine, directory)
         assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
     finally:
         engine.close()
@@ -201,7 +191,7 @@ def test_more_prompt_tokens_than_vllm_takes_at_once(here, directory):
     """It would cut a prompt in two, and on CPUs fail for the seeds that requests bring."""
     vllm = build(here, directory, kv_cache_gib=0.3)  # so that nothing else bounds them
     try:
-        load(here, vllm, directory)
+        load_rollout(here, vllm, directory)
         dice = torch.Generator().manual_seed(0)
         count = 300
         prompts = torch.randint(5, 200, (count, 31), generator=dice).tolist()

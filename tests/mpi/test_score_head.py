@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.engines_for_tests import build_engine, layouts_of_world, some_sequences
 from verl_hpc.layout.megatron import TrainLayout
 
 TOLERANCE = 1e-5
@@ -17,13 +17,7 @@ PAD = 0
 
 
 def pytest_generate_tests(metafunc):
-    from tests.mpi import plugin
-
-    if "sizes" in metafunc.fixturenames:
-        layouts = LAYOUTS.get(plugin.session.world.size, [])
-        metafunc.parametrize(
-            "sizes", layouts, ids=lambda s: "-".join(f"{k}{v}" for k, v in s.items())
-        )
+    layouts_of_world(metafunc, LAYOUTS)
 
 
 @pytest.mark.world(*LAYOUTS)

@@ -14,14 +14,27 @@ from verl_hpc.runtime.gloo_channel import GlooChannel
 
 
 def on_ranks(size: int, work: Callable[[Control], Any], timeout_s: float = 20.0) -> list[Any]:
-    """What `work(control)` gives on each rank, each a thread; exceptions are given, too."""
+    """What `work(control)` gives on each rank, each a thread; raises what one of them raises."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def rank(number: int) -> Any:
+        client = dist.TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=20))
+        return work(Control(GlooChannel(client, number, size, timeout_s)))
+
+    results = in_threads(size, rank)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:
+    """What `work(rank)` gives or raises on each rank, each a thread."""
     results: list[Any] = [None] * size
 
     def rank(number: int) -> None:
-        client = dist.TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=20))
         try:
-            results[number] = work(Control(GlooChannel(client, number, size, timeout_s)))
+            results[number] = work(number)
         except Exception as error:
             results[number] = error
 
@@ -31,7 +44,4 @@ def on_ranks(size: int, work: Callable[[Control], Any], timeout_s: float = 20.0)
     for thread in threads:
         thread.join(timeout=60)
         assert not thread.is_alive(), "a rank hangs"
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
     return results

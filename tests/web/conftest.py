@@ -1,12 +1,11 @@
 """A browser, and a dashboard that serves an empty directory of runs."""
 
 import os
-import threading
 
 import pytest
 
+from tests.dashboards import serving
 from tests.web.browser import Browser, missing
-from verl_hpc.cli.dashboard.server import make_server
 
 REQUIRED = "VERL_HPC_REQUIRE_BROWSER"
 """Set it to 1 where the tier must not be skipped."""
@@ -26,9 +25,5 @@ def browser(tmp_path_factory):
 def server(tmp_path):
     runs = tmp_path / "runs"
     runs.mkdir()
-    with make_server(runs) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(runs) as running:
         yield running
-        running.shutdown()
-        thread.join()

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.unit.ranks import in_threads
 from verl_hpc.flow import Abandoned, DataFlow, Mover
 
 NUM_RANKS = 4
@@ -100,31 +101,15 @@ def taking(func, names):
     return func
 
 
-def run_ranks(work):
-    """What `work(rank)` gives on each rank, each a thread."""
-    found = {}
-
-    def one(rank):
-        try:
-            found[rank] = work(rank)
-        except Exception as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(NUM_RANKS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return found
-
-
 @pytest.mark.parametrize("seed", range(100))
 def test_every_rank_computes_what_one_would(seed):
     flow, ranks, _ = random_flow(seed)
     alone = flow.compile().run(rows=0)
     pipeline, meetings = flow.compile(ranks), Meetings()
-    found = run_ranks(lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0))
-    for rank, values in found.items():
+    found = in_threads(
+        NUM_RANKS, lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
+    )
+    for rank, values in enumerate(found):
         assert isinstance(values, dict), values
         for op in pipeline.operators:
             if rank in ranks[op.placement]:
@@ -142,7 +127,7 @@ def test_two_halves_are_the_whole(seed):
         mover, values = Rooms(rank, ranks, meetings), first.begin(rows=0)
         return rest.resume(first.resume(values, rank, mover), rank, mover).made()
 
-    for rank, values in run_ranks(work).items():
+    for rank, values in enumerate(in_threads(NUM_RANKS, work)):
         assert isinstance(values, dict), values
         assert all(value == alone[name] for name, value in values.items() if name != "rows"), rank
 
@@ -166,8 +151,10 @@ def test_nobody_waits_for_those_who_have_given_up(seed):
         shared=gives_up.shared,
     )
     pipeline, meetings = flow.compile(ranks), Meetings()
-    found = run_ranks(lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0))
-    for value in found.values():
+    found = in_threads(
+        NUM_RANKS, lambda rank: pipeline.run(rank, Rooms(rank, ranks, meetings), rows=0)
+    )
+    for value in found:
         assert isinstance(value, dict | Abandoned), value
     for rank in ranks[gives_up.placement]:
         assert isinstance(found[rank], Abandoned)

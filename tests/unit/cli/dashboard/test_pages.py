@@ -7,10 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 
+from tests.dashboards import serving
 from tests.unit.cli.status_runs import beat, make_run, submit_run, without_slurm, work
 from verl_hpc.cli.dashboard.log import tail
 from verl_hpc.cli.dashboard.metrics import MetricsTail
@@ -34,12 +34,8 @@ def runs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(runs):
-    with make_server(runs) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(runs) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def ask(server, path, cookie=True, method="GET", **headers):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.data import REWARD_FUNCTIONS, RewardConfig
+from verl_hpc.config.roles import REFERENCE
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
 from verl_hpc.data.fingerprint import of_file
@@ -26,6 +27,8 @@ MAY_CHANGE = (*REWARD, RECIPE_FILE)
 """Since users fix their functions between jobs; a warning says so."""
 SAME_AS_FIRST = "the weights of model.path"
 """Instead of a hash, of a role that starts from them and is not trained."""
+FROZEN = "roles that are not trained"
+"""Without the reference, which comes and goes with the KL."""
 _NEVER_CHANGES = "recipe"
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
@@ -95,6 +98,7 @@ def fingerprint(
             found |= _of_reward(config.reward)
         if reads_weights:
             found[FIRST_WEIGHTS] = model.fingerprint()
+        found[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
         for name, weights in (frozen or {}).items():
             found[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
         return found

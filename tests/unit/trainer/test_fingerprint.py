@@ -164,6 +164,16 @@ def test_a_frozen_role_that_gets_weights_of_its_own_is_another(run):
         check_fingerprint(shared, own, force=False)
 
 
+def test_a_frozen_role_that_comes_or_goes_is_named(run):
+    weights = SimpleNamespace(fingerprint=lambda: "others")
+    one, two = run(frozen={"reward": weights}), run(frozen={"reward": weights, "cost": weights})
+    for before, now in ((one, two), (two, one), (run(), one)):
+        assert changed(before, now) == ["roles that are not trained"]
+    with pytest.raises(ConfigError, match="not trained = reward, and was cost, reward"):
+        check_fingerprint(two, one, force=False)
+    assert changed(run(), run(frozen={"reference": weights})) == []
+
+
 def test_which_frozen_roles_have_the_first_weights():
     roles = {"reward": {"path": "models/r"}}
     settings = parse(algorithm__kl={"placement": "reward"}, roles=roles).role_settings

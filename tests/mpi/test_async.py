@@ -41,7 +41,7 @@ def made_by(here, tiny_model, shared_directory, monkeypatch):
             "grpo",
             placement={"train": "0-1", "rollout": "2-3"},
             parallel={"tensor_parallel": 2},
-            algorithm={"old_log_probs": "rollout"},
+            algorithm={"correction": {}},
             rollout={
                 "engine": "vllm",
                 "tensor_parallel": rollout_tp,
@@ -60,6 +60,10 @@ def made_by(here, tiny_model, shared_directory, monkeypatch):
 def test_weights_arrive_whole_and_no_byte_twice(here, made_by):
     rows, loop, config = made_by(1, rollout_tp=2)
     assert [row["rollout/lag/max"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
+    weights = [row["actor/correction_weight"] for row in rows]
+    assert weights[0] == pytest.approx(1, abs=1e-5), "what sampled the first step trains on it"
+    assert all(weight == pytest.approx(1, abs=0.1) for weight in weights)
+    assert all(abs(weight - 1) > abs(weights[0] - 1) for weight in weights[1:])
     for row in rows:
         assert row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0
     context = loop.run

@@ -111,6 +111,14 @@ class KlConfig(Section):
         return self.estimator or _DEFAULT_ESTIMATOR[self.placement]
 
 
+class CorrectionConfig(Section):
+    """Weights for tokens that other weights sampled than those the ratio starts from."""
+
+    upper: PositiveFinite = 2.0
+    """Largest weight of a token; smaller ones are the ratio of the trainer's probability to the
+    rollout engine's (truncated importance sampling)."""
+
+
 class AlgorithmConfig(Section):
     """Everything between a scored batch and a gradient."""
 
@@ -134,6 +142,9 @@ class AlgorithmConfig(Section):
     """Weight of the policy's entropy, which is taken off its loss: above 0 keeps samples varied."""
     old_log_probs: Literal["recompute", "rollout"] = "recompute"
     """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's."""
+    correction: CorrectionConfig | None = None
+    """Weigh each token by how likely the trainer finds it, relative to the engine that sampled it:
+    with a rollout.staleness the decoupled loss (arXiv 2505.24298). null weighs all alike."""
     kl: KlConfig = KlConfig()
 
 

@@ -178,12 +178,7 @@ class RunConfig(Section):
             self._check_pairs()
         if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:
             raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
-        if self.rollout.filters and self.algorithm.old_log_probs == "rollout":
-            filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
-            raise ValueError(
-                f"algorithm.old_log_probs = rollout with {filters}: the rollout engine then has no "
-                "log-probs of the policy that is trained; choose recompute"
-            )
+        self._check_rollout_log_probs()
         samples = self.batch.size * (1 if self.recipe in NOT_RL else self.rollout.num_samples)
         if samples % self.batch.mini_batches:
             raise ValueError(
@@ -191,6 +186,27 @@ class RunConfig(Section):
                 f"{samples} sequences of a step"
             )
         return self
+
+    def _check_rollout_log_probs(self) -> None:
+        algorithm = self.algorithm
+        if algorithm.correction and algorithm.old_log_probs == "rollout":
+            raise ValueError(
+                "algorithm.correction with algorithm.old_log_probs = rollout: every weight is 1 "
+                "where the ratio starts from the rollout's log-probs; choose recompute, or leave "
+                "correction out"
+            )
+        if not self.rollout.filters:
+            return
+        filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
+        nothing = f"with {filters}: the rollout engine then has no log-probs of the policy that is"
+        if algorithm.old_log_probs == "rollout":
+            raise ValueError(
+                f"algorithm.old_log_probs = rollout {nothing} trained; choose recompute"
+            )
+        if algorithm.correction:
+            raise ValueError(
+                f"algorithm.correction {nothing} trained; leave correction, or the filters, out"
+            )
 
     def _check_pairs(self) -> None:
         for name in ("train", "evaluation"):

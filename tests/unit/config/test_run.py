@@ -59,6 +59,15 @@ def test_a_filter_leaves_no_log_probs_of_the_policy(name, value):
     words = ["algorithm.old_log_probs = rollout", f"rollout.{name} = {value}", "choose recompute"]
     refused(words, algorithm__old_log_probs="rollout", **filtered)
     assert parse(algorithm__old_log_probs="rollout").rollout.filters == {}
+    words = ["algorithm.correction with", f"rollout.{name} = {value}", "leave correction"]
+    refused(words, algorithm__correction={}, **filtered)
+
+
+def test_a_correction_corrects_from_the_rollout_to_the_trainer():
+    assert parse(algorithm__correction={}).algorithm.correction.upper == 2.0
+    words = ["algorithm.correction with algorithm.old_log_probs = rollout", "choose recompute"]
+    refused(words, algorithm__correction={}, algorithm__old_log_probs="rollout")
+    refused(["correction.upper"], algorithm__correction={"upper": 0})
 
 
 def test_a_group_of_one_cannot_be_compared():

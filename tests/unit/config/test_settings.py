@@ -37,7 +37,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
             "train": {"kind": "files", "paths": ["a.jsonl"]},
             "evaluation": {"kind": "reasoning_gym", "task": "t", "size": 1},
         },
-        "algorithm": {"advantage": {"name": "gae"}},
+        "algorithm": {"advantage": {"name": "gae"}, "correction": {}},
         "evaluation": {"every": 1},
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from verl_hpc.algorithms.correction import truncated_weights
 from verl_hpc.algorithms.kl import kl_penalty
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.policy_loss import ppo_clip
@@ -19,6 +20,7 @@ from verl_hpc.trainer.batch import (
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
     RETURNS,
+    ROLLOUT_LOG_PROBS,
     VALUES,
     Columns,
     Samples,
@@ -56,7 +58,8 @@ def update_actor(
     advantages: Columns,
     reference: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
-    """PPO's clipped update; with kl.placement: loss the KL to the reference is part of the loss.
+    """PPO's clipped update, weighted by algorithm.correction; with kl.placement: loss the KL to the
+    reference is part of the loss.
 
     Raises:
         TrainingError: a loss or gradient is not finite.
@@ -67,8 +70,9 @@ def update_actor(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
     ) -> tuple[torch.Tensor, dict[str, float]]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        before = batch.column(old, OLD_LOG_PROBS, indices)
         losses, sums = ppo_clip(
-            batch.column(old, OLD_LOG_PROBS, indices),
+            before,
             log_probs,
             batch.column(advantages, ADVANTAGES, indices),
             mask,
@@ -76,6 +80,11 @@ def update_actor(
             clip_high=algorithm.clip_high,
             dual_clip=algorithm.dual_clip,
         )
+        if algorithm.correction is not None:
+            sampled = batch.column(sequences, ROLLOUT_LOG_PROBS, indices)
+            upper = algorithm.correction.upper
+            weights, more = truncated_weights(sampled, before, mask, upper)
+            losses, sums = losses * weights, {**sums, **more}
         policy = batch.aggregation(losses, mask)
         metrics = {name: float(value) / batch.num_tokens for name, value in sums.items()}
         metrics["pg_loss"] = float(policy.detach())

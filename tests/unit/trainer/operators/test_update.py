@@ -1,5 +1,7 @@
 """Optimizer steps: their gradients against losses that are written down token by token."""
 
+import math
+
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from tests.unit.trainer.operators.batches import (
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.errors import TrainingError
+from verl_hpc.trainer.batch import ROLLOUT_LOG_PROBS
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
 from verl_hpc.trainer.operators.update import (
     PolicySettings,
@@ -115,7 +118,7 @@ def test_a_sequence_without_a_token_that_counts_is_none(mode):
     same(actor.training.gradients, gradients)
 
 
-def ppo_term(algorithm, old, advantages, reference=None):
+def ppo_term(algorithm, old, advantages, reference=None, sampled=None):
     def term(i, t, output):
         log_prob = output[RESPONSES[i][t]]
         ratio = torch.exp(log_prob - float(old[i][t]))
@@ -124,6 +127,9 @@ def ppo_term(algorithm, old, advantages, reference=None):
         loss = -min(ratio * advantage, clipped * advantage)
         if advantage < 0:
             loss = min(loss, torch.tensor(-advantage * algorithm.dual_clip))
+        if sampled is not None:
+            weight = math.exp(float(old[i][t]) - float(sampled[i][t]))
+            loss = loss * min(weight, algorithm.correction.upper)
         if reference is not None:
             back = float(reference[i][t]) - log_prob
             k3 = (back.exp() - back - 1).clamp(-10, 10)
@@ -142,6 +148,8 @@ def ppo_term(algorithm, old, advantages, reference=None):
         {"clip_high": 0.5, "dual_clip": 1.5},
         {"entropy_coefficient": 0.1},
         {"kl": {"placement": "loss", "coefficient": 0.3}},
+        {"correction": {"upper": 1.2}},
+        {"correction": {"upper": 1.5}, "entropy_coefficient": 0.1, "kl": {"placement": "loss"}},
     ],
 )
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
@@ -154,15 +162,18 @@ def test_the_policys_loss_is_ppos(changes, mode):
     old = [row + noise for row, noise in zip(own, per_token(5, 0.5), strict=True)]
     advantages, reference = per_token(6), per_token(8)
     in_loss = reference if algorithm.kl.placement == "loss" else None
-    expected, gradients = slow(
-        actor.training, ppo_term(algorithm, old, advantages, in_loss), mode, temperature=0.7
-    )
+    sampled = [row + noise for row, noise in zip(old, per_token(10), strict=True)]
+    used = sampled if algorithm.correction else None
+    term = ppo_term(algorithm, old, advantages, in_loss, used)
+    expected, gradients = slow(actor.training, term, mode, temperature=0.7)
+    given = sequences()
+    given.values[ROLLOUT_LOG_PROBS] = sampled
     _, metrics = update_actor(
         PLACE,
         actor,
         PolicySettings(algorithm, steps(mode, temperature=0.7)),
         samples(),
-        sequences(),
+        given,
         column(old_log_probs=old),
         column(advantages=advantages),
         None if in_loss is None else column(ref_log_probs=reference),
@@ -172,6 +183,8 @@ def test_the_policys_loss_is_ppos(changes, mode):
     drift = sum(float(old[i][t] - own[i][t]) for i in range(3) for t, m in enumerate(MASKS[i]) if m)
     assert metrics["actor/ppo_kl"] == pytest.approx(drift / NUM_TOKENS, abs=1e-5)
     assert 0 < metrics["actor/pg_clipfrac"] < 1
+    if used:
+        assert 0 < metrics["actor/correction_truncated"] < 1
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])

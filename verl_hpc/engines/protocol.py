@@ -57,7 +57,29 @@ The scalar is divided by global normalisers already: gradients are summed over e
 """
 
 
-class TrainingEngine(Protocol):
+class InferenceEngine(Protocol):
+    """What a role that is not trained asks of its engine."""
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        untempered: bool = False,
+    ) -> list[TokenOutputs]:
+        """What the head says of every sequence, without gradient.
+
+        Args:
+            sequences: (L,) int64 token tensors; L >= 2, or 1 for a score.
+            temperature: divides a language model's logits.
+            untempered: give its log-probs at temperature 1 besides, from the same pass.
+
+        Returns:
+            One entry per sequence, on every rank of the model-parallel group.
+        """
+        ...
+
+
+class TrainingEngine(InferenceEngine, Protocol):
     """One model on one training layout.
 
     All ranks of the layout build it and call its methods together, ranks outside do not. Sequences
@@ -104,24 +126,6 @@ class TrainingEngine(Protocol):
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         """Continue from what `counters` gave."""
-        ...
-
-    def infer(
-        self,
-        sequences: Sequence[torch.Tensor],
-        temperature: float = 1.0,
-        untempered: bool = False,
-    ) -> list[TokenOutputs]:
-        """What the head says of every sequence, without gradient.
-
-        Args:
-            sequences: (L,) int64 token tensors; L >= 2, or 1 for a score.
-            temperature: divides a language model's logits.
-            untempered: give its log-probs at temperature 1 besides, from the same pass.
-
-        Returns:
-            One entry per sequence, on every rank of the model-parallel group.
-        """
         ...
 
     def update(

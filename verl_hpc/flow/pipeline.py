@@ -240,12 +240,11 @@ def _first(places: Mapping[str, Any]) -> Any:
 
 
 def _do(item: Run | Move, values: Values, mover: Mover, enter: Callable[[], object]) -> None:
+    enter()
     if isinstance(item, Move):
-        enter()
         values.put(item.target, mover.move(item, values.at(item.source)))
     else:
         place = item.operator.placement
-        enter()
         values.put(place, _call(item, values.at(place)))
 
 

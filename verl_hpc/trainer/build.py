@@ -14,10 +14,7 @@ from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
-from verl_hpc.engines.factory import (
-    describe_kernels,
-    start_layouts,
-)
+from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rollout.factory import check_model
@@ -116,10 +113,14 @@ def build_run(
 
 
 def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:
-    """Of every role; of a checkpoint the component of its name, or the actor."""
+    """Of every role, once where it shares another's; of a checkpoint the component of its name, or
+    the actor."""
     opened: dict[str, Weights] = {}
     checked: set[str] = set()
     for name, role in settings.items():
+        if role.shares:
+            opened[name] = opened[role.shares]
+            continue
         path = role.model.path
         check, checked = check_files and path not in checked, checked | {path}
         opened[name] = open_weights(

@@ -74,6 +74,11 @@ class RunContext:
     def rank(self) -> int:
         return self.session.world.rank
 
+    @cached_property
+    def ranks(self) -> Mapping[str, Sequence[int]]:
+        """Of every placement, by its name."""
+        return {name: place.ranks for name, place in self.places.items()}
+
     @property
     def every_role(self) -> Mapping[str, Role | Rollout]:
         """By name, the rollout's, too."""

@@ -38,8 +38,7 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
 def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
     """What a recipe's own evaluation gives, the same on every rank; every rank calls it."""
     flow.metrics.clear()
-    ranks = {name: place.ranks for name, place in run.places.items()}
-    flow.compile(ranks).run(run.rank, run.exchange, rows=evaluation_rows(run, step))
+    flow.compiled().run(run.rank, run.exchange, rows=evaluation_rows(run, step))
     found = run.session.control.allgather(dict(flow.metrics))
     return {name: value for of_rank in found for name, value in of_rank.items()}
 

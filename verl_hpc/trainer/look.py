@@ -17,7 +17,7 @@ class Look:
     """What one rank knows of samples, by position."""
 
     groups: Mapping[int, int]
-    """Which prompt each sample answers, of all that are looked at."""
+    """Which prompt each sample answers, of all that are looked at; known with responses."""
     prompts: Mapping[int, tuple[str, str]]
     """By group: the prompt, and what is right."""
     responses: Mapping[int, SampleResponse]
@@ -29,24 +29,30 @@ NOTHING = Look({}, {}, {}, {}, {})
 
 
 def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
-    """What this rank has of the first few prompts of a step."""
+    """What this rank has of the first few prompts of a step, if it is the one to say it."""
     rows, samples, sequences = (values.get(n) for n in ("rows", "samples", "sequences"))
-    if run.rollout is None or not isinstance(samples, Samples):
+    here = [place for place in run.places.values() if place.is_here and place.leads_group]
+    if run.rollout is None or not here or not isinstance(samples, Samples):
         return NOTHING
-    place = run.rollout.place
     groups = _first(samples)
-    advantages = values.get("advantages")
-    found: dict[int, float] = {}
-    if isinstance(advantages, Columns):
-        for position, row in zip(advantages.positions, advantages[ADVANTAGES], strict=True):
-            if position in groups and len(row):
-                found[position] = float(row.mean())
-    scores = _of_first(groups, values.get("scores"))
-    look = Look(groups, {}, {}, found, scores)
-    if place.is_here and place.leads_group and isinstance(sequences, Columns):
+    look = NOTHING
+    if run.rollout.place in here and isinstance(sequences, Columns):
         assert isinstance(rows, StepRows)
-        look = replace(texts(run, rows, samples, sequences), advantages=found, scores=scores)
-    return look
+        look = texts(run, rows, samples, sequences)
+    scores = values.get("scores") if any(place.leads for place in here) else None
+    return replace(
+        look,
+        advantages=_mean_advantages(groups, values.get("advantages")),
+        scores=_of_first(groups, scores),
+    )
+
+
+def _mean_advantages(groups: Mapping[int, int], advantages: object) -> dict[int, float]:
+    """Over each response's tokens, of the samples that are looked at."""
+    if not isinstance(advantages, Columns):
+        return {}
+    rows = zip(advantages.positions, advantages[ADVANTAGES], strict=True)
+    return {i: float(row.mean()) for i, row in rows if i in groups and len(row)}
 
 
 def texts(

@@ -74,7 +74,6 @@ class Loop:
             try:
                 progress, metrics = self._step(step, progress)
             except Abandoned:
-                self._droppable = False
                 self._save(progress)
                 if self._saved == progress.step:
                     self._keep_responses(progress.step)

@@ -79,6 +79,8 @@ class Recipe(DataFlow):
         """The flow that evaluates, whose rows are those of the evaluation data; None answers the
         prompts greedily and scores the answers by the reward function."""
         self._first_steps: dict[str, int] = {}
+        self._compiled: dict[tuple[str, ...], Pipeline] = {}
+        """By the names of operators; one for all flows that are this one without some of them."""
 
     def operator(
         self,
@@ -154,6 +156,17 @@ class Recipe(DataFlow):
         """Without the operators that come in later."""
         late = [op.name for op in self.operators if step < self._first_steps[op.name]]
         return self.without(*late) if late else self
+
+    def compiled(self) -> Pipeline:
+        """On the run's placements, made once; no operator may be added after.
+
+        Raises:
+            FlowError: as `compile`.
+        """
+        names = tuple(op.name for op in self.operators)
+        if names not in self._compiled:
+            self._compiled[names] = self.compile(self._run.ranks)
+        return self._compiled[names]
 
     def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> Pipeline:
         """See `DataFlow.compile`.

@@ -113,8 +113,7 @@ def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records
     config, rank = run.config, run.rank
     directory, settings = config.run_directory, config.metrics
     resumed = None if restored is None else restored.step
-    ranks = {name: place.ranks for name, place in run.places.items()}
-    with open_timeline(directory, rank, run.session.world.size, ranks, resumed) as timeline:
+    with open_timeline(directory, rank, run.session.world.size, run.ranks, resumed) as timeline:
         if rank != 0:
             yield Records(directory, timeline)
             return

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from verl_hpc.config.roles import RoleSettings
-from verl_hpc.engines.protocol import TokenOutputs, TrainingEngine
+from verl_hpc.engines.protocol import InferenceEngine, TokenOutputs, TrainingEngine
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
@@ -18,18 +17,6 @@ from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import Response, RolloutEngine
 from verl_hpc.runtime.control import Control
 from verl_hpc.trainer.placement import Placement
-
-
-class InferenceEngine(Protocol):
-    """What a role that is not trained asks of its engine."""
-
-    def infer(
-        self,
-        sequences: Sequence[torch.Tensor],
-        temperature: float = 1.0,
-        untempered: bool = False,
-    ) -> list[TokenOutputs]:
-        """See `TrainingEngine.infer`."""
 
 
 @dataclass
@@ -90,7 +77,7 @@ class FirstWeights:
         temperature: float = 1.0,
         untempered: bool = False,
     ) -> list[TokenOutputs]:
-        """See `TrainingEngine.infer`; the engine's own weights come back bit for bit."""
+        """See `InferenceEngine.infer`; the engine's own weights come back bit for bit."""
         with self._in_place():
             return self._engine.infer(sequences, temperature, untempered)
 

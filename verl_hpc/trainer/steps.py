@@ -59,18 +59,12 @@ class Steps:
         refit: Callable[[int], dict[str, float]],
     ) -> None:
         self._run, self._recipe, self._enter, self._refit = run, recipe, enter, refit
-        self._ranks = {name: place.ranks for name, place in run.places.items()}
-        self._pipelines: dict[tuple[str, ...], Pipeline] = {}
         self._next: _Batch | None = None
         self._generates = any("rollout" in op.roles for op in recipe.operators)
 
     def pipeline(self, step: int) -> Pipeline:
         """Of the operators that are in at a step."""
-        recipe = self._recipe.of_step(step)
-        names = tuple(op.name for op in recipe.operators)
-        if names not in self._pipelines:
-            self._pipelines[names] = recipe.compile(self._ranks)
-        return self._pipelines[names]
+        return self._recipe.of_step(step).compiled()
 
     def take(self, step: int, progress: Progress) -> Stepped:
         """Run a step; every rank calls it.
@@ -158,7 +152,7 @@ class Steps:
         busy = {rank for role in self._run.trained for rank in role.place.ranks}
         made, names = {"rows"}, set()
         for run in pipeline.runs:
-            ranks = self._ranks[run.operator.placement]
+            ranks = self._run.ranks[run.operator.placement]
             if busy.isdisjoint(ranks) and made.issuperset(run.values):
                 made.update(run.operator.gives)
                 names.add(run.operator.name)
@@ -175,11 +169,15 @@ class Steps:
         mine: Mapping[str, float],
         values: Values,
     ) -> Stepped:
-        """Metrics of all ranks' operators, and samples to look at, on rank 0."""
+        """Metrics of all ranks' operators, and samples to look at, on rank 0.
+
+        Ranks that lead nothing have nothing to say that others do not.
+        """
         if self._run.layouts.is_split:
             self._enter(self.pipeline(progress.step), progress.step, WAIT, "all")
         look = step_samples(self._run, values.made())
-        gathered = self._run.session.control.gather((mine, look))
+        leads = any(place.leads for place in self._run.places.values())
+        gathered = self._run.session.control.gather((mine if leads else {}, look))
         together = dict(metrics)
         for of_rank, _ in gathered:
             together |= of_rank

@@ -57,11 +57,14 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
             f"recipe = {name}: it has no evaluation of its own, and nothing generates answers to "
             "score; set recipe.evaluation, or choose rollout.engine: vllm"
         )
-    unused = [role for role in run.roles if role not in recipe.roles]
+    evaluates = recipe.evaluation.roles if recipe.evaluation is not None else set()
+    unused = [role for role in run.roles if role not in recipe.roles | evaluates]
     if unused:
         raise FlowError(
             f"roles.{unused[0]}: no operator of recipe {name} uses this role; leave it out"
         )
     for step in (1, run.config.steps):
-        recipe.of_step(step).compile({name: place.ranks for name, place in run.places.items()})
+        recipe.of_step(step).compiled()
+    if recipe.evaluation is not None:
+        recipe.evaluation.compiled()
     return recipe

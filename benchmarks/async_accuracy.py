@@ -6,9 +6,10 @@ configs/run/grpo_split.yaml and configs/run/grpo_async.yaml, which differ in rol
 those that occur in the training data.
 A step's seconds are those of rank 0 without evaluations and saves, and are the median of all steps.
 Overlap is the share of the time of these steps in which some rank generated while some rank
-trained, by the timeline. Lag is of tokens, in steps.
+trained, by the timeline. Lag is of tokens, in steps. Clipped are tokens where the clip of the loss
+bounds the step; means of all steps.
 
-usage: python -m benchmarks.async_accuracy [--seeds 0 1 2] [--keep runs/async]
+usage: python -m benchmarks.async_accuracy [--seeds 0 1 2 3 4] [--keep runs/async]
            [--json FILE] [--markdown FILE]
 """
 
@@ -70,7 +71,7 @@ def measured(name: str, seed: int, directory: Path) -> dict[str, Any]:
 
 def _lag(config: RunConfig, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Means over steps, and the largest; without staleness tokens carry no version, and lag 0."""
-    found = {"ratio_kl": _mean(rows, "actor/ppo_kl"), "lag_mean": 0.0, "lag_max": 0.0}
+    found = {"clipped": _mean(rows, "actor/pg_clipfrac"), "lag_mean": 0.0, "lag_max": 0.0}
     if config.rollout.staleness:
         found["lag_mean"] = _mean(rows, "rollout/lag/mean")
         found["lag_max"] = max(row["rollout/lag/max"] for row in rows)
@@ -114,7 +115,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         by_seed[one["seed"]][one["run"]] = one
     header = [
         *("seed", "after SFT", "synchronous", "asynchronous", "difference", "in training"),
-        *("lag, mean", "lag, max", "s/step sync", "s/step async", "overlap sync", "overlap async"),
+        *("lag, mean", "lag, max", "clipped sync", "clipped async"),
+        *("s/step sync", "s/step async", "overlap sync", "overlap async"),
     ]
     rows = []
     for seed, twins in by_seed.items():
@@ -129,6 +131,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                 f"{late['shared_prompts']} of {late['evaluation_prompts']}",
                 f"{late['lag_mean']:.2f}",
                 f"{late['lag_max']:.0f}",
+                *(f"{100 * one['clipped']:.2f} %" for one in (sync, late)),
                 *(f"{one['step_seconds']:.2f}" for one in (sync, late)),
                 *(f"{100 * one['overlap']:.0f} %" for one in (sync, late)),
             ]
@@ -140,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument(
         "--keep", type=Path, default=Path("runs/async"), help="finished runs in it are not repeated"
     )

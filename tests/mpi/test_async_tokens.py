@@ -3,8 +3,10 @@
 import importlib
 
 import pytest
+import torch
 
-from tests.mpi.placed_runs import configure, run
+from tests.mpi.conftest import Reference
+from tests.mpi.placed_runs import configure, run, weights_of
 from tests.pieces import note, take
 from verl_hpc.data.order import Order, Position
 from verl_hpc.trainer import loop as loops
@@ -13,7 +15,7 @@ from verl_hpc.trainer.recipe import operator
 
 pytestmark = pytest.mark.world(2)
 
-STALENESS = 2
+STALENESS, STEPS = 2, 5
 SIZES = {
     "hidden_size": 64,
     "num_attention_heads": 2,
@@ -52,18 +54,43 @@ def noted(here, monkeypatch):
     return lambda: (here.control.broadcast(trained, 0), here.control.broadcast(pieces, 1))
 
 
+def log_probs_are_those_of_the_versions(trained, config, model):
+    """The oracle: transformers, with the weights that each version's checkpoint has."""
+    models = [Reference(model) for _ in range(STEPS)]
+    for version in range(1, STEPS):
+        weights = weights_of(config, version)
+        missing = models[version].model.load_state_dict(weights, strict=False).missing_keys
+        assert set(missing) <= {"lm_head.weight"}
+    own, other = [], []
+    for _, samples, sequences in trained:
+        for i, sample in enumerate(samples):
+            tokens, versions = sequences["tokens"][i], sequences["versions"][i].tolist()
+            with torch.no_grad():
+                by_version = [m.log_probs(tokens)[sample.prompt_length - 1 :] for m in models]
+            for at, (version, given) in enumerate(
+                zip(versions, sequences["rollout_log_probs"][i].tolist(), strict=True)
+            ):
+                own.append(abs(float(by_version[version][at]) - given))
+                other.append(abs(float(by_version[(version + 1) % STEPS][at]) - given))
+    assert max(own) < 1e-4
+    assert sum(other) / len(other) > 1e-3, "versions that nobody could tell apart"
+
+
 def test_every_token_is_trained_on_once_as_it_was_sampled(
     here, tiny_model, shared_directory, noted
 ):
+    model = tiny_model(**SIZES)
     config = configure(
         shared_directory,
-        tiny_model(**SIZES),
+        model,
         "async-tokens",
         "grpo",
-        steps=5,
+        steps=STEPS,
         batch={"size": 3, "max_tokens_per_micro_batch": 400},
         placement={"train": "0", "rollout": "1"},
         algorithm={"old_log_probs": "rollout"},
+        optimizer={"lr": 1e-3},  # so that the log-probs of two versions are not alike
+        checkpoint={"every": 1, "keep": STEPS},
         rollout={
             "engine": "vllm",
             "staleness": STALENESS,
@@ -76,6 +103,8 @@ def test_every_token_is_trained_on_once_as_it_was_sampled(
     )
     rows = run(here, config)
     trained, left = noted()
+    if here.world.rank == 0:
+        log_probs_are_those_of_the_versions(trained, config, model)
     order, position = Order(30, config.seed, True), Position()
     seen = set()
     for step, (asked, samples, sequences) in enumerate(trained, 1):
@@ -93,5 +122,5 @@ def test_every_token_is_trained_on_once_as_it_was_sampled(
         assert min(lags) >= 0 and max(lags) <= STALENESS
         assert rows[step - 1]["rollout/lag/max"] == max(lags)
         assert rows[step - 1]["rollout/lag/mean"] == pytest.approx(sum(lags) / len(lags))
-    assert len(trained) == 5 and not left, "tokens that nobody trained on"
+    assert len(trained) == STEPS and not left, "tokens that nobody trained on"
     assert max(seen) > 1, "responses that continued under newer weights"

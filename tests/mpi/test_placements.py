@@ -11,10 +11,6 @@ pytestmark = pytest.mark.world(4)
 SAME = {"placement": {"rollout": 0}}
 """Responses are drawn on one rank, whatever trains."""
 PLACED = {
-    "critic-and-reward-apart": (
-        "ppo",
-        {"placement": {"actor": "0-1", "critic": 2, "reward": 3, "rollout": 0}},
-    ),
     "all-on-one-rank": ("ppo", {"placement": {"train": 0, "rollout": 0, "reward": "1-3"}}),
     "overlapping-in-part": ("ppo", {"placement": {"actor": "0-1", "critic": "1-3", "rollout": 0}}),
     "reference-and-rollout-apart": (
@@ -38,19 +34,63 @@ def together(here, tiny_model, shared_directory):
     return get
 
 
+def assert_same(found, expected):
+    """Metrics of all steps."""
+    assert len(found) == len(expected) > 0
+    for mine, other in zip(found, expected, strict=True):
+        for metric, number in other.items():
+            if metric.startswith(("actor/", "critic/", "response", "prompt", "training/")):
+                assert mine[metric] == pytest.approx(number, rel=1e-5, abs=1e-5), metric
+
+
+def assert_close(found, expected):
+    """All weights."""
+    assert found.keys() == expected.keys()
+    for tensor, values in expected.items():
+        assert torch.allclose(found[tensor], values, rtol=0, atol=1e-5), tensor
+
+
+def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
+    """As configs/run/ppo_split.yaml is placed, and without a placement. What vLLM draws does not
+    depend on who draws what."""
+    found = []
+    for name, placement in (
+        ("whole", {}),
+        ("split", {"actor": "0-1", "critic": 2, "reward": 3}),
+    ):
+        config = configure(
+            shared_directory,
+            tiny_model(hidden_size=128, num_attention_heads=4, num_key_value_heads=2, head_dim=32),
+            name,
+            "ppo",
+            parallel={"tensor_parallel": 2},
+            roles={"critic": {"optimizer": {"lr": 1e-4}, "parallel": {}}},
+            placement=placement,
+            rollout={
+                "num_samples": 4,
+                "max_prompt_tokens": 160,
+                "max_response_tokens": 12,
+                "kv_cache_gib": 0.05,
+            },
+        )
+        rows = run(here, config)
+        found.append((rows, weights_of(config, 4), weights_of(config, 4, "critic")))
+    (rows, *weights), (split_rows, *split_weights) = found
+    assert len(rows) == 4
+    assert_same(split_rows, rows)
+    for mine, theirs in zip(split_weights, weights, strict=True):
+        assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("name", PLACED)
 def test_four_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory, together, name):
     recipe, changes = PLACED[name]
     config = configure(shared_directory, tiny_model(), name, recipe, **changes)
     found, weights = run(here, config), weights_of(config, 4)
     expected, theirs = together(recipe)
-    assert len(found) == len(expected) == 4
-    for mine, other in zip(found, expected, strict=True):
-        for metric, number in other.items():
-            if metric.startswith(("actor/", "critic/", "response", "prompt", "training/")):
-                assert mine[metric] == pytest.approx(number, rel=1e-5, abs=1e-5), metric
-    for tensor, values in theirs.items():
-        assert torch.allclose(weights[tensor], values, rtol=0, atol=1e-5), tensor
+    assert len(found) == 4
+    assert_same(found, expected)
+    assert_close(weights, theirs)
 
 
 ONE_RANK = {"train": 0, "rollout": 0, "reward": "1-3"}
@@ -87,14 +127,14 @@ def test_critics_of_their_own_as_on_one_rank(here, tiny_model, shared_directory,
             roles={"critic": critic | own},
             **changes,
         )
-        found.append((run(here, config), weights_of(config, 2, "critic")))
-    (one, theirs), (apart, mine) = found
+        rows = run(here, config)
+        found.append((rows, weights_of(config, 2), weights_of(config, 2, "critic")))
+    (one, *theirs), (apart, *mine) = found
     for a, b in zip(one, apart, strict=True):
         for metric in ("critic/vf_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm"):
             assert b[metric] == pytest.approx(a[metric], rel=1e-5, abs=1e-5), metric
-    assert mine.keys() == theirs.keys()
-    for tensor, values in theirs.items():
-        assert torch.allclose(mine[tensor], values, rtol=0, atol=1e-5), tensor
+    for found_weights, expected in zip(mine, theirs, strict=True):
+        assert_close(found_weights, expected)
 
 
 SLEEPERS = """
@@ -126,6 +166,8 @@ def sleepers(run):
     recipe.operator(generate, roles=["rollout"], settings=run.settings.generate, name="rollout")
     recipe.operator(assign, settings=run.settings.assign, place="rollout")
     recipe.operator(sleep_here, place="actor")
+    # A change on the actor's ranks is none of the others' business.
+    recipe.operator(use, roles=["actor"], name="change", inputs={"samples": "one"})
     recipe.operator(sleep_there, place="critic")
     recipe.operator(use, roles=["actor"], name="use_actor")
     recipe.operator(use, roles=["critic"], name="use_critic")
@@ -159,5 +201,5 @@ def test_operators_on_ranks_of_their_own_overlap(here, tiny_model, shared_direct
         assert {i.rank for i in mine} == {0, 1} and {i.rank for i in theirs} == {2, 3}
         overlap = min(i.stop for i in mine + theirs) - max(i.start for i in mine + theirs)
         assert overlap > 0.5, "seconds that all four slept at once"
-    # The last step saves, too.
-    assert min(row["timing_s/step"] for row in rows[:-1]) < 1.5
+    # The last step saves, too; one of the others may be slow where others use the cores.
+    assert sorted(row["timing_s/step"] for row in rows[:-1])[1] < 1.5

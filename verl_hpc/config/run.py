@@ -189,6 +189,16 @@ class RunConfig(Section):
 
     def _check_rollout_log_probs(self) -> None:
         algorithm = self.algorithm
+        if self.recipe in NOT_RL:
+            for name, given in (
+                ("algorithm.correction", algorithm.correction is not None),
+                (f"rollout.staleness = {self.rollout.staleness}", self.rollout.staleness > 0),
+            ):
+                if given:
+                    raise ValueError(
+                        f"{name} with recipe: {self.recipe}, which trains on no responses; leave "
+                        "it out"
+                    )
         if algorithm.correction and algorithm.old_log_probs == "rollout":
             raise ValueError(
                 "algorithm.correction with algorithm.old_log_probs = rollout: every weight is 1 "

@@ -178,14 +178,14 @@ class _Schedule:
             for value in assigned:
                 index = self._index_of(value)
                 if index is not None:
-                    self._bring([index], self._givers[value].placement, run, shared=True)
+                    self._bring([index], self._givers[value].placement, shared=True)
                     alike += [index] * (index not in alike)
-            self._bring(alike, place, run, shared=True)
-            self._bring(assigned, place, run, shared=False)
+            self._bring(alike, place, shared=True)
+            self._bring(assigned, place, shared=False)
             self._items.append(run)
         return self._items
 
-    def _bring(self, values: Sequence[str], target: str, run: Run, shared: bool) -> None:
+    def _bring(self, values: Sequence[str], target: str, shared: bool) -> None:
         by_source: dict[tuple[str, str | None], list[str]] = {}
         for value in values:
             if self._lacks(target, value):
@@ -193,7 +193,7 @@ class _Schedule:
                 by_source.setdefault((self._givers[value].placement, index), []).append(value)
                 self._moved.add((value, target))
         for (source, index), names in by_source.items():
-            move = Move(tuple(names), source, target, shared, index, run.operator.name)
+            move = Move(tuple(names), source, target, shared, index)
             self._items.insert(self._earliest(move), move)
 
     def _index_of(self, value: str) -> str | None:

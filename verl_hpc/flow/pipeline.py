@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,8 +39,6 @@ class Move:
     """The same on all ranks of the source; else each of its ranks has some samples."""
     index: str | None = None
     """The shared value that says which, where the source's ranks have some each."""
-    consumer: str = field(default="", compare=False)
-    """The operator that it is made for."""
 
     @property
     def name(self) -> str:
@@ -97,28 +95,60 @@ class Pipeline:
         others, which are given at once what the first ones made.
 
         Args:
-            first: names of operators, with all that those need.
+            first: names of operators, with all that give what they need (`needs`).
         """
         makes = {value for op in self.operators if op.name in first for value in op.gives}
-        early = [item for item in self.schedule if _consumer(item) in first]
-        late = [item for item in self.schedule if _consumer(item) not in first]
-        given = [item for item in late if isinstance(item, Move) and makes.issuperset(item.values)]
-        others = [item for item in late if item not in given]
-        return replace(self, schedule=tuple(early)), replace(self, schedule=(*given, *others))
+        wanted = self._wanted_by(first)
+        early: list[Run | Move] = []
+        given: list[Run | Move] = []
+        late: list[Run | Move] = []
+        for item in self.schedule:
+            if isinstance(item, Run):
+                (early if item.name in first else late).append(item)
+                continue
+            known = makes if item.index is None or item.index in makes else ()
+            now = tuple(v for v in item.values if (v, item.target) in wanted)
+            ready = tuple(v for v in item.values if v in known and v not in now)
+            rest = tuple(v for v in item.values if v not in {*now, *ready})
+            for part, values in ((early, now), (given, ready), (late, rest)):
+                if values:
+                    part.append(replace(item, values=values))
+        return replace(self, schedule=tuple(early)), replace(self, schedule=(*given, *late))
+
+    def _wanted_by(self, names: Collection[str]) -> set[tuple[str, str]]:
+        """Values, and the placements where some operators need them."""
+        runs = [run for run in self.runs if run.name in names]
+        wanted = {(value, run.operator.placement) for run in runs for value in run.values}
+        for move in reversed(self.moves):
+            if move.index is not None and any((v, move.target) in wanted for v in move.values):
+                wanted |= {(move.index, move.source), (move.index, move.target)}
+        return wanted
+
+    def needs(self, run: Run) -> set[str]:
+        """Values that are made before an operator can run: its own, and those that say who has
+        what of them."""
+        place = run.operator.placement
+        moves = [
+            m for m in self.moves if m.target == place and not {*m.values}.isdisjoint(run.values)
+        ]
+        return {*run.values, *(move.index for move in moves if move.index is not None)}
 
     def before_changes(self) -> tuple[Pipeline, Pipeline]:
-        """Two pipelines that are the whole one after the other: up to the first operator that
-        changes what a checkpoint holds, and from there on."""
-        changes = (
-            number
-            for number, item in enumerate(self.schedule)
-            if isinstance(item, Run) and item.operator.changes_state
-        )
-        first = next(changes, len(self.schedule))
-        return (
-            replace(self, schedule=self.schedule[:first]),
-            replace(self, schedule=self.schedule[first:]),
-        )
+        """Two pipelines that are the whole one after the other: on each rank what comes before the
+        first change of what a checkpoint holds, there or on ranks that it waits for, and the rest.
+        """
+        first: list[Run | Move] = []
+        rest: list[Run | Move] = []
+        changed: set[int] = set()
+        for item in self.schedule:
+            ranks = self._ranks_of(item)
+            changes = isinstance(item, Run) and item.operator.changes_state
+            if changes or not changed.isdisjoint(ranks):
+                changed |= ranks
+                rest.append(item)
+            else:
+                first.append(item)
+        return replace(self, schedule=tuple(first)), replace(self, schedule=tuple(rest))
 
     def run(
         self,
@@ -176,12 +206,11 @@ class Pipeline:
         return values
 
     def has_changed(self, name: str) -> bool | None:
-        """Whether an operator changes what a checkpoint holds, or one before it; None for what is
-        not an operator."""
-        names = [op.name for op in self.operators]
-        if name not in names:
+        """Whether an operator may come after a change of what a checkpoint holds, or makes one
+        (`before_changes`); None for what is not an operator."""
+        if name not in [op.name for op in self.operators]:
             return None
-        return any(op.changes_state for op in self.operators[: names.index(name) + 1])
+        return name not in [op.name for op in self.before_changes()[0].operators]
 
     @property
     def operators(self) -> list[Operator]:
@@ -202,14 +231,16 @@ class Pipeline:
         """The placement in which a rank takes part in an item; of a move's two the target."""
         return next(p for p in reversed(places_of(item)) if self._has(p, rank))
 
+    def _ranks_of(self, item: Run | Move) -> set[int]:
+        """Ranks that take part in an item; of a flow without placements this one."""
+        known = self.placements or {EVERYWHERE: (0,)}
+        everywhere = {rank for ranks in known.values() for rank in ranks}
+        return {rank for place in places_of(item) for rank in known.get(place, everywhere)}
+
     def _has(self, place: str, rank: int) -> bool:
         if place == EVERYWHERE or self.placements is None:
             return True
         return rank in self.placements[place]
-
-
-def _consumer(item: Run | Move) -> str:
-    return item.operator.name if isinstance(item, Run) else item.consumer
 
 
 def places_of(item: Run | Move) -> tuple[str, ...]:

@@ -193,7 +193,8 @@ class StopFlag:
         """The strongest of the requests that are due; few ranks look, and not more often than a
         file system of many users likes."""
         now = self._clock()
-        if not self.reads_requests or now < self._file_due:
+        # Ranks may have given up their step for a request that says now: it is taken back too late.
+        if self._asked.at_once or not self.reads_requests or now < self._file_due:
             return self._asked
         self._file_due = now + _FILE_EVERY_S
         due = [r for r in read_requests(self._directory) if self._done >= r.after_step]

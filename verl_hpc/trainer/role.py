@@ -64,7 +64,7 @@ class FirstWeights:
     """Another role's engine with the weights that it had when this was made.
 
     They are kept in host memory and swapped in for each pass: a second model would cost its
-    parameters' device memory for the whole run, a swap costs two copies a step.
+    parameters' device memory for the whole run, a swap costs three copies a step.
     """
 
     def __init__(self, engine: TrainingEngine) -> None:

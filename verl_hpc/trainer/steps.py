@@ -152,8 +152,10 @@ class Steps:
         busy = {rank for role in self._run.trained for rank in role.place.ranks}
         made, names = {"rows"}, set()
         for run in pipeline.runs:
-            ranks = self._run.ranks[run.operator.placement]
-            if busy.isdisjoint(ranks) and made.issuperset(run.values):
+            # A checkpoint is of the step that trains, whatever has been made ahead of it.
+            ahead = not run.operator.changes_state
+            ahead = ahead and busy.isdisjoint(self._run.ranks[run.operator.placement])
+            if ahead and made.issuperset(pipeline.needs(run)):
                 made.update(run.operator.gives)
                 names.add(run.operator.name)
         return pipeline.split(names)

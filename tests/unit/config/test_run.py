@@ -70,6 +70,13 @@ def test_a_correction_corrects_from_the_rollout_to_the_trainer():
     refused(["correction.upper"], algorithm__correction={"upper": 0})
 
 
+@pytest.mark.parametrize("recipe", ["sft", "reward_model"])
+def test_what_corrects_responses_needs_some(recipe):
+    words = [f"with recipe: {recipe}", "trains on no responses", "leave it out"]
+    refused(["algorithm.correction", *words], recipe=recipe, algorithm__correction={})
+    refused(["rollout.staleness = 1", *words], recipe=recipe, rollout__staleness=1)
+
+
 def test_a_group_of_one_cannot_be_compared():
     refused(["rollout.num_samples = 1", "at least 2"], rollout__num_samples=1)
     parse(recipe="ppo", rollout__num_samples=1)

@@ -320,6 +320,33 @@ def test_who_gives_up_meets_those_who_wait_at_every_move(rank):
     assert mover.abandoned == pipeline.moves[0 if rank == 5 else 1 :]
 
 
+def test_what_disjoint_ranks_do_comes_before_a_change_elsewhere():
+    """Where all meet before the first change, nobody has waited for it."""
+    flow = rlhf().add("change", lambda log_probs: (), outputs=(), placement="train",
+                      changes_state=True)  # fmt: skip
+    flow.add("look", lambda facts: facts, placement="generate")
+    flow.add("after", lambda log_probs: log_probs, placement="train")
+    before, behind = flow.compile(SPLIT).before_changes()
+    assert {"look", "reward", "log_probs"} <= {op.name for op in before.operators}
+    assert {op.name for op in behind.operators} == {"change", "after", "update"}
+
+
+def test_an_operator_that_is_made_ahead_gets_what_another_shares_a_move_with():
+    """The first to need the samples there is not made ahead; the second is."""
+    flow = DataFlow("f", inputs=("rows",), index="samples")
+    flow.add("samples", lambda rows: rows, placement="rollout", shared=("samples",))
+    flow.add("old", lambda samples: samples, placement="train")
+    flow.add("distance", lambda samples, old: old, placement="reward")
+    flow.add("score", lambda samples: samples, placement="reward")
+    pipeline = flow.compile({"train": (0,), "rollout": (1,), "reward": (2,)})
+    ahead, rest = pipeline.split(("samples", "score"))
+    assert [move.target for move in ahead.moves] == ["reward"]
+    assert [(move.values, move.target) for move in rest.moves] == [
+        (("samples",), "train"),
+        (("old",), "reward"),
+    ]
+
+
 def test_which_operators_change_state():
     pipeline = rlhf().compile(SPLIT)
     assert pipeline.has_changed("update") is True

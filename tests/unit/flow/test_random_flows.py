@@ -4,6 +4,7 @@ computes what one rank would."""
 import inspect
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -116,11 +117,36 @@ def test_every_rank_computes_what_one_would(seed):
                 assert values[op.name] == alone[op.name]
 
 
+def some_ahead(pipeline, choose):
+    """Any operators that need nothing of the others."""
+    made, names = {"rows"}, set()
+    for run in pipeline.runs:
+        if made >= pipeline.needs(run) and choose.random() < 0.6:
+            made.update(run.operator.gives)
+            names.add(run.name)
+    return names
+
+
+def up_to_changes(pipeline):
+    """Before some operators change what a checkpoint holds."""
+    first, rest = pipeline.before_changes()
+    assert not any(op.changes_state for op in first.operators)
+    late = {op.name for op in rest.operators}
+    assert all(pipeline.has_changed(op.name) == (op.name in late) for op in pipeline.operators)
+    return first, rest
+
+
 @pytest.mark.parametrize("seed", range(100))
-def test_two_halves_are_the_whole(seed):
-    flow, ranks, at = random_flow(seed)
-    order = [op.name for op in flow.compile().operators]
-    first, rest = flow.compile(ranks).split(order[: at + 1])
+@pytest.mark.parametrize("way", ["ahead", "changes"])
+def test_two_parts_are_the_whole(seed, way):
+    flow, ranks, _ = random_flow(seed)
+    choose = random.Random(seed)
+    flow.operators = [replace(op, changes_state=choose.random() < 0.3) for op in flow.operators]
+    pipeline = flow.compile(ranks)
+    if way == "ahead":
+        first, rest = pipeline.split(some_ahead(pipeline, choose))
+    else:
+        first, rest = up_to_changes(pipeline)
     alone, meetings = flow.compile().run(rows=0), Meetings()
 
     def work(rank):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from verl_hpc.config.requests import Request, leave_request, read_requests
+from verl_hpc.config.requests import Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 
@@ -125,6 +125,21 @@ def test_a_stop_that_is_due_comes_before_a_save(run):
     assert flag.wish(1) is Wish.STOP
     flag.honoured()
     assert read_requests(run) == []
+
+
+def test_a_stop_that_says_now_and_has_been_seen_cannot_be_withdrawn(run, clock):
+    """Ranks may have given up their step for it, and the others follow."""
+    flag = StopFlag(Others(), run, Signals(), clock)
+    leave_request(run, Request(kind="stop", now=True, by="ann"))
+    assert flag.wish() is Wish.STOP_NOW
+    withdraw(run, "stop")
+    clock.now += 60
+    assert flag.wish() is flag.wish(1) is Wish.STOP_NOW
+    leave_request(run, Request(kind="stop", by="ann"))
+    other = StopFlag(Others(), run, Signals(), clock)
+    assert other.wish(1) is Wish.STOP
+    withdraw(run, "stop")
+    assert other.wish(2) is Wish.GO_ON
 
 
 def test_a_request_can_wait_for_a_step(run):

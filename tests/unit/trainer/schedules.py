@@ -75,6 +75,8 @@ class Played:
     """By step: rows, samples and columns."""
     lags: list = field(default_factory=list)
     """By step: what the metrics say of them."""
+    counted: list = field(default_factory=list)
+    """By step: how many times a number of the ranks that generate was changed, there."""
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
     """By the seed of the call, but for empty ones."""
     weights: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -87,7 +89,7 @@ def play(schedule, slow=None, restart=None):
     found = on_ranks(schedule.num_engines + 1, lambda c: _Rank(schedule, slow, c).play(restart))
     pieces = [(seed, piece) for one in found[1:] for seed, piece in one.pieces.items()]
     assert len({seed for seed, _ in pieces}) == len(pieces), "two responses have one seed"
-    return replace(found[0], pieces=dict(pieces))
+    return replace(found[0], pieces=dict(pieces), counted=found[1].counted)
 
 
 class _Rank:
@@ -100,6 +102,8 @@ class _Rank:
         settings = self.run.settings
         recipe.operator(generate, roles=["rollout"], settings=settings.generate, name="rollout")
         recipe.operator(assign, settings=settings.assign, place="rollout")
+        self.counted = self.run.number("counted", 0.0, "rollout")
+        recipe.operator(_count, settings=self.counted, place="rollout")
         recipe.operator(_learn, roles=["actor"], settings=self)
         self.new_steps = partial(Steps, self.run, recipe, lambda *_: None, self._refit)
 
@@ -112,6 +116,7 @@ class _Rank:
                 self.played.pieces.clear()
             stepped = steps.take(progress.step + 1, progress)
             progress = stepped.progress
+            self.played.counted.append(self.counted.value)
             self.played.lags.append(stepped.metrics.get("rollout/lag/max"))
         assert not self.run.rollout.in_flight
         return self.played
@@ -125,6 +130,13 @@ class _Rank:
         self.played.weights[step] = found
         run.rollout.version = step
         return {}
+
+
+@operator(changes_state=True)
+def _count(place, number, samples):
+    """Once a step, on ranks that are a step ahead."""
+    number.value += 1
+    return (), {}
 
 
 @operator(changes_state=True)

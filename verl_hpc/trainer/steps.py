@@ -13,7 +13,7 @@ from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.look import join_samples, step_samples
+from verl_hpc.trainer.look import NOTHING, join_samples, step_samples
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import Progress
 
@@ -177,7 +177,8 @@ class Steps:
         """
         if self._run.layouts.is_split:
             self._enter(self.pipeline(progress.step), progress.step, WAIT, "all")
-        look = step_samples(self._run, values.made())
+        # Else the sequences are the data's, and no response of the model.
+        look = step_samples(self._run, values.made()) if self._generates else NOTHING
         leads = any(place.leads for place in self._run.places.values())
         gathered = self._run.session.control.gather((mine if leads else {}, look))
         together = dict(metrics)

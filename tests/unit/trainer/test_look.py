@@ -17,6 +17,14 @@ def test_each_response_names_the_step_whose_weights_began_it(tmp_path):
         assert versions == {version}
 
 
+def test_answers_of_the_data_are_no_responses(tmp_path):
+    """SFT has a rollout to evaluate with, and trains on what others wrote."""
+    run = small_run(tmp_path, recipe="sft", steps=1, evaluation={"every": 1})
+    loop(run)
+    found = read_samples(run.config.run_directory, 1)
+    assert [kind for kind, groups in found.items() if groups] == ["evaluation"]
+
+
 def test_scores_from_other_ranks_than_the_responses(tmp_path):
     """A reward model apart: its ranks know scores, and those that generate the texts."""
     run = small_run(tmp_path)

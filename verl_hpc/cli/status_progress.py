@@ -20,7 +20,7 @@ from verl_hpc.metrics.names import (
     TOKENS,
     VALIDATION,
 )
-from verl_hpc.metrics.series import mean_seconds, operator_seconds
+from verl_hpc.metrics.series import mean_seconds, operator_seconds, overlaps
 from verl_hpc.runs.logs.read import last_lines
 
 RECENT = 10
@@ -59,6 +59,8 @@ class Progress:
     """Steps that the mean is over."""
     operators: Mapping[str, float] = field(default_factory=dict)
     """Seconds of a mean step by operator, longest first."""
+    overlaps: bool = False
+    """Whether these are the longest of all ranks, and sum to more than a step."""
     longest_s: float | None = None
     """The longest that an operator took in one of these steps."""
     tokens_per_s: float | None = None
@@ -87,6 +89,7 @@ def read_progress(run: Path) -> Progress:
         seconds=seconds / len(recent) if recent else None,
         num_recent=len(recent),
         operators=mean_seconds(recent) if recent else {},
+        overlaps=overlaps(recent),
         longest_s=max(longest, default=None),
         tokens_per_s=tokens / seconds if tokens and seconds else None,
         figures=_figures(rows),

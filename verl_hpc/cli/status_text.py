@@ -10,6 +10,7 @@ from typing import Any
 
 from verl_hpc.cli.status_progress import SHOWN, Progress
 from verl_hpc.config.requests import Request
+from verl_hpc.metrics.names import OVERLAP
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
 from verl_hpc.runs.placed import described as described_placement
@@ -66,6 +67,7 @@ def as_json(status: Status) -> dict[str, Any]:
         else None,
         "seconds_per_step": progress.seconds,
         "seconds_by_operator": dict(progress.operators),
+        "operators_overlap": progress.overlaps,
         "tokens_per_s": progress.tokens_per_s,
         "metrics": {name: figure.value for name, figure in progress.figures.items()},
         "last_save": {"step": status.save.step, "time": status.save.time} if status.save else None,
@@ -79,7 +81,7 @@ def as_text(status: Status) -> str:
     """Aligned lines; those about which nothing is known are left out."""
     lines = [f"{status.run}: {headline(status)}"]
     lines += [f"  {label:<10} {text}" for label, text in as_rows(status)]
-    return "\n".join([*lines, *_operators(status.progress, is_split=bool(placements(status)))])
+    return "\n".join([*lines, *_operators(status.progress)])
 
 
 def as_rows(status: Status) -> list[tuple[str, str]]:
@@ -219,15 +221,15 @@ def _note(status: Status) -> str:
     return "; ".join(notes)
 
 
-def _operators(progress: Progress, is_split: bool) -> Iterator[str]:
+def _operators(progress: Progress) -> Iterator[str]:
     longest = max(progress.operators.values(), default=0.0)
     if not longest or progress.seconds is None:
         return
     yield ""
-    if is_split:
-        yield "  a mean step of rank 0:"
+    if progress.overlaps:
+        yield f"  a mean step, {OVERLAP}:"
     width = max(map(len, progress.operators))
     for name, spent in progress.operators.items():
         bar = "#" * round(_BAR * spent / longest)
-        share = f"{spent / progress.seconds:.0%}"
+        share = "" if progress.overlaps else f"{spent / progress.seconds:.0%}"
         yield f"  {name:<{width}}  {duration(spent):>7}  {share:>4}  {bar}".rstrip()

@@ -51,7 +51,9 @@ TIMING = "timing_s/"
 """Prefix of seconds by operator; a timer inside another is `timing_s/outer/inner`."""
 STEP_SECONDS = "timing_s/step"
 WAIT = "wait"
-"""The stage of a rank that waits at the end of a step for the others."""
+"""The stage of a rank that waits at the end of a step for the others; split runs alone have it."""
+OVERLAP = "longest of all ranks; they overlap"
+"""What seconds by operator are in split runs."""
 
 SUMMARY: Mapping[str, str] = {
     SCORE: "reward",

@@ -21,7 +21,7 @@ from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.samples_view import newest_samples
 from verl_hpc.metrics.series import mean_seconds
 from verl_hpc.metrics.timeline_view import TITLE as TIMELINE
-from verl_hpc.metrics.timeline_view import newest_steps, operators_elsewhere, timeline_card
+from verl_hpc.metrics.timeline_view import newest_steps, timeline_card
 
 FILE_NAME = "report.html"
 TEMPLATE = Path(__file__).with_name(FILE_NAME)
@@ -75,7 +75,7 @@ def write_report(run_directory: str | Path, facts: Mapping[str, Any]) -> Path:
         headline=sections.headline(rows),
         facts=_facts(facts),
         charts=sections.charts(rows),
-        times=_times(directory, rows),
+        times=sections.times(_timed(rows)),
         flow=flow_section(directory),
         timeline=_timeline(directory, rows),
         resharding=sections.resharding(rows),
@@ -104,12 +104,6 @@ def _subtitle(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if STEP_SECONDS in row]
-
-
-def _times(directory: Path, rows: Sequence[Row]) -> str:
-    timed = _timed(rows)
-    seconds = mean_seconds(timed) if timed else {}
-    return sections.times(timed, operators_elsewhere(directory, seconds))
 
 
 def _timeline(directory: Path, rows: Sequence[Row]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from statistics import mean
 
 from verl_hpc.metrics.charts import charts_of
 from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import (
+    OVERLAP,
     PAIR_LOSS,
     RESHARD_MINIMUM,
     RESHARD_RECEIVED,
@@ -23,7 +24,16 @@ from verl_hpc.metrics.names import (
     WAIT,
     Chart,
 )
-from verl_hpc.metrics.series import OTHER, Point, bins, curves, fold, mean_seconds, points
+from verl_hpc.metrics.series import (
+    OTHER,
+    Point,
+    bins,
+    curves,
+    fold,
+    mean_seconds,
+    overlaps,
+    points,
+)
 from verl_hpc.metrics.svg import level_bars, line_chart, stacked_bars
 from verl_hpc.metrics.text import duration, number, size
 
@@ -132,44 +142,42 @@ def _figure(chart: Chart, drawn: Mapping[str, Sequence[Point]], *, wide: bool) -
     return f"<figure{lead}>{caption}{svg}</figure>"
 
 
-def operator_colours(
-    seconds: Mapping[str, float], elsewhere: Collection[str] = ()
-) -> dict[str, str]:
+def operator_colours(seconds: Mapping[str, float]) -> dict[str, str]:
     """Classes of the style sheet by operator, the longest first; `other` is the rest.
 
     Operators that every run has keep their colour from page to page. WAIT is grey.
 
     Args:
-        seconds: of a mean step of rank 0, longest first.
-        elsewhere: operators that only other ranks run, whose usual colours are left to them.
+        seconds: of a mean step, longest first.
     """
     named = [name for name in seconds if name not in (OTHER, WAIT)][: len(COLOURS)]
-    own = {n: OPERATOR_COLOURS[n] for n in (*named, *elsewhere) if n in OPERATOR_COLOURS}
+    own = {n: OPERATOR_COLOURS[n] for n in named if n in OPERATOR_COLOURS}
     # From the last: the first are those of operators that this page may not know, but others do.
     free = [colour for colour in reversed(COLOURS) if colour not in own.values()]
     own |= zip((name for name in named if name not in own), free, strict=False)
     return {**{name: own[name] for name in named if name in own}, OTHER: "c7"}
 
 
-def times(rows: Sequence[Row], elsewhere: Collection[str] = ()) -> str:
-    """Step time by operator: bars over the steps, and a table of means; of rank 0, where others
-    run operators `elsewhere`."""
+def times(rows: Sequence[Row]) -> str:
+    """Step time by operator: bars over the steps, and a table of means with shares; of operators
+    that overlap the means alone."""
     seconds = mean_seconds(rows)
     step = sum(seconds.values())
     if not step:
         return ""
-    colours = operator_colours(seconds, elsewhere)
+    title, colours = "Step time by operator", operator_colours(seconds)
+    squares = [colours.get(name, colours[OTHER]) for name in seconds]
+    if overlaps(rows):
+        means = ([name, duration(spent)] for name, spent in seconds.items())
+        note = f'<p class="card">Seconds are the {OVERLAP}.</p>'
+        return section(title, note + _table(("operator", "mean a step"), means, squares))
     named = [name for name in colours if name != OTHER]
     bars = [(_label(part), fold(mean_seconds(part), named)) for part in bins(rows, NUM_BARS)]
-    title = "Step time by operator" + (", rank 0" if elsewhere else "")
-    table = _table(
-        ("operator", "mean a step", "share", "total"),
-        (
-            [name, duration(spent), f"{spent / step:.1%}", duration(spent * len(rows))]
-            for name, spent in seconds.items()
-        ),
-        [colours.get(name, colours[OTHER]) for name in seconds],
+    lines = (
+        [name, duration(spent), f"{spent / step:.1%}", duration(spent * len(rows))]
+        for name, spent in seconds.items()
     )
+    table = _table(("operator", "mean a step", "share", "total"), lines, squares)
     return section(title, f'<div class="card">{stacked_bars(title, bars, colours)}</div>{table}')
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from verl_hpc.metrics.log import Row
-from verl_hpc.metrics.names import STEP_SECONDS, TIMING, Chart
+from verl_hpc.metrics.names import STEP_SECONDS, TIMING, WAIT, Chart
 
 Point = tuple[int, float]
 """Step and value."""
@@ -93,6 +93,11 @@ def operator_seconds(values: Mapping[str, float | None]) -> dict[str, float]:
     step = seconds.pop(STEP_SECONDS.removeprefix(TIMING), 0.0)
     rest = step - sum(seconds.values())
     return {**seconds, OTHER: rest} if rest > 0.01 * step else seconds
+
+
+def overlaps(rows: Iterable[Mapping[str, float | None]]) -> bool:
+    """Whether seconds by operator are the longest of all ranks, and sum to more than a step."""
+    return any(TIMING + WAIT in row for row in rows)
 
 
 def mean_seconds(rows: Sequence[Row]) -> dict[str, float]:

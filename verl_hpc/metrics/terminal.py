@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from verl_hpc.metrics.names import RESHARD_RECEIVED, SCORE, STEP_SECONDS, SUMMARY
-from verl_hpc.metrics.series import operator_seconds
+from verl_hpc.metrics.names import OVERLAP, RESHARD_RECEIVED, SCORE, STEP_SECONDS, SUMMARY
+from verl_hpc.metrics.series import operator_seconds, overlaps
 from verl_hpc.metrics.text import duration, number, size
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -55,7 +55,7 @@ class LineView:
         if RESHARD_RECEIVED in values:
             words.append(f"resharded {size(values[RESHARD_RECEIVED])}")
         if STEP_SECONDS in values:
-            words.append(f"{duration(values[STEP_SECONDS])} ({_shares(values)})")
+            words.append(f"{duration(values[STEP_SECONDS])} ({_longest(values)})")
         words.append(f"eta {duration(self._pace.remaining(step, values))}")
         print(" | ".join(words), flush=True)
 
@@ -67,10 +67,14 @@ def _present(values: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, label) for name, label in SUMMARY.items() if name in values]
 
 
-def _shares(values: Mapping[str, float]) -> str:
-    """The three longest operators: 'rollout 62%, update_actor 30%, reward 5%'."""
+def _longest(values: Mapping[str, float]) -> str:
+    """The three longest operators: 'rollout 62%, update_actor 30%, reward 5%'; in seconds where
+    they overlap."""
     seconds = operator_seconds(values)
     longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:3]
+    if overlaps([values]):
+        parts = ", ".join(f"{name} {duration(seconds[name])}" for name in longest)
+        return f"{OVERLAP}: {parts}"
     return ", ".join(f"{name} {seconds[name] / values[STEP_SECONDS]:.0%}" for name in longest)
 
 
@@ -140,6 +144,7 @@ def _stage_cells(stage: tuple[str, float] | None) -> tuple[RenderableType, ...]:
 def _times(values: Mapping[str, float]) -> Table:
     """Seconds by operator as bars, in the order they ran."""
     table = Table.grid(padding=(0, 2))
+    table.title = OVERLAP if overlaps([values]) else None
     seconds = operator_seconds(values)
     longest = max(seconds.values(), default=0.0)
     for name, spent in seconds.items():

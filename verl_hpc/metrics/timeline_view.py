@@ -29,17 +29,6 @@ def newest_steps(run_directory: Path) -> range:
     return range(max(oldest, newest - NEWEST_STEPS + 1), newest + 1)
 
 
-def operators_elsewhere(run_directory: Path, seconds: Mapping[str, float]) -> list[str]:
-    """Operators of the newest steps that other ranks run, and rank 0 does not.
-
-    Args:
-        run_directory: of a run.
-        seconds: of a mean step of rank 0 by operator.
-    """
-    intervals = read_timeline(run_directory, newest_steps(run_directory))
-    return sorted({interval.operator for interval in intervals}.difference(seconds))
-
-
 def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float]) -> str:
     """Lanes of the ranks over some steps, with their key; nothing where no rank did any of them.
 
@@ -129,9 +118,9 @@ def _seconds(intervals: Sequence[Interval]) -> dict[str, float]:
 
 
 def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:
-    """Those of the page, which knows the operators of rank 0; what is left goes to the longest of
+    """Those of the page, which knows what its steps have run; what is left goes to the longest of
     the others."""
-    colours = operator_colours(page, [name for name in own if name not in page])
+    colours = operator_colours(page)
     free = [colour for colour in reversed(COLOURS) if colour not in colours.values()]
     usual_first = sorted(own, key=lambda name: name not in OPERATOR_COLOURS)
     for name in usual_first:

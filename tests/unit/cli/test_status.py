@@ -72,6 +72,7 @@ def test_as_json(run, capsys):
     assert (found["state"], found["operator"]) == ("running", "update_actor")
     assert (found["step"], found["total_steps"]) == (2, 40)
     assert found["seconds_by_operator"] == {"rollout": 6.0, "update_actor": 3.0, "other": 1.0}
+    assert not found["operators_overlap"]
     assert (found["tokens_per_s"], found["remaining_s"]) == (200.0, 380.0)
     assert found["metrics"] == {"critic/score/mean": 0.25, "actor/kl_loss": 0.01}
     assert found["heartbeat_age_s"] < 60
@@ -107,6 +108,21 @@ def test_placements_have_their_roles_and_what_they_do(run, capsys):
 def test_a_run_of_one_placement_has_no_line_of_it(run, capsys):
     assert "placement" not in shown(capsys, "ppo_lab")
     assert as_json(capsys, "ppo_lab")["placements"] == []
+
+
+def test_operators_that_overlap_have_seconds_and_no_shares(here, capsys):
+    run = make_run(here / "runs", "split", steps=40)
+    work(run, 2, **{"timing_s/rollout": 9.0, "timing_s/update_actor": 8.0, "timing_s/wait": 4.0})
+    lines = shown(capsys, "split").splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert table[0] == "  a mean step, longest of all ranks; they overlap:"
+    assert [line.split()[:2] for line in table[1:]] == [
+        ["rollout", "9.0s"],
+        ["update_actor", "8.0s"],
+        ["wait", "4.0s"],
+    ]
+    assert not any("%" in line for line in table)
+    assert as_json(capsys, "split")["operators_overlap"]
 
 
 def test_a_checkpoint_and_a_request(run, capsys):

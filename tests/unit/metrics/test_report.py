@@ -16,6 +16,7 @@ from verl_hpc.errors import DataError
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import CHARTS
 from verl_hpc.metrics.report import write_report
+from verl_hpc.metrics.timeline import Timeline
 
 FACTS = {
     "recipe": "grpo",
@@ -110,6 +111,24 @@ def test_a_whole_run(tmp_path: Path, no_plots: None) -> None:
     ):
         assert word in page
     outline(page)
+
+
+def test_seconds_of_ranks_that_overlap_are_no_shares(tmp_path: Path, no_plots: None) -> None:
+    split = {"timing_s/rollout": 9.0, "timing_s/update_actor": 8.0, "timing_s/wait": 4.0}
+    page = report(tmp_path, [{**split, "timing_s/step": 10.0}] * 2)
+    assert "Seconds are the longest of all ranks; they overlap." in page
+    assert '<th><i class="c1"></i>rollout</th><td>9.0s</td></tr>' in page
+    assert "%</td>" not in page and "<th>share</th>" not in page
+    outline(page)
+
+
+def test_the_end_of_a_run_is_no_operator_of_other_ranks(tmp_path: Path, no_plots: None) -> None:
+    with Timeline(tmp_path, 0, None) as timeline:
+        for operator in ("rollout", "update_actor", "end"):
+            timeline.begin(1, operator, "all")
+    page = report(tmp_path, [TIMES])
+    assert "<h2>Step time by operator</h2>" in page
+    assert "<td>60.0%</td>" in page
 
 
 def test_the_page_needs_nothing_beside_it(tmp_path: Path, no_plots: None) -> None:

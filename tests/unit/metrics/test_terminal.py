@@ -50,6 +50,18 @@ def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_operators_that_overlap_have_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    values = VALUES | {"timing_s/rollout": 9.0, "timing_s/wait": 2.0}
+    LineView(total_steps=200).write(12, values)
+    words = "(longest of all ranks; they overlap: rollout 9.0s, update_actor 3.0s, wait 2.0s)"
+    assert f" | 10.0s {words} | " in capsys.readouterr().out
+    for of_step, told in ((values, True), (VALUES, False)):
+        view = LiveView(console := terminal(), "demo", total_steps=200)
+        view.write(12, of_step)
+        view.close()
+        assert ("longest of all ranks; they overlap" in shown(console)) is told
+
+
 def test_lines_are_plain_ascii(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

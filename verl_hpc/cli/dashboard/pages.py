@@ -24,7 +24,6 @@ from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import STEP_SECONDS
 from verl_hpc.metrics.report import STYLE
 from verl_hpc.metrics.series import mean_seconds
-from verl_hpc.metrics.timeline_view import operators_elsewhere
 from verl_hpc.runs.find import named_runs
 from verl_hpc.runs.status import saved_steps
 
@@ -180,10 +179,7 @@ class Pages:
 
     def _times(self, run: Path) -> str:
         rows = self._rows(run)
-        elsewhere = operators_elsewhere(run, self._seconds(run))
-        return sections.times(_timed(rows), elsewhere) + sections.last_steps(
-            rows[-_NUM_LAST_STEPS:]
-        )
+        return sections.times(_timed(rows)) + sections.last_steps(rows[-_NUM_LAST_STEPS:])
 
 
 def _timed(rows: list[Row]) -> list[Row]:

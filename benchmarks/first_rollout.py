@@ -59,7 +59,7 @@ def _first_rollout(path: str) -> None:
         from verl_hpc.trainer.operators.generate import generate
 
         _mark("Megatron and transformers imported")
-        build._add_rollout = _between("training engine", build._add_rollout)
+        build.add_rollout = _between("training engine", build.add_rollout)
         run = build.build_run(here, config)
         resume_collection()
         _mark("vLLM imported, its engine")

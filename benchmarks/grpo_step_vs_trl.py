@@ -32,7 +32,7 @@ TRL_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets")
 WARM_UP = 2
 """Steps left out at the start; ours also leaves out the last, which saves a checkpoint."""
 OPERATORS = ("rollout", "reshard", "old_log_probs", "update_actor")
-TINY_SIZES = {
+TINY_SIZES: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 768,
     "num_attention_heads": 8,

@@ -3,21 +3,29 @@
 recipe: examples/gspo.py:gspo
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from verl_hpc.config.algorithm import GrpoConfig
-from verl_hpc.trainer.batch import ADVANTAGES, OLD_LOG_PROBS
+from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.trainer.batch import ADVANTAGES, OLD_LOG_PROBS, Columns, Samples
+from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.advantages import group_advantages
-from verl_hpc.trainer.operators.optimise import optimise
-from verl_hpc.trainer.recipe import operator
+from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.recipe import Metrics, Recipe, operator
 from verl_hpc.trainer.recipes.grpo import scored_responses
+from verl_hpc.trainer.role import Role
 
 CLIP_LOW, CLIP_HIGH = 3e-4, 4e-4
 """Of the paper's section 5.1: ratios of sequences move far less than those of tokens."""
 LARGEST_LOG_RATIO = 10.0
 
 
-def sequence_loss(old, log_probs, advantages, mask):
+def sequence_loss(
+    old: torch.Tensor, log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     """-min(s A, clip(s) A) at every token, (B, T): s is the geometric mean of the ratios of a
     sequence, and its gradient goes to each of its tokens alike."""
     count = mask.sum(-1, keepdim=True).clamp(min=1)
@@ -29,8 +37,18 @@ def sequence_loss(old, log_probs, advantages, mask):
 
 
 @operator(changes_state=True)
-def update_gspo(place, actor, settings, samples, sequences, old, advantages):
-    def loss(batch, indices, outputs):
+def update_gspo(
+    place: Placement,
+    actor: Role,
+    settings: OptimiseSettings,
+    samples: Samples,
+    sequences: Columns,
+    old: Columns,
+    advantages: Columns,
+) -> tuple[tuple[()], Metrics]:
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
         losses = sequence_loss(
             batch.column(old, OLD_LOG_PROBS, indices),
@@ -44,7 +62,7 @@ def update_gspo(place, actor, settings, samples, sequences, old, advantages):
     return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
 
 
-def gspo(run):
+def gspo(run: RunContext) -> Recipe:
     recipe = scored_responses("gspo", run)
     recipe.operator(group_advantages, settings=GrpoConfig(), place="actor", name="advantages")
     temperature = run.config.rollout.temperature

@@ -93,9 +93,11 @@ def build(setting: Setting) -> RolloutEngine:
         kv_cache_gib=None if setting.on_gpu else 0.1,
     )
     arch = architecture(shapes.rollout)
-    return build_rollout(
+    engine = build_rollout(
         setting.here.world, arch, str(directory), str(directory), ((0,),), config, shapes.dtype
     )
+    assert engine is not None
+    return engine
 
 
 def fill(engine: RolloutEngine, transfer: Transfer, trainer: MegatronEngine) -> None:
@@ -120,8 +122,9 @@ def _generate(
 ) -> list[Response]:
     sampling = Sampling(setting.shapes.response_length)
     responses = engine.generate(prompts, sampling, seeds=range(len(prompts)))
-    assert responses is not None, "interrupted"
-    return responses
+    whole = [response for response in responses or () if response is not None]
+    assert len(whole) == len(prompts), "interrupted"
+    return whole
 
 
 def log_prob_difference(

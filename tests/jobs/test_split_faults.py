@@ -92,7 +92,8 @@ def kill_while(config, run, victim, rank, operator):
 
     It ends within seconds, and tells of the victim first.
     """
-    job = launch(config)
+    words = ["-m", "tests.jobs.slowly", rank, operator, "train", "--config", config]
+    job = start(4, words)
     assert wait_until(partial(is_in, run, rank, operator, 1), job), finish(job)
     assert len(ranks_of(job)) == 4
     assert kill_rank(job, victim)

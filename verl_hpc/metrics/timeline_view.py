@@ -38,7 +38,7 @@ def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float
         seconds: of a mean step by operator, longest first, by which other parts of the page choose
             colours.
     """
-    intervals, pause = after_last_pause(read_timeline(run_directory, steps[-MAX_STEPS:]))
+    intervals, pause = _shown(run_directory, steps[-MAX_STEPS:])
     if not intervals:
         return ""
     zero = min(interval.start for interval in intervals)
@@ -61,6 +61,21 @@ def _note(intervals: Sequence[Interval], pause: float) -> str:
     if pause:
         words += f" What was before a pause of {duration(pause)} is left out."
     return words
+
+
+def _shown(run_directory: Path, steps: range) -> tuple[list[Interval], float]:
+    """Those of the steps after their last pause, and that pause in seconds.
+
+    What is made ahead runs beside the step before: without that one its end looks like a pause.
+    """
+    around = range(steps.start - 1, steps.stop + 1) if steps else steps
+    known = read_timeline(run_directory, around)
+    chosen = [interval for interval in known if interval.step in steps]
+    begin = min((interval.start for interval in chosen), default=0.0)
+    end = max((interval.stop for interval in chosen), default=0.0)
+    beside = [i for i in known if i.start <= end and i.stop >= begin]
+    kept, pause = after_last_pause(beside)
+    return [interval for interval in kept if interval.step in steps], pause
 
 
 def after_last_pause(intervals: Sequence[Interval]) -> tuple[list[Interval], float]:

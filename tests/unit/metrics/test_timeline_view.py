@@ -100,6 +100,28 @@ def test_a_pause_between_two_starts_is_left_out(tmp_path: Path) -> None:
     assert [interval.step for interval in kept] == [3, 4] and pause == 4000 - 19
 
 
+def test_an_evaluation_of_the_step_before_is_no_pause(tmp_path: Path) -> None:
+    """Rank 1 is a step ahead, and both evaluate after step 8."""
+    testing = (8, "testing", "all", 20.0, 60.0)
+    trained: Rows = [(8, "update_actor", "train", 10.0, 20.0), testing]
+    trained += [(k, "update_actor", "train", 10.0 * k - 30, 10.0 * k - 20) for k in (9, 10)]
+    made: Rows = [(9, "rollout", "rollout", 10.0, 18.0), (8, "wait", "all", 18.0, 20.0), testing]
+    made += [(k, "rollout", "rollout", 10.0 * k - 40, 10.0 * k - 32) for k in (10, 11)]
+    write(tmp_path, 0, trained)
+    write(tmp_path, 1, made)
+    for steps in (range(9, 12), range(9, 10)):
+        card = timeline_card(tmp_path, steps, {})
+        assert "step 9, rollout, 8.0s" in card
+        assert "pause" not in card
+
+
+def test_steps_before_a_pause_can_be_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, 0, [(k, "x", "all", t, t + 9) for k, t in ((1, 0.0), (2, 10.0), (3, 4000.0))])
+    card = timeline_card(tmp_path, range(1, 3), {})
+    assert re.findall(r"<title>(step \d)", card) == ["step 1", "step 2"]
+    assert "pause" not in card
+
+
 def test_a_rank_that_waits_is_no_pause() -> None:
     both = [Interval(0, 1, "x", "a", 0.0, 100.0), Interval(1, 1, "y", "b", 99.0, 101.0)]
     assert after_last_pause(both) == (both, 0.0)

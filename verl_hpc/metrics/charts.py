@@ -25,8 +25,9 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts for these rows; of some there may be nothing to draw.
 
     A metric of a further role, such as cost_critic/vf_loss, stands beside the same one of the
-    others. What no chart has, such as reward/accuracy, gets one of its own name; mean, max and min
-    of one thing share it.
+    others. What no chart has, such as reward/margin, gets one of its own name; mean, max and min
+    of one thing share it. Of the actor and the critic, and of what every run has, there are only
+    the charts of `CHARTS`.
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
@@ -45,7 +46,8 @@ def _with_roles(chart: Chart, names: Iterable[str]) -> Chart:
     curves = dict(chart.curves)
     for name in names:
         if name.count("/") == 1 and _last(name) in wanted and name not in curves:
-            curves[name] = _role(name)
+            label = _role(name)
+            curves[name] = name if label in curves.values() else label
     return replace(chart, curves=dict(list(curves.items())[:_MOST_CURVES]))
 
 

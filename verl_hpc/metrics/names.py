@@ -19,6 +19,11 @@ PAIR_ACCURACY = "reward/accuracy"
 POLICY_LOSS = "actor/pg_loss"
 CLIP_FRACTION = "actor/pg_clipfrac"
 OLD_POLICY_KL = "actor/ppo_kl"
+"""To the policy that the loss's ratio starts from: that of the weights before the step, or, with
+old_log_probs = rollout, the one that sampled."""
+CORRECTION_WEIGHT = "actor/correction_weight"
+CORRECTION_TRUNCATED = "actor/correction_truncated"
+"""Of algorithm.correction: mean weight of tokens, and the share of them that had a larger one."""
 REFERENCE_KL = "actor/kl_loss"
 REFERENCE_KL_PENALTY = "actor/reward_kl_penalty"
 ENTROPY = "actor/entropy"
@@ -103,7 +108,10 @@ CHARTS = (
         unit="nats/token",
     ),
     Chart(
-        "old_policy_kl", "KL to the policy that sampled", {OLD_POLICY_KL: "KL"}, unit="nats/token"
+        "old_policy_kl",
+        "KL to the policy that the ratio starts from",
+        {OLD_POLICY_KL: "KL"},
+        unit="nats/token",
     ),
     Chart("entropy", "Entropy", {ENTROPY: "actor"}, unit="nats/token", least=0.0),
     Chart(
@@ -137,6 +145,12 @@ CHARTS = (
         "Train-rollout log-prob difference",
         {LOG_PROBS_DIFFERENCE: "mean absolute difference"},
         unit="nats",
+        least=0.0,
+    ),
+    Chart(
+        "correction",
+        "Weights of algorithm.correction",
+        {CORRECTION_WEIGHT: "mean", CORRECTION_TRUNCATED: "share truncated"},
         least=0.0,
     ),
     Chart(

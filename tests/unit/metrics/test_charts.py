@@ -49,6 +49,16 @@ def test_the_lag_of_responses_has_a_chart():
     assert len(found) == len(CHARTS)
 
 
+def test_weights_of_a_correction_have_a_chart():
+    names = [
+        f"{role}/correction_{what}" for role in ("actor", "b") for what in ("weight", "truncated")
+    ]
+    found = by_title(*names)["Weights of algorithm.correction"]
+    assert list(found) == names
+    assert len(set(found.values())) == 4, "a curve hides another"
+    assert len(by_title(*names)) == len(CHARTS)
+
+
 def test_own_charts_are_bounded_and_have_files_of_their_own():
     found = charts_of([{f"user/{i}": 1.0 for i in range(100)}])[len(CHARTS) :]
     assert len(found) == len({chart.key for chart in found}) == MOST_OWN

@@ -11,6 +11,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 name=${1:?usage: launch/examples.sh grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
+case $name in
+grpo_async | ppo_split | safe_rlhf) ;;
+*)
+    printf 'no example %s; choose grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
+    exit 2
+    ;;
+esac
 python=${PYTHON:-python}
 mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
 runs=${RUNS:-runs/$name-$(date +%Y%m%d-%H%M%S)}
@@ -50,10 +57,6 @@ safe_rlhf)
     say "2 of 3: reward under a limit on the cost"
     train safe_rlhf rl.jsonl safe_rlhf_sft/checkpoints/latest \
         "roles.reward.path=$runs/data/reward" "roles.cost.path=$runs/data/cost"
-    ;;
-*)
-    printf 'no example %s; choose grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
-    exit 2
     ;;
 esac
 

@@ -1,6 +1,7 @@
 """The examples, whole: from nothing to a report."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def start(name, directory):
 
 def mean(rows, name):
     return sum(row[name] for row in rows) / len(rows)
+
+
+def test_a_name_of_no_example_leaves_nothing_behind(tmp_path):
+    (tmp_path / "launch").mkdir()
+    script = shutil.copy(SCRIPT, tmp_path / "launch")
+    done = subprocess.run([script, "nosuch"], capture_output=True, text=True)
+    assert done.returncode == 2 and "no example nosuch; choose grpo_async" in done.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

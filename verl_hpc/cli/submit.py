@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.checks import check_request
+    from verl_hpc.cluster.checks import check_own_code, check_request
     from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.job import plan_job
@@ -110,6 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     report = explain(request, job, made_by)
     if arguments.dry_run:
+        check_own_code(request, job)
         sys.stdout.write(report)
         return 0
     return _submit(request, job, script, report)
@@ -124,7 +125,7 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     """The same for an array of runs."""
-    from verl_hpc.cluster.checks import check_request
+    from verl_hpc.cluster.checks import check_own_code, check_request
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.script import render_script
     from verl_hpc.cluster.submission import submit_sweep
@@ -140,6 +141,8 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     array = render_array(sweep, base.config.name, words)
     reports = [explain(run.request, run.job, ()) for run in sweep.runs]
     if arguments.dry_run:
+        for run in sweep.runs:
+            check_own_code(run.request, run.job)
         parts = [("array", array), ("runs", table(sweep) + "\n"), ("run 0", reports[0])]
         sys.stdout.write("\n".join(f"== {title}\n{text}" for title, text in parts))
         return 0

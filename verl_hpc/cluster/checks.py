@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig
+from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
@@ -57,13 +59,41 @@ def check_paths(request: Request, job: Job) -> None:
     for name, path in inputs(request) if request.program == "train" else ():
         found = outside(request, job, name, path)
         if not found.exists():
-            raise ConfigError(
-                f"{name} = {path}: {found} does not exist here; correct it, or set check_paths: "
-                "false in the site profile if only compute nodes see it"
-            )
+            raise _missing(f"{name} = {path}", found)
+    check_own_code(request, job)
     image = request.profile.site.container.image or ""
     if is_file(image) and not (request.directory / image).exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
+
+
+def check_own_code(request: Request, job: Job) -> None:
+    """Look into the files of the recipe and of the reward function that are the user's.
+
+    Raises:
+        ConfigError: one does not exist here, or does not define the name that is asked for.
+    """
+    for name, reference in own_code(request.config) if request.program == "train" else ():
+        path, _, function = reference.rpartition(":")
+        found = outside(request, job, name, path)
+        if found.exists():
+            check_defines(f"{name} = {reference}", found, function)
+        elif request.profile.site.check_paths:
+            raise _missing(f"{name} = {path}", found)
+
+
+def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Settings that are path/to/file.py:name."""
+    if config.has_own_recipe:
+        yield "recipe", config.recipe
+    if ":" in config.reward.function:
+        yield "reward.function", config.reward.function
+
+
+def _missing(setting: str, found: Path) -> ConfigError:
+    return ConfigError(
+        f"{setting}: {found} does not exist here; correct it, or set check_paths: false in the "
+        "site profile if only compute nodes see it"
+    )
 
 
 def is_file(image: str) -> bool:
@@ -89,14 +119,12 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
     for name, role in config.roles.items():
         if role.path is not None:
             yield f"roles.{name}.path", role.path
-    if config.has_own_recipe:
-        yield "recipe", config.recipe.rpartition(":")[0]
     for name in ("train", "evaluation"):
         source = getattr(config.data, name)
         if isinstance(source, FilesConfig):
             yield from ((f"data.{name}.paths", path) for path in source.paths)
-    if ":" in config.reward.function:
-        yield "reward.function", config.reward.function.rpartition(":")[0]
+    for name, reference in own_code(config):
+        yield name, reference.rpartition(":")[0]
 
 
 def outside(request: Request, job: Job, name: str, path: str) -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
 from tests.unit.layout.models import PUBLISHED
-from verl_hpc.cluster.checks import check_passed, check_paths, check_request
+from verl_hpc.cluster.checks import check_own_code, check_passed, check_paths, check_request
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.errors import ConfigError
 
@@ -18,7 +18,7 @@ def here(tmp_path):
     """A directory with a model, a data file and a reward function."""
     (tmp_path / "model").mkdir()
     (tmp_path / "train.jsonl").write_text("")
-    (tmp_path / "reward.py").write_text("")
+    (tmp_path / "reward.py").write_text("def score():\n    pass\n")
     return tmp_path
 
 
@@ -147,6 +147,54 @@ def test_a_file_that_is_missing_is_named(here, override, name):
     assert name in message
     assert "does not exist here" in message
     assert "check_paths: false" in message
+
+
+@pytest.mark.parametrize("setting", ["recipe", "reward.function"])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("def other(): pass", ["defines no 'mine'", "it defines: other"]),
+        ("def nine(): pass", ["defines no 'mine'", "did you mean nine?"]),
+        ("import os", ["defines no 'mine'", "it defines nothing"]),
+        ("def outer():\n    def mine(): pass", ["defines no 'mine'", "it defines: outer"]),
+        ("def mine(:", ["is not Python", "line 1"]),
+        ("a\0", ["is not Python"]),
+    ],
+)
+def test_a_file_of_code_without_the_name_is_refused_unrun(here, setting, text, words):
+    (here / "own.py").write_text(text)
+    message = refusal(here, f"{setting}=own.py:mine")
+    for word in [f"{setting} = own.py:mine", str(here / "own.py"), *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def mine(): raise ValueError",
+        "raise ValueError\nclass mine: pass",
+        "first, mine = 1, 2",
+        "mine: object = print",
+        "from nowhere import theirs as mine",
+        "from nowhere import *",
+        "try:\n    import nowhere\nexcept ImportError:\n    def mine(): pass",
+        "def __getattr__(name): return print",
+    ],
+)
+def test_a_file_of_code_with_the_name(here, text):
+    (here / "own.py").write_text(text)
+    asked = request(here, "recipe=own.py:mine")
+    check_own_code(asked, plan_job(asked))
+
+
+def test_code_that_only_compute_nodes_see(here):
+    site = profile(here, check_paths=False)
+    asked = request(here, "recipe=gone.py:mine", site=site)
+    check_own_code(asked, plan_job(asked))
+    (here / "own.py").write_text("")
+    asked = request(here, "recipe=own.py:mine", site=site)
+    with pytest.raises(ConfigError, match="defines no 'mine'"):
+        check_own_code(asked, plan_job(asked))
 
 
 def test_login_nodes_that_see_nothing(tmp_path):

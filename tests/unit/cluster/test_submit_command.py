@@ -36,6 +36,16 @@ def test_a_dry_run_writes_nothing_and_needs_no_slurm(files, tmp_path, monkeypatc
     assert "== environment of the ranks" in shown.out
 
 
+@pytest.mark.parametrize("more", [[], ["--sweep", "seed=1,2"]])
+def test_a_dry_run_looks_into_a_recipe_of_the_users(files, tmp_path, capsys, more):
+    assert submit(*files, *more, "--dry-run", "recipe=gone.py:mine") == 1
+    assert "gone.py does not exist here" in capsys.readouterr().err
+    (tmp_path / "own.py").write_text("raise ValueError\n\ndef nine(run): pass\n")
+    assert submit(*files, *more, "--dry-run", "recipe=own.py:mine") == 1
+    assert "defines no 'mine'; did you mean nine?" in capsys.readouterr().err
+    assert submit(*files, *more, "--dry-run", "recipe=own.py:nine") == 0
+
+
 def test_a_dry_run_is_the_same_every_time(files, capsys):
     texts = []
     for _ in range(2):

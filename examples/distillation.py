@@ -9,6 +9,7 @@ token is credited with its own reward alone.
 
 import torch
 
+from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.batch import ADVANTAGES, MASK, OLD_LOG_PROBS, Columns, Samples, add_column
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.assign import assign
@@ -47,7 +48,17 @@ def follow(
 
 
 def distillation(run: RunContext) -> Recipe:
-    """The flow of one step."""
+    """The flow of one step.
+
+    Raises:
+        ConfigError: a KL penalty; the teacher is the reference.
+    """
+    placement = run.config.algorithm.kl.placement
+    if placement != "none":
+        raise ConfigError(
+            f"algorithm.kl.placement = {placement}: distillation follows its teacher, and no other "
+            "reference; choose none"
+        )
     settings, recipe = run.settings, Recipe("distillation", run)
     recipe.operator(generate, roles=["rollout"], settings=settings.generate)
     recipe.operator(assign, settings=settings.assign, place="rollout")

@@ -1,14 +1,16 @@
 """GSPO (arXiv 2507.18071, equations 5 to 7): GRPO with the ratio of whole sequences.
 
 recipe: examples/gspo.py:gspo
+algorithm: {aggregation: seq-mean-token-mean}
 """
 
 from collections.abc import Sequence
 
 import torch
 
-from verl_hpc.config.algorithm import GrpoConfig
+from verl_hpc.config.algorithm import AlgorithmConfig, GrpoConfig
 from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.batch import ADVANTAGES, OLD_LOG_PROBS, Columns, Samples
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.advantages import group_advantages
@@ -62,7 +64,26 @@ def update_gspo(
     return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
 
 
+def check(algorithm: AlgorithmConfig) -> None:
+    """Raises: ConfigError: a setting that the loss above has no part for."""
+    if algorithm.kl.placement == "loss":
+        raise ConfigError(
+            "algorithm.kl.placement = loss: gspo has no KL in its loss; choose reward or none"
+        )
+    if algorithm.correction is not None:
+        raise ConfigError(
+            f"algorithm.correction = {algorithm.correction.model_dump()}: gspo's ratio is of whole "
+            "sequences, and weighs no tokens; leave it out"
+        )
+    if algorithm.aggregation != "seq-mean-token-mean":
+        raise ConfigError(
+            f"algorithm.aggregation = {algorithm.aggregation}: gspo weighs all sequences alike "
+            "(equation 5); choose seq-mean-token-mean"
+        )
+
+
 def gspo(run: RunContext) -> Recipe:
+    check(run.config.algorithm)
     recipe = scored_responses("gspo", run)
     recipe.operator(group_advantages, settings=GrpoConfig(), place="actor", name="advantages")
     temperature = run.config.rollout.temperature

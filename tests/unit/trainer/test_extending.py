@@ -15,8 +15,10 @@ from tests.unit.trainer.operators.batches import (
 )
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.errors import ConfigError
 from verl_hpc.rewards.user_code import load_function
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
+from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -25,15 +27,60 @@ def example(name, function):
     return load_function(f"{EXAMPLES}/{name}.py:{function}")
 
 
-@pytest.mark.parametrize("name", ["rloo", "gspo"])
-def test_an_algorithm_in_a_file_trains(tmp_path, name):
-    run = small_run(tmp_path, recipe=f"{EXAMPLES}/{name}.py:{name}", steps=3)
+def example_run(directory, name, **algorithm):
+    recipe = f"{EXAMPLES}/{name}.py:{name}"
+    roles = {"actor": {}} | ({"reference": {}} if "kl" in algorithm else {})
+    return small_run(directory, recipe=recipe, steps=3, roles=roles, algorithm=algorithm)
+
+
+MEANS = {"aggregation": "seq-mean-token-mean"}
+
+
+@pytest.mark.parametrize("name, algorithm", [("rloo", {}), ("gspo", MEANS)])
+def test_an_algorithm_in_a_file_trains(tmp_path, name, algorithm):
+    run = example_run(tmp_path, name, **algorithm)
     before = {n: w.clone() for n, w in run.roles["actor"].training.weights.items()}
     result, lines = loop(run)
     assert result.outcome == "finished"
     assert all(line["actor/grad_norm"] > 0 for line in lines if "actor/grad_norm" in line)
     after = run.roles["actor"].training.weights
     assert any(not torch.equal(before[n], after[n]) for n in after)
+
+
+IN_LOSS, IN_REWARD = ({"placement": where, "coefficient": 0.1} for where in ("loss", "reward"))
+CORRECTION = {"upper": 3.0}
+
+
+@pytest.mark.parametrize(
+    "name, algorithm, words",
+    [
+        ("gspo", {}, ["algorithm.aggregation = token-mean", "choose seq-mean-token-mean"]),
+        ("gspo", {"kl": IN_LOSS}, ["algorithm.kl.placement = loss", "choose reward or none"]),
+        ("gspo", {"correction": CORRECTION}, ["algorithm.correction = {'upper': 3.0}", "leave"]),
+        ("distillation", {"kl": IN_LOSS}, ["algorithm.kl.placement = loss", "choose none"]),
+        ("distillation", {"kl": IN_REWARD}, ["algorithm.kl.placement = reward", "choose none"]),
+    ],
+)
+def test_a_setting_that_an_algorithm_has_no_use_for(tmp_path, name, algorithm, words):
+    run = example_run(tmp_path, name, **algorithm)
+    with pytest.raises(ConfigError) as caught:
+        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, algorithm, metric",
+    [
+        ("rloo", {"kl": IN_LOSS}, "actor/kl_loss"),
+        ("rloo", {"kl": IN_REWARD}, "actor/reward_kl_penalty"),
+        ("rloo", {"correction": CORRECTION}, "actor/correction_weight"),
+        ("gspo", MEANS | {"kl": IN_REWARD}, "actor/reward_kl_penalty"),
+    ],
+)
+def test_a_setting_that_an_algorithm_uses(tmp_path, name, algorithm, metric):
+    _, lines = loop(example_run(tmp_path, name, **algorithm))
+    assert metric in lines[-2] | lines[-1]
 
 
 def test_rloo_against_every_mean_of_the_others():

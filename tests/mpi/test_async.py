@@ -6,6 +6,7 @@ import torch
 from tests.mpi.placed_runs import configure, run
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.metrics.series import overlaps
 from verl_hpc.metrics.timeline import read_timeline
 from verl_hpc.trainer import loop as module
 from verl_hpc.transfer.execute import Transfer
@@ -83,7 +84,8 @@ def test_weights_arrive_whole_and_no_byte_twice(here, made_by):
 
 
 def test_the_next_step_is_generated_while_one_trains(made_by):
-    _, _, config = made_by(1, rollout_tp=2)
+    rows, _, config = made_by(1, rollout_tp=2)
+    assert all("timing_s/rollout" in row and overlaps([row]) for row in rows[:-1])
     intervals = read_timeline(config.run_directory, None)
     for step in (2, 3):
         trains = [i for i in intervals if i.step == step and i.operator == "update_actor"]

@@ -233,14 +233,12 @@ class Pipeline:
 
     def _ranks_of(self, item: Run | Move) -> set[int]:
         """Ranks that take part in an item; of a flow without placements this one."""
-        known = self.placements or {EVERYWHERE: (0,)}
-        everywhere = {rank for ranks in known.values() for rank in ranks}
-        return {rank for place in places_of(item) for rank in known.get(place, everywhere)}
+        if self.placements is None:
+            return {0}
+        return {rank for place in places_of(item) for rank in self.placements[place]}
 
     def _has(self, place: str, rank: int) -> bool:
-        if place == EVERYWHERE or self.placements is None:
-            return True
-        return rank in self.placements[place]
+        return self.placements is None or rank in self.placements[place]
 
 
 def places_of(item: Run | Move) -> tuple[str, ...]:

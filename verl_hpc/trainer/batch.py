@@ -113,10 +113,6 @@ class Samples:
         """Positions of one group's samples, ascending."""
         return [i for i, owner in enumerate(self.owners[placement]) if owner == group]
 
-    @property
-    def num_response_tokens(self) -> int:
-        return sum(s.response_length for s in self.samples)
-
 
 @dataclass
 class Columns:
@@ -148,12 +144,6 @@ def pad_rows(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
     return padded
-
-
-def length_mask(lengths: Sequence[int], width: int, device: torch.device) -> torch.Tensor:
-    """(B, width) float32: 1 for the first lengths[i] entries of row i."""
-    ends = torch.tensor(lengths, device=device)[:, None]
-    return (torch.arange(width, device=device) < ends).float()
 
 
 def cut_rows(padded: torch.Tensor, lengths: Sequence[int]) -> list[torch.Tensor]:

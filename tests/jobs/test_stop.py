@@ -114,7 +114,7 @@ def test_one_ranks_signal_is_enough(model, tmp_path):
     os.kill(ranks_of(job)[1], signal.SIGTERM)
     status, output = finish(job)
     assert status == RESTART, output
-    assert "another rank was told to" in output
+    assert "another rank was asked to stop" in output
 
 
 def test_requests_save_and_stop_for_good(model, tmp_path):

@@ -1,4 +1,4 @@
-"""Told to leave on one rank, a split run leaves on all of them, and goes on from what it saved."""
+"""Asked to leave on one rank, a split run leaves on all, and continues from what it saved."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_one_rank_is_told(
     result = train(here, config, signals)
     assert (result.outcome, result.progress.step) == ("restart", saved)
     told = here.world.rank == rank
-    assert result.reason == ("signal SIGTERM" if told else "another rank was told to")
+    assert result.reason == ("signal SIGTERM" if told else "another rank was asked to stop")
     again = train(here, config, Signals())
     assert (again.outcome, again.progress.step) == ("finished", STEPS)
     here.control.barrier()

@@ -43,8 +43,8 @@ def export_step(
     """Write a model of a step as a Hugging Face directory that transformers loads.
 
     One with a score head becomes a sequence classifier with one label. Its score is that of the
-    last token; transformers takes the last one that is no padding, so that a padding token that
-    ends sequences, too, is none any more there.
+    last token; transformers takes the last one that is not padding, and so skips an end of
+    sequence that is the padding token, too.
 
     Args:
         step: step directory.
@@ -68,7 +68,7 @@ def export_step(
             "runs/NAME/checkpoints/latest"
         )
     if not (step / MANIFEST).is_file():
-        raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is no whole step")
+        raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is not a whole step")
     weights = _open_component(step, component)
     partial = out.with_name(f".{out.name}.partial")
     try:

@@ -96,7 +96,7 @@ def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     _check_links(file, name)
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise KeyError(f"{name} is no dataset")
+        raise KeyError(f"{name} is not a dataset")
     if dataset.is_virtual or dataset.external:
         raise ValueError(f"the data of {name} is somewhere else")
     plan = dataset.id.get_create_plist()

@@ -69,7 +69,7 @@ class Manifest(_Data):
         """Compare every file that is there with what was written.
 
         Raises:
-            DamageError: a file is missing, is no regular file, or has another size or SHA-256;
+            DamageError: a file is missing, is not a regular file, or has another size or SHA-256;
                 or hf/, which is read as a whole, has more files than were written.
         """
         for name, written in self.files.items():

@@ -168,7 +168,7 @@ def _parse_table(
         f for f in files if f not in written or not schema.RANK_FILE.fullmatch(f)
     }
     if unknown:
-        raise ValueError(f"names {', '.join(sorted(unknown))}, which is no part of a step")
+        raise ValueError(f"names {', '.join(sorted(unknown))}, which is not part of a step")
     shapes = [tuple(n for n in row if n >= 0) for row in column("shapes")]
     tensors = {n: TensorSpec(s, d) for n, s, d in zip(names, shapes, dtypes, strict=True)}
     paths = [str(directory / f) for f in files]

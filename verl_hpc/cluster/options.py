@@ -72,7 +72,8 @@ def drop(
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"drop_directives: {name!r} is no option of this job; there are {', '.join(known)}"
+                f"drop_directives: {name!r} is not an option of this job; there are "
+                f"{', '.join(known)}"
             )
     return [s for s in sbatch if s.name not in names], [s for s in srun if s.name not in names]
 

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\[?(\d+)\*?\]?")
 
 @dataclass(frozen=True)
 class Quota:
-    """What somebody may use of a file system, and does; a limit of None is none."""
+    """What somebody may use of a file system, and does; None is no limit."""
 
     whose: str
     used_bytes: int

@@ -170,7 +170,7 @@ def _qos(request: Request, name: str, rows: list[tuple[str, list[str]]], run: Ru
 
 
 def _is_shorter(time: str, limit: str) -> bool:
-    """Whether a time fits into a limit; one that cannot be read, such as UNLIMITED, is none."""
+    """Whether a time fits into a limit; one that cannot be read, such as UNLIMITED, holds all."""
     try:
         return parse_time(time) <= parse_time(limit)
     except ConfigError:

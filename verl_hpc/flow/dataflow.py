@@ -146,7 +146,7 @@ class DataFlow:
             if operator.placement not in placements:
                 raise FlowError(
                     f"flow {self.name!r}: operator {operator.name!r} runs on "
-                    f"{operator.placement!r}, which is no placement"
+                    f"{operator.placement!r}, which is not a placement"
                     f"; {near_or_all(operator.placement, placements)}"
                 )
 

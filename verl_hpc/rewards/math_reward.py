@@ -27,7 +27,7 @@ def compute_score(
         RewardError: the row has no ground truth.
     """
     if ground_truth is None or not str(ground_truth).strip():
-        raise RewardError(f"ground_truth = {ground_truth!r} is no answer to compare with")
+        raise RewardError(f"ground_truth = {ground_truth!r} is not an answer to compare with")
     library = _math_verify()
     # Only from the last box on: math-verify makes several boxes one set.
     answer = solution_str[max(solution_str.rfind("\\boxed"), 0) :]

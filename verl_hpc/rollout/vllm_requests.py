@@ -62,7 +62,7 @@ def _detokenizer_after(
 
 def _parameters(sampling: Sampling, num_done: int, seed: int) -> SamplingParams:
     # Without a seed of its own a request draws from the process's generator, which may differ
-    # between the ranks of a replica: they would sample different tokens without a word.
+    # between the ranks of a replica: they would silently sample different tokens.
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -48,7 +48,7 @@ class _Limit:
         name = "" if frame is None else f", in {frame.f_code.co_name}"
         error = RewardError(
             f"code under a time limit of {self._seconds:g} s caught it {_MOST_TIMES} times and "
-            f"goes on; it is at {place}{name}; catch Exception there, not BaseException"
+            f"continues; it is at {place}{name}; catch Exception there, not BaseException"
         )
         sys.excepthook(type(error), error, None)
         os._exit(1)

@@ -33,7 +33,7 @@ MARGIN_S = 30.0
 class Wish(IntEnum):
     """What a rank would do next; of all ranks' wishes the largest counts."""
 
-    GO_ON = 0
+    CONTINUE = 0
     SAVE = 1
     """Save after this step and continue."""
     RESTART = 2
@@ -71,7 +71,7 @@ class _Pace:
 
 
 class Signals:
-    """What this rank was told by signals.
+    """What signals asked of this rank.
 
     USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
     any later one, leaves at the next boundary. A start takes minutes for a large model, and a
@@ -82,7 +82,7 @@ class Signals:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.wish = Wish.GO_ON
+        self.wish = Wish.CONTINUE
         self.reason = ""
         self._clock = clock
         self._first: float | None = None
@@ -135,7 +135,7 @@ class StopFlag:
         self._end = float(os.environ.get("SLURM_JOB_END_TIME", "inf"))
         self._pace = _Pace()
         self._file_due = 0.0
-        self._asked = Wish.GO_ON
+        self._asked = Wish.CONTINUE
         self._done = 0
         self.reads_requests = control.rank == 0
         """Whether this rank looks for requests; one of those that generate must see `stop --now`
@@ -168,7 +168,7 @@ class StopFlag:
         mine = self.wish(num_steps_done)
         agreed = Wish(max(self._control.allgather(int(mine))))
         if agreed.leaves and not self.reason:
-            self.reason = "another rank was told to"
+            self.reason = "another rank was asked to stop"
         return agreed
 
     def honoured(self, wish: Wish = Wish.STOP_NOW) -> None:
@@ -177,7 +177,7 @@ class StopFlag:
         Args:
             wish: what was done; a save leaves a stop that waits for its step where it is.
         """
-        self._asked = Wish.GO_ON
+        self._asked = Wish.CONTINUE
         if self._control.rank == 0:
             for kind in ("save",) if wish is Wish.SAVE else KINDS:
                 withdraw(self._directory, kind)
@@ -185,7 +185,7 @@ class StopFlag:
     def _time_wish(self) -> Wish:
         needed = self._pace.step + self._pace.save + MARGIN_S
         if self._end - self._clock() > needed:
-            return Wish.GO_ON
+            return Wish.CONTINUE
         self.reason = f"the allocation ends before another step of {self._pace.step:.0f} s would"
         return Wish.RESTART
 
@@ -198,7 +198,7 @@ class StopFlag:
             return self._asked
         self._file_due = now + _FILE_EVERY_S
         due = [r for r in read_requests(self._directory) if self._done >= r.after_step]
-        self._asked = Wish.GO_ON
+        self._asked = Wish.CONTINUE
         if due:
             strongest = max(due, key=_wish_of)
             self._asked = _wish_of(strongest)

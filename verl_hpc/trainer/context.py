@@ -110,7 +110,7 @@ class RunContext:
         return self.places[pools.get(name, name)]
 
     def number(self, name: str, value: float, place: str) -> Number:
-        """A number that operators on `place` change, which a resumed run goes on from.
+        """A number that operators on `place` change, which a resumed run continues from.
 
         Args:
             name: of it in the checkpoint's state.

@@ -68,7 +68,7 @@ class Loop:
             owed = self._evaluate(progress.step)
             self._record(progress.step, dict(owed))
         self._saved = progress.step
-        outcome = self._outcome(progress, owed if progress.step else {}, Wish.GO_ON)
+        outcome = self._outcome(progress, owed if progress.step else {}, Wish.CONTINUE)
         while not outcome:
             self._step_now = step = progress.step + 1
             try:
@@ -108,7 +108,7 @@ class Loop:
     ) -> Outcome | None:
         """Why to go no further after this step, or None.
 
-        A run that is told to leave at once owes the evaluation of its last step, and is not
+        A run that is asked to leave at once owes the evaluation of its last step, and is not
         finished.
         """
         goal = self.config.evaluation.stop_at
@@ -163,7 +163,7 @@ class Loop:
                 raise
             if self.run.rank == 0:
                 _logger.warning(
-                    "going on without a checkpoint of step %s: %s", progress.step, error
+                    "continuing without a checkpoint of step %s: %s", progress.step, error
                 )
             return
         self.stop.took(save=time.monotonic() - begin)

@@ -31,7 +31,7 @@ def test_files_of_the_index_are_those_of_the_manifest(step, original, named):
         names[0] = named.format(outside=outside, name=outside.name).encode()
         file["regions/files"] = np.array(names, np.bytes_)
     reseal(step)
-    refuses(step, r"index\.h5: damaged .*no part of a step")
+    refuses(step, r"index\.h5: damaged .*not part of a step")
 
 
 @pytest.mark.parametrize(

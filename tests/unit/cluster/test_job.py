@@ -101,7 +101,9 @@ def test_dropped_options_are_in_neither(tmp_path):
 
 
 def test_dropping_what_is_not_there_is_a_mistake(tmp_path):
-    with pytest.raises(ConfigError, match=r"drop_directives: 'gres' is no option.*gpus-per-node"):
+    with pytest.raises(
+        ConfigError, match=r"drop_directives: 'gres' is not an option.*gpus-per-node"
+    ):
         plan(tmp_path, drop_directives=["gres"])
 
 

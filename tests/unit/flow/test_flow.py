@@ -122,7 +122,7 @@ def test_a_cycle_is_shown():
 
 def test_an_unknown_placement_names_the_known_ones():
     flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x, placement="trian")
-    with pytest.raises(FlowError, match="runs on 'trian', which is no placement; did you mean"):
+    with pytest.raises(FlowError, match="runs on 'trian', which is not a placement; did you mean"):
         flow.compile({"train": (0, 1)})
 
 
@@ -215,7 +215,7 @@ def test_what_all_ranks_share_does_not_move_between_placements_of_the_same_ranks
 def test_an_operator_without_a_placement_runs_where_there_are_none():
     flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x)
     assert flow.compile().run(x=1)["a"] == 1
-    with pytest.raises(FlowError, match="'a' runs on 'everywhere', which is no placement"):
+    with pytest.raises(FlowError, match="'a' runs on 'everywhere', which is not a placement"):
         flow.compile(SPLIT)
 
 

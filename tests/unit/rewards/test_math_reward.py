@@ -67,7 +67,7 @@ def test_wrong_answers(response, truth):
 
 @pytest.mark.parametrize("truth", [None, "", "  "])
 def test_a_row_without_truth_is_an_error(truth):
-    with pytest.raises(RewardError, match=r"ground_truth = .* is no answer"):
+    with pytest.raises(RewardError, match=r"ground_truth = .* is not an answer"):
         score(r"\boxed{2}", truth)
 
 

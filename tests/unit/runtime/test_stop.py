@@ -37,7 +37,7 @@ def handlers():
 @pytest.mark.parametrize(
     "signals, seconds_between, wish",
     [
-        ([], 0, Wish.GO_ON),
+        ([], 0, Wish.CONTINUE),
         ([signal.SIGUSR2], 0, Wish.RESTART),
         ([signal.SIGTERM], 0, Wish.RESTART_NOW),
         ([signal.SIGUSR2, signal.SIGUSR2], 60, Wish.RESTART_NOW),
@@ -66,10 +66,10 @@ def test_after_the_last_step_signals_change_nothing(handlers):
     noted.ignore()
     for number in (signal.SIGUSR2, signal.SIGTERM):
         os.kill(os.getpid(), number)
-    assert noted.wish is Wish.GO_ON
+    assert noted.wish is Wish.CONTINUE
 
 
-@pytest.mark.parametrize("others", [[Wish.GO_ON, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])
+@pytest.mark.parametrize("others", [[Wish.CONTINUE, Wish.SAVE], [Wish.STOP_NOW, Wish.RESTART]])
 def test_the_strongest_wish_of_all_ranks_counts(run, others):
     flag = StopFlag(Others(wishes=others), run, Signals())
     assert flag.agree(1) is max(others)
@@ -81,9 +81,9 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch)
     flag.took(step=100.0, save=50.0)
     flag.took(step=80.0)
     clock.now = 2000 - 150 - MARGIN_S - 1
-    assert flag.wish(1) is Wish.GO_ON
+    assert flag.wish(1) is Wish.CONTINUE
     clock.now += 2
-    assert flag.wish() is Wish.GO_ON, "in the middle of a step it is too late to ask"
+    assert flag.wish() is Wish.CONTINUE, "in the middle of a step it is too late to ask"
     assert flag.wish(2) is Wish.RESTART
     assert "the allocation ends" in flag.reason
 
@@ -98,13 +98,13 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch)
 )
 def test_requests(run, request_, wish):
     flag = StopFlag(Others(), run, Signals())
-    assert flag.wish(1) is Wish.GO_ON
+    assert flag.wish(1) is Wish.CONTINUE
     leave_request(run, request_)
     assert flag.wish(2) is wish
     assert flag.reason == f"asked to {request_.kind} by ann"
     flag.honoured()
     assert not read_requests(run)
-    assert flag.wish(3) is Wish.GO_ON
+    assert flag.wish(3) is Wish.CONTINUE
 
 
 def test_a_save_undoes_no_stop_that_waits(run):
@@ -114,7 +114,7 @@ def test_a_save_undoes_no_stop_that_waits(run):
     assert flag.wish(1) is Wish.SAVE
     flag.honoured(Wish.SAVE)
     assert [request.kind for request in read_requests(run)] == ["stop"]
-    assert [flag.wish(step) for step in (2, 3)] == [Wish.GO_ON, Wish.STOP]
+    assert [flag.wish(step) for step in (2, 3)] == [Wish.CONTINUE, Wish.STOP]
     assert flag.reason == "asked to stop by ann"
 
 
@@ -139,13 +139,13 @@ def test_a_stop_that_says_now_and_has_been_seen_cannot_be_withdrawn(run, clock):
     other = StopFlag(Others(), run, Signals(), clock)
     assert other.wish(1) is Wish.STOP
     withdraw(run, "stop")
-    assert other.wish(2) is Wish.GO_ON
+    assert other.wish(2) is Wish.CONTINUE
 
 
 def test_a_request_can_wait_for_a_step(run):
     flag = StopFlag(Others(), run, Signals())
     leave_request(run, Request(kind="stop", after_step=3))
-    assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.GO_ON, Wish.GO_ON, Wish.STOP]
+    assert [flag.wish(step) for step in (1, 2, 3)] == [Wish.CONTINUE, Wish.CONTINUE, Wish.STOP]
 
 
 def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
@@ -155,20 +155,20 @@ def test_few_ranks_look_and_not_all_the_time_within_a_step(run, clock):
         StopFlag(Others(rank=2), run, Signals(), clock),
     )
     generates.reads_requests = True
-    assert flag.wish() is Wish.GO_ON
+    assert flag.wish() is Wish.CONTINUE
     leave_request(run, Request(kind="stop", now=True))
     clock.now += 1
-    assert flag.wish() is Wish.GO_ON
+    assert flag.wish() is Wish.CONTINUE
     clock.now += 5
     assert flag.wish() is Wish.STOP_NOW
-    assert other.wish() is Wish.GO_ON
+    assert other.wish() is Wish.CONTINUE
     assert generates.wish() is Wish.STOP_NOW
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"kind": "explode"}', '{"kind": "save", "now": true}'])
 def test_what_is_no_request_is_none(run, text):
     (run / "request_save.json").write_text(text)
-    assert StopFlag(Others(), run, Signals()).wish(1) is Wish.GO_ON
+    assert StopFlag(Others(), run, Signals()).wish(1) is Wish.CONTINUE
 
 
 def test_a_request_needs_a_run(tmp_path):

@@ -117,7 +117,7 @@ def generate(
     Raises:
         DataError: on every rank, if one met a malformed or overlong row.
         TrainingError: on every rank, if the model of one gives logits that are not finite.
-        StepDropped: on every rank, if it is interruptible and one was told to leave at once.
+        StepDropped: on every rank, if it is interruptible and one was asked to leave at once.
     """
     asked = place.together(lambda: _asked(place, settings, rows))
     key = step_key(settings.key, rows.step, rows.rows)

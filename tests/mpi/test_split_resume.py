@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tests.jobs.launch import differing, tensors_of
-from tests.mpi.placed_runs import configure, run
+from tests.mpi.placed_runs import configure, run, weights_of
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.state import restore, save
@@ -53,3 +54,25 @@ def test_split_then_together_then_split_in_another_way(here, tiny_model, shared_
         assert any("critic.optimizer" in n for n in names)
         assert differing(trained, untouched) == [], placed["placement"]
         here.control.barrier()
+
+
+def test_training_continues_on_another_placement(here, tiny_model, shared_directory):
+    """A step on ranks apart; then one more there, and in layouts of their own on all ranks.
+    Responses are drawn on rank 0, whatever trains."""
+    few = {"batch": {"size": 4, "mini_batches": 2, "max_tokens_per_micro_batch": 2000}}
+    apart = few | SPLIT | {"placement": SPLIT["placement"] | {"rollout": 0}}
+    all_ranks = few | TOGETHER | {"placement": {"rollout": 0}}
+    found = []
+    for name, placed in (("there", apart), ("elsewhere", all_ranks)):
+        for steps, where in ((1, apart), (2, placed)):
+            config = configure(shared_directory, tiny_model(), name, "ppo", steps=steps, **where)
+            rows = run(here, config)
+        found.append((rows, weights_of(config, 2), weights_of(config, 2, "critic")))
+    (rows, *there), (rows_elsewhere, *elsewhere) = found
+    assert [row["step"] for row in rows_elsewhere] == [1, 2]
+    for name in ("actor/loss", "actor/grad_norm", "critic/vf_loss"):
+        assert rows_elsewhere[-1][name] == pytest.approx(rows[-1][name], rel=1e-5, abs=1e-5)
+    for mine, theirs in zip(elsewhere, there, strict=True):
+        assert mine.keys() == theirs.keys()
+        for tensor, values in theirs.items():
+            assert torch.allclose(mine[tensor], values, rtol=0, atol=1e-5), tensor

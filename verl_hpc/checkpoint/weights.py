@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ class Weights:
     """Where config.json and the tokenizer are."""
     head: Head = "language_model"
     """What the model is to end in."""
+    pad_token: int | None = None
+    """Of a classifier of transformers, which scores a sequence at its last token that is not this
+    one; ours score the last token."""
 
     @property
     def has_head(self) -> bool:
@@ -164,7 +168,9 @@ def open_weights(
         weights = Weights(arch, step.component(found), step.reader(), directory, head)
     elif source.is_dir():
         arch = read_architecture(source)
-        weights = Weights(arch, safetensors_shard_map(source), SafetensorsReader(), source, head)
+        pad = _pad_token(source) if head == "score" else None
+        shard_map = safetensors_shard_map(source)
+        weights = Weights(arch, shard_map, SafetensorsReader(), source, head, pad)
     else:
         raise ModelError(
             f"model.path = {source}: no such directory; give a Hugging Face model directory or a "
@@ -172,6 +178,12 @@ def open_weights(
         )
     _check_tensors(weights, source, new_head)
     return weights
+
+
+def _pad_token(directory: Path) -> int | None:
+    fields = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    found: int | None = fields.get("pad_token_id")
+    return found
 
 
 def component_of(step: Step, *names: str) -> str:

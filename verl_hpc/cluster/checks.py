@@ -41,11 +41,13 @@ def check_request(request: Request) -> None:
 
 
 def _architectures(request: Request) -> Iterator[tuple[str, Architecture]]:
-    """Of the roles whose config.json can be read here."""
+    """Of the roles whose config.json can be read here: a model directory's, or a step's."""
     for name, role in request.config.role_settings.items():
         model = request.directory / role.model.path
-        if (model / "config.json").is_file():
-            yield name, read_architecture(model)
+        for directory in (model, model / f"hf_{name}", model / "hf"):
+            if (directory / "config.json").is_file():
+                yield name, read_architecture(directory)
+                break
 
 
 def check_paths(request: Request, job: Job) -> None:

@@ -76,9 +76,11 @@ def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:
             continue
         value = getattr(section, field)
         name = f"{prefix}{field}"
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, f"{name}.")
-        elif isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", item) for key, item in value.items())
-        else:
-            yield name, value
+        items = {name: value}
+        if isinstance(value, Mapping):
+            items = {f"{name}.{key}": item for key, item in value.items()}
+        for inner, item in items.items():
+            if isinstance(item, BaseModel):
+                yield from _leaves(item, f"{inner}.")
+            else:
+                yield inner, item

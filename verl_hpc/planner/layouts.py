@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
@@ -131,7 +131,7 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
         return labels.get(label, everyone)
 
     train = {
-        name: _train_layout(role, ranks_of(role.label, f"roles.{name}"))
+        name: _train_layout(role, ranks_of(role.label, f"roles.{name}"), labels)
         for name, role in settings.items()
     }
     check_fp8(settings, train)
@@ -202,15 +202,18 @@ def _pool(pools: dict[str, Pool], label: str, role: str, layout: TrainLayout) ->
     return name
 
 
-def _train_layout(role: RoleSettings, ranks: range) -> TrainLayout:
+def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> TrainLayout:
     sizes, num_ranks = role.parallel, len(ranks)
+    whose, more = "", "start"
+    if role.label in labels:
+        whose, more = f" of placement.{role.label}", "give it"
     where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
     model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
     if num_ranks % model_parallel:
         raise ConfigError(
             f"{where}: tensor_parallel {sizes.tensor_parallel} x pipeline_parallel "
-            f"{sizes.pipeline_parallel} = {model_parallel} does not divide the {num_ranks} ranks; "
-            f"start a multiple of {model_parallel} ranks, or choose smaller sizes"
+            f"{sizes.pipeline_parallel} = {model_parallel} does not divide the {num_ranks} "
+            f"ranks{whose}; {more} a multiple of {model_parallel} ranks, or choose smaller sizes"
         )
     dp = num_ranks // model_parallel
     if sizes.data_parallel not in (None, dp):

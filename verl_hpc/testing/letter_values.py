@@ -49,6 +49,8 @@ def make_scorer(directory: Path, values: Mapping[str, float]) -> Path:
         num_key_value_heads=2,
         num_hidden_layers=1,
     )
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     file = directory / "model.safetensors"
     weights = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}

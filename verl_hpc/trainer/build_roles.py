@@ -59,9 +59,12 @@ def build_roles(builder: Builder, enter: Callable[[str], object], resumes: bool)
 
 
 def _role(builder: Builder, settings: RoleSettings) -> Role:
-    arch, layout = builder.weights[settings.name].arch, builder.layouts.train[settings.name]
-    shard_map = engine_shard_map(arch, layout, settings.model, settings.head)
-    return Role(settings.name, settings, builder.place(settings.name), arch, layout, shard_map)
+    weights, layout = builder.weights[settings.name], builder.layouts.train[settings.name]
+    shard_map = engine_shard_map(weights.arch, layout, settings.model, settings.head)
+    # What is trained here learns to score the last token.
+    pad = None if settings.trainable else weights.pad_token
+    place = builder.place(settings.name)
+    return Role(settings.name, settings, place, weights.arch, layout, shard_map, pad_token=pad)
 
 
 def _engine(builder: Builder, role: Role) -> TrainingEngine | None:

@@ -34,6 +34,8 @@ class Role:
     """Its own engine; None elsewhere, and where it shares another role's."""
     shared: InferenceEngine | None = None
     """What computes it where it shares another role's engine."""
+    pad_token: int | None = None
+    """Of a score: it is read at the last token that is not this one."""
 
     @property
     def engine(self) -> InferenceEngine:

@@ -57,7 +57,7 @@ def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
 
 def published(directory, **changes):
     fields = next(iter(PUBLISHED.values()))[0] | changes
-    directory.mkdir()
+    directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(fields))
 
 
@@ -112,10 +112,15 @@ AHEAD = "rollout.staleness=1"
             ["recipe=ppo", "roles={critic: {path: other}}"],
             ["roles.critic", "64 tokens", "model.path's", "the same tokenizer"],
         ),
+        (
+            ["recipe=ppo", "roles={critic: {path: step}}"],
+            ["roles.critic", "64 tokens", "model.path's", "the same tokenizer"],
+        ),
     ],
 )  # fmt: skip
 def test_roles_and_placements_that_do_not_work(tmp_path, overrides, words):
     published(tmp_path / "model")
+    published(tmp_path / "step/hf", vocab_size=64)
     published(tmp_path / "other", vocab_size=64)
     with pytest.raises(ConfigError) as caught:
         check_request(request(tmp_path, *overrides))

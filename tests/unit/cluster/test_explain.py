@@ -47,6 +47,13 @@ def test_the_runs_settings_and_who_gave_them(tmp_path):
     assert "optimizer.lr" not in text
 
 
+def test_the_settings_of_a_role_are_settings(tmp_path):
+    overrides = ("recipe=ppo", "roles.critic.dtype=bfloat16", "roles.critic.optimizer={lr: 0.01}")
+    text = shown(tmp_path, *overrides)["run configuration, where it is not the default"]
+    assert re.search(r"^roles.critic.dtype +bfloat16 +\[command line\]$", text, re.M)
+    assert re.search(r"^roles.critic.optimizer.lr +0.01 +\[command line\]$", text, re.M)
+
+
 def test_mounts_show_both_sides(tmp_path):
     text = shown(tmp_path, container=CONTAINERS["bwrap"])["mounts"]
     assert re.search(r"^/data +-> /in:ro +\[site\]$", text, re.M)

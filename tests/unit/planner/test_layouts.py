@@ -257,7 +257,7 @@ def test_nodes_need_their_size():
         ),
         (
             {"placement": {"train": "0-2", "rollout": "3"}, "parallel__tensor_parallel": 2},
-            ["parallel: ", "does not divide the 3 ranks"],
+            ["parallel: ", "the 3 ranks of placement.train; give it a multiple of 2"],
         ),
         (
             {

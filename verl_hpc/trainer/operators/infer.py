@@ -121,9 +121,19 @@ def model_scores(
     return scores, scores.metrics
 
 
+def _without_padding(tokens: torch.Tensor, pad_token: int | None) -> torch.Tensor:
+    """Up to the token that transformers' classifiers score, which for some is not the last: where
+    an end of sequence is a pad_token, too, they pass it over."""
+    if pad_token is None:
+        return tokens
+    kept = torch.nonzero(tokens != pad_token)
+    return tokens[: int(kept[-1]) + 1] if len(kept) else tokens
+
+
 def scores_of(place: Placement, role: Role, sequences: Columns, count: int) -> list[float]:
     """Scores of all samples by position, the same on every rank of the placement."""
-    outputs: Sequence[TokenOutputs] = role.engine.infer(sequences[TOKENS])
+    rows = [_without_padding(tokens, role.pad_token) for tokens in sequences[TOKENS]]
+    outputs: Sequence[TokenOutputs] = role.engine.infer(rows)
     mine = [float(o.scores) for o in outputs if o.scores is not None]
     found = place.gather_samples(zip(sequences.positions, mine, strict=True))
     return [found[position] for position in range(count)]

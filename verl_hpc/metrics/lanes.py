@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
@@ -33,6 +33,14 @@ class Span(NamedTuple):
     begin: float
     end: float
     step: int | None = None
+
+
+def seconds_by_name(spans: Iterable[Span]) -> dict[str, float]:
+    """Sums, longest first."""
+    total: dict[str, float] = {}
+    for span in spans:
+        total[span.name] = total.get(span.name, 0.0) + span.end - span.begin
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from verl_hpc.metrics.lanes import Lane, Span, lanes
+from verl_hpc.metrics.lanes import Lane, Span, lanes, seconds_by_name
 from verl_hpc.metrics.names import WAIT
 from verl_hpc.metrics.sections import COLOURS, OPERATOR_COLOURS, key, operator_colours
 from verl_hpc.metrics.series import OTHER
@@ -42,7 +42,7 @@ def timeline_card(run_directory: Path, steps: range, seconds: Mapping[str, float
     if not intervals:
         return ""
     zero = min(interval.start for interval in intervals)
-    colours = _colours(seconds, _seconds(intervals))
+    colours = _colours(seconds, seconds_by_name(_span(i, zero) for i in intervals))
     shown = {interval.operator for interval in intervals}
     used = {name: colour for name, colour in colours.items() if name in shown}
     if shown - set(colours):
@@ -121,15 +121,6 @@ def _starts(intervals: Sequence[Interval]) -> dict[int, float]:
     for interval in intervals:
         found[interval.step] = min(interval.start, found.get(interval.step, interval.start))
     return found
-
-
-def _seconds(intervals: Sequence[Interval]) -> dict[str, float]:
-    """By operator, longest first."""
-    total: dict[str, float] = {}
-    for interval in intervals:
-        spent = interval.stop - interval.start
-        total[interval.operator] = total.get(interval.operator, 0.0) + spent
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 
 def _colours(page: Mapping[str, float], own: Mapping[str, float]) -> dict[str, str]:

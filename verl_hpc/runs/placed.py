@@ -21,8 +21,7 @@ class Placed:
     @property
     def ranks(self) -> str:
         """In words."""
-        first, last = self.first_rank, self.last_rank
-        return f"rank {first}" if first == last else f"ranks {first}-{last}"
+        return neighbours(self.first_rank, self.last_rank)
 
     def operators(self, ranks: Ranks | None) -> dict[str, list[int]]:
         """Ranks by the operator that they were in when ranks.json was written, most ranks first."""
@@ -34,6 +33,11 @@ class Placed:
     def _of(self, ranks: Ranks | None) -> list[Progress]:
         rows = () if ranks is None else ranks.ranks
         return [p for p in rows if self.first_rank <= p.rank <= self.last_rank]
+
+
+def neighbours(first: int, last: int) -> str:
+    """'rank 3' or 'ranks 0-3'."""
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
 
 def described(placed: Placed, ranks: Ranks | None) -> str:

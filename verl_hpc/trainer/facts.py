@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_hpc.config.load import dump_config
 from verl_hpc.planner.layouts import ROLLOUT, SCORING
-from verl_hpc.runs.placed import Placed
+from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.records import ENDS, Result
@@ -72,7 +72,7 @@ def _layout(run: RunContext, role: Role) -> str:
     layout = role.layout
     text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, vpp {layout.vpp}"
     if run.layouts.is_split:
-        text += f" on {_ranks(role.place.ranks)}"
+        text += f" on {neighbours(role.place.ranks[0], role.place.ranks[-1])}"
     return text
 
 
@@ -93,13 +93,10 @@ def _scoring_facts(run: RunContext) -> dict[str, str]:
     place = run.layouts.pools[run.layouts.pool_of[SCORING]]
     if run.reward is None or place.name == ROLLOUT:
         return {}
-    return {"reward function": f"{run.config.reward.function} on {_ranks(place.ranks)}"}
+    where = neighbours(place.ranks[0], place.ranks[-1])
+    return {"reward function": f"{run.config.reward.function} on {where}"}
 
 
 def _rollout_ranks(run: RunContext) -> str:
-    return f" on {_ranks(run.layouts.pools[ROLLOUT].ranks)}" if run.layouts.is_split else ""
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    first, last = ranks[0], ranks[-1]
-    return f"rank {first}" if first == last else f"ranks {first}-{last}"
+    ranks = run.layouts.pools[ROLLOUT].ranks
+    return f" on {neighbours(ranks[0], ranks[-1])}" if run.layouts.is_split else ""

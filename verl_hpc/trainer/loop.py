@@ -13,6 +13,7 @@ from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.errors import CheckpointError
 from verl_hpc.flow import Abandoned, Pipeline
 from verl_hpc.flow.picture import flow_mermaid, flow_text
+from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runtime.startup import announce
@@ -21,7 +22,7 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import evaluate, evaluate_by
 from verl_hpc.trainer.metrics import memory_metrics
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.records import ENDS, FLOW, Outcome, Records, Result
+from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.state import Progress, checkpoint_root, save
 from verl_hpc.trainer.steps import Steps
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from verl_hpc.config.regular_file import is_regular
 from verl_hpc.config.requests import KINDS
 from verl_hpc.errors import ConfigError
+from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import VALIDATION
@@ -29,7 +30,6 @@ from verl_hpc.trainer.state import Progress
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"
-FLOW = "flow.txt"
 _FILES = (
     *(CONFIG, FACTS, FLOW, HEARTBEAT, METRICS, RANKS, REPORT),
     *(f"request_{kind}.json" for kind in KINDS),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.config.regular_file import is_regular, read_regular
+from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 
 _MOST_BYTES = 16 * 1024**2
 
@@ -22,7 +23,7 @@ class ShownFile:
 FILES = (
     ShownFile("report.html", "report", "text/html"),
     ShownFile("config.yaml", "configuration", "text/plain"),
-    ShownFile("flow.txt", "flow", "text/plain"),
+    ShownFile(FLOW, "flow", "text/plain"),
     ShownFile("facts.json", "facts", "text/plain"),
 )
 

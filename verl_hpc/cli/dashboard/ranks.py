@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from itertools import pairwise
 from pathlib import Path
 
-from verl_hpc.metrics.lanes import Lane, Span, lanes
+from verl_hpc.metrics.lanes import Lane, Span, lanes, seconds_by_name
 from verl_hpc.metrics.sections import key, operator_colours, section
 from verl_hpc.metrics.series import OTHER
 from verl_hpc.metrics.text import duration
@@ -33,7 +33,7 @@ def ranks_part(run: Path, seconds: Mapping[str, float]) -> str:
     rows = {name: spans for name, spans in rows.items() if spans}
     if not rows:
         return ""
-    spent = _seconds([span for spans in rows.values() for span in spans])
+    spent = seconds_by_name([span for spans in rows.values() for span in spans])
     colours = operator_colours(seconds or spent)
     used = {name: colour for name, colour in colours.items() if name in spent or name == OTHER}
     drawn = lanes(
@@ -60,14 +60,6 @@ def _spans(progress: Progress, now: float) -> list[Span]:
         if end - now > begin:
             spans.append(Span(name, begin, min(end - now, 0.0)))
     return spans
-
-
-def _seconds(spans: Sequence[Span]) -> dict[str, float]:
-    """By operator, longest first."""
-    total: dict[str, float] = {}
-    for span in spans:
-        total[span.name] = total.get(span.name, 0.0) + span.end - span.begin
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
 
 
 def _late(ranks: Ranks) -> str:

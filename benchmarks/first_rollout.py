@@ -54,12 +54,14 @@ def _first_rollout(path: str) -> None:
     pause_collection()
     with session(late_after_s=600.0) as here:
         _mark("torch and world")
-        from verl_hpc.trainer import build
+        from verl_hpc.trainer import build, build_roles
         from verl_hpc.trainer.batch import StepRows
         from verl_hpc.trainer.operators.generate import generate
 
         _mark("Megatron and transformers imported")
-        build.add_rollout = _between("training engine", build.add_rollout)
+        build_roles.build_rollout_engine = _between(
+            "training engine", build_roles.build_rollout_engine
+        )
         run = build.build_run(here, config)
         resume_collection()
         _mark("vLLM imported, its engine")

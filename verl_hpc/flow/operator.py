@@ -9,7 +9,7 @@ from typing import Any
 
 from verl_hpc.errors import FlowError
 
-EVERYWHERE = "everywhere"
+EVERYWHERE = "all ranks"  # no label can have this name
 """The placement of values that are the same on all ranks."""
 
 

@@ -16,7 +16,7 @@ TITLE = "Timeline"
 NEWEST_STEPS = 3
 """That are shown unless others are asked for."""
 MAX_STEPS = 20
-_EVERYWHERE = ("", "all", "everywhere")
+_EVERYWHERE = ("", "all")
 """Placements that tell nothing about a rank that has others."""
 
 

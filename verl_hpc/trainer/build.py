@@ -19,7 +19,7 @@ from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
-from verl_hpc.trainer.build_roles import Builder, add_rollout, build_roles, share_engines
+from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls
 from verl_hpc.trainer.fingerprint import fingerprint
@@ -35,7 +35,20 @@ def build_run(
     enter: Callable[[str], object] | None = None,
     resumes: bool = False,
 ) -> RunContext:
-    """Build everything a recipe needs; every rank calls it.
+    """`plan_run`, and the engines."""
+    run, builder = plan_run(session, config, enter, resumes)
+    build_engines(builder, run, enter or session.enter, resumes)
+    return run
+
+
+def plan_run(
+    session: Session,
+    config: RunConfig,
+    enter: Callable[[str], object] | None = None,
+    resumes: bool = False,
+) -> tuple[RunContext, Builder]:
+    """Everything that a recipe is made of, roles and a rollout without engines; every rank calls
+    it.
 
     Args:
         session: of this rank.
@@ -44,9 +57,12 @@ def build_run(
         resumes: `restore` follows and fills what is trained: only roles that are not need weights,
             and those that start as the actor did.
 
+    Returns:
+        The run, and what `build_engines` fills it with.
+
     Raises:
-        ConfigError, ModelError, DataError, RewardError: on every rank alike, before any engine is
-            built, where the configuration, a model, the data or the reward do not work.
+        ConfigError, ModelError, DataError, RewardError: on every rank alike, where the
+            configuration, a model, the data or the reward do not work.
     """
     together, enter = session.control.together, enter or session.enter
     leads = session.world.rank == 0
@@ -82,7 +98,7 @@ def build_run(
     )
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
-    builder = Builder(session, config, settings, weights, layouts, places)
+    builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)
     run = RunContext(
         session,
         config,
@@ -100,16 +116,14 @@ def build_run(
         fingerprint=known,
     )
     _say_what_is_slow(session, config.model)
-    run.roles = build_roles(builder, enter, resumes)
+    run.roles = make_roles(builder)
     if config.generates:
-        enter(f"build rollout ({config.rollout.engine})")
-        add_rollout(builder, run, tokenizer_path)
-    share_engines(run.roles)
+        add_rollout(builder, run)
     kl = config.algorithm.kl
     if kl.placement != "none":
         target = kl.target if kl.controller == "adaptive" else None
         run.kl = KlController(kl.coefficient, target, kl.horizon)
-    return run
+    return run, builder
 
 
 def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:

@@ -38,24 +38,49 @@ class Builder:
     """By role."""
     layouts: RunLayouts
     places: Mapping[str, Placement]
+    tokenizer: str
+    """Its directory."""
+
+    @property
+    def rollout_dtype(self) -> str:
+        return self.config.rollout.dtype or self.config.model.dtype
 
     def place(self, name: str) -> Placement:
         return self.places[self.layouts.pool_of[name]]
 
 
-def build_roles(builder: Builder, enter: Callable[[str], object], resumes: bool) -> dict[str, Role]:
-    """Engines with weights, but for those that share another role's."""
+def make_roles(builder: Builder) -> dict[str, Role]:
+    """All roles, without engines."""
+    return {name: _role(builder, settings) for name, settings in builder.settings.items()}
+
+
+def add_rollout(builder: Builder, run: RunContext) -> None:
+    """Who generates, without an engine; every rank calls it."""
+    config, layouts = builder.config, builder.layouts
+    place = builder.place(ROLLOUT)
+    shard_map = rollout_shard_map(config.rollout, run.arch, layouts.replicas, builder.rollout_dtype)
+    index = place.index if place.is_here else len(layouts.replicas)
+    replica = builder.session.control.split(index)
+    run.rollout = Rollout(place, shard_map, None, replica_control=replica)
+    run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
+
+
+def build_engines(
+    builder: Builder, run: RunContext, enter: Callable[[str], object], resumes: bool
+) -> None:
+    """Engines with weights, but for those that share another role's; then the rollout's."""
     shared = {role.shares for role in builder.settings.values() if role.shares}
-    roles: dict[str, Role] = {}
-    for name, settings in builder.settings.items():
-        roles[name] = role = _role(builder, settings)
-        if settings.shares:
+    for name, role in run.roles.items():
+        if role.settings.shares:
             continue
         enter(f"build {name}")
         role.training = builder.session.control.together(partial(_engine, builder, role))
-        if not (resumes and settings.trainable and name not in shared):
+        if not (resumes and role.settings.trainable and name not in shared):
             _load_weights(builder.session, role, builder.weights[name])
-    return roles
+    if run.rollout is not None:
+        enter(f"build rollout ({builder.config.rollout.engine})")
+        build_rollout_engine(builder, run, run.rollout)
+    _share_engines(run.roles)
 
 
 def _role(builder: Builder, settings: RoleSettings) -> Role:
@@ -104,44 +129,39 @@ def _load_weights(session: Session, role: Role, weights: Weights) -> None:
         engine.weights_changed()
 
 
-def add_rollout(builder: Builder, run: RunContext, tokenizer: str) -> None:
+def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) -> None:
     session, config = builder.session, builder.config
-    replicas, dtype = builder.layouts.replicas, config.rollout.dtype or config.model.dtype
-    place = builder.place(ROLLOUT)
-    offloads = offloads_of(run.roles.values()) if place.is_here else ()
+    offloads = offloads_of(run.roles.values()) if rollout.place.is_here else ()
     with device_to_itself(offloads):
         engine = session.control.together(
             lambda: build_rollout(
                 session.world,
                 run.arch,
                 str(builder.weights["actor"].hf_directory),
-                tokenizer,
-                replicas,
+                builder.tokenizer,
+                builder.layouts.replicas,
                 config.rollout,
-                dtype,
+                builder.rollout_dtype,
             )
         )
-        shard_map = rollout_shard_map(config.rollout, run.arch, replicas, dtype)
         name = f"rollout.engine = {config.rollout.engine}"
         weights = engine.weights if engine is not None else {}
-        check = partial(check_parameters, shard_map, session.world.rank, weights, name)
+        check = partial(check_parameters, rollout.shard_map, session.world.rank, weights, name)
         session.control.together(check)
         if engine is not None:
             engine.sleep()
-    replica = session.control.split(place.index if place.is_here else len(replicas))
-    run.rollout = Rollout(place, shard_map, engine, replica_control=replica)
-    run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
+    rollout.engine = engine
     run.sync = WeightSync(
         session,
         run.roles["actor"],
-        run.rollout,
+        rollout,
         offloads,
-        getattr(torch, dtype),
+        getattr(torch, builder.rollout_dtype),
         config.rollout.verify.checksums,
     )
 
 
-def share_engines(roles: Mapping[str, Role]) -> None:
+def _share_engines(roles: Mapping[str, Role]) -> None:
     """A role that shares another's engine takes the weights that it has now."""
     for role in roles.values():
         owner = roles[role.settings.shares].training if role.settings.shares else None

@@ -21,7 +21,8 @@ from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StopFlag
-from verl_hpc.trainer.build import build_run
+from verl_hpc.trainer.build import plan_run
+from verl_hpc.trainer.build_roles import build_engines
 from verl_hpc.trainer.facts import placements, run_facts
 from verl_hpc.trainer.loop import Loop
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
@@ -73,7 +74,10 @@ def _train(
     resumes = has_steps(session, config)
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))
-    run = build_run(session, config, enter, resumes)
+    run, builder = plan_run(session, config, enter, resumes)
+    # What is wrong with a recipe is found before engines take their time.
+    recipe = session.control.together(lambda: make_recipe(run, find))
+    build_engines(builder, run, enter, resumes)
     if heartbeat is not None:
         heartbeat.place(placements(run))
     run.lock = lock
@@ -82,7 +86,6 @@ def _train(
     resume_collection()
     signals.listen()
     run.stop = StopFlag(session.control, config.run_directory, signals)
-    recipe = session.control.together(lambda: make_recipe(run, find))
     enter("restore")
     restored = restore(run)
     assert restored is not None or not resumes, "engines are empty that no step has filled"

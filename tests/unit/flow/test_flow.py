@@ -215,7 +215,7 @@ def test_what_all_ranks_share_does_not_move_between_placements_of_the_same_ranks
 def test_an_operator_without_a_placement_runs_where_there_are_none():
     flow = DataFlow("f", inputs=("x",)).add("a", lambda x: x)
     assert flow.compile().run(x=1)["a"] == 1
-    with pytest.raises(FlowError, match="'a' runs on 'everywhere', which is not a placement"):
+    with pytest.raises(FlowError, match="'a' runs on 'all ranks', which is not a placement"):
         flow.compile(SPLIT)
 
 

@@ -37,8 +37,8 @@ def test_without_placements_there_are_only_operators():
     assert flow_text(flow.compile()).splitlines() == [
         "f()",
         "",
-        "  everywhere  a  - => a",
-        "  everywhere  b  a => b",
+        "  all ranks  a  - => a",
+        "  all ranks  b  a => b",
     ]
 
 

@@ -103,7 +103,8 @@ def test_words_come_also_where_the_rank_has_closed_its_output(tmp_path):
 def test_signals_are_passed_on(tmp_path, number):
     body = f"""signal.signal({int(number)}, lambda *_: (print("heard"), sys.exit(5)))
     print("ready", flush=True)
-    time.sleep(60)"""
+    for _ in range(600):  # a signal just before a sleep is heard behind it
+        time.sleep(0.1)"""
     process = start(tmp_path, body)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)

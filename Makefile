@@ -69,7 +69,7 @@ WORLDS ?= 1 2 4 8 16
 mpi: $(READY_DEV)
 	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q
 
-# Tests that start programs of their own wait for them half of the time.
+# Tests that start programs of their own wait for them: three at once take 13 minutes, two 14.
 runs jobs slurm web: WORKERS = 3
 
 # Whole runs: below mpiexec, on a virtual cluster (which needs root, that of a container will do), and

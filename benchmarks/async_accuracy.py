@@ -64,6 +64,7 @@ def measured(name: str, seed: int, directory: Path) -> dict[str, Any]:
         "seed": seed,
         "staleness": rl.rollout.staleness,
         **gained(sft, rl),
+        "clipped": _mean(rows, "actor/pg_clipfrac"),
         **_lag(rl, rows),
         **times(read_timeline(rl.run_directory, range(1, rl.steps + 1))),
     }
@@ -71,7 +72,7 @@ def measured(name: str, seed: int, directory: Path) -> dict[str, Any]:
 
 def _lag(config: RunConfig, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Means over steps, and the largest; without staleness tokens carry no version, and lag 0."""
-    found = {"clipped": _mean(rows, "actor/pg_clipfrac"), "lag_mean": 0.0, "lag_max": 0.0}
+    found = {"lag_mean": 0.0, "lag_max": 0.0}
     if config.rollout.staleness:
         found["lag_mean"] = _mean(rows, "rollout/lag/mean")
         found["lag_max"] = max(row["rollout/lag/max"] for row in rows)

@@ -11,14 +11,13 @@ usage: python -m benchmarks.examples [--examples grpo_async ppo_split safe_rlhf]
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
-from benchmarks.quickstart_seeds import DONE, quickstart
+from benchmarks.quickstart_seeds import quickstart, taken
 from verl_hpc.metrics.log import read_metrics
 
 SCRIPT = "launch/examples.sh"
@@ -32,7 +31,6 @@ FIGURES = {
 
 def measured(name: str, seed: int, directory: Path) -> list[dict[str, Any]]:
     """Each figure of an example, from what it left."""
-    seconds, cpu_seconds = json.loads((directory / DONE).read_text())
     rows = read_metrics(directory / name)
     found = []
     for figure, (metric, last) in FIGURES[name].items():
@@ -41,8 +39,7 @@ def measured(name: str, seed: int, directory: Path) -> list[dict[str, Any]]:
             {
                 "example": name,
                 "seed": seed,
-                "seconds": seconds,
-                "cpu_seconds": cpu_seconds,
+                **taken(directory),
                 "figure": figure,
                 "before": values[0],
                 "after": statistics.fmean(values[-last:]),

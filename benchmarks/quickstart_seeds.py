@@ -59,9 +59,13 @@ def _cpu_seconds() -> float:
 def measured(recipe: str, seed: int, directory: Path) -> dict[str, Any]:
     """What came of it, from what its two runs left."""
     sft, rl = (_only_run(directory, wanted) for wanted in ("sft", recipe))
+    return {"recipe": recipe, "seed": seed, **gained(sft, rl), **taken(directory)}
+
+
+def taken(directory: Path) -> dict[str, float]:
+    """Seconds of the clock, and of the cores."""
     seconds, cpu_seconds = json.loads((directory / DONE).read_text())
-    times = {"seconds": seconds, "cpu_seconds": cpu_seconds}
-    return {"recipe": recipe, "seed": seed, **gained(sft, rl), **times}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds}
 
 
 def gained(sft: RunConfig, rl: RunConfig) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from tests.mpi import recipe_runs
 from tests.mpi.recipe_runs import BATCH, RECIPES, ROLLOUT, write_reward
 from verl_hpc.checkpoint.schema import step_name
@@ -34,3 +36,10 @@ def weights_of(config, step, component="actor"):
     head = "language_model" if component == "actor" else "value"
     opened = open_weights(path, component, head=head)
     return opened.read({n: Box.whole(s.shape) for n, s in opened.tensors.items()})
+
+
+def assert_close(found, expected):
+    """All weights."""
+    assert found.keys() == expected.keys()
+    for tensor, values in expected.items():
+        assert torch.allclose(found[tensor], values, rtol=0, atol=1e-5), tensor

@@ -1,9 +1,8 @@
 """Roles on ranks of their own, in layouts of their own, compute what roles on all ranks do."""
 
 import pytest
-import torch
 
-from tests.mpi.placed_runs import configure, run, weights_of
+from tests.mpi.placed_runs import assert_close, configure, run, weights_of
 from verl_hpc.metrics.timeline import read_timeline
 
 pytestmark = pytest.mark.world(4)
@@ -41,13 +40,6 @@ def assert_same(found, expected):
         for metric, number in other.items():
             if metric.startswith(("actor/", "critic/", "response", "prompt", "training/")):
                 assert mine[metric] == pytest.approx(number, rel=1e-5, abs=1e-5), metric
-
-
-def assert_close(found, expected):
-    """All weights."""
-    assert found.keys() == expected.keys()
-    for tensor, values in expected.items():
-        assert torch.allclose(found[tensor], values, rtol=0, atol=1e-5), tensor
 
 
 def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):

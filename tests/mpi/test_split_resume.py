@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from tests.jobs.launch import differing, tensors_of
-from tests.mpi.placed_runs import configure, run, weights_of
+from tests.mpi.placed_runs import assert_close, configure, run, weights_of
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.state import restore, save
@@ -73,6 +72,4 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
     for name in ("actor/loss", "actor/grad_norm", "critic/vf_loss"):
         assert rows_elsewhere[-1][name] == pytest.approx(rows[-1][name], rel=1e-5, abs=1e-5)
     for mine, theirs in zip(elsewhere, there, strict=True):
-        assert mine.keys() == theirs.keys()
-        for tensor, values in theirs.items():
-            assert torch.allclose(mine[tensor], values, rtol=0, atol=1e-5), tensor
+        assert_close(mine, theirs)

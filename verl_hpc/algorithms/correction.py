@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.masked import masked_sum
-
-_LARGEST_LOG_RATIO = 20.0
 
 
 def truncated_weights(
@@ -32,8 +31,7 @@ def truncated_weights(
         Weights without gradient, and sums named correction_weight and correction_truncated
         (tokens whose weight was above `upper`).
     """
-    log_ratio = (old_log_probs - rollout_log_probs).detach()
-    ratio = log_ratio.clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).exp()
+    ratio = bounded(old_log_probs - rollout_log_probs).detach().exp()
     weights = ratio.clamp(max=upper)
     return weights, {
         "correction_weight": masked_sum(weights, mask),

@@ -7,9 +7,10 @@ from typing import Literal
 
 import torch
 
+from verl_hpc.algorithms.log_ratio import bounded
+
 Estimator = Literal["k1", "abs", "k2", "k3", "k1+", "k3+"]
 
-_LARGEST_LOG_RATIO = 20.0
 _LARGEST_K3 = 10.0
 
 
@@ -39,7 +40,7 @@ def _kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator: str) ->
     if estimator == "k2":
         return 0.5 * difference.square()
     assert estimator == "k3", estimator
-    back = (-difference).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
+    back = bounded(-difference)
     return (back.exp() - back - 1).clamp(-_LARGEST_K3, _LARGEST_K3)
 
 

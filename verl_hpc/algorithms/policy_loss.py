@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.masked import masked_sum
-
-_LARGEST_LOG_RATIO = 20.0
 
 
 def ppo_clip(
@@ -36,7 +35,7 @@ def ppo_clip(
     Returns:
         Losses, and sums named pg_clipfrac, pg_clipfrac_lower (tokens) and ppo_kl.
     """
-    log_ratio = (log_probs - old_log_probs).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
+    log_ratio = bounded(log_probs - old_log_probs)
     ratio = log_ratio.exp()
     plain = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.heads import HEAD_TENSORS, SCORE_HEAD, VALUE_HEAD, Head, model_tensors
+from verl_hpc.layout.hf_config import parse_hf_config
+from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
@@ -168,7 +169,9 @@ def open_weights(
         weights = Weights(arch, step.component(found), step.reader(), directory, head)
     elif source.is_dir():
         arch = read_architecture(source)
-        pad = _pad_token(source) if head == "score" else None
+        file = source / "config.json"
+        fields = parse_hf_config(read_json_object(file), str(file))
+        pad = fields.pad_token_id if head == "score" else None
         shard_map = safetensors_shard_map(source)
         weights = Weights(arch, shard_map, SafetensorsReader(), source, head, pad)
     else:
@@ -178,12 +181,6 @@ def open_weights(
         )
     _check_tensors(weights, source, new_head)
     return weights
-
-
-def _pad_token(directory: Path) -> int | None:
-    fields = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    found: int | None = fields.get("pad_token_id")
-    return found
 
 
 def component_of(step: Step, *names: str) -> str:

@@ -178,6 +178,8 @@ class RunConfig(Section):
             self._check_pairs()
         if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:
             raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+        if self.recipe in NOT_RL:
+            self._check_trains_on_no_responses()
         self._check_rollout_log_probs()
         samples = self.batch.size * (1 if self.recipe in NOT_RL else self.rollout.num_samples)
         if samples % self.batch.mini_batches:
@@ -187,18 +189,17 @@ class RunConfig(Section):
             )
         return self
 
+    def _check_trains_on_no_responses(self) -> None:
+        staleness = self.rollout.staleness
+        given = ["algorithm.correction"] if self.algorithm.correction else []
+        given += [f"rollout.staleness = {staleness}"] if staleness else []
+        if given:
+            raise ValueError(
+                f"{given[0]} with recipe: {self.recipe}, which trains on no responses; leave it out"
+            )
+
     def _check_rollout_log_probs(self) -> None:
         algorithm = self.algorithm
-        if self.recipe in NOT_RL:
-            for name, given in (
-                ("algorithm.correction", algorithm.correction is not None),
-                (f"rollout.staleness = {self.rollout.staleness}", self.rollout.staleness > 0),
-            ):
-                if given:
-                    raise ValueError(
-                        f"{name} with recipe: {self.recipe}, which trains on no responses; leave "
-                        "it out"
-                    )
         if algorithm.correction and algorithm.old_log_probs == "rollout":
             raise ValueError(
                 "algorithm.correction with algorithm.old_log_probs = rollout: every weight is 1 "
@@ -208,14 +209,14 @@ class RunConfig(Section):
         if not self.rollout.filters:
             return
         filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
-        nothing = f"with {filters}: the rollout engine then has no log-probs of the policy that is"
+        why = "the rollout engine then has no log-probs of the policy that is trained"
         if algorithm.old_log_probs == "rollout":
             raise ValueError(
-                f"algorithm.old_log_probs = rollout {nothing} trained; choose recompute"
+                f"algorithm.old_log_probs = rollout with {filters}: {why}; choose recompute"
             )
         if algorithm.correction:
             raise ValueError(
-                f"algorithm.correction {nothing} trained; leave correction, or the filters, out"
+                f"algorithm.correction with {filters}: {why}; leave correction, or the filters, out"
             )
 
     def _check_pairs(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from verl_hpc.errors import FlowError
@@ -133,6 +133,7 @@ class Pipeline:
         ]
         return {*run.values, *(move.index for move in moves if move.index is not None)}
 
+    @cached_property
     def before_changes(self) -> tuple[Pipeline, Pipeline]:
         """Two pipelines that are the whole one after the other: on each rank what comes before the
         first change of what a checkpoint holds, there or on ranks that it waits for, and the rest.
@@ -210,7 +211,7 @@ class Pipeline:
         (`before_changes`); None for what is not an operator."""
         if name not in [op.name for op in self.operators]:
             return None
-        return name not in [op.name for op in self.before_changes()[0].operators]
+        return name not in [op.name for op in self.before_changes[0].operators]
 
     @property
     def operators(self) -> list[Operator]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain, count
 
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.roles import ACTOR, REWARD, TRAIN, RoleSettings
+from verl_hpc.config.roles import REWARD, TRAIN, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
@@ -20,7 +20,7 @@ from verl_hpc.layout.generation import (
 )
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.vllm import check_vllm_layout
-from verl_hpc.planner.model_checks import check_fp8, check_lengths, check_role
+from verl_hpc.planner.model_checks import check_fp8, check_lengths, check_role, parallel_setting
 from verl_hpc.planner.placements import place_ranks
 
 ROLLOUT = "rollout"
@@ -207,7 +207,7 @@ def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> 
     whose, more = "", "start"
     if role.label in labels:
         whose, more = f" of placement.{role.label}", "give it"
-    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
+    where = parallel_setting(role)
     model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
     if num_ranks % model_parallel:
         raise ConfigError(

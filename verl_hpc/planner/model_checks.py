@@ -14,8 +14,13 @@ from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
 
 
+def parallel_setting(role: RoleSettings) -> str:
+    """The section that a role's layout is from, for messages."""
+    return "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
+
+
 def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> None:
-    where = "parallel" if role.name == ACTOR else f"roles.{role.name}.parallel"
+    where = parallel_setting(role)
     try:
         check_megatron_layout(arch, layout)
     except LayoutError as error:

@@ -80,7 +80,7 @@ class Steps:
         self._recipe.metrics.clear()
         values = pipeline.begin(rows=StepRows(step, rows))
         if self._run.layouts.is_split:
-            first, rest = pipeline.before_changes()
+            first, rest = pipeline.before_changes
             self._try(first, step, values)
             self._resume(rest, step, values)
         else:

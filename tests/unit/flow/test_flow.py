@@ -326,7 +326,7 @@ def test_what_disjoint_ranks_do_comes_before_a_change_elsewhere():
                       changes_state=True)  # fmt: skip
     flow.add("look", lambda facts: facts, placement="generate")
     flow.add("after", lambda log_probs: log_probs, placement="train")
-    before, behind = flow.compile(SPLIT).before_changes()
+    before, behind = flow.compile(SPLIT).before_changes
     assert {"look", "reward", "log_probs"} <= {op.name for op in before.operators}
     assert {op.name for op in behind.operators} == {"change", "after", "update"}
 
@@ -352,7 +352,7 @@ def test_which_operators_change_state():
     assert pipeline.has_changed("update") is True
     assert pipeline.has_changed("rollout") is False
     assert pipeline.has_changed("generate to train") is None
-    before, behind = pipeline.before_changes()
+    before, behind = pipeline.before_changes
     assert [*before.schedule, *behind.schedule] == [*pipeline.schedule]
     assert behind.operators[0].name == "update" and "update" not in map(str, before.operators)
 

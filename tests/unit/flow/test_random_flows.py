@@ -129,7 +129,7 @@ def some_ahead(pipeline, choose):
 
 def up_to_changes(pipeline):
     """Before some operators change what a checkpoint holds."""
-    first, rest = pipeline.before_changes()
+    first, rest = pipeline.before_changes
     assert not any(op.changes_state for op in first.operators)
     late = {op.name for op in rest.operators}
     assert all(pipeline.has_changed(op.name) == (op.name in late) for op in pipeline.operators)

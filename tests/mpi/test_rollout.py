@@ -1,7 +1,9 @@
 """Both rollout engines: what they sample, from which distribution, and what they leave alone."""
 
 import dataclasses
+import gc
 import inspect
+import weakref
 
 import pytest
 import torch
@@ -107,6 +109,17 @@ def test_whether_vllm_sums_with_its_own_kernel(here, directory, disabled, monkey
     monkeypatch.setattr(parallel_state, "init_model_parallel_group", group)
     build(here, directory, disable_custom_all_reduce=disabled).close()
     assert set(wanted) == {not disabled}
+
+
+def test_an_engine_that_is_closed_is_gone_and_what_was_frozen_stays_so(here, directory):
+    frozen = gc.get_freeze_count()
+    engine = build(here, directory)
+    model = weakref.ref(engine._model)
+    assert gc.get_freeze_count() == frozen
+    engine.close()
+    assert model() is None
+    # A frozen object may be dropped by the way.
+    assert frozen - 1000 < gc.get_freeze_count() <= frozen
 
 
 def test_vllms_own_all_reduce_can_copy_what_graphs_sum():

@@ -46,6 +46,12 @@ def import_what_ranks_need() -> None:
     pause_collection()
     import hypothesis  # noqa: F401
 
+    # vLLM imports these when it builds an engine.
+    import vllm.model_executor.model_loader
+    import vllm.model_executor.models.llama
+    import vllm.model_executor.models.qwen2
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+
     import tests.mpi.__main__  # noqa: F401
     import verl_hpc.engines.megatron.engine
     import verl_hpc.rollout.hf

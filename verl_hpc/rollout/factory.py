@@ -11,6 +11,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.rollout.shard_map import rollout_shard_map
+from verl_hpc.runtime.garbage import spare_what_exists
 from verl_hpc.runtime.world import World
 
 
@@ -80,6 +81,8 @@ def build_rollout(
             "or choose rollout.engine: hf"
         )
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
+
+    spare_what_exists()
 
     if not generates:
         join_groups(world, replicas, config)

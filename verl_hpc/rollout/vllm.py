@@ -9,11 +9,14 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
+import vllm.v1.engine.core
+import vllm.v1.worker.gpu_worker
 from vllm import LLM
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.outputs import RequestOutput
@@ -92,6 +95,7 @@ class VllmEngine:
             # old values.
             vllm._custom_ops._supports_onednn = False
             vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+        _leave_the_heap_to_the_run()
         options = checked(config.engine_options, world.device)
         num_stages = config.pipeline_parallel
         start_groups(world, replicas, custom_all_reduce(options), num_stages)
@@ -215,12 +219,16 @@ class VllmEngine:
         self._core.model_executor.shutdown()
         self._core.scheduler.shutdown()
         del self._llm, self._core, self._model
-        # vLLM froze all objects when it started (gc.freeze); its own are collected now, and the
-        # others frozen again.
-        gc.unfreeze()
         gc.collect()
-        gc.freeze()
         stop_groups()
+
+
+def _leave_the_heap_to_the_run() -> None:
+    """vLLM looks at all objects of the process three times and freezes them once it has started,
+    and unfreezes them when it ends, so that every later collection looks at all imports."""
+    worker = vllm.v1.worker.gpu_worker
+    vllm.v1.engine.core.freeze_gc_heap = worker.freeze_gc_heap = lambda: None
+    worker.gc = SimpleNamespace(**(vars(gc) | {"unfreeze": lambda: None}))
 
 
 def _receive_hidden_states(runner: Any) -> None:

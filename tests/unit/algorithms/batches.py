@@ -1,10 +1,10 @@
 """Random batches in float64, and data-parallel ranks that are threads."""
 
-import threading
-
 import numpy as np
 import torch
 from hypothesis import strategies as st
+
+from tests.unit.ranks import on_ranks
 
 
 @st.composite
@@ -32,31 +32,13 @@ def masks(draw, shape, dtype=torch.float64):
     return torch.tensor(rows, dtype=dtype)
 
 
-def on_ranks(work, parts):
+def on_parts(work, parts):
     """Call `work(part, reduce)` for each part on a rank of its own; reduce sums over ranks."""
-    barrier = threading.Barrier(len(parts), timeout=20)
-    slots, results = [None] * len(parts), [None] * len(parts)
 
-    def run(rank):
-        def reduce(tensor):
-            slots[rank] = tensor
-            barrier.wait()
-            total = sum(slots)
-            barrier.wait()
-            return total
+    def rank(control):
+        return work(parts[control.rank], lambda tensor: sum(control.allgather(tensor)))
 
-        try:
-            results[rank] = work(parts[rank], reduce)
-        except BaseException:
-            barrier.abort()
-            raise
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(parts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
+    return on_ranks(len(parts), rank)
 
 
 def deal(draw, num_rows):

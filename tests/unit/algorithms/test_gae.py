@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.batches import deal, masks, numbers, on_ranks, shapes
+from tests.unit.algorithms.batches import deal, masks, numbers, on_parts, shapes
 from tests.unit.algorithms.test_masked import whitened
 from verl_hpc.algorithms.gae import gae
 
@@ -96,7 +96,7 @@ def test_ranks_agree_with_one_rank(data):
     rewards, values, mask = data.draw(batches())
     owned = deal(data.draw, len(mask))
     alone = gae(rewards, values, mask, 0.9, 0.8)
-    parts = on_ranks(
+    parts = on_parts(
         lambda rows, reduce: gae(rewards[rows], values[rows], mask[rows], 0.9, 0.8, reduce), owned
     )
     for rows, part in zip(owned, parts, strict=True):

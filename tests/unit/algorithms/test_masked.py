@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.batches import deal, masks, numbers, on_ranks, shapes
+from tests.unit.algorithms.batches import deal, masks, numbers, on_parts, shapes
 from verl_hpc.algorithms.masked import masked_mean, masked_sum, whiten
 
 MASK_TYPES = [torch.float64, torch.float32, torch.int64, torch.bool]
@@ -83,7 +83,7 @@ def test_ranks_whiten_as_one(data):
     values, mask = data.draw(numbers(shape)), data.draw(masks(shape))
     owned = deal(data.draw, shape[0])
     alone = whiten(values, mask)
-    parts = on_ranks(lambda rows, reduce: whiten(values[rows], mask[rows], reduce), owned)
+    parts = on_parts(lambda rows, reduce: whiten(values[rows], mask[rows], reduce), owned)
     for rows, part in zip(owned, parts, strict=True):
         torch.testing.assert_close(part, alone[rows], rtol=1e-10, atol=1e-10)
 

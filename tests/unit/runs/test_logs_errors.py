@@ -42,8 +42,9 @@ def write(attempt, node, *parts):
 
 
 @pytest.fixture
-def reports(capfd):
+def reports(capfd, monkeypatch):
     """What ranks 5 and 2, failing in this order, really say."""
+    monkeypatch.setattr("verl_hpc.runtime.failure._GRACE_S", 0.0)
     count = itertools.count(1)
     store = SimpleNamespace(add=lambda key, amount: next(count))
     texts = {}

@@ -14,6 +14,12 @@ from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_ex
 from verl_hpc.runtime.supervise import Note
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """No rank is there that a later one would have to leave time."""
+    monkeypatch.setattr("verl_hpc.runtime.failure._GRACE_S", 0.0)
+
+
 def store(failed_before=0, error=None):
     """A job's store: the number of failures counts up, or nobody answers."""
     count = itertools.count(failed_before + 1)

@@ -1,9 +1,25 @@
 """The control plane over gloo, in one process of several threads' ranks: no launcher, no MPI."""
 
-import pytest
+from datetime import timedelta
 
-from tests.unit.ranks import on_ranks
+import pytest
+import torch.distributed as dist
+
+from tests.unit.ranks import checked, in_threads
 from verl_hpc.errors import ConfigError
+from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.gloo_channel import GlooChannel
+
+
+def on_ranks(size, work, timeout_s=20.0):
+    """What `work(control)` gives on each rank, each a thread."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def rank(number):
+        client = dist.TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=20))
+        return work(Control(GlooChannel(client, number, size, timeout_s)))
+
+    return checked(in_threads(size, rank))
 
 
 def test_collectives_of_values_of_different_sizes():

@@ -71,7 +71,6 @@ def start_run(directory, tree, reward):
         "steps": 2,
         "algorithm": {},
         "roles": {},
-        "rollout": tree["rollout"] | {"engine": "hf"},
         "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
         "runtime": {"late_after_s": 4},
         "parallel": {},

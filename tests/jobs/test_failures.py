@@ -88,7 +88,6 @@ def with_reward(tree, tmp_path, body):
     imports = "import subprocess, sys, threading, time\n"
     text = imports + "def compute_score(**_):\n" + textwrap.indent(body, "    ")
     (tmp_path / "reward.py").write_text(text)
-    tree["rollout"]["engine"] = "hf"
     changes = {"recipe": "grpo", "roles": {}, "steps": 1, "checkpoint": {"every": 0}}
     changes["metrics"] = {"terminal": "lines", "report": False}
     return write_config(tmp_path / "config.yaml", tree | changes)

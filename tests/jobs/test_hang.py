@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.jobs.launch import ranks_of, start, wait_until, write_config
+from tests.jobs.launch import ranks_of, start, wait_until, write_config, write_problems
 from verl_hpc.runs.ranks import read_ranks
 from verl_hpc.runs.stacks.take import py_spy
 
@@ -52,7 +52,7 @@ def hung(model, tmp_path_factory):
             "max_prompt_tokens": 120,
             "max_response_tokens": 6,
         },
-        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 50}},
+        "data": {"train": write_problems(directory)},
         "reward": {"function": f"{reward}:compute_score", "timeout_s": 3600},
         "metrics": {"terminal": "off", "report": False},
         "runtime": {"late_after_s": 2},

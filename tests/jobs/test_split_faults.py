@@ -46,7 +46,6 @@ def split(model, directory):
     """PPO whose critic and reward function have ranks of their own."""
     tree = ppo(model, directory)
     (directory / "reward.py").write_text(REWARD)
-    tree["rollout"]["engine"] = "hf"
     tree["roles"]["critic"]["parallel"] = {}
     tree["runtime"] = {"late_after_s": LATE_AFTER_S}
     return tree | {"placement": SPLIT}

@@ -7,7 +7,16 @@ import time
 import h5py
 import pytest
 
-from tests.jobs.launch import differing, finish, ranks_of, start, train, wait_until, write_config
+from tests.jobs.conftest import ppo
+from tests.jobs.launch import (
+    differing,
+    finish,
+    ranks_of,
+    start,
+    train,
+    wait_until,
+    write_config,
+)
 from verl_hpc.config.requests import Request, leave_request, read_requests
 
 RESTART = 85
@@ -35,27 +44,17 @@ def undisturbed(tmp_path_factory, model):
 
 
 def grpo(model, directory):
-    return {
-        "name": "run",
-        "recipe": "grpo",
-        "steps": STEPS,
-        "directory": str(directory),
-        "model": {"path": str(model), "dtype": "float32"},
-        "parallel": {"tensor_parallel": 2},
-        "optimizer": {"lr": 1e-3},
-        "batch": {"size": 4, "mini_batches": 2},
-        # Long enough responses to be interrupted in.
-        "rollout": {
-            "tensor_parallel": 2,
-            "num_samples": 2,
-            "max_prompt_tokens": 120,
-            "max_response_tokens": 300,
-            "kv_cache_gib": 0.05,
-        },
-        "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 50}},
-        "metrics": {"terminal": "off", "report": False},
-        "runtime": {"late_after_s": 600},
+    rollout = {
+        "tensor_parallel": 2,
+        "num_samples": 2,
+        "max_prompt_tokens": 120,
+        # Long enough to be interrupted in.
+        "max_response_tokens": 300,
+        "kv_cache_gib": 0.05,
     }
+    changes = {"recipe": "grpo", "roles": {}, "algorithm": {}, "rollout": rollout}
+    changes |= {"checkpoint": {}, "runtime": {"late_after_s": 600}}
+    return ppo(model, directory) | changes
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
@@ -107,9 +106,15 @@ def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, 
     assert differing(expected, run / "checkpoints/step_00000002") == []
 
 
-def test_one_ranks_signal_is_enough(model, tmp_path):
-    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
-    job = launch(config)
+@pytest.fixture
+def short_steps(tree, tmp_path):
+    """The configuration of a run whose steps take no time to speak of."""
+    changes = {"steps": 30, "checkpoint": {"every": 0}}
+    return write_config(tmp_path / "config.yaml", tree | changes)
+
+
+def test_one_ranks_signal_is_enough(short_steps, tmp_path):
+    job = launch(short_steps)
     assert wait_until(lambda: steps_done(tmp_path / "run") >= 1, job)
     os.kill(ranks_of(job)[1], signal.SIGTERM)
     status, output = finish(job)
@@ -117,17 +122,16 @@ def test_one_ranks_signal_is_enough(model, tmp_path):
     assert "another rank was asked to stop" in output
 
 
-def test_requests_save_and_stop_for_good(model, tmp_path):
-    config = write_config(tmp_path / "config.yaml", grpo(model, tmp_path))
+def test_requests_save_and_stop_for_good(short_steps, tmp_path):
     run = tmp_path / "run"
-    job = launch(config)
+    job = launch(short_steps)
     assert wait_until(lambda: (run / "config.yaml").exists(), job)
     leave_request(run, Request(kind="save", by="ann"))
     assert wait_until(lambda: (run / "checkpoints/latest").is_symlink(), job)
     assert wait_until(lambda: not read_requests(run), job)
-    leave_request(run, Request(kind="stop", after_step=STEPS - 1, by="ann"))
+    leave_request(run, Request(kind="stop", after_step=10, by="ann"))
     status, output = finish(job)
     assert status == 0, output
-    assert steps_done(run) == STEPS - 1
-    assert f"left after step {STEPS - 1}, which is saved: asked to stop by ann" in output
+    assert steps_done(run) == 10
+    assert "left after step 10, which is saved: asked to stop by ann" in output
     assert not read_requests(run)

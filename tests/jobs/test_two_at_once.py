@@ -6,9 +6,22 @@ import signal
 from tests.jobs.launch import finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.checkpoint.store import complete_steps
 
+HELD = """
+import time
+from pathlib import Path
+
+def compute_score(**_):
+    while Path(__file__).with_name("hold").exists():
+        time.sleep(0.05)
+    return 0.5
+"""
+
 
 def test_a_second_run_in_the_same_directory_is_refused_until_the_first_is_gone(tree, tmp_path):
-    config = write_config(tmp_path / "config.yaml", tree | {"steps": 12})
+    """The first is in its first step until the second has gone."""
+    (tmp_path / "reward.py").write_text(HELD)
+    (tmp_path / "hold").touch()
+    config = write_config(tmp_path / "config.yaml", tree | {"steps": 20})
     words = ["-m", "verl_hpc", "train", "--config", config]
     root = tmp_path / "run/checkpoints"
     first = start(2, words)
@@ -17,6 +30,7 @@ def test_a_second_run_in_the_same_directory_is_refused_until_the_first_is_gone(t
     assert status == 1, output
     assert "ConfigError: " in output and "in use by process" in output
     assert "Traceback" not in output and "Free space" not in output
+    (tmp_path / "hold").unlink()
     assert wait_until(lambda: len(complete_steps(root)) > 1, first), "the first run has ended"
     for rank in ranks_of(first):
         os.kill(rank, signal.SIGKILL)

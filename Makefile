@@ -14,7 +14,8 @@ READY_DEV := $(VENV)/.ready-dev
 export OMP_WAIT_POLICY := PASSIVE
 export GOMP_SPINCOUNT := 0
 
-WORKERS ?= 2
+# More than there are cores: many tests wait for the programs they start.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Without Slurm or a browser their tests would be skipped.
 STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1
@@ -68,9 +69,6 @@ unit: $(READY_DEV)
 WORLDS ?= 1 2 4 8 16
 mpi: $(READY_DEV)
 	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q
-
-# Tests that start programs of their own wait for them: three at once take 13 minutes, two 14.
-runs jobs slurm web: WORKERS = 3
 
 # Whole runs: below mpiexec, on a virtual cluster (which needs root, that of a container will do), and
 # the dashboard of some in a real browser.

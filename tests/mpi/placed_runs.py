@@ -13,7 +13,7 @@ from verl_hpc.layout.box import Box
 BASE = {
     "steps": 4,
     "batch": BATCH | {"update_epochs": 2},
-    "rollout": ROLLOUT | {"num_samples": 4},
+    "rollout": ROLLOUT,
     "checkpoint": {},
 }
 

@@ -39,7 +39,7 @@ RECIPES = {
     },
 }
 """With settings that leave no part of them out."""
-BATCH = {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 200}
+BATCH = {"size": 6, "mini_batches": 2, "max_tokens_per_micro_batch": 400}
 ROLLOUT = {
     "engine": "hf",
     "temperature": 1.2,

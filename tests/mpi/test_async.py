@@ -47,7 +47,7 @@ def made_by(here, tiny_model, shared_directory, monkeypatch):
                 "engine": "vllm",
                 "tensor_parallel": rollout_tp,
                 "staleness": staleness,
-                "num_samples": 4,
+                "num_samples": 2,
                 "max_prompt_tokens": 160,
                 "max_response_tokens": 48,
                 "kv_cache_gib": 0.05,

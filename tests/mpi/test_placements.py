@@ -59,7 +59,7 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
             roles={"critic": {"optimizer": {"lr": 1e-4}, "parallel": {}}},
             placement=placement,
             rollout={
-                "num_samples": 4,
+                "num_samples": 2,
                 "max_prompt_tokens": 160,
                 "max_response_tokens": 12,
                 "kv_cache_gib": 0.05,

@@ -16,19 +16,23 @@ from verl_hpc.testing.slurm_lab import Lab, LabSettings, missing
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap here")
 TELLS_SIGNALS = f"""\
 #!{sys.executable} -I
-import pathlib, signal, sys, time
+import os, signal, sys, time
 
-told = pathlib.Path(sys.argv[0] + ".told").open("w", buffering=1)
+told = os.open(sys.argv[0] + ".told", os.O_WRONLY)
+
+def say(word):
+    # A second signal may come while the first is told, and print cannot be entered twice.
+    os.write(told, (word + "\\n").encode())
 
 def tell(number, frame):
-    print(signal.Signals(number).name, file=told)
+    say(signal.Signals(number).name)
     if number == signal.SIGTERM:
         signal.signal(number, signal.SIG_IGN)
         sys.exit(85)
 
 signal.signal(signal.SIGUSR2, tell)
 signal.signal(signal.SIGTERM, tell)
-print("listens", file=told)
+say("listens")
 time.sleep(60)
 """
 NODE_SCRATCH = "/tmp"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.lazy import torch
+from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.masked import Reduce, alone
 from verl_hpc.section import OwnName, OwnSection, Section
 
@@ -24,6 +25,20 @@ class Tokens:
     """1 where a token is trained on."""
     selected: torch.Tensor | None = None
     """Bool: tokens that `PolicyLoss.select` chose, where a loss selects."""
+
+    @property
+    def log_ratio(self) -> torch.Tensor:
+        """Of new to old probability, clamped to +-20; differentiable."""
+        return bounded(self.log_probs - self.old_log_probs)
+
+    def clipped(
+        self, ratio: torch.Tensor, low: float, high: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """max(-A r, -A clip(r, 1 - low, 1 + high)) (arXiv 1707.06347, equation 7), and where the
+        clip bounds it, 1, without gradient."""
+        plain = -self.advantages * ratio
+        clipped = -self.advantages * ratio.clamp(1 - low, 1 + high)
+        return torch.maximum(plain, clipped), (clipped > plain).to(plain)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class EnvironmentConfig(Section):
 
     name: Annotated[PathText, AfterValidator(_environment)]
     """calculator does the sums that the model writes between <calc> and </calc>; path/file.py:Name
-    is a class of your own (docs/environments.md)."""
+    is a class of your own."""
     options: Options = {}
     """Keyword arguments of the class."""
     max_turns: Positive = 4

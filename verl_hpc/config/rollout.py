@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.vllm_options import refuse_owned
 from verl_hpc.section import (
     Fraction,
@@ -106,8 +105,6 @@ class RolloutConfig(Section):
     """Never capture CUDA graphs."""
     engine_options: Options = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
-    environment: EnvironmentConfig | None = None
-    """What answers the model between its turns; null is one turn a response."""
     verify: VerifyConfig = VerifyConfig()
 
     @model_validator(mode="after")
@@ -127,15 +124,6 @@ class RolloutConfig(Section):
             )
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
-        if self.environment is not None and self.on_interrupt == "keep":
-            raise ValueError(
-                "on_interrupt: keep with an environment, whose state nothing keeps; choose drop"
-            )
-        if self.environment is not None and self.staleness > 1:
-            raise ValueError(
-                f"staleness = {self.staleness} with an environment: conversations cannot wait for "
-                "newer weights in the middle; choose at most 1"
-            )
         refuse_owned(self.engine_options)
         return self
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.environments.calculator import Calculator
 from verl_hpc.environments.environment import Environment
 from verl_hpc.errors import ConfigError
-from verl_hpc.rewards.user_code import load_function, loading
+from verl_hpc.rewards.user_code import load_class, loading
 
 BUILT_IN: Mapping[str, type[Environment]] = {"calculator": Calculator}
 
@@ -19,20 +20,11 @@ def environment_of(config: EnvironmentConfig) -> Callable[[], Environment]:
     Raises:
         ConfigError: no such file or class, or a class that does not take the options.
     """
-    setting, kind = "rollout.environment.name", BUILT_IN.get(config.name)
-    if kind is None:
-        found = load_function(config.name, config.import_timeout_s, setting, ConfigError)
-        if not (isinstance(found, type) and issubclass(found, Environment)):
-            raise ConfigError(
-                f"{setting} = {config.name}: expected a class, a kind of "
-                "verl_hpc.environments.environment.Environment"
-            )
-        kind = found
-
-    def make() -> Environment:
-        assert kind is not None
-        return kind(**config.options)
-
+    setting, limit = "rollout.environment.name", config.import_timeout_s
+    kind = BUILT_IN.get(config.name) or load_class(
+        config.name, Environment, limit, setting, ConfigError
+    )
+    make = partial(kind, **config.options)
     failure = f"{setting} = {config.name} with rollout.environment.options = {config.options}"
     with loading(failure, config.timeout_s, ConfigError):
         make()

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_hpc.errors import RewardError, VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.runtime.limit import TimeLimitExceeded
+
+T = TypeVar("T")
 
 
 def load_function(
@@ -51,6 +53,21 @@ def load_function(
     if not callable(function):
         raise error(f"{setting} = {reference}: {name} is {type(function).__name__}, not a function")
     return function
+
+
+def load_class(
+    reference: str, base: type[T], timeout_s: float, setting: str, error: type[VerlHpcError]
+) -> type[T]:
+    """Import `path/to/file.py:Class`, a kind of `base`; arguments as `load_function`.
+
+    Raises:
+        error: as `load_function`, or it is something else.
+    """
+    found = load_function(reference, timeout_s, setting, error)
+    if isinstance(found, type) and issubclass(found, base):
+        return found
+    kind = f"{base.__module__}.{base.__name__}"
+    raise error(f"{setting} = {reference}: expected a class, a kind of {kind}")
 
 
 def _import(path: Path, timeout_s: float, setting: str, error: type[VerlHpcError]) -> ModuleType:

@@ -34,3 +34,9 @@ def observed(response: Response, tokens: Sequence[int]) -> Response:
     mask = response.sampled + (0,) * len(tokens)
     log_probs = response.log_probs + (0.0,) * len(tokens)
     return Response((*response.tokens, *tokens), log_probs, "unfinished", mask)
+
+
+def this_turn(response: Response) -> Sequence[int]:
+    """Tokens that the model has sampled behind the last observation."""
+    last = max((i for i, own in enumerate(response.sampled) if not own), default=-1)
+    return response.tokens[last + 1 :]

@@ -12,7 +12,7 @@ from vllm.outputs import RequestOutput
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from verl_hpc.rollout.partial import NOT_BEGUN, continued
+from verl_hpc.rollout.partial import NOT_BEGUN, continued, this_turn
 from verl_hpc.rollout.protocol import Response, Sampling
 
 
@@ -90,18 +90,12 @@ def _add_request(
     parameters = _parameters(sampling, len(prefix.tokens), seed)
     tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
     internal_name = engine.add_request(name, tokens, parameters)
-    said = _this_turn(prefix)
+    said = this_turn(prefix)
     if said and sampling.stop:
         state = engine.output_processor.request_states[internal_name]
         tokenizer = engine.output_processor.tokenizer
         read = [*prompt, *prefix.tokens[: len(prefix.tokens) - len(said)]]
         state.detokenizer = _detokenizer_after(tokenizer, name, read, said, parameters)
-
-
-def _this_turn(prefix: Response) -> Sequence[int]:
-    """What the model has sampled of its present turn: behind the last observation."""
-    last = max((i for i, own in enumerate(prefix.sampled) if not own), default=-1)
-    return prefix.tokens[last + 1 :]
 
 
 def _detokenizer_after(

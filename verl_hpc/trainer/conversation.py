@@ -12,7 +12,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done, Environment
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.guard import describe, guarded
-from verl_hpc.rollout.partial import observed
+from verl_hpc.rollout.partial import observed, this_turn
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.limit import TimeLimitExceeded
@@ -139,9 +139,3 @@ class Conversations:
                 f"rollout.environment.name = {self._config.name}, {self._problems[index].where}: "
                 f"{reason}; mend it, or set rollout.environment.on_error: end"
             ) from error
-
-
-def this_turn(response: Response) -> Sequence[int]:
-    """Tokens that the model has sampled behind the last observation."""
-    last = max((i for i, own in enumerate(response.sampled) if not own), default=-1)
-    return response.tokens[last + 1 :]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from verl_hpc.config.explain import explain
 from verl_hpc.errors import ConfigError
-from verl_hpc.rewards.user_code import load_function
+from verl_hpc.rewards.user_code import load_class
 from verl_hpc.section import Section, is_own
 
 S = TypeVar("S", bound=Section)
@@ -32,12 +32,7 @@ def loaded(setting: str, section: S, base: type[S], import_timeout_s: float) -> 
     name = given["name"]
     if not is_own(name):
         return section
-    found = load_function(name, import_timeout_s, f"{setting}.name", ConfigError)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(
-            f"{setting}.name = {name}: expected a class, a kind of "
-            f"{base.__module__}.{base.__name__}"
-        )
+    found = load_class(name, base, import_timeout_s, f"{setting}.name", ConfigError)
     try:
         return found.model_validate(given)
     except ValidationError as error:

@@ -42,7 +42,6 @@ def test_every_setting_of_a_resolved_run_is_listed():
             "correction": {"reject": {"lower": 0.5, "upper": 2.0}},
             "overlong": {"buffer": 1},
         },
-        "rollout": {"environment": {"name": "calculator"}},
         "evaluation": {"every": 1},
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},

@@ -9,10 +9,11 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done, Environment
 from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import ConfigError, RewardError
+from verl_hpc.rollout.partial import this_turn
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.testing.local import LocalRollout
 from verl_hpc.testing.local_run import LetterTokenizer
-from verl_hpc.trainer.conversation import Conversations, this_turn
+from verl_hpc.trainer.conversation import Conversations
 
 PROBLEMS = {i: Problem(i, "q", origin=f"data.jsonl, line {i + 1}") for i in range(4)}
 

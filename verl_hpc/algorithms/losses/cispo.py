@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.section import Fraction, NonNegativeFinite
@@ -26,7 +25,7 @@ class Cispo(PolicyLoss):
 
         Metrics: pg_clipfrac, ppo_kl.
         """
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs).detach()
+        log_ratio = tokens.log_ratio.detach()
         ratio = log_ratio.exp()
         weight = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         return -weight * tokens.advantages * tokens.log_probs, {

@@ -8,7 +8,6 @@ from pydantic import model_validator
 
 from verl_hpc.algorithms.covariance import covariances
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, StepTokens, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.selection import at_least_kth_largest
@@ -51,14 +50,11 @@ class ClipCov(PolicyLoss):
         Metrics: pg_clipfrac, pg_covfrac (selected tokens), ppo_kl.
         """
         assert tokens.selected is not None
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs)
-        ratio = log_ratio.exp()
-        plain = -tokens.advantages * ratio
-        clipped = -tokens.advantages * ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        is_clipped = clipped > plain
-        losses = torch.where(tokens.selected & ~is_clipped, 0, torch.maximum(plain, clipped))
+        log_ratio = tokens.log_ratio
+        losses, is_clipped = tokens.clipped(log_ratio.exp(), self.clip_low, self.clip_high)
+        losses = torch.where(tokens.selected & (is_clipped == 0), 0, losses)
         return losses, {
-            "pg_clipfrac": masked_sum(is_clipped.to(losses), tokens.mask),
+            "pg_clipfrac": masked_sum(is_clipped, tokens.mask),
             "pg_covfrac": masked_sum(tokens.selected.to(losses), tokens.mask),
             "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.section import PositiveFinite
@@ -31,7 +30,7 @@ class Dppo(PolicyLoss):
 
         Metrics: pg_clipfrac (tokens left out), ppo_kl.
         """
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs)
+        log_ratio = tokens.log_ratio
         away = tokens.advantages * log_ratio.detach() > 0
         outside = away & (self._divergence(tokens) > self.threshold)
         losses = torch.where(outside, 0, -tokens.advantages * log_ratio.exp())

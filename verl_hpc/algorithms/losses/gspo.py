@@ -35,10 +35,8 @@ class Gspo(PolicyLoss):
         mean = log_ratio.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
         of_token = tokens.log_probs - tokens.log_probs.detach() + mean.detach()
         ratio = of_token.clamp(max=_LARGEST_LOG_RATIO).exp()
-        plain = -tokens.advantages * ratio
-        clipped = -tokens.advantages * ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        losses = torch.maximum(plain, clipped)
+        losses, is_clipped = tokens.clipped(ratio, self.clip_low, self.clip_high)
         return losses, {
-            "pg_clipfrac": masked_sum((clipped > plain).to(losses), tokens.mask).detach(),
+            "pg_clipfrac": masked_sum(is_clipped, tokens.mask),
             "ppo_kl": -log_ratio.detach().sum(),
         }

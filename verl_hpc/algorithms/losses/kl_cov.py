@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 
 from verl_hpc.algorithms.covariance import covariances
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, StepTokens, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.selection import at_least_kth_largest
@@ -36,7 +35,7 @@ class KlCov(PolicyLoss):
         Metrics: pg_covfrac (selected tokens), ppo_kl.
         """
         assert tokens.selected is not None
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs)
+        log_ratio = tokens.log_ratio
         penalty = torch.where(tokens.selected, self.coefficient * log_ratio.abs(), 0)
         return -tokens.advantages * log_ratio.exp() + penalty, {
             "pg_covfrac": masked_sum(tokens.selected.to(log_ratio), tokens.mask).detach(),

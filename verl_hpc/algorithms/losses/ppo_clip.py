@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.section import Fraction, NonNegativeFinite, Number
@@ -32,18 +31,15 @@ class PpoClip(PolicyLoss):
 
         Metrics: pg_clipfrac, pg_clipfrac_lower, ppo_kl.
         """
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs)
-        ratio, advantages = log_ratio.exp(), tokens.advantages
-        plain = -advantages * ratio
-        clipped = -advantages * ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        losses = torch.maximum(plain, clipped)
+        log_ratio = tokens.log_ratio
+        losses, is_clipped = tokens.clipped(log_ratio.exp(), self.clip_low, self.clip_high)
         metrics = {
-            "pg_clipfrac": masked_sum((clipped > plain).to(losses), tokens.mask),
+            "pg_clipfrac": masked_sum(is_clipped, tokens.mask),
             "ppo_kl": masked_sum(-log_ratio, tokens.mask),
             "pg_clipfrac_lower": losses.new_zeros(()),
         }
         if self.dual_clip is not None:
-            bound, negative = -advantages * self.dual_clip, advantages < 0
+            bound, negative = -tokens.advantages * self.dual_clip, tokens.advantages < 0
             cut = (negative & (losses > bound)).to(losses)
             metrics["pg_clipfrac_lower"] = masked_sum(cut, tokens.mask)
             losses = torch.where(negative, torch.minimum(losses, bound), losses)

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.lazy import torch
-from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.section import Number
@@ -31,7 +30,7 @@ class Sapo(PolicyLoss):
 
         Metrics: ppo_kl.
         """
-        log_ratio = bounded(tokens.log_probs - tokens.old_log_probs)
+        log_ratio = tokens.log_ratio
         tau = torch.full_like(tokens.advantages, self.tau_negative)
         tau[tokens.advantages > 0] = self.tau_positive
         gate = torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau

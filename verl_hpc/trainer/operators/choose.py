@@ -26,7 +26,7 @@ from verl_hpc.trainer.batch import (
     padded,
 )
 from verl_hpc.trainer.operators.generate import seed_of
-from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.operators.score import Scores, tells_apart
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 
@@ -83,12 +83,9 @@ def _left_out(
     metrics = {}
     if settings.drops_equal_groups:
         assert scores is not None
-        by_group: dict[int, set[float]] = {}
-        for sample, score in zip(samples, scores.values, strict=True):
-            by_group.setdefault(sample.group, set()).add(score)
-        equal = {group for group, values in by_group.items() if len(values) == 1}
-        found |= {i for i, sample in enumerate(samples) if sample.group in equal}
-        metrics["batch/equal_groups"] = len(equal) / len(by_group)
+        differ = tells_apart(samples, scores)
+        found |= {i for i, sample in enumerate(samples) if not differ[sample.group]}
+        metrics["batch/equal_groups"] = sum(not d for d in differ.values()) / len(differ)
     if settings.drops_cut:
         found |= {i for i, sample in enumerate(samples) if sample.truncated}
     metrics["batch/samples_left_out"] = len(found) / len(samples)

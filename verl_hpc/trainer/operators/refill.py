@@ -13,7 +13,7 @@ import torch
 from verl_hpc.data.order import Order
 from verl_hpc.trainer.batch import Columns, Sample, Samples, StepRows
 from verl_hpc.trainer.operators.generate import GenerateSettings, generate
-from verl_hpc.trainer.operators.score import Scores, ScoreSettings, score
+from verl_hpc.trainer.operators.score import Scores, ScoreSettings, score, tells_apart
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Rollout
@@ -46,10 +46,9 @@ class _Round:
 
     def groups(self, mixed: bool) -> list[int]:
         """Of its prompts, those whose responses differ in score, or do not."""
-        by_group: dict[int, set[float]] = {}
-        for sample, value in zip(self.samples, self.scores.values, strict=True):
-            by_group.setdefault(sample.group, set()).add(value)
-        return [group for group, values in by_group.items() if (len(values) > 1) == mixed]
+        return [
+            g for g, differ in tells_apart(self.samples, self.scores).items() if differ == mixed
+        ]
 
 
 @operator("asked", "responses", "sequences", "scores", shared=("asked", "responses", "scores"))

@@ -57,6 +57,14 @@ class Scores:
         return found
 
 
+def tells_apart(samples: Samples, scores: Scores) -> dict[int, bool]:
+    """By prompt, whether its responses differ in score."""
+    by_group: dict[int, set[float]] = {}
+    for sample, value in zip(samples, scores.values, strict=True):
+        by_group.setdefault(sample.group, set()).add(value)
+    return {group: len(values) > 1 for group, values in by_group.items()}
+
+
 @operator("scores", shared=("scores",))
 def score(
     place: Placement,

@@ -33,10 +33,7 @@ def rl(run: RunContext) -> Recipe:
     check_needs(run, advantage)
     if "greedy" in advantage.needs:
         add_greedy_responses(recipe, run)
-    add_responses(recipe, run)
-    add_scores(recipe, run)
-    add_log_probs(recipe, run)
-    add_choice(recipe, run)
+    add_scored_responses(recipe, run)
     if "greedy" in advantage.needs:
         add_scores(recipe, run, "greedy_")
     if "values" in advantage.needs:
@@ -79,7 +76,11 @@ def check_needs(run: RunContext, advantage: Advantage) -> None:
 
 def scored_responses(name: str, run: RunContext) -> Recipe:
     """What recipes of a policy have in common: responses, scores, log-probs, the KL penalty."""
-    recipe = Recipe(name, run)
+    return add_scored_responses(Recipe(name, run), run)
+
+
+def add_scored_responses(recipe: Recipe, run: RunContext) -> Recipe:
+    """The same, behind what else generates: models then take the device back from the engine."""
     add_responses(recipe, run)
     add_scores(recipe, run)
     add_log_probs(recipe, run)

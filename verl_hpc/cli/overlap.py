@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_hpc.config.data import DataConfig
+    from verl_hpc.config.run import RunConfig
     from verl_hpc.data.sources import Source
 
 
@@ -26,34 +26,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.config.load import load_config
-    from verl_hpc.data.overlap import count_overlap
+    from verl_hpc.data.overlap import count_overlaps
     from verl_hpc.data.sources import open_source
 
     configs = [load_config(directory / "config.yaml") for directory in arguments.runs]
-    training = [_trained_on(config.data) for config in configs]
+    training = [_trained_on(config) for config in configs]
     of_runs = ", ".join(map(str, arguments.runs))
     for directory, config in zip(arguments.runs, configs, strict=True):
-        if config.data.evaluation is None:
+        sets = config.evaluation_sets
+        if not sets:
             raise ConfigError(f"{directory}: the run has no data.evaluation to look for")
-        counts = count_overlap(training, open_source(config.data.evaluation))
-        print(
-            f"{directory}: evaluation has {counts.evaluation_rows} rows with "
-            f"{counts.evaluation_prompts} different prompts; {counts.shared_prompts} of these "
-            f"occur in the {counts.training_rows} rows of training of {of_runs}",
-            flush=True,
-        )
+        sources = {name: open_source(chosen.source) for name, chosen in sets.items()}
+        for name, counts in zip(sources, count_overlaps(training, sources), strict=True):
+            print(
+                f"{directory}: {name} has {counts.evaluation_rows} rows with "
+                f"{counts.evaluation_prompts} different prompts; {counts.shared_prompts} of these "
+                f"occur in the {counts.training_rows} rows of training of {of_runs}",
+                flush=True,
+            )
     return 0
 
 
-def _trained_on(data: DataConfig) -> Source:
+def _trained_on(config: RunConfig) -> Source:
     """The training data without the rows that data.overlap: drop leaves out."""
-    from verl_hpc.data.check import WithoutRows, check_data
+    from verl_hpc.data.check import HeldOut, WithoutRows, check_data
     from verl_hpc.data.sources import open_source
 
-    source = open_source(data.train)
-    if data.evaluation is None or data.overlap != "drop":
+    source, sets = open_source(config.data.train), config.evaluation_sets
+    if not sets or config.data.overlap != "drop":
         return source
-    return WithoutRows(source, check_data(data, source, open_source(data.evaluation)).dropped)
+    evaluation = [HeldOut(name, s.source, open_source(s.source)) for name, s in sets.items()]
+    return WithoutRows(source, check_data(config.data, source, evaluation).dropped)
 
 
 if __name__ == "__main__":

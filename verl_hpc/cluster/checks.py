@@ -88,8 +88,9 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Settings that are path/to/file.py:name."""
     if config.has_own_recipe:
         yield "recipe", config.recipe
-    if ":" in config.reward.function:
-        yield "reward.function", config.reward.function
+    for name, reward in config.rewards.items():
+        if ":" in reward.function:
+            yield f"{name}.function", reward.function
     for name in ("advantage", "loss"):
         algorithm: str = getattr(config.algorithm, name).name
         if is_own(algorithm):
@@ -126,10 +127,9 @@ def inputs(request: Request) -> Iterator[tuple[str, str]]:
     for name, role in config.roles.items():
         if role.path is not None:
             yield f"roles.{name}.path", role.path
-    for name in ("train", "evaluation"):
-        source = getattr(config.data, name)
+    for name, source in config.sources.items():
         if isinstance(source, FilesConfig):
-            yield from ((f"data.{name}.paths", path) for path in source.paths)
+            yield from ((f"{name}.paths", path) for path in source.paths)
     for name, reference in own_code(config):
         yield name, reference.rpartition(":")[0]
 

@@ -8,8 +8,6 @@ from pydantic import AfterValidator, Field
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.section import (
-    Finite,
-    NonNegative,
     Number,
     Options,
     PathText,
@@ -82,7 +80,8 @@ class DataConfig(Section):
     train: SourceConfig
     """Problems to train on: files, or a generated task."""
     evaluation: SourceConfig | None = None
-    """Held-out problems; needed where evaluation.every > 0 or evaluation.at_start."""
+    """Held-out problems, answered greedily. Where evaluation.every > 0 or evaluation.at_start,
+    these are needed, or evaluation.sets instead."""
     check: Literal["all", "drawn"] = "all"
     """When a row that cannot be used is an error: all reads every row of the files at start; drawn
     leaves it to the step that draws it. With an evaluation rows are read at start all the same, for
@@ -115,21 +114,3 @@ class RewardConfig(Section):
     """Longest one call may take; a longer one is an error as on_error says."""
     import_timeout_s: Seconds = 300.0
     """Longest that importing the function's file may take; a longer one ends the run."""
-
-
-class EvaluationConfig(Section):
-    """Greedy answers to held-out problems, scored."""
-
-    every: NonNegative = 0
-    """Steps between evaluations, the last step's besides; 0 evaluates if at_start is set."""
-    at_start: bool = False
-    """Evaluate what the run starts from, and what it ends with."""
-    max_prompts: Positive | None = None
-    """Evaluate on the first so many prompts; null takes all."""
-    stop_at: Finite | None = None
-    """End the run when the mean score reaches this."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the run evaluates at all."""
-        return self.every > 0 or self.at_start

@@ -26,7 +26,7 @@ def _greedy_or_warm(temperature: float) -> float:
     return temperature
 
 
-_HOTTEST_VLLM = 2.0
+HOTTEST_VLLM = 2.0
 Temperature = Annotated[Number, Field(ge=0.0, le=100.0), AfterValidator(_greedy_or_warm)]
 
 
@@ -111,9 +111,9 @@ class RolloutConfig(Section):
     def _options_are_the_engines(self) -> RolloutConfig:
         if self.engine_options and self.engine != "vllm":
             raise ValueError("engine_options needs engine: vllm")
-        if self.engine == "vllm" and self.temperature > _HOTTEST_VLLM:
+        if self.engine == "vllm" and self.temperature > HOTTEST_VLLM:
             raise ValueError(
-                f"temperature = {self.temperature:g}: vLLM samples up to {_HOTTEST_VLLM:g}; lower "
+                f"temperature = {self.temperature:g}: vLLM samples up to {HOTTEST_VLLM:g}; lower "
                 "it, or choose engine: hf"
             )
         if self.pipeline_parallel > 1 and self.engine != "vllm":

@@ -11,8 +11,9 @@ from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
-from verl_hpc.config.data import DataConfig, EvaluationConfig, RewardConfig
+from verl_hpc.config.data import DataConfig, RewardConfig, SourceConfig
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl, check_distillation
+from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
 from verl_hpc.config.model import (
     CriticConfig,
     ModelConfig,
@@ -31,7 +32,7 @@ from verl_hpc.config.roles import (
     check_roles,
     role_settings,
 )
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import HOTTEST_VLLM, RolloutConfig
 from verl_hpc.config.secret import secrets_in
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
@@ -125,6 +126,39 @@ class RunConfig(Section):
         return role_settings(self)
 
     @property
+    def evaluation_sets(self) -> dict[str, EvaluationSetConfig]:
+        """What the run evaluates on, by name, in order; data.evaluation is a set of greedy
+        answers."""
+        if self.data.evaluation is None:
+            return self.evaluation.sets
+        only = EvaluationSetConfig(
+            source=self.data.evaluation, max_prompts=self.evaluation.max_prompts
+        )
+        return {ONLY_SET: only}
+
+    @property
+    def sources(self) -> dict[str, SourceConfig]:
+        """Every data set that the run reads, by its setting."""
+        found = {"data.train": self.data.train}
+        if self.data.evaluation is not None:
+            found["data.evaluation"] = self.data.evaluation
+        sets = self.evaluation.sets.items()
+        return found | {f"evaluation.sets.{name}.source": chosen.source for name, chosen in sets}
+
+    @property
+    def rewards(self) -> dict[str, RewardConfig]:
+        """Every reward of the run, by its setting."""
+        sets = self.evaluation.sets.items()
+        own = {f"evaluation.sets.{n}.reward": s.reward for n, s in sets if s.reward is not None}
+        return {"reward": self.reward, **own}
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response, to train on or in an evaluation."""
+        given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
+        return max(self.rollout.max_response_tokens, *given, 0)
+
+    @property
     def generates(self) -> bool:
         """Whether the run samples responses."""
         trains_only = self.recipe == "sft" and not self.evaluation.wanted
@@ -149,13 +183,12 @@ class RunConfig(Section):
     def _holds_no_secrets(self) -> RunConfig:
         """Settings are written into the run directory, its report and its checkpoints."""
         options: dict[str, Any] = {
-            "reward.options": self.reward.options,
             "rollout.engine_options": self.rollout.engine_options,
             "algorithm.advantage": self.algorithm.advantage.model_extra or {},
             "algorithm.loss": self.algorithm.loss.model_extra or {},
         }
-        for name in ("train", "evaluation"):
-            options[f"data.{name}.options"] = getattr(getattr(self.data, name), "options", {})
+        options |= {f"{n}.options": reward.options for n, reward in self.rewards.items()}
+        options |= {f"{n}.options": getattr(s, "options", {}) for n, s in self.sources.items()}
         found = [n for section, values in options.items() for n in secrets_in(values, section)]
         found += secrets_in(self.model_dump(), free=False)
         if found:
@@ -179,9 +212,7 @@ class RunConfig(Section):
         check_distillation(self)
         if self.rollout.engine == "none":
             self._check_generates_nothing()
-        if self.evaluation.wanted and self.data.evaluation is None:
-            setting = "every > 0" if self.evaluation.every else "at_start"
-            raise ValueError(f"evaluation.{setting} needs data.evaluation")
+        self._check_evaluation()
         if self.evaluation.stop_at is not None and not self.evaluation.every:
             raise ValueError("evaluation.stop_at needs evaluation.every > 0")
         advantage = self.algorithm.advantage
@@ -206,6 +237,28 @@ class RunConfig(Section):
                 f"{samples} sequences of a step"
             )
         return self
+
+    def _check_evaluation(self) -> None:
+        evaluation, names = self.evaluation, ", ".join(self.evaluation.sets)
+        if evaluation.sets and self.data.evaluation is not None:
+            raise ValueError(
+                f"data.evaluation and evaluation.sets ({names}) are both given; make "
+                "data.evaluation one of the sets, the first if stop_at is about it"
+            )
+        if evaluation.sets and self.recipe == "reward_model":
+            raise ValueError(
+                f"evaluation.sets ({names}) with recipe: reward_model, which compares pairs; give "
+                "them as data.evaluation"
+            )
+        if evaluation.wanted and not self.evaluation_sets:
+            setting = "every > 0" if evaluation.every else "at_start"
+            raise ValueError(f"evaluation.{setting} needs data.evaluation, or evaluation.sets")
+        for name, chosen in evaluation.sets.items():
+            if self.rollout.engine == "vllm" and chosen.chosen_temperature > HOTTEST_VLLM:
+                raise ValueError(
+                    f"evaluation.sets.{name}.temperature = {chosen.chosen_temperature:g}: vLLM "
+                    f"samples up to {HOTTEST_VLLM:g}; lower it, or choose rollout.engine: hf"
+                )
 
     def _check_trains_on_no_responses(self) -> None:
         staleness = self.rollout.staleness
@@ -268,10 +321,9 @@ class RunConfig(Section):
             )
 
     def _check_pairs(self) -> None:
-        for name in ("train", "evaluation"):
-            source = getattr(self.data, name)
-            if source is not None and source.kind != "files":
+        for name, source in self.sources.items():
+            if source.kind != "files":
                 raise ValueError(
-                    f"data.{name}.kind = {source.kind}: recipe reward_model needs pairs of "
+                    f"{name}.kind = {source.kind}: recipe reward_model needs pairs of "
                     "answers; give files with columns prompt, chosen and rejected"
                 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
-from verl_hpc.data.overlap import Overlap, count_overlap
+from verl_hpc.data.overlap import Overlap, count_overlaps
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.scan import scan
 from verl_hpc.data.sources import Source
@@ -16,6 +16,16 @@ from verl_hpc.errors import DataError
 
 SHOWN = 3
 """Bad rows, and files, that a message names."""
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A data set of evaluation."""
+
+    name: str
+    """What errors call it: its setting."""
+    config: SourceConfig
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,7 @@ class Checked:
     warning: str = ""
 
 
-def check_data(config: DataConfig, training: Source, evaluation: Source | None) -> Checked:
+def check_data(config: DataConfig, training: Source, evaluation: Sequence[HeldOut]) -> Checked:
     """Read all rows, as far as `config` asks for it. One rank does this for all.
 
     Raises:
@@ -37,62 +47,76 @@ def check_data(config: DataConfig, training: Source, evaluation: Source | None) 
             data.overlap is refuse; no row that would be left for training.
     """
     bad = _BadRows() if config.check == "all" else None
-    if evaluation is None:
+    if not evaluation:
         if bad is not None and isinstance(config.train, FilesConfig):
             for _ in scan(training, "data.train", bad.note):
                 pass
             bad.raise_if_any()
         return Checked()
-    if _disjoint_by_construction(config):
-        num_rows = len(evaluation)
-        found = Overlap(num_rows, num_rows, len(training), 0, (array("q"),))
-        if bad is not None:
-            for _ in scan(evaluation, "data.evaluation", bad.note):
+    compared = []
+    for held_out in evaluation:
+        if not _disjoint_by_construction(config.train, held_out.config):
+            compared.append(held_out)
+        elif bad is not None:
+            for _ in scan(held_out.source, held_out.name, bad.note):
                 pass
-    else:
-        found = count_overlap([training], evaluation, bad.note if bad else _ignore)
+    sources = {held_out.name: held_out.source for held_out in compared}
+    counted = count_overlaps([training], sources, bad.note if bad else _ignore) if sources else []
     if bad is not None:
         bad.raise_if_any()
-    return _judge(config, training, found)
+    by_name = dict(zip(sources, counted, strict=True))
+    found = [by_name.get(h.name) or _nothing_shared(training, h.source) for h in evaluation]
+    return _judge(config, training, evaluation, found)
 
 
-def _judge(config: DataConfig, training: Source, found: Overlap) -> Checked:
-    rows = found.shared_training_rows[0]
+def _nothing_shared(training: Source, evaluation: Source) -> Overlap:
+    num_rows = len(evaluation)
+    return Overlap(num_rows, num_rows, len(training), 0, (array("q"),))
+
+
+def _judge(
+    config: DataConfig, training: Source, evaluation: Sequence[HeldOut], found: Sequence[Overlap]
+) -> Checked:
+    pairs = list(zip(evaluation, found, strict=True))
+    rows = array("q", sorted({row for overlap in found for row in overlap.shared_training_rows[0]}))
     dropped = rows if config.overlap == "drop" else array("q")
-    warning = ""
+    warning = "; ".join(
+        _describe(config, training[overlap.shared_training_rows[0][0]], held_out, overlap)
+        for held_out, overlap in pairs
+        if overlap.shared_prompts
+    )
     if rows:
-        warning = _describe(config, training[rows[0]], found)
         if config.overlap == "refuse":
-            raise DataError(f"{warning}. {_advice(config)}")
+            raise DataError(f"{warning}. {_advice(config, evaluation)}")
         if len(dropped) == len(training):
             raise DataError(f"{warning}: data.overlap = drop leaves no row; give other files")
         warning += "; these rows leave training" if dropped else "; they stay in training"
     facts = {
-        "rows": found.evaluation_rows,
-        "different prompts": found.evaluation_prompts,
-        "prompts found in training": found.shared_prompts,
+        "rows": sum(overlap.evaluation_rows for overlap in found),
+        "different prompts": sum(overlap.evaluation_prompts for overlap in found),
+        "prompts found in training": sum(overlap.shared_prompts for overlap in found),
         "rows dropped from training": len(dropped),
     }
+    if len(found) > 1:
+        facts |= {f"rows of {held_out.name}": o.evaluation_rows for held_out, o in pairs}
     return Checked(facts, dropped, warning)
 
 
-def _describe(config: DataConfig, example: Problem, found: Overlap) -> str:
-    assert config.evaluation is not None
+def _describe(config: DataConfig, example: Problem, held_out: HeldOut, found: Overlap) -> str:
     text = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
     return (
         f"{found.shared_prompts:,} of the {found.evaluation_prompts:,} different prompts of "
-        f"data.evaluation ({_named(config.evaluation)}) occur in data.train "
+        f"{held_out.name} ({_named(held_out.config)}) occur in data.train "
         f"({_named(config.train)}), in {len(found.shared_training_rows[0]):,} of its "
         f"{found.training_rows:,} rows; the first is {example.where}: {text!r:.100}"
     )
 
 
-def _advice(config: DataConfig) -> str:
+def _advice(config: DataConfig, evaluation: Sequence[HeldOut]) -> str:
     other = "set data.overlap to drop (these rows leave training) or to warn"
     if isinstance(config.train, ReasoningGymConfig):
-        return (
-            f"Set split: train in data.train and split: evaluation in data.evaluation; or {other}"
-        )
+        names = " and ".join(held_out.name for held_out in evaluation)
+        return f"Set split: train in data.train and split: evaluation in {names}; or {other}"
     return f"Give other files; or {other}"
 
 
@@ -103,8 +127,7 @@ def _named(config: SourceConfig) -> str:
     return ", ".join(config.paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _disjoint_by_construction(config: DataConfig) -> bool:
-    train, evaluation = config.train, config.evaluation
+def _disjoint_by_construction(train: SourceConfig, evaluation: SourceConfig) -> bool:
     return (
         isinstance(train, ReasoningGymConfig)
         and isinstance(evaluation, ReasoningGymConfig)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_hpc.data.problem import Prompt
@@ -34,37 +34,55 @@ def count_overlap(
     evaluation: Source,
     on_bad: Callable[[DataError], None] = refuse,
 ) -> Overlap:
-    """Read all rows and count the prompts that occur on both sides.
+    """`count_overlaps` of one data set of evaluation."""
+    (found,) = count_overlaps(training, {"data.evaluation": evaluation}, on_bad)
+    return found
+
+
+def count_overlaps(
+    training: Sequence[Source],
+    evaluation: Mapping[str, Source],
+    on_bad: Callable[[DataError], None] = refuse,
+) -> list[Overlap]:
+    """Read all rows once and count the prompts that occur on both sides, for each data set of
+    evaluation.
 
     It holds 16 bytes and a set's entry for each prompt of evaluation, and 8 bytes for each row of
     training that has one.
 
     Args:
+        evaluation: by what the log calls them.
         on_bad: called with what is wrong with a row that cannot be used.
 
     Raises:
         DataError: what `on_bad` raises.
     """
-    evaluated = {
-        prompt_key(problem.prompt) for _, problem in scan(evaluation, "data.evaluation", on_bad)
-    }
-    shared: set[bytes] = set()
-    found = []
+    evaluated = [
+        {prompt_key(problem.prompt) for _, problem in scan(source, name, on_bad)}
+        for name, source in evaluation.items()
+    ]
+    shared: list[set[bytes]] = [set() for _ in evaluated]
+    found: list[list[array[int]]] = [[] for _ in evaluated]
     for source in training:
-        rows = array("q")
+        rows = [array("q") for _ in evaluated]
         for row, problem in scan(source, "data.train", on_bad):
             key = prompt_key(problem.prompt)
-            if key in evaluated:
-                rows.append(row)
-                shared.add(key)
-        found.append(rows)
-    return Overlap(
-        evaluation_rows=len(evaluation),
-        evaluation_prompts=len(evaluated),
-        training_rows=sum(map(len, training)),
-        shared_prompts=len(shared),
-        shared_training_rows=tuple(found),
-    )
+            for number, keys in enumerate(evaluated):
+                if key in keys:
+                    rows[number].append(row)
+                    shared[number].add(key)
+        for number, of_source in enumerate(rows):
+            found[number].append(of_source)
+    return [
+        Overlap(
+            evaluation_rows=len(source),
+            evaluation_prompts=len(evaluated[number]),
+            training_rows=sum(map(len, training)),
+            shared_prompts=len(shared[number]),
+            shared_training_rows=tuple(found[number]),
+        )
+        for number, source in enumerate(evaluation.values())
+    ]
 
 
 def prompt_key(prompt: Prompt) -> bytes:

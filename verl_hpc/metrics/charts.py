@@ -17,6 +17,7 @@ _ELSEWHERE = frozenset(
     {"perf", "prompt_length", "reshard", "response_length", "sft", "timing_s", "training", "val"}
 )
 """First words of metrics that every run has, and of which `CHARTS` has what is worth a chart."""
+_SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")
 _FIELDS = frozenset({"step", "time", "not_finite"})
 _SPREAD = ("mean", "max", "min")
 
@@ -25,15 +26,38 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts for these rows; of some there may be nothing to draw.
 
     A metric of a further role, such as cost_critic/vf_loss, stands beside the same one of the
-    others. What no chart has, such as reward/margin, gets one of its own name; mean, max and min
+    others. Evaluation sets have charts of their own. What no chart has, such as reward/margin, gets one of its own name; mean, max and min
     of one thing share it. Of the actor and the critic, and of what every run has, there are only
     the charts of `CHARTS`.
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]
+    behind = 1 + [chart.key for chart in shared].index("evaluation")
+    shared[behind:behind] = _of_sets(names)
     drawn = {name for chart in shared for name in chart.curves}
     rest = [name for name in names if name not in drawn and _is_own(name, names)]
     return [*shared, *_own(rest)]
+
+
+def _of_sets(names: Iterable[str]) -> list[Chart]:
+    """Accuracy by evaluation set, and pass@k with the largest k of each set that is sampled."""
+    accuracy: dict[str, str] = {}
+    passed: dict[str, tuple[int, str]] = {}
+    for name, found in ((name, _SET_METRIC.fullmatch(name)) for name in names):
+        if found and found[3]:
+            passed[found[1]] = max(passed.get(found[1], (0, "")), (int(found[3]), name))
+        elif found:
+            accuracy[name] = found[1]
+    likely = {name: f"{of_set}, k = {k}" for of_set, (k, name) in passed.items()}
+    charts = [
+        Chart("evaluation_sets", "Accuracy by evaluation set", accuracy, least=0.0, most=1.0),
+        Chart("evaluation_pass", "pass@k by evaluation set", likely, least=0.0, most=1.0),
+    ]
+    return [
+        replace(chart, curves=dict(list(chart.curves.items())[:_MOST_CURVES]))
+        for chart in charts
+        if chart.curves
+    ]
 
 
 def _with_roles(chart: Chart, names: Iterable[str]) -> Chart:

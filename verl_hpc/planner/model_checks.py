@@ -31,11 +31,14 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
     rollout = config.rollout
-    longest = rollout.max_prompt_tokens + rollout.max_response_tokens
+    # Answers of an evaluation, which may be longer, are the actor's alone.
+    response = config.longest_response if role == ACTOR else rollout.max_response_tokens
+    longest = rollout.max_prompt_tokens + response
     if longest > arch.max_positions:
+        where = "" if response == rollout.max_response_tokens else " of evaluation.sets"
         raise ConfigError(
             f"rollout: max_prompt_tokens {rollout.max_prompt_tokens} + max_response_tokens "
-            f"{rollout.max_response_tokens} = {longest} is above the "
+            f"{response}{where} = {longest} is above the "
             f"{arch.max_positions} positions of the {role}'s model"
         )
 

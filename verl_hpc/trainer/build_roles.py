@@ -132,6 +132,7 @@ def _load_weights(session: Session, role: Role, weights: Weights) -> None:
 def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) -> None:
     session, config = builder.session, builder.config
     offloads = offloads_of(run.roles.values()) if rollout.place.is_here else ()
+    longest = {"max_response_tokens": config.longest_response}
     with device_to_itself(offloads):
         engine = session.control.together(
             lambda: build_rollout(
@@ -140,7 +141,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 str(builder.weights["actor"].hf_directory),
                 builder.tokenizer,
                 builder.layouts.replicas,
-                config.rollout,
+                config.rollout.model_copy(update=longest),
                 builder.rollout_dtype,
             )
         )

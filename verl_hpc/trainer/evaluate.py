@@ -1,23 +1,43 @@
-"""Greedy answers to held-out problems, scored."""
+"""Answers to held-out problems, scored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
+from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
 from verl_hpc.metrics.samples import SampleGroup
-from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.batch import Samples, StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
 from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
-from verl_hpc.trainer.operators.generate import generate
-from verl_hpc.trainer.operators.score import Scores, score
+from verl_hpc.trainer.operators.generate import GenerateSettings, generate
+from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.recipe import Recipe
+
+RIGHT = 1.0
+"""The score from which an answer is right: some rewards give part of a point for one that is nearly
+so."""
+_OF_FIRST = ("score/mean", "accuracy", "num_prompts", "num_dropped")
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """What is answered, and how it is scored."""
+
+    name: str
+    setting: str
+    """What errors call its problems."""
+    num_prompts: int
+    """The first so many rows are answered."""
+    generate: GenerateSettings
+    score: ScoreSettings
 
 
 def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleGroup]]:
-    """Mean score on the evaluation problems, and the share that scored 1 or more, with the weights
-    that the rollout engine has.
+    """Metrics of all evaluation sets, with the weights that the rollout engine has: what
+    `held_out_metrics` gives, under val/ for data.evaluation, under val/NAME/ for a set.
 
     A prompt that rollout.overlong_prompt drops scores 0, so that a smaller max_prompt_tokens makes
     no better accuracy. Every rank calls it; those that generate do the work.
@@ -25,53 +45,95 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
     Returns:
         Metrics, the same on every rank, and some answers to look at, on rank 0.
     """
-    rows, rollout = evaluation_rows(run, step), run.rollout
+    rollout, sets = run.rollout, run.settings.evaluation_sets
     assert rollout is not None
-    found = _answer(run, rows) if rollout.place.is_here else None
+    answered = [_answer(run, step, held_out) for held_out in sets if rollout.place.is_here]
     if not rollout.place.is_world:
-        found = run.session.control.broadcast(found, root=rollout.place.ranks[0])
-    assert found is not None
-    scores, groups = found
-    return held_out_metrics(scores.values, len(rows.rows)), groups
+        answered = run.session.control.broadcast(answered, root=rollout.place.ranks[0])
+    names = [held_out.name for held_out in sets] if run.config.evaluation.sets else [""]
+    metrics = metrics_of_sets(dict(zip(names, (of_set for of_set, _ in answered), strict=True)))
+    in_turn = zip_longest(*(groups for _, groups in answered))
+    return metrics, [group for groups in in_turn for group in groups if group is not None]
 
 
 def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
     """What a recipe's own evaluation gives, the same on every rank; every rank calls it."""
     flow.metrics.clear()
-    flow.compiled().run(run.rank, run.exchange, rows=evaluation_rows(run, step))
+    (chosen,) = run.config.evaluation_sets.values()
+    count = len(run.settings.evaluation_problems.source)
+    rows = range(min(chosen.max_prompts or count, count))
+    flow.compiled().run(run.rank, run.exchange, rows=StepRows(step, rows))
     found = run.session.control.allgather(dict(flow.metrics))
     return {name: value for of_rank in found for name, value in of_rank.items()}
 
 
-def evaluation_rows(run: RunContext, step: int) -> StepRows:
-    """The rows that an evaluation after `step` is about."""
-    count = len(run.settings.evaluation_problems.source)
-    return StepRows(step, range(min(run.config.evaluation.max_prompts or count, count)))
-
-
-def _answer(run: RunContext, rows: StepRows) -> tuple[Scores, list[SampleGroup]]:
-    rollout, problems = run.rollout, run.settings.evaluation_problems
+def _answer(
+    run: RunContext, step: int, held_out: EvaluationSet
+) -> tuple[dict[str, float], list[SampleGroup]]:
+    """Metrics of a set, and some answers on the rank that leads those that generate."""
+    rollout = run.rollout
     assert rollout is not None
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
-    settings = run.settings.generate.greedily(problems, "evaluation")
-    (samples, sequences), _ = generate(place, rollout, settings, rows)
-    check_samples(place, limit, f"step {rows.step}", samples.samples, "data.evaluation")
-    scoring = replace(run.settings.score, problems=problems)
-    scores, _ = score(place, scoring, rows, samples, sequences)
-    dropped = len(rows.rows) - len(scores.values)
-    warn_of_dropped(place, limit, f"evaluation of step {rows.step}", dropped, len(rows.rows))
+    rows, when = StepRows(step, range(held_out.num_prompts)), f"evaluation of step {step}"
+    (samples, sequences), _ = generate(place, rollout, held_out.generate, rows)
+    check_samples(place, limit, f"step {step}", samples.samples, held_out.setting)
+    scores, _ = score(place, held_out.score, rows, samples, sequences)
+    answers = by_prompt(samples, scores.values)
+    dropped = held_out.num_prompts - len(answers)
+    warn_of_dropped(place, limit, when, dropped, held_out.num_prompts)
     groups = []
     if place.leads:
-        groups = join_samples([texts(run, rows, samples, sequences, scores, evaluates=True)])
-    return scores, groups
+        problems = held_out.score.problems
+        groups = join_samples([texts(run, problems, rows, samples, sequences, scores)])
+    return held_out_metrics(answers, held_out.num_prompts), groups
 
 
-def held_out_metrics(scores: Sequence[float], num_prompts: int) -> dict[str, float]:
-    """Metrics of the scores of those of `num_prompts` problems that were answered."""
-    return {
-        "val/score/mean": sum(scores) / num_prompts,
-        # Some rewards give part of a point for an answer that is nearly right.
-        "val/accuracy": sum(v >= 1.0 for v in scores) / num_prompts,
-        "val/num_prompts": float(num_prompts),
-        "val/num_dropped": float(num_prompts - len(scores)),
+def by_prompt(samples: Samples, scores: Sequence[float]) -> list[list[float]]:
+    """The scores of each prompt that was answered, in order."""
+    found: dict[int, list[float]] = {}
+    for sample, value in zip(samples, scores, strict=True):
+        found.setdefault(sample.group, []).append(value)
+    return list(found.values())
+
+
+def held_out_metrics(answers: Sequence[Sequence[float]], num_prompts: int) -> dict[str, float]:
+    """Metrics of a set.
+
+    Args:
+        answers: scores by prompt, as many for each, of the prompts that were answered; at least
+            one prompt.
+        num_prompts: with those that were not, whose answers count as wrong.
+
+    Returns:
+        score/mean; accuracy, the share of answers that score `RIGHT` or more; num_prompts and
+        num_dropped; with n > 1 answers per prompt avg@n, which is the accuracy, and pass@k for
+        `ks_up_to(n)`.
+    """
+    num_samples = len(answers[0])
+    correct = [sum(value >= RIGHT for value in of_prompt) for of_prompt in answers]
+    accuracy = sum(correct) / (num_prompts * num_samples)
+    found = {
+        "score/mean": sum(map(sum, answers)) / (num_prompts * num_samples),
+        "accuracy": accuracy,
+        "num_prompts": float(num_prompts),
+        "num_dropped": float(num_prompts - len(answers)),
     }
+    if num_samples == 1:
+        return found
+    found[f"avg@{num_samples}"] = accuracy
+    for k in ks_up_to(num_samples):
+        passed = sum(pass_at_k(num_samples, num_correct, k) for num_correct in correct)
+        found[f"pass@{k}"] = passed / num_prompts
+    return found
+
+
+def metrics_of_sets(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Metrics by their whole names: those of the set without a name under val/, those of others
+    under val/NAME/, and the four that every set has of the first under val/, too."""
+    first = next(iter(found.values()))
+    named = {
+        f"val/{name}/{metric}" if name else f"val/{metric}": value
+        for name, of_set in found.items()
+        for metric, value in of_set.items()
+    }
+    return {f"val/{metric}": first[metric] for metric in _OF_FIRST} | named

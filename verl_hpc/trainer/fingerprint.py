@@ -25,7 +25,8 @@ DATA = ("data.train", "data.shuffle")
 REWARD = ("reward.function", "reward.options")
 RECIPE_FILE = "recipe's file"
 ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss")}
-MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values())
+EVALUATION = "what an evaluation asks and how it scores"
+MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION)
 """Since users fix their functions between jobs; a warning says so."""
 SAME_AS_FIRST = "the weights of model.path"
 """Instead of a hash, of a role that starts from them and is not trained."""
@@ -78,16 +79,15 @@ def fingerprint(
         DataError, CheckpointError: on every rank, if a file cannot be read.
     """
 
-    data = config.data
+    data, sets = config.data, config.evaluation_sets
     # Which rows of train are left depends on evaluation where those of both are dropped.
-    drops = data.evaluation is not None and data.overlap == "drop"
-    sources = [s for s in (data.train, data.evaluation if drops else None) if s is not None]
+    dropped = [sets[name].source for name in sorted(sets)] if data.overlap == "drop" else []
 
     def read() -> dict[str, str]:
         found = {
             "recipe": config.recipe,
             "seed": str(config.seed),
-            "data.train": fingerprint_of_data(*sources),
+            "data.train": fingerprint_of_data(data.train, *dropped),
             "data.shuffle": str(data.shuffle).lower(),
             "data.chat": data.chat,
             **_of_architecture(model.arch),
@@ -104,7 +104,9 @@ def fingerprint(
             if is_own(name):
                 found[text] = of_file(Path(name.rpartition(":")[0])).hex()[:8]
         if config.generates:
-            found |= _of_reward(config.reward)
+            found |= dict(zip(REWARD, _of_reward(config.reward), strict=True))
+        if config.evaluation.wanted:
+            found[EVALUATION] = _of_evaluation(config)
         if reads_weights:
             found[FIRST_WEIGHTS] = model.fingerprint()
         found[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
@@ -131,14 +133,26 @@ def _of_tokenizer(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def _of_reward(config: RewardConfig) -> dict[str, str]:
+def _of_reward(config: RewardConfig) -> tuple[str, str]:
+    """The function, and its options."""
     name = config.function
     if name not in REWARD_FUNCTIONS:
         path, _, function = name.rpartition(":")
         # Not where it lies: a copy of the file is no change.
         name = f"{Path(path).name}:{function} (the file's hash is {of_file(Path(path)).hex()[:8]})"
-    options = json.dumps(config.options, sort_keys=True, default=str)
-    return dict(zip(REWARD, (name, options), strict=True))
+    return name, json.dumps(config.options, sort_keys=True, default=str)
+
+
+def _of_evaluation(config: RunConfig) -> str:
+    """What decides the metrics of an evaluation besides the weights and the run's reward, 8
+    hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, chosen in config.evaluation_sets.items():
+        settings = chosen.model_dump(mode="json", exclude={"source", "reward"})
+        reward = _of_reward(chosen.reward) if chosen.reward is not None else None
+        told = [name, fingerprint_of_data(chosen.source), settings, reward]
+        digest.update(json.dumps(told, sort_keys=True).encode())
+    return digest.hexdigest()[:8]
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

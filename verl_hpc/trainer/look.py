@@ -10,6 +10,7 @@ from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, Sam
 from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.problems import StepProblems
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def step_samples(run: RunContext, values: Mapping[str, Any]) -> Look:
     look = NOTHING
     if run.rollout.place in here and isinstance(sequences, Columns):
         assert isinstance(rows, StepRows)
-        look = texts(run, rows, samples, sequences)
+        look = texts(run, run.settings.problems, rows, samples, sequences)
     scores = values.get("scores") if any(place.leads for place in here) else None
     return replace(
         look,
@@ -59,17 +60,16 @@ def _mean_advantages(groups: Mapping[int, int], advantages: object) -> dict[int,
 
 def texts(
     run: RunContext,
+    problems: StepProblems,
     rows: StepRows,
     samples: Samples,
     sequences: Columns,
     scores: Scores | None = None,
-    evaluates: bool = False,
 ) -> Look:
     """Prompts and responses that this rank's engine generated."""
-    settings, rollout = run.settings, run.rollout
+    rollout = run.rollout
     assert rollout is not None
     first_versions = _first_versions(sequences)
-    problems = settings.evaluation_problems if evaluates else settings.problems
     groups = _first(samples)
     prompts: dict[int, tuple[str, str]] = {}
     responses: dict[int, SampleResponse] = {}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from verl_hpc.config.data import RewardConfig
+from verl_hpc.config.evaluation import EvaluationSetConfig
 from verl_hpc.config.run import RunConfig
-from verl_hpc.data.check import Checked, WithCheck, WithoutRows, check_data
+from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
 from verl_hpc.data.files import Needs
 from verl_hpc.data.lengths import LengthCheck
 from verl_hpc.data.problem import Problem
@@ -50,7 +52,8 @@ class Problems:
     """What to train on and what to evaluate on."""
 
     train: Source
-    evaluation: Source | None
+    evaluation: Mapping[str, Source]
+    """By the name of its set."""
     facts: Mapping[str, int]
     """About the rows and prompts of evaluation; empty without."""
 
@@ -67,10 +70,10 @@ def open_problems(
     needs: Needs = "pair" if config.recipe == "reward_model" else "prompt"
     of_train: Needs = "answer" if config.recipe == "sft" else needs
     train = control.together(lambda: open_source(data.train, needs=of_train))
-    evaluation = None
-    if data.evaluation is not None:
-        chosen = data.evaluation
-        evaluation = control.together(lambda: open_source(chosen, needs=needs))
+    sets = config.evaluation_sets
+    evaluation = control.together(
+        lambda: {name: open_source(chosen.source, needs=needs) for name, chosen in sets.items()}
+    )
     leads = session.world.rank == 0
     checked = control.broadcast(
         control.together(
@@ -88,45 +91,71 @@ def _check(
     config: RunConfig,
     tokenizer: PreTrainedTokenizerBase,
     train: Source,
-    evaluation: Source | None,
+    evaluation: Mapping[str, Source],
 ) -> Checked:
-    data = config.data
+    data, sets = config.data, config.evaluation_sets
+    held_out = [
+        HeldOut(setting_of(config, name), chosen.source, evaluation[name])
+        for name, chosen in sets.items()
+    ]
     if data.check != "all":
-        return check_data(data, train, evaluation)
+        return check_data(data, train, held_out)
     checked = None
-    if data.overlap == "drop" and evaluation is not None:
+    if data.overlap == "drop" and held_out:
         # Rows that leave training may be of no use to it.
-        checked = check_data(data, train, evaluation)
+        checked = check_data(data, train, held_out)
         train = WithoutRows(train, checked.dropped)
-    train = WithCheck(train, _usable(config, tokenizer, is_scored=config.calls_reward))
-    if evaluation is not None and config.evaluation.wanted:
-        check = _usable(config, tokenizer, is_scored=config.generates)
-        evaluation = WithCheck(evaluation, check, config.evaluation.max_prompts)
-    found = check_data(data, train, evaluation)
+    reward = config.reward if config.calls_reward else None
+    train = WithCheck(train, _usable(config, tokenizer, reward))
+    if config.evaluation.wanted:
+        held_out = [
+            replace(found, source=_usable_set(config, tokenizer, found.source, chosen))
+            for found, chosen in zip(held_out, sets.values(), strict=True)
+        ]
+    found = check_data(data, train, held_out)
     return checked or found
 
 
+def setting_of(config: RunConfig, name: str) -> str:
+    """Where the problems of an evaluation set are set."""
+    return f"evaluation.sets.{name}.source" if config.evaluation.sets else "data.evaluation"
+
+
+def _usable_set(
+    config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    source: Source,
+    chosen: EvaluationSetConfig,
+) -> Source:
+    reward = (chosen.reward or config.reward) if config.generates else None
+    return WithCheck(source, _usable(config, tokenizer, reward), chosen.max_prompts)
+
+
 def _usable(
-    config: RunConfig, tokenizer: PreTrainedTokenizerBase, *, is_scored: bool
+    config: RunConfig, tokenizer: PreTrainedTokenizerBase, reward: RewardConfig | None
 ) -> Callable[[Problem], None]:
-    """What raises DataError for a row that a step could not use."""
+    """What raises DataError for a row that a step could not use.
+
+    Args:
+        reward: that scores the row's responses, if one does.
+    """
     rollout = config.rollout
     lengths = LengthCheck(tokenizer, config.data.chat, rollout.max_prompt_tokens)
 
     def check(problem: Problem) -> None:
-        if is_scored:
-            _check_reward(config, problem)
+        if reward is not None and reward.function == "auto":
+            _check_origin(problem)
         if rollout.overlong_prompt == "error":
             lengths.check(problem)
 
     return check
 
 
-def _check_reward(config: RunConfig, problem: Problem) -> None:
-    if config.reward.function == "auto":
-        if not isinstance(problem.data_source, str):
-            raise DataError(f"{problem.where}: data_source = {problem.data_source!r} is not text")
-        try:
-            function_for(problem.data_source)
-        except RewardError as error:
-            raise DataError(f"{problem.where}: {error}") from None
+def _check_origin(problem: Problem) -> None:
+    """Raises: DataError: no reward function is known for where the row is from."""
+    if not isinstance(problem.data_source, str):
+        raise DataError(f"{problem.where}: data_source = {problem.data_source!r} is not text")
+    try:
+        function_for(problem.data_source)
+    except RewardError as error:
+        raise DataError(f"{problem.where}: {error}") from None

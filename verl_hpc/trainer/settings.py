@@ -8,8 +8,11 @@ from functools import cached_property
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
+from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.evaluate import EvaluationSet
 from verl_hpc.trainer.kept import rollout_key
 from verl_hpc.trainer.operators.assign import AssignSettings
 from verl_hpc.trainer.operators.choose import ChooseSettings, SelectSettings, ShapeSettings
@@ -23,7 +26,7 @@ from verl_hpc.trainer.operators.refill import RefillSettings
 from verl_hpc.trainer.operators.score import ScoreSettings
 from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
 from verl_hpc.trainer.own_algorithm import loaded
-from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.problems import StepProblems, setting_of
 
 
 class Settings:
@@ -39,8 +42,39 @@ class Settings:
 
     @cached_property
     def evaluation_problems(self) -> StepProblems:
-        assert self._run.problems.evaluation is not None
-        return StepProblems(self._run.problems.evaluation)
+        """Those of data.evaluation."""
+        return StepProblems(self._run.problems.evaluation[ONLY_SET])
+
+    @cached_property
+    def evaluation_sets(self) -> list[EvaluationSet]:
+        """What an evaluation answers.
+
+        Raises:
+            RewardError: as `get_reward_function`, of a set's own.
+        """
+        sets = self._config.evaluation_sets.items()
+        return [self._evaluation_set(name, chosen) for name, chosen in sets]
+
+    def _evaluation_set(self, name: str, chosen: EvaluationSetConfig) -> EvaluationSet:
+        source, limits = self._run.problems.evaluation[name], self._config.rollout
+        problems, own = StepProblems(source), chosen.reward
+        sampling = replace(
+            Sampling.greedy(limits),
+            max_tokens=chosen.max_response_tokens or limits.max_response_tokens,
+            temperature=chosen.chosen_temperature,
+            top_p=chosen.top_p,
+        )
+        purpose = f"evaluation/{name}"
+        scoring = replace(self.score, problems=problems)
+        if own is not None:
+            scoring = replace(scoring, function=get_reward_function(own), reward=own)
+        return EvaluationSet(
+            name,
+            setting_of(self._config, name),
+            min(chosen.max_prompts or len(source), len(source)),
+            self.generate.answering(problems, purpose, sampling, chosen.num_samples),
+            scoring,
+        )
 
     @property
     def temperature(self) -> float:

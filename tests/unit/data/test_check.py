@@ -6,7 +6,7 @@ from pyarrow import parquet
 from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
 from verl_hpc.config.data import DataConfig, ReasoningGymConfig
 from verl_hpc.data import progress
-from verl_hpc.data.check import Checked, WithoutRows, check_data
+from verl_hpc.data.check import Checked, HeldOut, WithoutRows, check_data
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
@@ -14,8 +14,11 @@ from verl_hpc.errors import DataError
 
 def check(train, evaluation=None, **settings) -> Checked:
     config = DataConfig(train=train, evaluation=evaluation, **settings)
-    sources = [open_source(c) if c is not None else None for c in (train, evaluation)]
-    return check_data(config, *sources)
+    return check_data(config, open_source(train), [held_out(evaluation)] if evaluation else [])
+
+
+def held_out(config, name="data.evaluation"):
+    return HeldOut(name, config, open_source(config))
 
 
 def both(tmp_path, train, evaluation):
@@ -53,7 +56,7 @@ def test_they_can_leave_training(tmp_path):
     assert [(p.index, p.origin[-6:]) for p in rest] == [(0, "line 1"), (1, "line 5")]
     assert [problem.prompt[0]["content"] for problem in rest.scan()] == ["9 + 1?", "8 + 1?"]
     config = DataConfig(train=train, evaluation=evaluation)
-    left = check_data(config, rest, open_source(evaluation))
+    left = check_data(config, rest, [held_out(evaluation)])
     assert left.facts["prompts found in training"] == 0
     with pytest.raises(DataError, match="data.overlap = drop leaves no row"):
         check(evaluation, evaluation, overlap="drop")
@@ -65,6 +68,49 @@ def test_or_stay_with_a_word(tmp_path):
     assert checked.warning.endswith("line 2: '2 + 1?'; they stay in training")
     assert not checked.dropped
     assert checked.facts["prompts found in training"] == 1
+
+
+def several(tmp_path, **sets):
+    """Held-out sets, by name, of rows by their numbers."""
+    return [
+        held_out(files(write_jsonl(tmp_path / f"{n}.jsonl", map(verl_row, rows))), f"sets.{n}")
+        for n, rows in sets.items()
+    ]
+
+
+def test_every_set_is_compared_and_training_is_read_once(tmp_path, monkeypatch):
+    train = files(write_jsonl(tmp_path / "train.jsonl", map(verl_row, [9, 1, 2, 3, 8])))
+    sets = several(tmp_path, one=[1, 5], two=[6, 7], three=[3, 1, 2, 4])
+    source, scans = open_source(train), []
+    scan = type(source).scan
+    monkeypatch.setattr(type(source), "scan", lambda self: scans.append(self) or scan(self))
+    with pytest.raises(DataError) as caught:
+        check_data(DataConfig(train=train), source, sets)
+    assert scans.count(source) == 1
+    message = str(caught.value)
+    assert "1 of the 2 different prompts of sets.one" in message
+    assert "3 of the 4 different prompts of sets.three" in message
+    assert "sets.two" not in message
+    checked = check_data(DataConfig(train=train, overlap="drop"), source, sets)
+    assert list(checked.dropped) == [1, 2, 3]
+    assert checked.facts == {
+        "rows": 8,
+        "different prompts": 8,
+        "prompts found in training": 4,
+        "rows dropped from training": 3,
+        "rows of sets.one": 2,
+        "rows of sets.two": 2,
+        "rows of sets.three": 4,
+    }
+
+
+def test_a_set_that_is_disjoint_by_construction_stands_beside_one_that_is_not(tmp_path):
+    train = generated(size=2000, seed=1, split="train")
+    clean = held_out(generated(size=50, seed=9, split="evaluation"), "sets.clean")
+    dirty = held_out(generated(size=200, seed=2, split="train"), "sets.dirty")
+    with pytest.raises(DataError, match=r"^\S+ of the \S+ different prompts of sets\.dirty \("):
+        check_data(DataConfig(train=train), open_source(train), [clean, dirty])
+    assert check_data(DataConfig(train=train), open_source(train), [clean]).facts["rows"] == 50
 
 
 def test_disjoint_data_passes(tmp_path):
@@ -156,7 +202,7 @@ def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):
     config = files(write_jsonl(tmp_path / "a.jsonl", [{"prompt": "0?", "answer": "1"}, row]))
     assert check(config) == Checked()
     with pytest.raises(DataError, match=message):
-        check_data(DataConfig(train=config), open_source(config, needs="answer"), None)
+        check_data(DataConfig(train=config), open_source(config, needs="answer"), [])
 
 
 def test_a_scan_of_parquet_reads_what_can_be_wrong_and_no_more(tmp_path):

@@ -25,6 +25,18 @@ def test_the_same_metric_of_another_role_stands_beside_it():
     assert len(found) == len(CHARTS)
 
 
+def test_evaluation_sets_have_charts_of_their_own():
+    names = [f"val/{s}/{m}" for s in ("aime24", "gsm8k") for m in ("accuracy", "num_prompts")]
+    found = by_title("val/accuracy", *names, *(f"val/aime24/pass@{k}" for k in (1, 8, 16)))
+    assert found["Accuracy by evaluation set"] == {
+        "val/aime24/accuracy": "aime24",
+        "val/gsm8k/accuracy": "gsm8k",
+    }
+    assert found["pass@k by evaluation set"] == {"val/aime24/pass@16": "aime24, k = 16"}
+    assert list(found)[1:3] == ["Evaluation score", "Accuracy by evaluation set"]
+    assert len(found) == len(CHARTS) + 2
+
+
 def test_what_no_chart_has_gets_one_of_its_name():
     found = by_title("cost/score/mean", "cost/score/max", "lagrange/multiplier", "reward/margin")
     assert found["cost/score"] == {"cost/score/mean": "mean", "cost/score/max": "max"}

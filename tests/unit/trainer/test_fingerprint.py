@@ -192,3 +192,36 @@ def test_another_text_of_a_recipe_is_told_and_not_refused(run, tmp_path):
     now = run(recipe=f"{tmp_path}/own.py:mine")
     assert changed(before, now) == ["recipe's file"]
     check_fingerprint(before, now, force=False)
+
+
+def test_another_evaluation_is_told_and_not_refused(run, tmp_path):
+    paths = [tmp_path / name for name in ("one.jsonl", "two.jsonl", "copy.jsonl")]
+    for path, prompt in zip(paths, ("2?", "3?", "2?"), strict=True):
+        path.write_text(f'{{"prompt": "{prompt}"}}\n')
+
+    def evaluating(path, **settings):
+        chosen = {"source": {"kind": "files", "paths": [str(path)]}} | settings
+        return run(evaluation={"every": 1, "sets": {"math500": chosen}})
+
+    before = evaluating(paths[0])
+    assert changed(before, evaluating(paths[2])) == []
+    (tmp_path / "other.py").write_text("def score(response, truth): return 1.0\n")
+    own = {"function": f"{tmp_path}/other.py:score"}
+    for now in (evaluating(paths[1]), evaluating(paths[0], reward=own),
+                evaluating(paths[0], num_samples=4)):  # fmt: skip
+        assert changed(before, now) == ["what an evaluation asks and how it scores"]
+        check_fingerprint(before, now, force=False)
+
+
+def test_rows_that_leave_training_depend_on_every_set(run, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"prompt": "{name}"}}\n')
+    train = {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}
+
+    def dropping(*names):
+        paths = {n: {"kind": "files", "paths": [str(tmp_path / f"{n}.jsonl")]} for n in names}
+        sets = {name: {"source": source} for name, source in paths.items()}
+        return run(data={"train": train, "overlap": "drop"}, evaluation={"sets": sets})
+
+    assert changed(dropping("one", "two"), dropping("two", "one")) == []
+    assert changed(dropping("one", "two"), dropping("two")) == ["data.train"]

@@ -62,24 +62,39 @@ class GenerateSettings:
     tagged: bool = False
     """Whether tokens carry the version of their weights, and responses may be in flight."""
 
+    repeatable: bool = False
+    """Whether a response's seed is of its row and its number among the row's responses, and not of
+    the step."""
+
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
-        sampling = Sampling.greedy(self.limits)
+        return self.answering(problems, purpose, Sampling.greedy(self.limits), 1)
+
+    def answering(
+        self, problems: StepProblems, purpose: str, sampling: Sampling, num_samples: int
+    ) -> GenerateSettings:
+        """Answers to other problems, to their end, from the same seeds at every step."""
         return replace(
             self,
             problems=problems,
             sampling=sampling,
-            num_samples=1,
+            num_samples=num_samples,
             purpose=purpose,
             kept=None,
             interruptible=False,
             tagged=False,
+            repeatable=True,
         )
 
 
-def seed_of(run_seed: int, purpose: str, step: int, slot: int) -> int:
-    """A seed for one response that depends on nothing but these, 62 bits."""
-    digest = hashlib.blake2b(f"{run_seed}/{purpose}/{step}/{slot}".encode(), digest_size=8)
+def seed_of(run_seed: int, purpose: str, which: int, number: int) -> int:
+    """A seed for one response that depends on nothing but these, 62 bits.
+
+    Args:
+        which: the step, or the row.
+        number: of the response in it.
+    """
+    digest = hashlib.blake2b(f"{run_seed}/{purpose}/{which}/{number}".encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big") >> 2
 
 
@@ -91,6 +106,8 @@ class _Asked:
     slot: int
     group: int
     """Which prompt of its step it answers."""
+    row: int
+    """Of the data set."""
     prompt: Sequence[int]
     """Token ids."""
 
@@ -147,7 +164,11 @@ def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list
         slots = share(num_slots, place.index, len(place.groups))
         groups = {slot: slot // settings.num_samples for slot in slots}
         prompts = _encode(settings, part, set(groups.values()))
-        found += [_Asked(part.step, s, g, prompts[g]) for s, g in groups.items() if g in prompts]
+        found += [
+            _Asked(part.step, slot, group, part.rows[group], prompts[group])
+            for slot, group in groups.items()
+            if group in prompts
+        ]
     return found
 
 
@@ -212,6 +233,9 @@ def _responses(
 
 def _seed(settings: GenerateSettings, asked: _Asked, begun: Tagged | None) -> int:
     """A continued response needs another one than it began with."""
+    if settings.repeatable:
+        number = asked.slot % settings.num_samples
+        return seed_of(settings.seed, settings.purpose, asked.row, number)
     length = len(begun.response.tokens) if begun is not None else 0
     purpose = f"{settings.purpose}+{length}" if length else settings.purpose
     return seed_of(settings.seed, purpose, asked.step, asked.slot)

@@ -37,6 +37,7 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
     """A recipe on a run's roles and placements.
 
     Raises:
+        RewardError: the reward function of an evaluation set cannot be used.
         FlowError: the function raises or gives something else, its flow does not hold together, an
             operator needs a role that the run does not have, no operator uses a role that it has,
             or nothing can evaluate.
@@ -55,6 +56,14 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
             f"recipe = {name}: it has no evaluation of its own, and nothing generates answers to "
             "score; set recipe.evaluation, or choose rollout.engine: vllm"
         )
+    if recipe.evaluation is not None and run.config.evaluation.sets:
+        raise FlowError(
+            f"evaluation.sets with recipe = {name}, which evaluates by a flow of its own; give "
+            "its problems as data.evaluation"
+        )
+    if run.config.evaluation.wanted and recipe.evaluation is None:
+        # What is wrong with a set's reward function is found before engines take their time.
+        _ = run.settings.evaluation_sets
     evaluates = recipe.evaluation.roles if recipe.evaluation is not None else set()
     _check_settings(run, recipe)
     unused = [role for role in run.roles if role not in recipe.roles | evaluates]

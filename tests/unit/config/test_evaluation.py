@@ -1,0 +1,86 @@
+"""Evaluation sets: what they may be, and what may not stand together."""
+
+import pytest
+
+from tests.unit.config.trees import parse
+from verl_hpc.config.load import dump_config, load_config
+from verl_hpc.errors import ConfigError
+
+FILES = {"kind": "files", "paths": ["test.jsonl"]}
+EVERY = {"evaluation__every": 1}
+
+
+def sets(**changes):
+    return {"evaluation__sets": {"aime24": {"source": FILES, **changes}}}
+
+
+def refused(words, **changes):
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    for word in [words] if isinstance(words, str) else words:
+        assert word in str(caught.value), str(caught.value)
+
+
+def test_data_evaluation_is_one_set_of_greedy_answers():
+    config = parse(data__evaluation=FILES, evaluation={"every": 1, "max_prompts": 3})
+    ((name, only),) = config.evaluation_sets.items()
+    assert (name, only.num_samples, only.chosen_temperature) == ("evaluation", 1, 0.0)
+    assert (only.max_prompts, only.source.paths) == (3, ["test.jsonl"])
+
+
+def test_several_answers_are_sampled_unless_a_temperature_is_given():
+    assert parse(**sets()).evaluation_sets["aime24"].chosen_temperature == 0.0
+    assert parse(**sets(num_samples=4)).evaluation_sets["aime24"].chosen_temperature == 1.0
+    given = parse(**sets(num_samples=4, temperature=0.6)).evaluation_sets["aime24"]
+    assert given.chosen_temperature == 0.6
+
+
+def test_sets_keep_their_order_when_they_are_written_and_read(tmp_path):
+    named = {name: {"source": FILES} for name in ("math500", "aime24", "gpqa")}
+    config = parse(evaluation__sets=named, **EVERY)
+    path = tmp_path / "run.yaml"
+    path.write_text(dump_config(config))
+    again = load_config(path, ["evaluation.sets.aime24.num_samples=8"])
+    assert list(again.evaluation_sets) == ["math500", "aime24", "gpqa"]
+    assert again.evaluation_sets["aime24"].num_samples == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["data.evaluation and evaluation.sets (aime24) are both given", "make data.evaluation"],
+         {"data__evaluation": FILES, **sets()}),
+        ("max_prompts = 5 is of data.evaluation, and sets are given",
+         {"evaluation__max_prompts": 5, **sets()}),
+        ("num_samples = 4 with temperature = 0", sets(num_samples=4, temperature=0.0)),
+        ("top_p = 0.9 with temperature = 0", sets(top_p=0.9)),
+        ("evaluation.sets.aime24.temperature = 3: vLLM samples up to 2", sets(temperature=3.0)),
+        ("evaluation.sets.aime24.num_samples = 0", sets(num_samples=0)),
+        ("evaluation.sets.aime24.num_samples = 10001", sets(num_samples=10_001)),
+        ("evaluation.sets.aime24.temperature = 0.001: must be 0", sets(temperature=0.001)),
+        ("evaluation.sets.aime24.samples: no such setting; did you mean num_samples",
+         sets(samples=3)),
+        ("evaluation.sets.aime24.source: is needed and not given",
+         {"evaluation__sets": {"aime24": {}}}),
+        ("evaluation.sets.a/b: as a name", {"evaluation__sets": {"a/b": {"source": FILES}}}),
+        ("evaluation.every > 0 needs data.evaluation, or evaluation.sets", EVERY),
+        ("evaluation.sets (aime24) with recipe: reward_model",
+         {"recipe": "reward_model", "rollout": {"engine": "none"}, "roles": {"reward": {}},
+          **sets()}),
+        ("evaluation.sets.aime24.reward.options.api_key looks like a secret",
+         sets(reward={"function": "math", "options": {"api_key": "x"}})),
+        ("evaluation.sets.aime24.reward.function = 'mth': no such function; did you mean math",
+         sets(reward={"function": "mth"})),
+    ],
+)  # fmt: skip
+def test_what_is_refused(words, changes):
+    refused(words, **changes)
+
+
+def test_what_a_run_reads_is_known_by_its_settings():
+    own = {"function": "rewards.py:score"}
+    config = parse(**sets(reward=own, max_response_tokens=900))
+    assert list(config.sources) == ["data.train", "evaluation.sets.aime24.source"]
+    assert config.rewards["evaluation.sets.aime24.reward"].function == "rewards.py:score"
+    assert config.longest_response == 900
+    assert parse(**sets()).longest_response == 512

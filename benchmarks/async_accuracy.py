@@ -59,6 +59,7 @@ def measured(name: str, seed: int, directory: Path) -> dict[str, Any]:
     """What came of a twin, from what it and the warm-up left."""
     sft, rl = (load_config(directory / one / "config.yaml") for one in ("quickstart_sft", name))
     rows = [row for row in read_metrics(rl.run_directory) if "actor/loss" in row]
+    assert rl.steps is not None
     return {
         "run": name,
         "seed": seed,

@@ -116,7 +116,8 @@ class OptimizerConfig(Section):
     warmup_steps: NonNegative = 0
     """Optimizer steps over which lr rises from 0."""
     decay_steps: Positive | None = None
-    """Optimizer steps until min_lr, those of the warm-up counted; needed by linear and cosine."""
+    """Optimizer steps until min_lr, those of the warm-up counted. null takes all optimizer steps of
+    the run, so that a run that is resumed with more steps falls more slowly from then on."""
     beta1: ProperFraction = 0.9
     """What Adam's running mean of gradients keeps of itself at an update (arXiv 1412.6980)."""
     beta2: ProperFraction = 0.95
@@ -134,8 +135,12 @@ class OptimizerConfig(Section):
 
     @model_validator(mode="after")
     def _decays(self) -> OptimizerConfig:
-        if self.schedule != "constant" and self.decay_steps is None:
-            raise ValueError(f"schedule: {self.schedule} needs decay_steps")
+        decay_steps = None if self.schedule == "constant" else self.decay_steps
+        if decay_steps is not None and decay_steps <= self.warmup_steps:
+            raise ValueError(
+                f"decay_steps = {decay_steps} is not above warmup_steps = {self.warmup_steps}, "
+                f"after which schedule: {self.schedule} begins; raise it, or leave it out"
+            )
         if self.min_lr > self.lr:
             raise ValueError(f"min_lr = {self.min_lr} is above lr = {self.lr}")
         return self

@@ -69,8 +69,12 @@ class RunConfig(Section):
     `algorithm` says, reward_model learns which of two answers is better (arXiv 2203.02155),
     distillation samples responses and follows a teacher on them (arXiv 2306.13649);
     path/file.py:name is a recipe of your own."""
-    steps: Positive
-    """Batches to train on."""
+    steps: Positive | None = None
+    """Batches to train on; this or `epochs` is given."""
+    epochs: Positive | None = None
+    """Times to go through the training data, instead of `steps`. The number of steps follows when
+    the data have been read: epochs x rows / batch.size, rounded up, of the rows that
+    data.overlap: drop leaves; the last step is filled with rows of one more epoch."""
     seed: Seed = 0
     """What the order of the rows, the samples of responses and all other random numbers come from.
     Generated tasks have their own seed."""
@@ -110,6 +114,17 @@ class RunConfig(Section):
     def has_own_recipe(self) -> bool:
         """Whether the recipe is a file of the user's."""
         return self.recipe not in RECIPES
+
+    def num_steps(self, num_rows: int) -> int:
+        """Batches to train on.
+
+        Args:
+            num_rows: of the training data, that are left.
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return -(-self.epochs * num_rows // self.batch.size)
 
     @property
     def method(self) -> str:
@@ -205,6 +220,17 @@ class RunConfig(Section):
         if answers or (self.recipe in RECIPES and self.recipe not in NOT_RL):
             what = "an evaluation" if answers else f"recipe: {self.recipe}"
             raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
+
+    @model_validator(mode="after")
+    def _ends(self) -> RunConfig:
+        if self.steps is None and self.epochs is None:
+            raise ValueError("steps: is needed and not given; or give epochs")
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"steps = {self.steps} and epochs = {self.epochs} are both given; leave one "
+                "out, or set it to null"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sections_agree(self) -> RunConfig:

@@ -26,9 +26,9 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts for these rows; of some there may be nothing to draw.
 
     A metric of a further role, such as cost_critic/vf_loss, stands beside the same one of the
-    others. Evaluation sets have charts of their own. What no chart has, such as reward/margin, gets one of its own name; mean, max and min
-    of one thing share it. Of the actor and the critic, and of what every run has, there are only
-    the charts of `CHARTS`.
+    others. Evaluation sets have charts of their own. What no chart has, such as reward/margin,
+    gets one of its own name; mean, max and min of one thing share it. Of the actor and the critic,
+    and of what every run has, there are only the charts of `CHARTS`.
     """
     names = list(dict.fromkeys(name for row in rows for name in row if name not in _FIELDS))
     shared = [_with_roles(chart, names) for chart in CHARTS]

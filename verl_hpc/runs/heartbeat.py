@@ -115,6 +115,11 @@ class Heartbeat:
                 self._timer.daemon = True
                 self._timer.start()
 
+    def expect(self, total_steps: int) -> None:
+        """Say from the next heartbeat on at which step the run is done."""
+        with self._lock:
+            self._beat = replace(self._beat, total_steps=total_steps)
+
     def place(self, placements: Sequence[Placed]) -> None:
         """Say from the next heartbeat on which ranks have which roles."""
         with self._lock:

@@ -23,6 +23,7 @@ from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, ma
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls
 from verl_hpc.trainer.fingerprint import fingerprint
+from verl_hpc.trainer.learning_rate import with_decay_steps
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import open_problems
 
@@ -87,6 +88,8 @@ def plan_run(
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
     reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
     problems = open_problems(session, config, tokenizer)
+    num_steps = config.num_steps(len(problems.train))
+    settings = together(lambda: with_decay_steps(config, settings, num_steps))
     frozen = _frozen(settings, weights)
     known = fingerprint(
         session.control,

@@ -71,6 +71,11 @@ class RunContext:
     """Of the recipe, by name."""
 
     @property
+    def num_steps(self) -> int:
+        """Of the whole run."""
+        return self.config.num_steps(len(self.problems.train))
+
+    @property
     def rank(self) -> int:
         return self.session.world.rank
 

@@ -24,7 +24,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
         "name": config.name,
         "recipe": config.method,
         "state": f"{_STATES[result.outcome]}{left}",
-        "total_steps": config.steps,
+        "total_steps": run.num_steps,
         "config": dump_config(config),
         "model": f"{config.model.path} ({run.arch.num_parameters:,} parameters)",
         "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",

@@ -52,7 +52,7 @@ class Loop:
         if run.rollout is not None:
             run.rollout.wants_to_leave = lambda: self._droppable and self.stop.wish().at_once
             self.stop.reads_requests |= run.rollout.place.leads
-        picture = self._steps.pipeline(self.config.steps)
+        picture = self._steps.pipeline(run.num_steps)
         if run.rank == 0:
             text = f"{flow_text(picture)}\n\n{flow_mermaid(picture)}\n"
             (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
@@ -86,7 +86,7 @@ class Loop:
                 wish is Wish.SAVE
                 or wish.leaves
                 or (every and step % every == 0)
-                or step == self.config.steps
+                or step == self.run.num_steps
             ):
                 self._save(progress)
             if wish is Wish.SAVE:
@@ -113,7 +113,7 @@ class Loop:
         finished.
         """
         goal = self.config.evaluation.stop_at
-        if progress.step >= self.config.steps and not self._owes_evaluation(progress.step):
+        if progress.step >= self.run.num_steps and not self._owes_evaluation(progress.step):
             return "finished"
         if goal is not None and metrics.get("val/score/mean", goal - 1) >= goal:
             return "goal reached"
@@ -232,5 +232,5 @@ class Loop:
         is_due = settings.at_start
         if step > 0:
             is_due = settings.every > 0 and step % settings.every == 0
-            is_due = is_due or (settings.wanted and step == self.config.steps)
+            is_due = is_due or (settings.wanted and step == self.run.num_steps)
         return is_due and self._evaluated < step

@@ -120,7 +120,7 @@ def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records
         with (
             MetricsLog(directory, resumed) as log,
             open_sinks(
-                settings, directory, config.steps, recipe=config.method, resumed_from=resumed
+                settings, directory, run.num_steps, recipe=config.method, resumed_from=resumed
             ) as sinks,
         ):
             samples = SampleLog(directory, resumed)

@@ -110,7 +110,7 @@ class Steps:
         self._recipe.metrics.clear()
         self._resume(rest, step, batch.values)
         mine = {**batch.metrics, **self._recipe.metrics}
-        if step < self._run.config.steps:
+        if step < self._run.num_steps:
             self._next = self._make(step + 1, batch.position)
         # Here all ranks meet, with the next step made.
         return self._collect(Progress(step, batch.position), metrics, mine, batch.values)
@@ -149,7 +149,7 @@ class Steps:
         """Of the step, and of those whose responses may be in flight beside."""
         config, upcoming = self._run.config, []
         rows, behind = self._run.order.take(position, config.batch.size)
-        last = min(step + config.rollout.staleness - 1, config.steps)
+        last = min(step + config.rollout.staleness - 1, self._run.num_steps)
         later = behind
         for number in range(step + 1, last + 1):
             more, later = self._run.order.take(later, config.batch.size)

@@ -75,6 +75,8 @@ def _train(
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))
     run, builder = plan_run(session, config, enter, resumes)
+    if heartbeat is not None:
+        heartbeat.expect(run.num_steps)
     # What is wrong with a recipe is found before engines take their time.
     recipe = session.control.together(lambda: make_recipe(run, find))
     build_engines(builder, run, enter, resumes)

@@ -282,7 +282,7 @@ def test_all_mistakes_are_told_at_once_with_the_file(write):
 
 def test_what_is_missing_is_named(write):
     message = refusal(write(run={"name": "run", "recipe": "rl"}))
-    for name in ("steps", "model", "data"):
+    for name in ("model", "data"):
         assert f"  {name}: is needed and not given" in message
 
 

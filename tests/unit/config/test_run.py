@@ -5,7 +5,7 @@ import yaml
 from pydantic import ValidationError
 
 from tests.unit.config.trees import parse
-from verl_hpc.config.load import dump_config, parse_config
+from verl_hpc.config.load import dump_config, load_config, parse_config
 from verl_hpc.errors import ConfigError
 
 EVALUATION = {"kind": "files", "paths": ["test.jsonl"]}
@@ -147,3 +147,34 @@ def test_a_run_cannot_be_changed():
         config.steps = 4
     with pytest.raises(ValidationError, match="frozen"):
         config.rollout.verify.probe = False
+
+
+# How long it lasts
+
+
+def test_a_run_lasts_steps_or_epochs():
+    assert parse(steps=7).num_steps(100) == 7
+    sizes = {"steps": None, "epochs": 3, "batch__size": 8}
+    found = [parse(**sizes).num_steps(num_rows) for num_rows in (1, 8, 9, 800)]
+    assert found == [1, 3, 4, 300], "3 x 9 rows are 3 batches and 3 rows more"
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("steps: is needed and not given; or give epochs", {"steps": None}),
+        ("steps = 3 and epochs = 2 are both given; leave one out", {"epochs": 2}),
+        ("epochs = 0: Input should be greater than or equal to 1", {"steps": None, "epochs": 0}),
+        ("epochs = 1.5: Input should be a valid integer", {"steps": None, "epochs": 1.5}),
+    ],
+)
+def test_it_says_one_of_the_two(words, changes):
+    refused([words], **changes)
+
+
+def test_an_override_may_say_the_other(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(dump_config(parse(steps=None, epochs=2)))
+    assert load_config(path).epochs == 2
+    again = load_config(path, ["epochs=null", "steps=5"])
+    assert (again.steps, again.epochs) == (5, None)

@@ -158,15 +158,28 @@ def test_values_at_their_bounds_are_taken(name, value):
             {"parallel__recompute": "selective", "parallel__recompute_modules": ["mlp", "moe_act"]},
             "moe_act cannot be recomputed: mixtures of experts",
         ),
-        ({"optimizer__schedule": "cosine"}, "schedule: cosine needs decay_steps"),
-        ({"optimizer__schedule": "linear"}, "schedule: linear needs decay_steps"),
+        (
+            {
+                "optimizer__schedule": "linear",
+                "optimizer__decay_steps": 5,
+                "optimizer__warmup_steps": 5,
+            },
+            "decay_steps = 5 is not above warmup_steps = 5",
+        ),
         (
             {"optimizer__lr": 1e-6, "optimizer__min_lr": 1e-5},
             "min_lr = 1e-05 is above lr = 1e-06",
         ),
         (
-            GAE | {"roles": {"critic": {"optimizer": {"schedule": "cosine"}}}},
-            "schedule: cosine needs decay_steps",
+            GAE
+            | {
+                "roles": {
+                    "critic": {
+                        "optimizer": {"schedule": "cosine", "decay_steps": 1, "warmup_steps": 2}
+                    }
+                }
+            },
+            "decay_steps = 1 is not above warmup_steps = 2",
         ),
         ({"algorithm__kl": {"controller": "adaptive"}}, "adaptive needs placement: reward"),
         (
@@ -221,6 +234,7 @@ def test_settings_that_agree():
     parse(parallel__virtual_pipeline=2, parallel__pipeline_parallel=2)
     parse(parallel__sequence_parallel=True, parallel__tensor_parallel=2)
     parse(optimizer__schedule="cosine", optimizer__decay_steps=5)
+    parse(optimizer__schedule="cosine", optimizer__warmup_steps=5)
     parse(optimizer__lr=1e-6, optimizer__min_lr=1e-6)
     parse(algorithm__kl={"controller": "adaptive", "placement": "reward"})
 

@@ -19,6 +19,16 @@ def no_job(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def test_the_number_of_steps_may_be_known_later(tmp_path, clock):
+    heart = Heartbeat(tmp_path, clock)
+    heart.beat("read model, data and reward", 0)
+    assert read_heartbeat(tmp_path).total_steps is None
+    heart.expect(12)
+    clock.now += 10
+    heart.beat("rollout", 1)
+    assert read_heartbeat(tmp_path).total_steps == 12
+
+
 def test_what_a_heartbeat_says(tmp_path, clock):
     Heartbeat(tmp_path, clock, total_steps=7).beat("rollout", 3)
     assert json.loads((tmp_path / FILE).read_text()) == {

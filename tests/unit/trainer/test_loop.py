@@ -1,15 +1,17 @@
 """The loop on tiny models: what comes after what, what is saved, what a restart continues with."""
 
 import json
+from collections import Counter
 
 import pytest
 import torch
 
 from tests.unit.config.trees import GAE
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.runtime.stop import Signals, Wish
 from verl_hpc.testing.local_run import engine_of
+from verl_hpc.trainer.facts import run_facts
 
 OPERATORS = [
     *("rollout", "assign", "reward", "rollout to train"),
@@ -269,3 +271,25 @@ def test_finished_responses_are_kept_beside_the_step(tmp_path):
     whole = small_run(tmp_path, name="whole", **changes)
     loop(whole)
     assert equal(weights(again), weights(whole))
+
+
+# Epochs
+
+
+@pytest.mark.parametrize(("overlap", "num_rows", "num_steps"), [("warn", 6, 3), ("drop", 4, 2)])
+def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows, num_steps):
+    """Two of the six rows are held out, too; two epochs of batches of four."""
+    held_out = [*PROMPTS[:2], "bb"]
+    epochs = {"steps": None, "epochs": 2, "batch__size": 4, "data__overlap": overlap}
+    run = small_run(tmp_path, held_out=held_out, evaluation={"every": 5}, **epochs)
+    read, taken = run.settings.problems.read, []
+    run.settings.problems.read = lambda rows: taken.append(list(rows)) or read(rows)
+    assert (len(run.problems.train), run.num_steps) == (num_rows, num_steps)
+    result, lines = loop(run)
+    assert (result.outcome, result.progress.step) == ("finished", num_steps)
+    assert "val/score/mean" in lines[-1], "the last step has an evaluation"
+    of_steps = [rows for i, rows in enumerate(taken) if i == 0 or rows != taken[i - 1]]
+    counts = Counter(row for rows in of_steps for row in rows)
+    assert set(counts) == set(range(num_rows))
+    assert min(counts.values()) >= 2
+    assert run_facts(run, result)["total_steps"] == num_steps

@@ -16,7 +16,7 @@ from verl_hpc.errors import ConfigError
 TARGET = 0.75
 """Least efficiency that centres ask for."""
 FREE = (
-    "name", "directory", "steps", "parallel", "offload", "batch.size",
+    "name", "directory", "steps", "epochs", "parallel", "offload", "batch.size",
     "batch.max_tokens_per_micro_batch", "rollout.tensor_parallel", "rollout.grouping",
     "rollout.max_num_seqs", "rollout.gpu_memory_utilization", "rollout.kv_cache_gib",
     "rollout.enforce_eager", "data.evaluation", "evaluation", "checkpoint", "metrics", "runtime",

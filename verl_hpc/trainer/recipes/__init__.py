@@ -71,7 +71,7 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
         raise FlowError(
             f"roles.{unused[0]}: no operator of recipe {name} uses this role; leave it out"
         )
-    for step in (1, run.config.steps):
+    for step in (1, run.num_steps):
         recipe.of_step(step).compiled()
     if recipe.evaluation is not None:
         recipe.evaluation.compiled()

@@ -1,0 +1,48 @@
+"""How long the learning rates of a run fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+
+
+def with_decay_steps(
+    config: RunConfig, settings: Mapping[str, RoleSettings], num_steps: int
+) -> dict[str, RoleSettings]:
+    """Roles whose learning rate falls, and whose decay_steps is not given, with the optimizer steps
+    that they have in the whole run.
+
+    Args:
+        settings: of all roles, by name.
+        num_steps: of the run.
+
+    Raises:
+        ConfigError: the warm-up of one is no shorter than that.
+    """
+    found = dict(settings)
+    for name, role in settings.items():
+        optimizer = role.optimizer
+        if optimizer is None or optimizer.schedule == "constant" or optimizer.decay_steps:
+            continue
+        late = config.critic.warmup_steps if name == ACTOR and CRITIC in settings else 0
+        per_step = config.batch.mini_batches * config.batch.update_epochs
+        decay_steps = max(num_steps - late, 0) * per_step
+        _check_warm_up(name, optimizer, decay_steps)
+        found[name] = replace(
+            role, optimizer=optimizer.model_copy(update={"decay_steps": decay_steps})
+        )
+    return found
+
+
+def _check_warm_up(name: str, optimizer: OptimizerConfig, decay_steps: int) -> None:
+    if decay_steps <= optimizer.warmup_steps:
+        raise ConfigError(
+            f"optimizer of {name}: warmup_steps = {optimizer.warmup_steps} with schedule: "
+            f"{optimizer.schedule}, and it takes {decay_steps} optimizer steps in the whole run; "
+            "choose fewer, or schedule: constant"
+        )

@@ -29,7 +29,7 @@ def metrics(here, tiny_model, shared_directory):
                 shared_directory,
                 parallel=LAYOUTS[layout],
                 optimizer={"lr": 1e-5},
-                batch=BATCH | {"update_epochs": 2},
+                batch=BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
                 rollout=SAME_DRAWS | {"num_samples": 4},
                 reward=reward,
                 **RECIPES[recipe],

@@ -143,5 +143,10 @@ class BatchConfig(Section):
     """Rounds in which other prompts are asked instead of those whose responses all have one score
     (DAPO's dynamic sampling, arXiv 2503.14476); needs algorithm.drop_equal_groups. What is still
     missing after them is not trained on."""
+    shuffle_mini_batches: Literal["none", "samples", "groups"] = "none"
+    """Which samples make a mini-batch. none: neighbours, in every update epoch the same. samples
+    deals single samples (of reward_model: pairs), groups all responses to a prompt together, in
+    another order in each update epoch, which follows from seed, step and epoch whatever the
+    layout."""
     max_tokens_per_micro_batch: Positive = 16384
     """Tokens of one forward and backward pass on a model-parallel group."""

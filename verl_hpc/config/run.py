@@ -262,6 +262,7 @@ class RunConfig(Section):
                 f"batch.mini_batches = {self.batch.mini_batches} does not divide the "
                 f"{samples} sequences of a step"
             )
+        self._check_whole_groups()
         return self
 
     def _check_evaluation(self) -> None:
@@ -285,6 +286,15 @@ class RunConfig(Section):
                     f"evaluation.sets.{name}.temperature = {chosen.chosen_temperature:g}: vLLM "
                     f"samples up to {HOTTEST_VLLM:g}; lower it, or choose rollout.engine: hf"
                 )
+
+    def _check_whole_groups(self) -> None:
+        batch = self.batch
+        if batch.shuffle_mini_batches == "groups" and batch.size % batch.mini_batches:
+            raise ValueError(
+                f"batch.mini_batches = {batch.mini_batches} does not divide the {batch.size} "
+                "groups of a step (batch.size), and batch.shuffle_mini_batches = groups parts "
+                "none; choose a divisor, or shuffle_mini_batches: samples"
+            )
 
     def _check_trains_on_no_responses(self) -> None:
         staleness = self.rollout.staleness

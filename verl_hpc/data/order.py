@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -27,9 +27,7 @@ class Order:
         epoch   0 0 0 0 0 1 1 1 1 1 2 2
         row     0 3 4 1 2 1 3 0 2 4 1 0
 
-    A permutation follows from the seed and the epoch alone. It is a Fisher-Yates shuffle over
-    `random.Random(str).random()`, whose seeding and sequence Python promises to keep;
-    `random.shuffle` has no such promise.
+    A permutation follows from the seed and the epoch alone (`permute`).
     """
 
     def __init__(self, num_rows: int, seed: int, shuffle: bool) -> None:
@@ -65,14 +63,20 @@ class Order:
         if not self._shuffle:
             return range(self._num_rows)
         if epoch != self._epoch:
-            self._permute(Random(f"{self._seed}/{epoch}"))  # noqa: S311
+            permute(self._rows, f"{self._seed}/{epoch}")
             self._epoch = epoch
         return self._rows
 
-    def _permute(self, random: Random) -> None:
-        """Fill the one array with a new permutation, whatever it held before."""
-        rows = self._rows
-        for i in range(self._num_rows):
-            j = int(random.random() * (i + 1))
-            rows[i] = rows[j]
-            rows[j] = i
+
+def permute(numbers: MutableSequence[int], seed: str) -> None:
+    """Fill a sequence with a permutation of 0, 1, ..., whatever it held before.
+
+    It follows from the length and the seed alone: a Fisher-Yates shuffle over
+    `random.Random(str).random()`, whose seeding and sequence Python promises to keep;
+    `random.shuffle` has no such promise.
+    """
+    random = Random(seed)  # noqa: S311
+    for i in range(len(numbers)):
+        j = int(random.random() * (i + 1))
+        numbers[i] = numbers[j]
+        numbers[j] = i

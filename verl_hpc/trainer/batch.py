@@ -118,13 +118,21 @@ class Samples:
     owners: Mapping[str, Sequence[int]]
     """By placement, the index of the group of ranks that has each sample."""
     mini_batches: Sequence[Sequence[int]] = ()
-    """Positions of the samples of each optimizer step."""
+    """Positions of the samples of each optimizer step of an update epoch."""
+    later_epochs: Sequence[Sequence[Sequence[int]]] = ()
+    """The same of the epochs after the first, where they are dealt anew."""
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self.samples)
+
+    def epoch(self, number: int) -> Sequence[Sequence[int]]:
+        """The mini-batches of an update epoch, from 0."""
+        if number == 0 or not self.later_epochs:
+            return self.mini_batches
+        return self.later_epochs[number - 1]
 
     def owned_by(self, placement: str, group: int) -> list[int]:
         """Positions of one group's samples, ascending."""

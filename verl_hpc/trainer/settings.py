@@ -116,6 +116,9 @@ class Settings:
             ),
             self._config.batch.mini_batches,
             self._config.rollout.max_prompt_tokens,
+            self._config.batch.shuffle_mini_batches,
+            self._config.batch.update_epochs,
+            self._config.seed,
         )
 
     @property

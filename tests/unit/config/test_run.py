@@ -149,6 +149,14 @@ def test_a_run_cannot_be_changed():
         config.rollout.verify.probe = False
 
 
+def test_whole_groups_need_mini_batches_that_divide_the_prompts():
+    sizes = {"batch__size": 6, "rollout__num_samples": 4, "batch__mini_batches": 4}
+    parse(**sizes, batch__shuffle_mini_batches="samples")
+    words = ["batch.mini_batches = 4", "6 groups", "shuffle_mini_batches: samples"]
+    refused(words, **sizes, batch__shuffle_mini_batches="groups")
+    refused(["batch.shuffle_mini_batches = 'rows'"], batch__shuffle_mini_batches="rows")
+
+
 # How long it lasts
 
 

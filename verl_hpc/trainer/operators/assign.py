@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
 from verl_hpc.planner.balance import attention_cost, balance
 from verl_hpc.trainer.batch import Sample, Samples, StepRows
@@ -31,6 +33,12 @@ class AssignSettings:
     """Optimizer steps of a batch."""
     max_prompt_tokens: int
     """For messages."""
+    shuffle: Literal["none", "samples", "groups"] = "none"
+    """batch.shuffle_mini_batches."""
+    update_epochs: int = 1
+    """Passes over a batch, each with mini-batches of its own if they are shuffled."""
+    seed: int = 0
+    """Of the run."""
 
 
 def share(count: int, index: int, num_shares: int) -> range:
@@ -53,7 +61,7 @@ def assign(
     check_samples(place, settings.max_prompt_tokens, f"step {rows.step}", samples, "data.train")
     dropped = len(rows.rows) - len({sample.group for sample in samples})
     warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
-    assigned = assign_groups(settings, samples, responses.owners)
+    assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
     return assigned, length_metrics(samples) | {DROPPED: float(dropped)}
 
 
@@ -62,19 +70,54 @@ def assign_groups(
     samples: Sequence[Sample],
     owners: Mapping[str, Sequence[int]] | None = None,
     together: int = 1,
+    step: int = 0,
 ) -> Samples:
-    """Owners of all samples under the placements of `settings`, besides those given; so many
-    neighbours have the same owner and mini-batch."""
-    num_units = len(samples) // together
-    units = [share(num_units, i, settings.mini_batches) for i in range(settings.mini_batches)]
-    mini_batches = [range(part.start * together, part.stop * together) for part in units]
+    """Owners of all samples under the placements of `settings`, besides those given, and the
+    mini-batches of each update epoch.
+
+    Groups of ranks have equal work in the mini-batches of the first epoch; in later ones that are
+    dealt anew it is equal on average.
+
+    Args:
+        settings: what they are assigned by.
+        samples: those of a prompt are neighbours.
+        owners: by placement, those that are known.
+        together: so many neighbours have the same owner and mini-batch.
+        step: part of the seed of a shuffle.
+    """
+    units = _units(settings, samples, together)
+    num_deals = settings.update_epochs if settings.shuffle != "none" else 1
+    mini_batches, *later = [_deal(settings, units, step, epoch) for epoch in range(num_deals)]
     found = dict(owners or {})
     known: dict[int, list[int]] = {}
     for place, count in settings.num_groups.items():
         if count not in known:
             known[count] = _groups(settings, samples, mini_batches, count, together)
         found[place] = known[count]
-    return Samples(tuple(samples), found, mini_batches)
+    return Samples(tuple(samples), found, mini_batches, later)
+
+
+def _units(
+    settings: AssignSettings, samples: Sequence[Sample], together: int
+) -> list[Sequence[int]]:
+    """Positions of samples that no mini-batch parts, unit by unit."""
+    if settings.shuffle != "groups":
+        return [range(i, i + together) for i in range(0, len(samples), together)]
+    found: dict[int, list[int]] = {}
+    for position, sample in enumerate(samples):
+        found.setdefault(sample.group, []).append(position)
+    return list(found.values())
+
+
+def _deal(
+    settings: AssignSettings, units: Sequence[Sequence[int]], step: int, epoch: int
+) -> list[list[int]]:
+    """Positions of the samples of each mini-batch of an epoch, ascending."""
+    order = list(range(len(units)))
+    if settings.shuffle != "none":
+        permute(order, f"{settings.seed}/mini_batches/{step}/{epoch}")
+    parts = [share(len(units), i, settings.mini_batches) for i in range(settings.mini_batches)]
+    return [sorted(i for unit in part for i in units[order[unit]]) for part in parts]
 
 
 def _groups(

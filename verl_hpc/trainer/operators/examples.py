@@ -65,7 +65,7 @@ def examples(
     check_samples(place, limit, when, found, settings.data_set)
     dropped = len(rows.rows) - len(found) // settings.per_row
     warn_of_dropped(place, limit, when, dropped, len(rows.rows))
-    samples = assign_groups(settings.assign, found, together=settings.per_row)
+    samples = assign_groups(settings.assign, found, together=settings.per_row, step=rows.step)
     mine = samples.owned_by(place.name, place.index)
     tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=place.device) for i in mine]
     masks = [torch.ones(len(encoded[i][1]), dtype=torch.uint8, device=place.device) for i in mine]

@@ -105,7 +105,6 @@ def optimise(
             together,
             Wanted(candidates=candidates).of(batch.rows),
         )
-        for _ in range(settings.update_epochs)
         for batch in batches
         if batch.aggregation.num_sequences
     ]
@@ -113,7 +112,7 @@ def optimise(
         name: sum(f[name] for f in found) / (1 if name == "num_skipped" else len(found))
         for name in (found[0] if found else ())
     }
-    num_empty = len(batches) * settings.update_epochs - len(found)
+    num_empty = len(batches) - len(found)
     return metrics | ({"num_empty": float(num_empty)} if num_empty else {})
 
 
@@ -124,7 +123,9 @@ def _mini_batches(
     sequences: Columns,
     masks: Columns,
 ) -> list[MiniBatch]:
-    rows_of = [_rows(sequences, members) for members in samples.mini_batches]
+    """Of all update epochs, one after the other."""
+    epochs = [samples.epoch(number) for number in range(settings.update_epochs)]
+    rows_of = [_rows(sequences, members) for epoch in epochs for members in epoch]
     counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
     for number, rows in enumerate(rows_of):
         for row in rows:

@@ -1,6 +1,7 @@
 """Who gets which samples."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -117,3 +118,91 @@ def test_neighbours_have_one_owner_and_one_mini_batch(lengths, groups, mini_batc
     for batch in found.mini_batches:
         owners = {found.owners["train"][i] for i in batch}
         assert len(owners) == min(groups, len(batch) // together)
+
+
+# Shuffled mini-batches
+
+
+def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step=4, **changes):
+    """Mini-batches as sets, by epoch."""
+    given = replace(
+        settings(mini_batches, train=changes.pop("groups", 2)),
+        shuffle=shuffle,
+        update_epochs=epochs,
+        **changes,
+    )
+    found = assign_groups(given, samples, together=together, step=step)
+    return [[frozenset(batch) for batch in found.epoch(number)] for number in range(epochs)]
+
+
+PER_PROMPT = 3
+SIXTY = responses([7] * 60, PER_PROMPT).samples
+
+
+@given(
+    num_prompts=st.integers(1, 8),
+    per_prompt=st.sampled_from([1, 2, 4]),
+    mini_batches=st.integers(1, 4),
+    epochs=st.integers(1, 3),
+    shuffle=st.sampled_from(["none", "samples", "groups"]),
+    pairs=st.booleans(),
+    step=st.integers(0, 5),
+)
+def test_every_sample_is_dealt_once_an_epoch(
+    num_prompts, per_prompt, mini_batches, epochs, shuffle, pairs, step
+):
+    together = 2 if pairs and per_prompt > 1 else 1
+    samples = responses([5] * (num_prompts * per_prompt), per_prompt).samples
+    found = [
+        dealt(samples, shuffle, mini_batches, epochs, together, step, groups=count)
+        for count in (1, 2, 5)
+    ]
+    assert found[0] == found[1] == found[2], "the layout deals nothing"
+    for epoch in found[0]:
+        assert sorted(i for batch in epoch for i in batch) == list(range(len(samples)))
+        unit = per_prompt if shuffle == "groups" else together
+        sizes = [len(batch) for batch in epoch]
+        assert max(sizes) - min(sizes) <= unit
+        for batch in epoch:
+            for first in range(0, len(samples), unit):
+                assert len(batch & set(range(first, first + unit))) in (0, unit)
+
+
+def test_the_order_is_of_seed_step_and_epoch():
+    found = dealt(SIXTY)
+    assert dealt(SIXTY) == found
+    assert len(set(map(tuple, found))) == 3, "another order in each epoch"
+    assert dealt(SIXTY, seed=1) != found
+    assert dealt(SIXTY, step=5) != found
+    assert dealt(SIXTY, epochs=2) == found[:2]
+
+
+@pytest.mark.parametrize("shuffle", ["samples", "groups"])
+def test_groups_stay_whole_only_where_that_is_asked(shuffle):
+    parted = [
+        first
+        for epoch in dealt(SIXTY, shuffle)
+        for batch in epoch
+        for first in range(0, 60, PER_PROMPT)
+        if 0 < len(batch & set(range(first, first + PER_PROMPT))) < PER_PROMPT
+    ]
+    assert bool(parted) == (shuffle == "samples")
+
+
+def test_dealt_mini_batches_are_not_those_of_neighbours():
+    plain = [frozenset(range(30)), frozenset(range(30, 60))]
+    assert dealt(SIXTY, "none") == [plain] * 3
+    assert all(
+        epoch != plain for shuffle in ("samples", "groups") for epoch in dealt(SIXTY, shuffle)
+    )
+
+
+def test_work_is_equal_in_the_first_epoch():
+    samples = responses([100, 1] * 10).samples
+    given = replace(settings(2, train=2), shuffle="samples")
+    found = assign_groups(given, samples)
+    for batch in found.mini_batches:
+        work = [
+            sum(samples[i].length for i in batch if found.owners["train"][i] == g) for g in (0, 1)
+        ]
+        assert abs(work[0] - work[1]) <= 100

@@ -1,6 +1,7 @@
 """Optimizer steps: their gradients against losses that are written down token by token."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -271,6 +272,24 @@ def test_every_mini_batch_is_a_step_in_every_epoch():
     assert [rows for rows, _ in seen] == [[whole[0], whole[2]], [whole[1]]] * 2
     assert actor.training.counters() == {"num_steps": 4}
     assert metrics["sft/loss"] == pytest.approx(sum(loss for _, loss in seen) / 4, rel=1e-6)
+
+
+def test_an_epoch_that_is_dealt_anew_has_its_own_mini_batches():
+    actor = role(optimizer=SMALL)
+    dealt = replace(samples([(0, 2), (1,)]), later_epochs=[[(1, 2), (0,)]])
+    update, seen, expected = actor.training.update, [], []
+
+    def watch(rows, loss, temperature, together):
+        members = [(0, 2), (1,), (1, 2), (0,)][len(seen)]
+        expected.append(slow(actor.training, lambda *a: -log_prob(*a), which=members)[0])
+        metrics = update(rows, loss, temperature, together)
+        seen.append(metrics["loss"])
+        return metrics
+
+    actor.training.update = watch
+    update_sft(PLACE, actor, steps(epochs=2), dealt, sequences())
+    assert seen == pytest.approx(expected, rel=1e-5)
+    assert len(seen) == 4
 
 
 def test_micro_batches_change_nothing():

@@ -10,6 +10,8 @@ MODULES = (
     "order",
     "overlap",
     "prepare",
+    "public_sets",
+    "raw_rows",
     "problem",
     "prompts",
     "sources",

@@ -1,13 +1,19 @@
 """From raw data sets to verl's columns."""
 
+import csv
+from string import ascii_uppercase
+
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from tests.unit.data.conftest import files, write_jsonl
 from verl_hpc.data import prepare as module
-from verl_hpc.data.prepare import RECIPES, last_boxed, main, prepare
+from verl_hpc.data.prepare import main, prepare
+from verl_hpc.data.public_sets import RECIPES, last_boxed, whole_number
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
+from verl_hpc.rewards.registry import BUILT_IN, function_for
 
 GSM8K_ROW = {"question": "What is 600 + 600?", "answer": "600 + 600 = <<600+600=1200>>\n#### 1,200"}
 MATH_ROW = {
@@ -151,3 +157,210 @@ def test_help_shows_examples(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     assert "python -m verl_hpc.data.prepare gsm8k --source" in capsys.readouterr().out
+
+
+# One file of each release, with the fields that it has
+
+MATH_500_ROW = {
+    "problem": "Halve $1$.",
+    "solution": r"It is $\boxed{\frac{1}{2}}$.",
+    "answer": r"\frac{1}{2}",
+    "subject": "Prealgebra",
+    "level": 2,
+    "unique_id": "test/prealgebra/1.json",
+}
+AIME_ROWS = [
+    {"id": 60, "problem": "Find it.", "solution": "It is 204.", "answer": "204", "url": "u",
+     "year": "2024"},
+    {"ID": "2024-II-4", "Problem": "Find it.", "Solution": "33.", "Answer": 33},
+    {"question": "Find it.", "answer": r"336^\circ"},
+    {"problem": "Find it.", "answer": "025", "id": "3"},
+    {"id": 1, "problem": "Find it.", "solution": r"\boxed{7}", "url": "u"},
+]  # fmt: skip
+GPQA_ROW = {
+    "Question": "Which one?\n",
+    "Correct Answer": " right ",
+    "Incorrect Answer 1": "wrong 1",
+    "Incorrect Answer 2": "wrong 2",
+    "Incorrect Answer 3": "wrong 3",
+    "Record ID": "rec1",
+    "Subdomain": "Optics",
+}
+MMLU_ROW = {"question": "Which one?", "subject": "anatomy", "answer": 2,
+            "choices": ["wrong 1", "wrong 2", "right", "wrong 3"]}  # fmt: skip
+MMLU_PRO_ROW = {"question_id": 70, "question": "Which one?", "answer": "J", "answer_index": 9,
+                "options": [f"wrong {i}" for i in range(9)] + ["right"],
+                "category": "business"}  # fmt: skip
+ARC_ROW = {
+    "id": "Mercury_1",
+    "question": "Which one?",
+    "choices": {"text": ["wrong 1", "wrong 2", "right"], "label": ["1", "2", "3"]},
+    "answerKey": "3",
+}
+CHOICES = {"gpqa": GPQA_ROW, "mmlu": MMLU_ROW, "mmlu_pro": MMLU_PRO_ROW, "arc": ARC_ROW}
+
+
+def prepared(tmp_path, name, rows, seed=0, ending="jsonl"):
+    """The problems of a prepared file."""
+    path = tmp_path / f"released.{ending}"
+    if ending == "jsonl":
+        write_jsonl(path, rows)
+    elif ending == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
+    assert prepare(RECIPES[name], path, out, seed) == {out / "released.parquet": len(rows)}
+    return list(open_source(files(out / "released.parquet")))
+
+
+def test_math_500_keeps_its_answer_and_its_labels(tmp_path):
+    (problem,) = prepared(tmp_path, "math500", [MATH_500_ROW])
+    assert problem.ground_truth == r"\frac{1}{2}"
+    assert problem.extra["answer"] == MATH_500_ROW["solution"]
+    kept = {name: problem.extra[name] for name in ("level", "subject", "unique_id")}
+    assert kept == {"level": "2", "subject": "Prealgebra", "unique_id": "test/prealgebra/1.json"}
+    assert function_for(problem.data_source) is BUILT_IN["math"]
+    assert function_for(problem.data_source)("", r"\boxed{0.5}", problem.ground_truth) == 1.0
+
+
+def test_the_answers_of_every_release_of_aime_are_integers(tmp_path):
+    found = [prepared(tmp_path, "aime", [row])[0] for row in AIME_ROWS]
+    assert [problem.ground_truth for problem in found] == ["204", "33", "336", "25", "7"]
+    assert [problem.extra["id"] for problem in found] == ["60", "2024-II-4", None, "3", "1"]
+    assert [problem.extra["answer"] for problem in found] == [
+        "It is 204.",
+        "33.",
+        None,
+        None,
+        r"\boxed{7}",
+    ]
+    for problem in found:
+        assert problem.prompt[0]["content"].startswith("Find it. Let's think step by step")
+        score = function_for(problem.data_source)
+        assert score("", f"\\boxed{{{problem.ground_truth}}}", problem.ground_truth) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [(25, "25"), ("025", "25"), ("$25$", "25"), ("-3", "-3"), ("12.0", "12"), ("12.5", None),
+     (True, None), ("x", None), ("", None), ("25 apples", None), (25.0, "25"), ("000", "0")],
+)  # fmt: skip
+def test_whole_number(answer, number):
+    assert whole_number(answer) == number
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_letter_is_that_of_the_right_option_whatever_the_order(tmp_path, name):
+    row, orders = CHOICES[name], set()
+    for seed in range(8):
+        (problem,) = prepared(tmp_path, name, [row], seed)
+        options = problem.extra["options"]
+        assert (
+            options[ascii_uppercase.index(problem.ground_truth)]
+            == "right"
+            == problem.extra["answer"]
+        )
+        assert sorted(options)[0] == "right"
+        assert problem.data_source == f"multiple_choice/{name}"
+        lines = problem.prompt[0]["content"].splitlines()
+        assert lines[0] == "Which one?"
+        assert lines[2:-2] == [f"{a}) {o}" for a, o in zip(ascii_uppercase, options, strict=False)]
+        orders.add(tuple(options))
+        (again,) = prepared(tmp_path, name, [row], seed)
+        assert again.prompt == problem.prompt
+    assert len(orders) > 1
+
+
+def test_the_order_of_options_is_of_the_question_not_of_its_row(tmp_path):
+    rows = [MMLU_ROW | {"question": f"{i}?"} for i in range(12)]
+    found = prepared(tmp_path, "mmlu", rows)
+    fewer = prepared(tmp_path, "mmlu", rows[5:])
+    assert [p.extra["options"] for p in fewer] == [p.extra["options"] for p in found[5:]]
+    assert len({p.ground_truth for p in found}) > 1
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_releases_are_parquet_and_csv_too(tmp_path, ending):
+    expected = prepared(tmp_path, "gpqa", [GPQA_ROW])
+    found = prepared(tmp_path, "gpqa", [GPQA_ROW], ending=ending)
+    assert found == expected
+    assert found[0].extra["id"] == "rec1"
+
+
+def test_nested_choices_are_read_from_parquet(tmp_path):
+    assert prepared(tmp_path, "arc", [ARC_ROW], ending="parquet")[0].extra["answer"] == "right"
+    assert prepared(tmp_path, "mmlu", [MMLU_ROW], ending="parquet")[0].extra["answer"] == "right"
+
+
+def test_a_shard_is_called_by_its_split(tmp_path):
+    path = write_jsonl(tmp_path / "test-00000-of-00001.jsonl", [MATH_500_ROW])
+    assert list(prepare(RECIPES["math500"], path, tmp_path / "out")) == [
+        tmp_path / "out" / "test.parquet"
+    ]
+
+
+def without(row, *names):
+    return {name: value for name, value in row.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("math500", without(MATH_500_ROW, "answer"), "needs a text 'answer'; fields are problem,"),
+        ("aime", {"problem": "1?"}, r"needs 'answer', or a 'solution' with \boxed{...}; fields"),
+        ("aime", {"problem": "1?", "answer": "1/2"}, "answer = '1/2' is no integer"),
+        ("aime", {"answer": "1"}, "needs a text 'problem' or 'Problem' or 'question'"),
+        ("gpqa", without(GPQA_ROW, "Incorrect Answer 3"), "needs a text 'Incorrect Answer 3'"),
+        ("gpqa", GPQA_ROW | {"Incorrect Answer 1": " "}, "needs a text 'Incorrect Answer 1'"),
+        ("mmlu", MMLU_ROW | {"choices": "A, B"}, "needs a list 'choices' or 'options'"),
+        ("mmlu", MMLU_ROW | {"answer": 4}, "the right option is number 4, counted from 0, of 4"),
+        ("mmlu", MMLU_ROW | {"answer": "E"}, "answer = 'E': expected a number from 0, or one of"),
+        ("mmlu", MMLU_ROW | {"answer": True}, "answer = True: expected a number"),
+        ("mmlu", MMLU_ROW | {"choices": ["a"], "answer": 0}, "1 options; from 2 to 26"),
+        ("mmlu", MMLU_ROW | {"choices": ["a", None], "answer": 0}, "an option is no text"),
+        ("mmlu", MMLU_ROW | {"choices": ["a"] * 27, "answer": 0}, "27 options; from 2 to 26"),
+        ("arc", ARC_ROW | {"answerKey": "4"}, "answerKey = '4': expected one of the labels"),
+        ("arc", ARC_ROW | {"choices": ["a", "b"]}, "needs 'choices' with lists 'text' and 'label'"),
+        ("arc", without(ARC_ROW, "answerKey"), "answerKey = None: expected one of the labels"),
+    ],
+)
+def test_a_row_of_another_form_is_named(tmp_path, name, row, message):
+    path = write_jsonl(tmp_path / "released.jsonl", [row])
+    with pytest.raises(DataError) as caught:
+        prepare(RECIPES[name], path, tmp_path / "out")
+    assert str(caught.value).startswith(f"{path} line 1: ")
+    assert message in str(caught.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.txt", "x", "the ending says the format; it must be one of .jsonl, .parquet, .csv"),
+        ("a.parquet", "x", "not a readable Parquet file"),
+        ("a.csv", "\udcff", "cannot be read"),
+        ("a.csv", "Question\n", "no rows"),
+    ],
+)
+def test_a_file_that_is_none_is_named(tmp_path, file, content, message):
+    path = tmp_path / file
+    path.write_bytes(content.encode("utf-8", errors="surrogateescape"))
+    with pytest.raises(DataError, match=message):
+        prepare(RECIPES["gpqa"], path, tmp_path / "out")
+
+
+def test_a_data_set_of_one_file_takes_no_directory(tmp_path):
+    with pytest.raises(DataError, match="of this data set --source is one file, .jsonl, .parquet"):
+        prepare(RECIPES["aime"], tmp_path, tmp_path / "out")
+
+
+def test_a_seed_can_be_given(tmp_path, capsys):
+    path = write_jsonl(tmp_path / "test.jsonl", [MMLU_ROW] * 2)
+    for seed in ("0", "7"):
+        arguments = ["mmlu", "--source", str(path), "--out", str(tmp_path / seed), "--seed", seed]
+        assert main(arguments) == 0
+    assert "test.parquet: 2 rows" in capsys.readouterr().out

@@ -30,6 +30,7 @@ VERBS = {
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",
+    "generations": "read the answers that a run's evaluations have saved",
     "overlap": "count the prompts of evaluation that occur in training as well",
     "config": "what settings there are, what they mean, what they may be; or a file's, resolved",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",

@@ -72,6 +72,9 @@ class EvaluationConfig(Section):
     own."""
     stop_at: Finite | None = None
     """End the run when the mean score reaches this; that of the first of several sets."""
+    save_generations: bool = False
+    """Keep every answer with its prompt, its score and its figures, as JSON lines in evaluations/
+    of the run directory; `python -m verl_hpc generations RUN` reads them."""
     sets: dict[SetName, EvaluationSetConfig] = {}
     """Sets of problems by name, instead of data.evaluation (docs/evaluation.md). Metrics are
     val/NAME/..., and those of the first set are val/... too."""
@@ -80,6 +83,19 @@ class EvaluationConfig(Section):
     def wanted(self) -> bool:
         """Whether the run evaluates at all."""
         return self.every > 0 or self.at_start
+
+    @property
+    def answers_alone(self) -> str:
+        """What is set and is of evaluations that answer prompts, and not of pairs, say."""
+        if self.sets:
+            return f"evaluation.sets ({', '.join(self.sets)})"
+        return "evaluation.save_generations" if self.save_generations else ""
+
+    @model_validator(mode="after")
+    def _saves_what_there_is(self) -> EvaluationConfig:
+        if self.save_generations and not self.wanted:
+            raise ValueError("save_generations needs every > 0 or at_start")
+        return self
 
     @model_validator(mode="after")
     def _limits_one_thing(self) -> EvaluationConfig:

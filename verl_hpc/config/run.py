@@ -272,10 +272,10 @@ class RunConfig(Section):
                 f"data.evaluation and evaluation.sets ({names}) are both given; make "
                 "data.evaluation one of the sets, the first if stop_at is about it"
             )
-        if evaluation.sets and self.recipe == "reward_model":
+        if evaluation.answers_alone and self.recipe == "reward_model":
             raise ValueError(
-                f"evaluation.sets ({names}) with recipe: reward_model, which compares pairs; give "
-                "them as data.evaluation"
+                f"{evaluation.answers_alone} with recipe: reward_model, which compares pairs; give "
+                "them as data.evaluation, and leave this out"
             )
         if evaluation.wanted and not self.evaluation_sets:
             setting = "every > 0" if evaluation.every else "at_start"

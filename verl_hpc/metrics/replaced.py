@@ -20,12 +20,8 @@ def replace_file(path: Path, text: str) -> TextIO:
     Raises:
         OSError: it cannot be written; then the old one is as it was.
     """
-    if path.parent.is_symlink():
-        raise NotADirectoryError(f"{path.parent} is a link; a run writes into a directory here")
     part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.fdopen(os.open(part, flags, 0o666), "w", encoding="ascii")
+    file = open_new(part)
     try:
         file.write(text)
         file.flush()
@@ -35,6 +31,19 @@ def replace_file(path: Path, text: str) -> TextIO:
         _close(file)
         raise
     return file
+
+
+def open_new(path: Path) -> TextIO:
+    """A new regular file of ASCII in the place of whatever has this name, as `replace_file`.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if path.parent.is_symlink():
+        raise NotADirectoryError(f"{path.parent} is a link; a run writes into a directory here")
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "w", encoding="ascii")
 
 
 def _close(file: TextIO) -> None:

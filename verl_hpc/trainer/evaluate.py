@@ -15,6 +15,7 @@ from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
 from verl_hpc.trainer.operators.generate import GenerateSettings, generate
 from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.saved_generations import SavedGenerations
 
 RIGHT = 1.0
 """The score from which an answer is right: some rewards give part of a point for one that is nearly
@@ -47,7 +48,10 @@ def evaluate(run: RunContext, step: int) -> tuple[dict[str, float], list[SampleG
     """
     rollout, sets = run.rollout, run.settings.evaluation_sets
     assert rollout is not None
-    answered = [_answer(run, step, held_out) for held_out in sets if rollout.place.is_here]
+    saved = SavedGenerations(run, step) if run.config.evaluation.save_generations else None
+    answered = [_answer(run, step, held_out, saved) for held_out in sets if rollout.place.is_here]
+    if saved is not None and rollout.place.is_here:
+        saved.finish()
     if not rollout.place.is_world:
         answered = run.session.control.broadcast(answered, root=rollout.place.ranks[0])
     names = [held_out.name for held_out in sets] if run.config.evaluation.sets else [""]
@@ -68,7 +72,7 @@ def evaluate_by(flow: Recipe, run: RunContext, step: int) -> dict[str, float]:
 
 
 def _answer(
-    run: RunContext, step: int, held_out: EvaluationSet
+    run: RunContext, step: int, held_out: EvaluationSet, saved: SavedGenerations | None
 ) -> tuple[dict[str, float], list[SampleGroup]]:
     """Metrics of a set, and some answers on the rank that leads those that generate."""
     rollout = run.rollout
@@ -78,6 +82,8 @@ def _answer(
     (samples, sequences), _ = generate(place, rollout, held_out.generate, rows)
     check_samples(place, limit, f"step {step}", samples.samples, held_out.setting)
     scores, _ = score(place, held_out.score, rows, samples, sequences)
+    if saved is not None:
+        saved.add(held_out.name, held_out.score.problems, samples, sequences, scores)
     answers = by_prompt(samples, scores.values)
     dropped = held_out.num_prompts - len(answers)
     warn_of_dropped(place, limit, when, dropped, held_out.num_prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from verl_hpc.config.regular_file import is_regular
 from verl_hpc.config.requests import KINDS
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
+from verl_hpc.metrics.generations import forget_after
 from verl_hpc.metrics.log import FILE_NAME as METRICS
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.names import VALIDATION
@@ -27,6 +29,8 @@ from verl_hpc.runs.heartbeat import FILE as HEARTBEAT
 from verl_hpc.runs.ranks import FILE as RANKS
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.state import Progress
+
+_logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
 FACTS = "facts.json"
@@ -107,6 +111,13 @@ class Records:
                 write_report(self.directory, facts)
 
 
+def _forget_generations(directory: Path, last: int) -> None:
+    try:
+        forget_after(directory, last)
+    except OSError as error:
+        _logger.warning("answers of evaluations that are done again stay: %s", error)
+
+
 @contextmanager
 def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records]:
     """Continue the records of a run, after the step that it was restored to."""
@@ -124,4 +135,5 @@ def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records
             ) as sinks,
         ):
             samples = SampleLog(directory, resumed)
+            _forget_generations(directory, -1 if resumed is None else resumed)
             yield Records(directory, timeline, samples, log, sinks, settings.report)

@@ -150,7 +150,13 @@ def test_a_recipe_that_evaluates_by_itself_takes_no_sets(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     recipe = f"{tmp_path}/own.py:mine"
     run = small_run(tmp_path, recipe=recipe, **with_sets(tmp_path, first={}))
-    with pytest.raises(FlowError, match="evaluates by a flow of its own; give its problems as"):
+    with pytest.raises(
+        FlowError, match=r"sets \(first\) with recipe.*evaluates by a flow of its own"
+    ):
+        make_recipe(run, find_recipe(recipe, 60.0))
+    saved = {"every": 1, "save_generations": True}
+    run = small_run(tmp_path, recipe=recipe, evaluation=saved)
+    with pytest.raises(FlowError, match=r"evaluation\.save_generations with recipe"):
         make_recipe(run, find_recipe(recipe, 60.0))
 
 

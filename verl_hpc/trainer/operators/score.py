@@ -47,6 +47,8 @@ class Scores:
     """Calls of the reward function that failed and scored 0."""
     extra: Mapping[str, float] | None = None
     """Means of further numbers that the reward function returned."""
+    details: Sequence[Mapping[str, float]] = ()
+    """By position, these numbers."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -112,7 +114,8 @@ def _gather(
             "%d of %d rewards failed and are 0: %s",
             num_failed, len(scores), "; ".join(examples[:_MOST_REASONS]),
         )  # fmt: skip
-    return Scores([v for v, _ in scores], num_failed, _means([m for _, m in scores]))
+    details = [metrics for _, metrics in scores]
+    return Scores([value for value, _ in scores], num_failed, _means(details), details)
 
 
 def _request(settings: ScoreSettings, problem: Problem, tokens: list[int]) -> Request:

@@ -56,10 +56,10 @@ def make_recipe(run: RunContext, function: Callable[[RunContext], Recipe]) -> Re
             f"recipe = {name}: it has no evaluation of its own, and nothing generates answers to "
             "score; set recipe.evaluation, or choose rollout.engine: vllm"
         )
-    if recipe.evaluation is not None and run.config.evaluation.sets:
+    if recipe.evaluation is not None and run.config.evaluation.answers_alone:
         raise FlowError(
-            f"evaluation.sets with recipe = {name}, which evaluates by a flow of its own; give "
-            "its problems as data.evaluation"
+            f"{run.config.evaluation.answers_alone} with recipe = {name}, which evaluates by a "
+            "flow of its own; give its problems as data.evaluation, and leave this out"
         )
     if run.config.evaluation.wanted and recipe.evaluation is None:
         # What is wrong with a set's reward function is found before engines take their time.

@@ -1,0 +1,172 @@
+"""evaluations/step_000010.jsonl: every answer of an evaluation, with its score.
+
+A line an answer, so that rows of any figures stand beside each other, a rank writes its part in
+little memory, and whatever reads text reads it; data.train could. Ranks write parts, which one of
+them joins in order and puts in place whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.regular_file import open_regular
+from verl_hpc.errors import DataError
+from verl_hpc.metrics.replaced import open_new
+
+DIRECTORY = "evaluations"
+_NAME = re.compile(r"step_(\d{6,12})\.jsonl")
+_PART = re.compile(r"step_\d{6,12}\.jsonl\.(\d{4}-\d{6}|part)")
+
+Part = tuple[int, int]
+"""The number of a set, and of the group of ranks that answered."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One answer."""
+
+    step: int
+    """Of the weights."""
+    set: str
+    row: int
+    """Of the set's problems."""
+    sample: int
+    """Number of the answer among those to its prompt, from 0."""
+    prompt: str
+    """As the model was given it, special tokens included."""
+    ground_truth: str
+    response: str
+    num_tokens: int
+    """Of the response."""
+    truncated: bool
+    """It ended by its length."""
+    score: float
+    extra: Mapping[str, float] = field(default_factory=dict)
+    """Further figures of the reward function."""
+
+
+def file_of(run_directory: Path, step: int) -> Path:
+    """Where the answers of an evaluation are."""
+    return run_directory / DIRECTORY / f"step_{step:06d}.jsonl"
+
+
+def generation_steps(run_directory: Path) -> list[int]:
+    """The steps whose answers are there, in order."""
+    names = [path.name for path in _files(run_directory)]
+    return sorted(int(name[1]) for name in map(_NAME.fullmatch, names) if name is not None)
+
+
+def write_part(
+    run_directory: Path, step: int, part: Part, generations: Iterable[Generation]
+) -> None:
+    """Write what one group of ranks answered. JSON escapes what is not ASCII, so a terminal obeys
+    nothing in it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = _part_of(run_directory, step, part)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with open_new(path) as file:
+        for generation in generations:
+            file.write(line_of(generation))
+
+
+def line_of(generation: Generation) -> str:
+    """A JSON object and a line break. JSON has no NaN and no infinity: their names."""
+    found = {n: v if math.isfinite(v) else str(v) for n, v in generation.extra.items()}
+    return json.dumps({**asdict(generation), "extra": found}, allow_nan=False) + "\n"
+
+
+def join_parts(run_directory: Path, step: int, parts: Sequence[Part]) -> Path:
+    """Make one file of parts, which go, in the place of what the step had.
+
+    Raises:
+        OSError: one is missing, or the file cannot be written; then there is none, or the old one.
+    """
+    path = file_of(run_directory, step)
+    whole = path.with_name(f"{path.name}.part")
+    try:
+        with open_new(whole) as file:
+            for part in parts:
+                with open_regular(_part_of(run_directory, step, part)) as source:
+                    shutil.copyfileobj(source, file.buffer)
+        whole.replace(path)
+    finally:
+        forget_parts(run_directory)
+    return path
+
+
+def forget_parts(run_directory: Path) -> None:
+    """Remove what a step has left behind that did not come to its end."""
+    for path in _files(run_directory):
+        if _PART.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def forget_after(run_directory: Path, last: int) -> None:
+    """Remove the answers of steps after `last`, and parts.
+
+    Raises:
+        OSError: they cannot be removed.
+    """
+    forget_parts(run_directory)
+    for step in generation_steps(run_directory):
+        if step > last:
+            file_of(run_directory, step).unlink()
+
+
+def read_generations(run_directory: Path, step: int) -> Iterator[Generation]:
+    """The answers of an evaluation, in order of sets, rows and samples.
+
+    Raises:
+        DataError: there are none of this step, or a line is none of them.
+    """
+    path = file_of(run_directory, step)
+    try:
+        file = open_regular(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield _from_tree(json.loads(line))
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise DataError(
+                    f"{path} line {number}: no answer that was saved here ({error}); evaluate again"
+                ) from None
+
+
+def _files(run_directory: Path) -> list[Path]:
+    try:
+        return list((run_directory / DIRECTORY).iterdir())
+    except OSError:
+        return []
+
+
+def _part_of(run_directory: Path, step: int, part: Part) -> Path:
+    path = file_of(run_directory, step)
+    return path.with_name(f"{path.name}.{part[0]:04d}-{part[1]:06d}")
+
+
+def _from_tree(tree: Any) -> Generation:
+    return Generation(
+        step=int(tree["step"]),
+        set=str(tree["set"]),
+        row=int(tree["row"]),
+        sample=int(tree["sample"]),
+        prompt=str(tree["prompt"]),
+        ground_truth=str(tree["ground_truth"]),
+        response=str(tree["response"]),
+        num_tokens=int(tree["num_tokens"]),
+        truncated=bool(tree["truncated"]),
+        score=float(tree["score"]),
+        extra={str(name): float(value) for name, value in dict(tree["extra"]).items()},
+    )

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from verl_hpc.metrics.generations import Generation
 
 _SHOWN = 10
-_RIGHT = 1.0
-"""The score from which an answer is right."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,12 +76,13 @@ def _few(steps: list[int]) -> str:
 
 def _wanted(directory: Path, step: int, arguments: argparse.Namespace) -> Iterator[Generation]:
     from verl_hpc.metrics.generations import read_generations
+    from verl_hpc.metrics.names import RIGHT
 
     sets: dict[str, None] = {}
     chosen = 0
     for generation in read_generations(directory, step):
         sets[generation.set] = None
-        right = generation.score >= _RIGHT
+        right = generation.score >= RIGHT
         if (
             arguments.set in (None, generation.set)
             and arguments.row in (None, generation.row)

@@ -13,7 +13,12 @@ from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
 from verl_hpc.config.data import DataConfig, RewardConfig, SourceConfig
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl, check_distillation
-from verl_hpc.config.evaluation import ONLY_SET, EvaluationConfig, EvaluationSetConfig
+from verl_hpc.config.evaluation import (
+    ONLY_SET,
+    EvaluationConfig,
+    EvaluationSetConfig,
+    check_evaluation,
+)
 from verl_hpc.config.model import (
     CriticConfig,
     ModelConfig,
@@ -32,7 +37,7 @@ from verl_hpc.config.roles import (
     check_roles,
     role_settings,
 )
-from verl_hpc.config.rollout import HOTTEST_VLLM, RolloutConfig
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.secret import secrets_in
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
@@ -238,9 +243,7 @@ class RunConfig(Section):
         check_distillation(self)
         if self.rollout.engine == "none":
             self._check_generates_nothing()
-        self._check_evaluation()
-        if self.evaluation.stop_at is not None and not self.evaluation.every:
-            raise ValueError("evaluation.stop_at needs evaluation.every > 0")
+        check_evaluation(self)
         advantage = self.algorithm.advantage
         if self.has_advantages and advantage.compares and self.rollout.num_samples < 2:
             raise ValueError(
@@ -264,28 +267,6 @@ class RunConfig(Section):
             )
         self._check_whole_groups()
         return self
-
-    def _check_evaluation(self) -> None:
-        evaluation, names = self.evaluation, ", ".join(self.evaluation.sets)
-        if evaluation.sets and self.data.evaluation is not None:
-            raise ValueError(
-                f"data.evaluation and evaluation.sets ({names}) are both given; make "
-                "data.evaluation one of the sets, the first if stop_at is about it"
-            )
-        if evaluation.answers_alone and self.recipe == "reward_model":
-            raise ValueError(
-                f"{evaluation.answers_alone} with recipe: reward_model, which compares pairs; give "
-                "them as data.evaluation, and leave this out"
-            )
-        if evaluation.wanted and not self.evaluation_sets:
-            setting = "every > 0" if evaluation.every else "at_start"
-            raise ValueError(f"evaluation.{setting} needs data.evaluation, or evaluation.sets")
-        for name, chosen in evaluation.sets.items():
-            if self.rollout.engine == "vllm" and chosen.chosen_temperature > HOTTEST_VLLM:
-                raise ValueError(
-                    f"evaluation.sets.{name}.temperature = {chosen.chosen_temperature:g}: vLLM "
-                    f"samples up to {HOTTEST_VLLM:g}; lower it, or choose rollout.engine: hf"
-                )
 
     def _check_whole_groups(self) -> None:
         batch = self.batch

@@ -137,11 +137,12 @@ def read_generations(run_directory: Path, step: int) -> Iterator[Generation]:
     with file:
         for number, line in enumerate(file, 1):
             try:
-                yield _from_tree(json.loads(line))
+                generation = _from_tree(json.loads(line))
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise DataError(
                     f"{path} line {number}: no answer that was saved here ({error}); evaluate again"
                 ) from None
+            yield generation
 
 
 def _files(run_directory: Path) -> list[Path]:

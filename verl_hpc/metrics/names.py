@@ -10,7 +10,10 @@ SCORE = "critic/score/mean"
 REWARD = "critic/rewards/mean"
 """Reward that advantages are made of: the score after the KL penalty, where there is one."""
 VALIDATION = "val/score/mean"
-"""Mean score of an evaluation; val/accuracy is the share of its prompts that score 1 or more."""
+"""Mean score of an evaluation; val/accuracy is the share of its answers that are right."""
+RIGHT = 1.0
+"""The score from which an answer is right: some rewards give part of a point for one that is nearly
+so."""
 SFT_LOSS = "sft/loss"
 PAIR_LOSS = "reward/loss"
 """Of a reward model that learns from pairs."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
+from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
 from verl_hpc.trainer.batch import Samples, StepRows
 from verl_hpc.trainer.context import RunContext
@@ -17,9 +18,6 @@ from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.saved_generations import SavedGenerations
 
-RIGHT = 1.0
-"""The score from which an answer is right: some rewards give part of a point for one that is nearly
-so."""
 _OF_FIRST = ("score/mean", "accuracy", "num_prompts", "num_dropped")
 
 

@@ -30,6 +30,21 @@ def test_runs_that_follow_each_other_are_counted_together(tmp_path, capsys):
     assert "; 0 of these occur in the 2 rows" in capsys.readouterr().out
 
 
+def test_every_set_of_a_run_has_its_line(tmp_path, capsys):
+    def data(name, *indices):
+        rows = [verl_row(index) for index in indices]
+        return files(write_jsonl(tmp_path / f"{name}.jsonl", rows)).model_dump()
+
+    sets = {"clean": {"source": data("x", 7)}, "dirty": {"source": data("y", 1, 2)}}
+    run = run_directory(tmp_path / "run", data("a", 1, 9), None, evaluation__sets=sets)
+    assert main(["overlap", run]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{run}: {name} has {rows} rows with {rows} different prompts; {shared} of these occur in "
+        f"the 2 rows of training of {run}"
+        for name, rows, shared in (("clean", 1, 0), ("dirty", 2, 1))
+    ]
+
+
 def test_rows_that_the_run_left_out_do_not_count(tmp_path, capsys):
     def data(name, *indices):
         rows = [verl_row(index) for index in indices]

@@ -203,6 +203,17 @@ def test_code_that_only_compute_nodes_see(here):
         check_own_code(asked, plan_job(asked))
 
 
+def test_evaluation_sets_are_looked_for_too(here):
+    source = {"kind": "files", "paths": ["gone.jsonl"]}
+    named = {"evaluation": {"sets": {"aime24": {"source": source}}}}
+    assert "evaluation.sets.aime24.source.paths = gone.jsonl" in refusal(here, run=named)
+    own = {"source": FILES, "reward": {"function": "reward.py:rate"}}
+    named = {"evaluation": {"sets": {"aime24": own}}}
+    told = refusal(here, run=named)
+    assert "evaluation.sets.aime24.reward.function = reward.py:rate" in told
+    assert "defines no 'rate'" in told
+
+
 def test_login_nodes_that_see_nothing(tmp_path):
     asked = request(tmp_path, site=profile(tmp_path, check_paths=False))
     check_paths(asked, plan_job(asked))

@@ -117,6 +117,19 @@ def test_sequences_fit_the_models_positions():
     lay_out(1, rollout__max_prompt_tokens=1000, rollout__max_response_tokens=24)
 
 
+def test_answers_of_an_evaluation_fit_the_actors_positions():
+    source = {"kind": "files", "paths": ["test.jsonl"]}
+    lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 100}
+    sets = {"aime24": {"source": source, "max_response_tokens": 525}}
+    message = refusal(1, evaluation__sets=sets, **lengths)
+    told = "500 + max_response_tokens 525 of evaluation.sets = 1025 is above the 1024 positions"
+    assert told in message
+    sets["aime24"]["max_response_tokens"] = 524
+    lay_out(1, evaluation__sets=sets, **lengths)
+    short = architecture(vocab_size=128, max_positions=600)
+    lay_out(1, **GAE, archs={"critic": short}, evaluation__sets=sets, **lengths)
+
+
 def test_sequences_fit_the_positions_of_every_model():
     short = architecture(vocab_size=128, max_positions=512)
     lengths = {"rollout__max_prompt_tokens": 500, "rollout__max_response_tokens": 100}

@@ -4,6 +4,7 @@ import pytest
 
 from tests.mpi.recipe_runs import SAME_DRAWS, run, write_reward
 from verl_hpc.metrics.generations import generation_steps, read_generations
+from verl_hpc.runs.heartbeat import read_heartbeat
 
 pytestmark = pytest.mark.world(4)
 
@@ -28,16 +29,18 @@ def evaluated(here, tiny_model, shared_directory):
                 tiny_model(),
                 shared_directory,
                 recipe="rl",
-                steps=1,
+                steps=None,
+                epochs=2,
                 parallel=parallel,
-                optimizer={"lr": 1e-5},
+                optimizer={"lr": 1e-5, "schedule": "linear"},
                 batch={"size": 2, "max_tokens_per_micro_batch": 400},
+                data={"train": TASK | {"size": 2}},
                 rollout=SAME_DRAWS,
                 reward=reward,
                 evaluation={"at_start": True, "save_generations": True, "sets": SETS},
             )
             directory = shared_directory / "runs" / f"evaluation-{name}"
-            assert generation_steps(directory) == [0, 1]
+            assert generation_steps(directory) == [0, 2]
             known[name] = rows, list(read_generations(directory, 0))
         return known[name]
 
@@ -53,6 +56,15 @@ def test_the_layout_changes_no_answer(evaluated):
     assert {"val/score/mean", "val/hot/avg@3", "val/hot/pass@2", "val/greedy/accuracy"} <= {*before}
     assert {name: found[0][name] for name in before} == before
     assert 0 < before["val/hot/score/mean"] < 1
+
+
+def test_two_epochs_of_one_batch_are_two_steps(evaluated, shared_directory):
+    """Of which the status and the learning rate know."""
+    rows, _ = evaluated("dp4")
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert rows[2]["actor/lr"] < rows[1]["actor/lr"] <= 1e-5
+    beat = read_heartbeat(shared_directory / "runs" / "evaluation-dp4")
+    assert (beat.total_steps, beat.outcome) == (2, "finished")
 
 
 def test_answers_of_all_ranks_are_in_the_file(evaluated):

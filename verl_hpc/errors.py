@@ -56,6 +56,10 @@ class RewardError(VerlHpcError):
     """A reward function that cannot be found, raised, or returned a non-number."""
 
 
+class SandboxError(VerlHpcError):
+    """A program could not be run in its sandbox, which says nothing about the program."""
+
+
 class FlowError(VerlHpcError):
     """A data flow that does not hang together: unknown inputs, cycles, duplicate names."""
 

@@ -70,6 +70,10 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
     from verl_hpc.runtime.binding import report_binding
     from verl_hpc.runtime.session import session
 
+    if config.generates and any(c.function == "code" for c in config.reward_calls.values()):
+        from verl_hpc.rewards.sandbox.sandbox import start_helper
+
+        start_helper()
     pause_collection()
     settings = config.runtime
     with session(

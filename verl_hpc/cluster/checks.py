@@ -88,9 +88,9 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Settings that are path/to/file.py:name."""
     if config.has_own_recipe:
         yield "recipe", config.recipe
-    for name, reward in config.rewards.items():
-        if ":" in reward.function:
-            yield f"{name}.function", reward.function
+    for setting, call in config.reward_calls.items():
+        if ":" in call.function:
+            yield f"{setting}.function", call.function
     for name in ("advantage", "loss"):
         algorithm: str = getattr(config.algorithm, name).name
         if is_own(algorithm):

@@ -1,35 +1,19 @@
-"""Where prompts come from and how responses are scored."""
+"""Where prompts come from, and held-out ones."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from verl_hpc.config.explain import near_or_all
 from verl_hpc.section import (
     Number,
     Options,
     PathText,
     Positive,
-    Seconds,
     Section,
     Seed,
-    check_path_text,
 )
-
-REWARD_FUNCTIONS = ("auto", "exact_match", "gsm8k", "math", "reasoning_gym")
-"""What a reward function is called; those of the user are files."""
-
-
-def _reward_function(name: str) -> str:
-    if name in REWARD_FUNCTIONS:
-        return name
-    if ":" in name:
-        return check_path_text(name)
-    hint = near_or_all(name, REWARD_FUNCTIONS)
-    end = "" if hint.endswith("?") else ";"
-    raise ValueError(f"no such function; {hint}{end} your own is named path/to/file.py:function")
 
 
 class FilesConfig(Section):
@@ -96,21 +80,3 @@ class DataConfig(Section):
     joins the contents of a chat list as paragraphs."""
 
 
-class RewardConfig(Section):
-    """The scorer."""
-
-    function: Annotated[str, AfterValidator(_reward_function)] = "auto"
-    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source.
-
-    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
-    `ground_truth` and `extra_info`. One of two arguments is called as
-    `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
-    """
-    options: Options = {}
-    """Keyword arguments of the function."""
-    on_error: Literal["stop", "zero"] = "stop"
-    """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
-    timeout_s: Seconds = 30.0
-    """Longest one call may take; a longer one is an error as on_error says."""
-    import_timeout_s: Seconds = 300.0
-    """Longest that importing the function's file may take; a longer one ends the run."""

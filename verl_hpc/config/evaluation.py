@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, model_validator
 
-from verl_hpc.config.data import RewardConfig, SourceConfig
+from verl_hpc.config.data import SourceConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.rollout import HOTTEST_VLLM, Temperature
 from verl_hpc.section import Finite, NonNegative, Number, Positive, Section
 
@@ -45,6 +46,15 @@ class EvaluationSetConfig(Section):
         if self.temperature is not None:
             return self.temperature
         return 0.0 if self.num_samples == 1 else 1.0
+
+    @model_validator(mode="after")
+    def _scores_as_they_are(self) -> EvaluationSetConfig:
+        if self.reward is not None and self.reward.smoothing is not None:
+            raise ValueError(
+                "reward.smoothing is of scores to train on; leave it out, an evaluation shows "
+                "scores as they are"
+            )
+        return self
 
     @model_validator(mode="after")
     def _samples_as_it_says(self) -> EvaluationSetConfig:

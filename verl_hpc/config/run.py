@@ -11,7 +11,7 @@ from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
-from verl_hpc.config.data import DataConfig, RewardConfig, SourceConfig
+from verl_hpc.config.data import DataConfig, SourceConfig
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl, check_distillation
 from verl_hpc.config.evaluation import (
     ONLY_SET,
@@ -28,6 +28,7 @@ from verl_hpc.config.model import (
 )
 from verl_hpc.config.output import CheckpointConfig, MetricsConfig, RuntimeConfig
 from verl_hpc.config.placement import Ranks
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.roles import (
     ACTOR,
     REWARD,
@@ -173,6 +174,12 @@ class RunConfig(Section):
         return {"reward": self.reward, **own}
 
     @property
+    def reward_calls(self) -> dict[str, RewardConfig]:
+        """What all of them call, by the setting that names it."""
+        rewards = self.rewards.items()
+        return {name: call for n, reward in rewards for name, call in reward.calls(n).items()}
+
+    @property
     def longest_response(self) -> int:
         """Most tokens of a response, to train on or in an evaluation."""
         given = [chosen.max_response_tokens or 0 for chosen in self.evaluation_sets.values()]
@@ -207,7 +214,7 @@ class RunConfig(Section):
             "algorithm.advantage": self.algorithm.advantage.model_extra or {},
             "algorithm.loss": self.algorithm.loss.model_extra or {},
         }
-        options |= {f"{n}.options": reward.options for n, reward in self.rewards.items()}
+        options |= {f"{n}.options": call.options for n, call in self.reward_calls.items()}
         options |= {f"{n}.options": getattr(s, "options", {}) for n, s in self.sources.items()}
         found = [n for section, values in options.items() for n in secrets_in(values, section)]
         found += secrets_in(self.model_dump(), free=False)

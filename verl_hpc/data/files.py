@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -39,6 +41,10 @@ class Rows(Protocol):
 
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
         """All rows in order, as far as they can be wrong; an error in place of a damaged one."""
+        ...
+
+    def whole(self, index: int) -> dict[str, Any]:
+        """A row with all its columns, also those that no setting names."""
         ...
 
     def where(self, index: int) -> str:
@@ -77,9 +83,10 @@ class FilesSource:
         row = index - (self._ends[file] - len(rows))
         values = rows[row]
         try:
-            return self._problem(index, rows.where(row), values)
+            problem = self._problem(index, rows.where(row), values)
         except DataError as error:
             raise DataError(f"{rows.where(row)}: {error}") from None
+        return replace(problem, columns=partial(rows.whole, row))
 
     def scan(self) -> Iterator[Problem | DataError]:
         """As `Source`."""
@@ -104,11 +111,11 @@ class FilesSource:
             data_source=row.get("data_source") or "",
             ground_truth=_ground_truth(row),
             extra=_mapping(row, "extra_info"),
-            **self._answers(row),
             origin=origin,
+            **self._answers(row),
         )
 
-    def _answers(self, row: Mapping[str, Any]) -> dict[str, str | None]:
+    def _answers(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._needs == "pair":
             chosen, rejected = (_answer_of_pair(row, column) for column in PAIR_COLUMNS)
             return {"answer": chosen, "rejected": rejected}

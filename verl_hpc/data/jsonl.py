@@ -46,6 +46,10 @@ class JsonlRows:
             line = file.readline()
         return self._decode(index, line)
 
+    def whole(self, index: int) -> dict[str, Any]:
+        """As `__getitem__`: a line is decoded whole."""
+        return self[index]
+
     def scan(self) -> Iterator[dict[str, Any] | DataError]:
         """All rows in order; in place of one that cannot be decoded, why not."""
         with self._path.open("rb") as file:

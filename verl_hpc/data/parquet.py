@@ -29,7 +29,7 @@ zone that is unknown."""
 
 
 class ParquetRows:
-    """Random access by way of the footer; only the columns that are used are read."""
+    """Random access by way of the footer; only columns that are used are read, if not `whole`."""
 
     def __init__(self, path: Path, needed: Sequence[str], optional: Iterable[str]) -> None:
         self._path = path
@@ -52,9 +52,20 @@ class ParquetRows:
         return int(self._footer.num_rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._row(index, tuple(self._columns))
+
+    def whole(self, index: int) -> dict[str, Any]:
+        """A row with all its columns, also those that no setting names.
+
+        Raises:
+            DataError: one of them is damaged, or has a value that Python cannot hold.
+        """
+        return self._row(index, None)
+
+    def _row(self, index: int, columns: tuple[str, ...] | None) -> dict[str, Any]:
         group = bisect_right(self._ends, index)
         first = self._ends[group - 1] if group else 0
-        (row,) = self._rows(_row_group(self, group).slice(index - first, 1), index)
+        (row,) = self._rows(_row_group(self, group, columns).slice(index - first, 1), index)
         if isinstance(row, DataError):
             raise row
         return row
@@ -81,15 +92,19 @@ class ParquetRows:
                     yield damage
                     first += 1
 
-    def read_row_group(self, group: int) -> pa.Table:
+    def read_row_group(self, group: int, columns: Sequence[str] | None) -> pa.Table:
         """Decode one row group.
+
+        Args:
+            group: its number.
+            columns: that are decoded; None means all.
 
         Raises:
             DataError: it is damaged.
         """
         try:
             with parquet.ParquetFile(self._path, metadata=self._footer) as file:
-                return file.read_row_group(group, columns=self._columns)
+                return file.read_row_group(group, columns=columns)
         except UNREADABLE as error:
             raise self._undecodable(group, error) from None
 
@@ -132,5 +147,5 @@ def top_level(key: str) -> str:
 
 
 @lru_cache(maxsize=CACHED_ROW_GROUPS)
-def _row_group(rows: ParquetRows, group: int) -> pa.Table:
-    return rows.read_row_group(group)
+def _row_group(rows: ParquetRows, group: int, columns: tuple[str, ...] | None) -> pa.Table:
+    return rows.read_row_group(group, columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,12 @@ class Problem:
     """The worse answer of a pair."""
     origin: str = field(default="", compare=False)
     """Where it comes from: the file, and the line or row in it."""
+
+    columns: Callable[[], dict[str, Any]] = field(default=dict, compare=False, repr=False)
+    """Reads all columns of the row, as its file has them; none of a generated task.
+
+    Raises DataError where one of them cannot be read.
+    """
 
     @property
     def where(self) -> str:

@@ -9,19 +9,21 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any
 
-from verl_hpc.config.data import RewardConfig
+from verl_hpc.config.reward import REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards import exact_match, gsm8k, math_reward, reasoning_gym_reward
+from verl_hpc.rewards import (
+    code,
+    exact_match,
+    format_reward,
+    gsm8k,
+    judge,
+    length,
+    math_reward,
+    multiple_choice,
+    reasoning_gym_reward,
+)
+from verl_hpc.rewards.request import KEYWORDS, RewardFunction, batched, is_batched
 from verl_hpc.rewards.user_code import load_function, loading
-
-RewardFunction = Callable[..., float | Mapping[str, Any]]
-"""Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`.
-
-A user's function of two arguments is called as `function(response, ground_truth)`.
-The result is the score, or a mapping with "score" and further figures.
-"""
-
-KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 BUILT_IN: Mapping[str, RewardFunction] = {
     "exact_match": exact_match.compute_score,
@@ -29,6 +31,15 @@ BUILT_IN: Mapping[str, RewardFunction] = {
     "math": math_reward.compute_score,
     "reasoning_gym": reasoning_gym_reward.compute_score,
 }
+
+MAKERS: Mapping[str, Callable[[Any], RewardFunction]] = {
+    "code": code.make,
+    "format": format_reward.make,
+    "judge": judge.make,
+    "length": length.make,
+    "multiple_choice": multiple_choice.make,
+}
+"""Functions that are made from their options (`config.reward.REWARD_OPTIONS`)."""
 
 DATA_SOURCES: Mapping[str, str] = {
     "openai/gsm8k": "gsm8k",
@@ -53,15 +64,24 @@ _NO_TRUTH = ("response", "completion", "output", "prediction", "generated", "pro
 """Names of a first and of a second argument that mean something other than what is passed."""
 
 
-def get_reward_function(config: RewardConfig) -> RewardFunction:
+def get_reward_function(config: RewardConfig, setting: str = "reward") -> RewardFunction:
     """The function `config` names, with its options bound.
 
+    Args:
+        config: of one function.
+        setting: that holds its name, for messages.
+
     Raises:
-        RewardError: a file or function that cannot be loaded, or one that takes neither the four
-            keywords of verl nor two arguments, with the options.
+        RewardError: a file or function that cannot be loaded, one that takes neither the four
+            keywords of verl nor two arguments, with the options, or one that does not work here.
     """
-    function = _find(config)
-    signature = _signature(function, config)
+    if config.function in MAKERS:
+        options = REWARD_OPTIONS[config.function].model_validate(config.options)
+        return MAKERS[config.function](options)
+    function = _find(config, setting)
+    signature = _signature(function, config, setting)
+    if is_batched(function):
+        return _of_lists(function, signature, config, setting)
     try:
         signature.bind(**dict.fromkeys(KEYWORDS), **config.options)
         return partial(function, **config.options)
@@ -69,23 +89,38 @@ def get_reward_function(config: RewardConfig) -> RewardFunction:
         names = _two_arguments(signature, config.options)
         if names is None:
             raise RewardError(
-                f"reward.function = {config.function}: it takes {signature} and cannot be called "
-                f"with {', '.join(KEYWORDS)} and reward.options = {config.options} ({error}), nor "
-                "as function(response, ground_truth); write one of these two"
+                f"{setting}.function = {config.function}: it takes {signature} and cannot be "
+                f"called with {', '.join(KEYWORDS)} and {setting}.options = {config.options} "
+                f"({error}), nor as function(response, ground_truth); write one of these two"
             ) from None
 
-    def of_two(**row: Any) -> float | Mapping[str, Any]:
-        return function(*(row[name] for name in names), **config.options)
+    def of_two(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> Any:
+        values = zip(KEYWORDS, (data_source, solution_str, ground_truth, extra_info), strict=True)
+        given = dict(values)
+        return function(*(given[name] for name in names), **config.options)
 
     return of_two
 
 
-def _signature(function: RewardFunction, config: RewardConfig) -> inspect.Signature:
-    failure = f"reward.function = {config.function}: its arguments cannot be read"
+def _of_lists(
+    function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
+) -> RewardFunction:
+    try:
+        signature.bind(None, **config.options)
+    except TypeError as error:
+        raise RewardError(
+            f"{setting}.function = {config.function}: it is batched, takes {signature} and cannot "
+            f"be called as function(requests) with {setting}.options = {config.options} ({error})"
+        ) from None
+    return batched(partial(function, **config.options))
+
+
+def _signature(function: RewardFunction, config: RewardConfig, setting: str) -> inspect.Signature:
+    failure = f"{setting}.function = {config.function}: its arguments cannot be read"
     with loading(failure, config.import_timeout_s), suppress(ValueError):
         return inspect.signature(function)
     raise RewardError(
-        f"reward.function = {config.function}: nothing says what it takes; write a Python "
+        f"{setting}.function = {config.function}: nothing says what it takes; write a Python "
         f"function of {', '.join(KEYWORDS)}, or of (response, ground_truth)"
     )
 
@@ -124,13 +159,13 @@ def _says(name: str, words: Sequence[str]) -> bool:
     return name in KEYWORDS or any(part.removesuffix("s") in words for part in name.split("_"))
 
 
-def _find(config: RewardConfig) -> RewardFunction:
+def _find(config: RewardConfig, setting: str) -> RewardFunction:
     name = config.function
     if name == "auto":
         return score_by_data_source
     if name in BUILT_IN:
         return BUILT_IN[name]
-    return load_function(name, config.import_timeout_s)
+    return load_function(name, config.import_timeout_s, f"{setting}.function")
 
 
 def score_by_data_source(
@@ -159,5 +194,5 @@ def function_for(data_source: str) -> RewardFunction:
             return BUILT_IN[name]
     raise RewardError(
         f"data_source = {data_source!r} has no reward function; set reward.function to one of "
-        f"{', '.join(BUILT_IN)}, or to path/to/file.py:function"
+        f"{', '.join([*BUILT_IN, *MAKERS])}, or to path/to/file.py:function"
     )

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from typing import Any
 
-from verl_hpc.config.data import RewardConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.guard import describe, guarded, message
-from verl_hpc.rewards.registry import RewardFunction
+from verl_hpc.rewards.request import (
+    Request,
+    RewardFunction,
+    arguments,
+    is_batched,
+    is_bounded,
+    taken,
+)
 from verl_hpc.runtime.limit import TimeLimitExceeded
-
-
-@dataclass(frozen=True)
-class Request:
-    """A response, and the fields of the problem it answers."""
-
-    index: int
-    """Row of the problem in its data set."""
-    data_source: str
-    ground_truth: Any
-    extra: dict[str, Any]
-    response: str
-    origin: str = ""
-    """The file of the problem, and the line or row in it."""
 
 
 @dataclass(frozen=True)
@@ -41,54 +35,107 @@ class Score:
 
 
 def score_responses(
-    function: RewardFunction, requests: Iterable[Request], config: RewardConfig
+    function: RewardFunction,
+    requests: Sequence[Request],
+    config: RewardConfig,
+    setting: str = "reward",
 ) -> list[Score]:
-    """Score every request, one after another.
+    """Score every request, one after another, or all in one call of a function that is batched.
 
     A call fails that raises, calls sys.exit, runs longer than `config.timeout_s` (on the main
-    thread; elsewhere there is no limit), or returns anything but a finite number or a mapping from
-    strings with one as "score".
+    thread; elsewhere there is no limit; a batched one has as long for each request), or returns
+    anything but a finite number or a mapping from strings with one as "score".
+
+    Args:
+        function: that scores.
+        requests: what it is asked.
+        config: what becomes of failures.
+        setting: that names the function, for messages.
 
     Raises:
         RewardError: a call failed and `config.on_error` is stop; or, whatever it is, the function
             itself raised RewardError: it cannot score such rows at all.
+        DataError: the function takes the row, and it cannot be read.
     """
-    return [_score(function, request, config) for request in requests]
+    if is_batched(function):
+        return _score_together(function, requests, config, setting)
+    names = taken(function)
+
+    def score(request: Request) -> Score:
+        call = _Call(config, setting, request)
+        given = arguments(request, names)
+        return call.score(lambda: _read(function(**given)))
+
+    return [score(request) for request in requests]
 
 
-def _score(function: RewardFunction, request: Request, config: RewardConfig) -> Score:
-    try:
-        with guarded(config.timeout_s):
-            result = function(
-                data_source=request.data_source,
-                solution_str=request.response,
-                ground_truth=request.ground_truth,
-                extra_info=request.extra,
+def _score_together(
+    function: RewardFunction, requests: Sequence[Request], config: RewardConfig, setting: str
+) -> list[Score]:
+    if not requests:
+        return []
+    results: list[Any] = []
+
+    def run() -> Score:
+        found = function(requests)
+        if not isinstance(found, Sequence) or len(found) != len(requests):
+            size = len(found) if isinstance(found, Sized) else "no length"
+            raise TypeError(
+                f"the result is {type(found).__name__} ({size}); expected a list of "
+                f"{len(requests)}, one a response"
             )
-            return _read(result)
-    except RewardError as error:
-        raise RewardError(f"{_call(request, config)}: {message(error)}") from error
-    except TimeLimitExceeded as error:
-        return _failed(f"ran longer than timeout_s = {config.timeout_s:g}", error, request, config)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return _failed(describe(error), error, request, config)
+        results.extend(found)
+        return Score(0.0)
+
+    calls = [_Call(config, setting, request) for request in requests]
+    whole = calls[0].score(run, math.inf if is_bounded(function) else len(requests))
+    if whole.error is not None:
+        return [whole] * len(requests)
+
+    def read(result: Any) -> Score:
+        if isinstance(result, Exception):
+            raise result
+        return _read(result)
+
+    return [c.score(partial(read, r)) for c, r in zip(calls, results, strict=True)]
 
 
-def _failed(reason: str, error: BaseException, request: Request, config: RewardConfig) -> Score:
-    if config.on_error == "zero":
-        return Score(0.0, error=reason)
-    raise RewardError(
-        f"{_call(request, config)}: {reason}; mend the function, or set reward.on_error to zero"
-    ) from error
+@dataclass(frozen=True)
+class _Call:
+    """One call, and what becomes of it if it fails."""
 
+    config: RewardConfig
+    setting: str
+    request: Request
 
-def _call(request: Request, config: RewardConfig) -> str:
-    return (
-        f"reward.function = {config.function}, {request.origin or f'row {request.index}'}, "
-        f"response {request.response!r:.100}"
-    )
+    def score(self, run: Callable[[], Score], times: float = 1) -> Score:
+        """Run it under the time limit, or as many of them."""
+        limit_s = self.config.timeout_s * times
+        try:
+            with guarded(limit_s):
+                return run()
+        except RewardError as error:
+            raise RewardError(f"{self._words()}: {message(error)}") from error
+        except TimeLimitExceeded as error:
+            return self._failed(f"ran longer than timeout_s = {limit_s:g}", error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return self._failed(describe(error), error)
+
+    def _failed(self, reason: str, error: BaseException) -> Score:
+        if self.config.on_error == "zero":
+            return Score(0.0, error=reason)
+        raise RewardError(
+            f"{self._words()}: {reason}; mend the function, or set {self.setting}.on_error to zero"
+        ) from error
+
+    def _words(self) -> str:
+        request = self.request
+        return (
+            f"{self.setting}.function = {self.config.function}, "
+            f"{request.origin or f'row {request.index}'}, response {request.response!r:.100}"
+        )
 
 
 def _read(result: Any) -> Score:

@@ -194,6 +194,13 @@ def setting(name: str, default: str) -> str:
     return os.environ.get(name, default)
 
 
+def for_helper(root: Path) -> dict[str, str]:
+    """Variables of a Python process that needs nothing but this package, which is below `root`."""
+    names = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG")
+    found = {name: os.environ[name] for name in names if name in os.environ}
+    return found | {"PYTHONPATH": str(root)}
+
+
 def node_name() -> str:
     """This node, as Slurm calls it: the host's name may be another, and --exclude takes Slurm's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

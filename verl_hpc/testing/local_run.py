@@ -13,7 +13,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
-from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import Signals, StopFlag
@@ -100,7 +100,7 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         tokenizer,
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
-        reward=get_reward_function(config.reward) if config.generates else None,
+        reward=make_scorer(config.reward) if config.generates else None,
         stop=StopFlag(session.control, config.run_directory, signals or Signals()),
     )
     if config.generates:

@@ -16,7 +16,7 @@ from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
-from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
@@ -86,7 +86,7 @@ def plan_run(
     together(lambda: check_model(first.hf_directory))
     tokenizer_path = config.model.tokenizer or str(first.hf_directory)
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
-    reward = together(lambda: get_reward_function(config.reward)) if config.generates else None
+    reward = together(lambda: make_scorer(config.reward)) if config.generates else None
     problems = open_problems(session, config, tokenizer)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))

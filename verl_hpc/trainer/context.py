@@ -17,7 +17,7 @@ from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import RunLayouts
-from verl_hpc.rewards.registry import RewardFunction
+from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
@@ -55,7 +55,7 @@ class RunContext:
     order: Order
     rollout: Rollout | None = None
     sync: WeightSync | None = None
-    reward: RewardFunction | None = None
+    reward: Scorer | None = None
     stop: StopFlag | None = None
     lock: RunLock | None = None
     """Of the run directory; rank 0 has it."""

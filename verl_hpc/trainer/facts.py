@@ -94,7 +94,7 @@ def _scoring_facts(run: RunContext) -> dict[str, str]:
     if run.reward is None or place.name == ROLLOUT:
         return {}
     where = neighbours(place.ranks[0], place.ranks[-1])
-    return {"reward function": f"{run.config.reward.function} on {where}"}
+    return {"reward function": f"{', '.join(sorted(run.config.reward.functions))} on {where}"}
 
 
 def _rollout_ranks(run: RunContext) -> str:

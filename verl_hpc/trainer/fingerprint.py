@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from verl_hpc.checkpoint.weights import Weights
-from verl_hpc.config.data import REWARD_FUNCTIONS, RewardConfig
+from verl_hpc.config.reward import REWARD_FUNCTIONS, RewardConfig
 from verl_hpc.config.roles import REFERENCE
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
@@ -22,7 +22,7 @@ from verl_hpc.section import is_own
 
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
-REWARD = ("reward.function", "reward.options")
+REWARD = ("reward.function", "reward.options", "reward.terms", "reward.smoothing")
 RECIPE_FILE = "recipe's file"
 ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss")}
 EVALUATION = "what an evaluation asks and how it scores"
@@ -104,7 +104,7 @@ def fingerprint(
             if is_own(name):
                 found[text] = of_file(Path(name.rpartition(":")[0])).hex()[:8]
         if config.generates:
-            found |= dict(zip(REWARD, _of_reward(config.reward), strict=True))
+            found |= _of_reward(config.reward)
         if config.evaluation.wanted:
             found[EVALUATION] = _of_evaluation(config)
         if reads_weights:
@@ -133,14 +133,23 @@ def _of_tokenizer(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def _of_reward(config: RewardConfig) -> tuple[str, str]:
-    """The function, and its options."""
-    name = config.function
-    if name not in REWARD_FUNCTIONS:
-        path, _, function = name.rpartition(":")
-        # Not where it lies: a copy of the file is no change.
-        name = f"{Path(path).name}:{function} (the file's hash is {of_file(Path(path)).hex()[:8]})"
-    return name, json.dumps(config.options, sort_keys=True, default=str)
+def _of_reward(config: RewardConfig) -> dict[str, str]:
+    terms = {
+        name: {"function": _function(t.function), "weight": t.weight, "options": t.options}
+        for name, t in config.terms.items()
+    }
+    smoothing = config.smoothing.model_dump() if config.smoothing else None
+    parts = (config.options, terms, smoothing)
+    texts = (json.dumps(part, sort_keys=True, default=str) for part in parts)
+    return dict(zip(REWARD, (_function(config.function), *texts), strict=True))
+
+
+def _function(name: str) -> str:
+    if name in REWARD_FUNCTIONS:
+        return name
+    path, _, function = name.rpartition(":")
+    # Not where it lies: a copy of the file is no change.
+    return f"{Path(path).name}:{function} (the file's hash is {of_file(Path(path)).hex()[:8]})"
 
 
 def _of_evaluation(config: RunConfig) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from verl_hpc.config.data import RewardConfig
 from verl_hpc.config.evaluation import EvaluationSetConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
 from verl_hpc.data.files import Needs
@@ -143,7 +143,7 @@ def _usable(
     lengths = LengthCheck(tokenizer, config.data.chat, rollout.max_prompt_tokens)
 
     def check(problem: Problem) -> None:
-        if reward is not None and reward.function == "auto":
+        if reward is not None and "auto" in reward.functions:
             _check_origin(problem)
         if rollout.overlong_prompt == "error":
             lengths.check(problem)

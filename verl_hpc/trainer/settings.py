@@ -9,7 +9,7 @@ from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
-from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import EvaluationSet
@@ -50,7 +50,7 @@ class Settings:
         """What an evaluation answers.
 
         Raises:
-            RewardError: as `get_reward_function`, of a set's own.
+            RewardError: as `make_scorer`, of a set's own.
         """
         sets = self._config.evaluation_sets.items()
         return [self._evaluation_set(name, chosen) for name, chosen in sets]
@@ -67,7 +67,8 @@ class Settings:
         purpose = f"evaluation/{name}"
         scoring = replace(self.score, problems=problems)
         if own is not None:
-            scoring = replace(scoring, function=get_reward_function(own), reward=own)
+            setting = f"evaluation.sets.{name}.reward"
+            scoring = replace(scoring, scorer=make_scorer(own, setting))
         return EvaluationSet(
             name,
             setting_of(self._config, name),
@@ -143,9 +144,7 @@ class Settings:
     @property
     def score(self) -> ScoreSettings:
         assert self._run.reward is not None
-        return ScoreSettings(
-            self._run.reward, self._config.reward, self._run.tokenizer, self.problems
-        )
+        return ScoreSettings(self._run.reward, self._run.tokenizer, self.problems)
 
     @property
     def old_log_probs(self) -> OldLogProbsSettings:

@@ -250,7 +250,7 @@ def test_the_critic_learns_faster_than_the_actor():
     "name, words",
     [
         ("gsm8", "reward.function = 'gsm8': no such function; did you mean gsm8k?"),
-        ("zzz", "known: auto, exact_match, gsm8k, math, reasoning_gym; your own is named"),
+        ("zzz", "math, multiple_choice, reasoning_gym; your own is named"),
         ("my/reward.py", "path/to/file.py:function"),
     ],
 )

@@ -23,8 +23,9 @@ def leaves(tree, prefix=""):
 
 
 def shown(name):
-    """As it is listed: roles and labels are the user's."""
-    return re.sub(r"^placement\..*", "placement", re.sub(r"^roles\.\w+", "roles.NAME", name))
+    """As it is listed: roles, labels and terms are the user's."""
+    name = re.sub(r"^(roles|reward\.terms)\.\w+", r"\1.NAME", name)
+    return re.sub(r"^placement\..*", "placement", name)
 
 
 def test_every_setting_of_a_resolved_run_is_listed():
@@ -42,6 +43,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
             "correction": {"reject": {"lower": 0.5, "upper": 2.0}},
             "overlong": {"buffer": 1},
         },
+        "reward": {"smoothing": {}, "terms": {"own": {"function": "math"}}},
         "evaluation": {"every": 1},
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},

@@ -4,9 +4,11 @@ import math
 
 import pytest
 
-from verl_hpc.config.data import REWARD_FUNCTIONS, RewardConfig
+from verl_hpc.config.reward import REWARD_FUNCTIONS, REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.registry import BUILT_IN, DATA_SOURCES, get_reward_function
+from verl_hpc.rewards.registry import BUILT_IN, DATA_SOURCES, MAKERS, get_reward_function
+from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.scoring import score_responses
 
 
 def find(function, **options):
@@ -72,7 +74,9 @@ def test_auto_says_what_to_do_about_a_source_it_does_not_know(source):
 
 
 def test_the_configuration_knows_the_names():
-    assert {"auto", *BUILT_IN} == set(REWARD_FUNCTIONS)
+    assert {"auto", *BUILT_IN, *MAKERS} == set(REWARD_FUNCTIONS)
+    assert not set(BUILT_IN) & set(MAKERS)
+    assert set(MAKERS) == set(REWARD_OPTIONS)
 
 
 @pytest.mark.parametrize("function", ["gsm8k", "auto"])
@@ -114,6 +118,29 @@ def test_a_function_of_two_arguments_takes_its_options(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def score(a, b, scale, power=1):\n    return (scale * len(a)) ** power\n")
     assert call(find(f"{path}:score", scale=2, power=2), "four", None) == 64
+
+
+def test_an_option_keeps_its_name_where_a_keyword_has_it(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def score(truncated, **_):\n    return truncated\n")
+    function = find(f"{path}:score", truncated=0.25)
+    (found,) = score_responses(function, [Request(0, "", "", {}, "")], RewardConfig())
+    assert found.value == 0.25
+
+
+def test_a_function_of_a_list_takes_its_options(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from verl_hpc.rewards.request import batched\n"
+        "@batched\n"
+        "def score(requests, scale=1):\n"
+        "    return [scale * len(r.response) for r in requests]\n"
+    )
+    requests = [Request(0, "", "", {}, text) for text in ("a", "bb")]
+    function = find(f"{path}:score", scale=3)
+    assert [s.value for s in score_responses(function, requests, RewardConfig())] == [3, 6]
+    with pytest.raises(RewardError, match=r"it is batched, takes \(requests, scale=1\)"):
+        find(f"{path}:score", size=3)
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from verl_hpc.config.data import RewardConfig
-from verl_hpc.errors import RewardError
+from verl_hpc.config.reward import RewardConfig
+from verl_hpc.errors import DataError, RewardError
 from verl_hpc.rewards import guard
 from verl_hpc.rewards.registry import get_reward_function
-from verl_hpc.rewards.scoring import Request, Score, score_responses
+from verl_hpc.rewards.request import Request, batched
+from verl_hpc.rewards.scoring import Score, score_responses
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
@@ -49,15 +50,109 @@ def raising(data_source, solution_str, ground_truth, extra_info):
 
 def test_the_function_is_called_as_verl_calls_it():
     calls = []
-    scores(lambda **fields: calls.append(fields) or 1.0, request("a"))
-    assert calls == [
-        {
-            "data_source": "mine",
-            "solution_str": "a",
-            "ground_truth": "72",
-            "extra_info": {"k": 1},
-        }
-    ]
+
+    def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+        calls.append((data_source, solution_str, ground_truth, extra_info))
+        return 1.0
+
+    scores(of_verl, request("a"))
+    assert calls == [("mine", "a", "72", {"k": 1})]
+
+
+MORE = {
+    "response_ids": [3, 4],
+    "truncated": True,
+    "row": {"level": 5},
+    "prompt": [{"role": "user", "content": "1 + 1"}],
+}
+KNOWN = request("a", columns=lambda: MORE["row"], **{k: MORE[k] for k in MORE if k != "row"})
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_function_is_given_what_else_it_takes(name):
+    calls = []
+    names = {"calls": calls}
+    exec(f"def f(solution_str, {name}, **_):\n    calls.append({name})\n    return 1.0", names)
+    scores(names["f"], KNOWN)
+    assert calls == [MORE[name]]
+
+
+def test_a_function_of_any_keywords_is_given_all_and_may_change_them():
+    calls = []
+
+    def changing(**fields):
+        calls.append({name: list(fields[name]) if name != "truncated" else True for name in MORE})
+        fields["row"].clear()
+        fields["response_ids"].clear()
+        fields["prompt"].clear()
+        return 1.0
+
+    scores(changing, KNOWN, KNOWN)
+    assert calls[0] == calls[1] == {name: list(MORE[name]) if name != "truncated" else True
+                                    for name in MORE}  # fmt: skip
+
+
+def test_a_row_is_read_for_functions_that_take_it_alone():
+    def damaged():
+        raise DataError("a.parquet row 3: damaged")
+
+    unreadable = request(columns=damaged)
+    assert scores(lambda solution_str, data_source, ground_truth, extra_info: 1.0, unreadable)
+    with pytest.raises(DataError, match="row 3: damaged"):
+        scores(lambda **_: 1.0, unreadable, on_error="zero")
+
+
+def test_a_function_of_a_list_is_called_once():
+    calls = []
+
+    @batched
+    def lengths(requests):
+        calls.append(requests)
+        return [{"score": len(r.response), "cut": r.truncated} for r in requests]
+
+    found = scores(lengths, request("aa"), KNOWN)
+    assert found == [Score(2.0, {"cut": 0.0}), Score(1.0, {"cut": 1.0})]
+    assert len(calls) == 1
+    assert scores(lengths) == []
+    assert len(calls) == 1
+
+
+def test_an_exception_in_the_list_fails_its_response_alone():
+    @batched
+    def second_fails(requests):
+        return [1.0, ValueError("no answer"), 0.5]
+
+    three = (request("a"), request("b", index=8), request("c"))
+    assert [s.value for s in scores(second_fails, *three, on_error="zero")] == [1.0, 0.0, 0.5]
+    assert scores(second_fails, *three, on_error="zero")[1].error == "ValueError: no answer"
+    with pytest.raises(RewardError, match="row 8, response 'b': ValueError: no answer"):
+        scores(second_fails, *three)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([1.0], r"TypeError: the result is list \(1\); expected a list of 2, one a response"),
+        (1.0, r"the result is float \(no length\); expected a list of 2"),
+        ([1.0, float("nan")], "the score is nan"),
+        ([1.0, "x"], "the score is str 'x'"),
+    ],
+)
+def test_a_list_that_does_not_fit_has_failed(value, message):
+    function = batched(lambda requests: value)
+    with pytest.raises(RewardError, match=message):
+        scores(function, request(), request())
+
+
+def test_a_function_of_a_list_has_as_long_for_each_response(no_alarm):
+    @batched
+    def naps(requests):
+        time.sleep(0.3)
+        return [1.0] * len(requests)
+
+    assert len(scores(naps, *[request()] * 3, timeout_s=0.2)) == 3
+    failed = scores(naps, request(), timeout_s=0.1, on_error="zero")
+    assert failed == [Score(0.0, error="ran longer than timeout_s = 0.1")]
 
 
 def test_scores_come_in_the_order_of_the_requests():
@@ -228,7 +323,7 @@ def in_a_process(body, **environment):
     """Scores one response in a Python of its own, whose output and status come back."""
     program = f"""
 import os, subprocess, multiprocessing, sys
-from verl_hpc.config.data import RewardConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.rewards.scoring import Request, score_responses
 
 def function(**_):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from verl_hpc.config.data import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.registry import RewardFunction
-from verl_hpc.rewards.scoring import Request, Score, score_responses
+from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.scorer import Scorer
+from verl_hpc.rewards.scoring import Score
 from verl_hpc.trainer.batch import Columns, Samples, StepRows
 from verl_hpc.trainer.metrics import spread
 from verl_hpc.trainer.placement import Placement
@@ -31,8 +31,7 @@ _MOST_TEXT = 300
 class ScoreSettings:
     """What scores, and what it is given."""
 
-    function: RewardFunction
-    reward: RewardConfig
+    scorer: Scorer
     tokenizer: PreTrainedTokenizerBase
     problems: StepProblems
 
@@ -88,10 +87,10 @@ def score(
     def run() -> list[Score]:
         found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
         requests = [
-            _request(settings, problem, tokens)
-            for problem, tokens in zip(found, responses, strict=True)
+            _request(settings, problem, tokens, samples.samples[i].truncated)
+            for i, problem, tokens in zip(positions, found, responses, strict=True)
         ]
-        return score_responses(settings.function, requests, settings.reward)
+        return settings.scorer(requests)
 
     scores = _gather(place, positions, place.together(run), len(samples))
     return scores, scores.metrics
@@ -118,7 +117,9 @@ def _gather(
     return Scores([value for value, _ in scores], num_failed, _means(details), details)
 
 
-def _request(settings: ScoreSettings, problem: Problem, tokens: list[int]) -> Request:
+def _request(
+    settings: ScoreSettings, problem: Problem, tokens: list[int], truncated: bool
+) -> Request:
     text = settings.tokenizer.decode(tokens, skip_special_tokens=True)
     if not isinstance(text, str):
         raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
@@ -129,6 +130,10 @@ def _request(settings: ScoreSettings, problem: Problem, tokens: list[int]) -> Re
         problem.extra,
         text,
         problem.origin,
+        problem.prompt,
+        tokens,
+        truncated,
+        problem.columns,
     )
 
 

@@ -1,15 +1,18 @@
 """Scores of all ranks, and how much of what failed is told to all of them."""
 
 import json
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from verl_hpc.config.data import RewardConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
 from verl_hpc.planner.layouts import Pool
+from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import CPU
 from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples, StepRows
@@ -32,7 +35,10 @@ class Problems:
 
     def read(self, rows):
         self.asked = list(rows)
-        return [Problem(row, "?", data_source="x", ground_truth=row) for row in rows]
+        return [
+            Problem(row, "?", "x", ground_truth=row, columns=partial(dict, level=row))
+            for row in rows
+        ]
 
 
 def place(groups=((0,),), control=None):
@@ -41,7 +47,8 @@ def place(groups=((0,),), control=None):
 
 def settings(reward, **changes):
     tokenizer = SimpleNamespace(decode=lambda tokens, **_: f"{tokens[0]} " * 500)
-    return ScoreSettings(reward, RewardConfig(**changes), tokenizer, Problems())
+    scorer = FunctionScorer(reward, RewardConfig(**changes))
+    return ScoreSettings(scorer, tokenizer, Problems())
 
 
 def generated(count, per_prompt=1):
@@ -99,6 +106,19 @@ def test_a_response_is_scored_with_the_row_that_it_answers():
 
     found, _ = score(place(), settings(reward), *generated(5, per_prompt=2))
     assert list(found.values) == [1000, 1001, 1102, 1103, 1204]
+
+
+def test_a_function_sees_tokens_whether_they_were_cut_and_the_row():
+    calls = []
+
+    def reward(response_ids, truncated, row, prompt, **_):
+        calls.append((response_ids, truncated, row, prompt))
+        return 1.0
+
+    rows, samples, sequences = generated(2)
+    cut = tuple(replace(sample, truncated=sample.index == 1) for sample in samples)
+    score(place(), settings(reward), rows, replace(samples, samples=cut), sequences)
+    assert calls == [([0], False, {"level": 10}, "?"), ([1], True, {"level": 11}, "?")]
 
 
 def test_ranks_of_a_group_divide_its_samples():

@@ -1,0 +1,180 @@
+"""How responses are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from verl_hpc.config.explain import explain, near_or_all
+from verl_hpc.config.reward_options import (
+    CodeOptions,
+    FormatOptions,
+    JudgeOptions,
+    LengthOptions,
+    MultipleChoiceOptions,
+)
+from verl_hpc.section import (
+    Finite,
+    Options,
+    PositiveFinite,
+    ProperFraction,
+    Seconds,
+    Section,
+    check_path_text,
+)
+
+REWARD_FUNCTIONS = (
+    "auto",
+    "code",
+    "exact_match",
+    "format",
+    "gsm8k",
+    "judge",
+    "length",
+    "math",
+    "multiple_choice",
+    "reasoning_gym",
+)
+"""What a reward function is called; those of the user are files."""
+
+REWARD_OPTIONS: Mapping[str, type[Section]] = {
+    "code": CodeOptions,
+    "format": FormatOptions,
+    "judge": JudgeOptions,
+    "length": LengthOptions,
+    "multiple_choice": MultipleChoiceOptions,
+}
+"""What `options` may hold, by the name of the function."""
+
+OnError = Literal["stop", "zero"]
+
+
+def _reward_function(name: str) -> str:
+    if name in REWARD_FUNCTIONS:
+        return name
+    if ":" in name:
+        return check_path_text(name)
+    hint = near_or_all(name, REWARD_FUNCTIONS)
+    end = "" if hint.endswith("?") else ";"
+    raise ValueError(f"no such function; {hint}{end} your own is named path/to/file.py:function")
+
+
+FunctionName = Annotated[str, AfterValidator(_reward_function)]
+
+
+def _check_options(function: str, options: Mapping[str, Any]) -> None:
+    """Raises: ValueError: the function has no such option, or not with such a value."""
+    section = REWARD_OPTIONS.get(function)
+    if section is None:
+        return
+    try:
+        section.model_validate(options)
+    except ValidationError as error:
+        found = "; ".join(line.strip() for line in explain(error, section).splitlines())
+        raise ValueError(f"options of {function}: {found}") from None
+
+
+class TermConfig(Section):
+    """One of several functions whose weighted sum is the score."""
+
+    function: FunctionName
+    """As reward.function."""
+    weight: Finite = 1.0
+    """What the function's score is multiplied by; negative for a penalty."""
+    options: Options = {}
+    """As reward.options."""
+    on_error: OnError | None = None
+    """As reward.on_error, for this term alone, which then counts 0; null takes that."""
+    timeout_s: Seconds | None = None
+    """As reward.timeout_s, for this term alone; null takes that."""
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> TermConfig:
+        _check_options(self.function, self.options)
+        return self
+
+
+class SmoothingConfig(Section):
+    """Scores measured against an exponential moving average of those of earlier steps.
+
+    With the mean m and the mean of squares q of a step's scores, m' <- decay m' + (1 - decay) m and
+    q' likewise, both divided by 1 - decay^steps, as Adam corrects its start. A score r becomes
+    r - m', or (r - m') / sqrt(q' - m'^2 + 1e-8).
+
+    The running mean as a baseline is that of REINFORCE (Williams 1992, reinforcement comparison);
+    mean and deviation of past rewards are those of "Secrets of RLHF in Large Language Models, part
+    I" (arXiv 2307.04964, section 5.3.1); the average with a corrected start is that of ReaLHF and
+    MAPPO, which take it of values (arXiv 2103.01955).
+    """
+
+    decay: ProperFraction = 0.99
+    """How much of the average stays from step to step; 0 takes each step's own mean."""
+    by: Literal["mean", "mean_and_std"] = "mean_and_std"
+    """What the average of scores is used for: it is subtracted, or its deviation divides, too."""
+    clip: PositiveFinite | None = 5.0
+    """Largest absolute value of what comes of it; null does not clip."""
+
+
+TermName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=60)]
+
+
+class RewardConfig(Section):
+    """The scorer."""
+
+    function: FunctionName = "auto"
+    """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source
+    (docs/rewards.md).
+
+    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
+    `ground_truth` and `extra_info`; and with `response_ids`, `truncated`, `row` and `prompt` if it
+    takes them. One of two arguments is called as `function(response, ground_truth)`. It returns a
+    number, or a mapping with one as `score`.
+    """
+    options: Options = {}
+    """Keyword arguments of the function."""
+    terms: dict[TermName, TermConfig] = {}
+    """In place of function and options: several functions by a name of yours, whose weighted sum is
+    the score. Each one's mean is the metric reward/NAME."""
+    on_error: OnError = "stop"
+    """What an exception or a NaN in the function does: ends the run, or scores 0 and is counted."""
+    timeout_s: Seconds = 30.0
+    """Longest one call may take; a longer one is an error as on_error says. A function of a whole
+    list (docs/rewards.md) has as long for each response of the list."""
+    import_timeout_s: Seconds = 300.0
+    """Longest that importing the function's file may take; a longer one ends the run."""
+    smoothing: SmoothingConfig | None = None
+    """Measure scores against a moving average of those of earlier steps; null leaves them."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RewardConfig:
+        _check_options(self.function, self.options)
+        if self.terms and (self.function != "auto" or self.options):
+            name = "options" if self.function == "auto" else "function"
+            raise ValueError(f"terms and {name} exclude each other; make the function a term")
+        return self
+
+    def calls(self, setting: str = "reward") -> dict[str, RewardConfig]:
+        """What is called, by the setting that names it: one function, or those of all terms.
+
+        Args:
+            setting: that this reward is of.
+        """
+        if not self.terms:
+            return {setting: self}
+        return {
+            f"{setting}.terms.{name}": RewardConfig(
+                function=term.function,
+                options=term.options,
+                on_error=term.on_error or self.on_error,
+                timeout_s=term.timeout_s or self.timeout_s,
+                import_timeout_s=self.import_timeout_s,
+            )
+            for name, term in self.terms.items()
+        }
+
+    @property
+    def functions(self) -> set[str]:
+        """Names of all that is called."""
+        return {call.function for call in self.calls().values()}

@@ -1,0 +1,126 @@
+"""The share of a row's tests that the program in a response passes."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from verl_hpc.config.reward_options import CodeOptions
+from verl_hpc.errors import RewardError, SandboxError
+from verl_hpc.rewards.code_tests import Case, read_cases
+from verl_hpc.rewards.request import Request, RewardFunction, bounded
+from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
+from verl_hpc.rewards.sandbox.sandbox import Sandbox
+
+VERDICTS = (
+    "passed",
+    "failed",
+    "compile_error",
+    "timed_out",
+    "out_of_memory",
+    "too_many_processes",
+    "output_too_large",
+    "killed",
+)
+"""Of a response; all but the first are that of its first test that does not pass."""
+
+_FENCED = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.I)
+_NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
+
+
+def make(options: CodeOptions) -> RewardFunction:
+    """The reward function with its sandbox.
+
+    Raises:
+        RewardError: programs cannot be run here as the options want.
+    """
+    limits = Limits(
+        options.timeout_s,
+        options.cpu_s,
+        options.memory_mib * MIB,
+        options.threads,
+        options.files_mib * MIB,
+        options.output_kib * 1024,
+    )
+    sandbox = Sandbox(
+        limits, options.containment, options.max_concurrent, options.python, options.paths
+    )
+    return bounded(partial(compute_scores, sandbox=sandbox, options=options))
+
+
+def compute_scores(
+    requests: Sequence[Request], sandbox: Sandbox, options: CodeOptions
+) -> list[dict[str, float] | Exception]:
+    """Score responses, some at a time.
+
+    Returns:
+        For each a mapping of its score, the shares `code_VERDICT` (1 for its own, else 0),
+        `code_tests_passed` and `code_bubblewrap`; SandboxError where nothing could be run, and
+        RewardError where a row has no tests.
+    """
+    with ThreadPoolExecutor(options.max_concurrent) as pool:
+        return list(pool.map(partial(_score, sandbox, options), requests))
+
+
+def program_of(response: str) -> str:
+    """The last block that is fenced as code, or else the whole response."""
+    blocks = _FENCED.findall(response)
+    return blocks[-1] if blocks else response
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    verdict: str
+    num_passed: int
+
+
+def _score(
+    sandbox: Sandbox, options: CodeOptions, request: Request
+) -> dict[str, float] | Exception:
+    try:
+        tests = read_cases(request.ground_truth)
+        outcome = _run_tests(sandbox, options, program_of(request.response), tests)
+    except (RewardError, SandboxError) as error:
+        return error
+    share = outcome.num_passed / len(tests)
+    scores: dict[str, Any] = {f"code_{v}": float(v == outcome.verdict) for v in VERDICTS}
+    scores["code_tests_passed"] = share
+    scores["code_bubblewrap"] = float(sandbox.is_contained)
+    return {"score": share if options.score == "share" else float(share == 1.0), **scores}
+
+
+def _run_tests(
+    sandbox: Sandbox, options: CodeOptions, program: str, tests: Sequence[Case]
+) -> _Outcome:
+    deadline = time.monotonic() + options.total_s
+    first, num_passed = "passed", 0
+    for test in tests:
+        if time.monotonic() > deadline:
+            first = "timed_out" if first == "passed" else first
+            break
+        result = sandbox.run(*test.run_of(program))
+        verdict = _verdict(test, result)
+        num_passed += verdict == "passed"
+        first = verdict if first == "passed" else first
+        if first == "compile_error" or (first != "passed" and options.score == "all"):
+            break
+    return _Outcome(first, num_passed)
+
+
+def _verdict(test: Case, result: Result) -> str:
+    if result.ending != "exited":
+        return result.ending
+    if result.status:
+        return "compile_error" if _is_uncompiled(result.stderr) else "failed"
+    return "passed" if test.passes(result.stdout) else "failed"
+
+
+def _is_uncompiled(stderr: str) -> bool:
+    """Whether Python found no program: what a program itself raises comes with a traceback."""
+    last = stderr.rstrip().rpartition("\n")[2]
+    return last.startswith(_NOT_COMPILED) and not stderr.startswith("Traceback")

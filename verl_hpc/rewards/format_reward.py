@@ -1,0 +1,29 @@
+"""Whether a response has the form that is wanted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from verl_hpc.config.reward_options import FormatOptions
+from verl_hpc.rewards.request import RewardFunction
+
+
+def make(options: FormatOptions) -> RewardFunction:
+    """1 for a response that the options describe as a whole, white space at its ends aside."""
+    form = re.compile(options.pattern or _of_tags(options.tags), re.DOTALL)
+
+    def compute_score(
+        data_source: str,  # noqa: ARG001
+        solution_str: str,
+        ground_truth: Any,  # noqa: ARG001
+        extra_info: dict[str, Any] | None = None,  # noqa: ARG001
+    ) -> float:
+        return float(form.fullmatch(solution_str.strip()) is not None)
+
+    return compute_score
+
+
+def _of_tags(tags: list[str]) -> str:
+    """Between a tag's two halves neither occurs again."""
+    return r"\s*".join(rf"<{tag}>(?:(?!</?{tag}>).)*</{tag}>" for tag in tags)

@@ -1,0 +1,115 @@
+"""What a reward function is asked, and how it is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+RewardFunction = Callable[..., Any]
+"""Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`,
+with those of `MORE_KEYWORDS` that it takes; one that is `batched` as `function(requests)`.
+
+A user's function of two arguments is called as `function(response, ground_truth)`.
+The result is the score, or a mapping with "score" and further figures; of one that is `batched` a
+list of these.
+"""
+
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
+MORE_KEYWORDS = ("response_ids", "truncated", "row", "prompt")
+"""For functions that take them, by name or by **."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A response, and the fields of the problem it answers."""
+
+    index: int
+    """Row of the problem in its data set."""
+    data_source: str
+    ground_truth: Any
+    extra: dict[str, Any]
+    response: str
+    origin: str = ""
+    """The file of the problem, and the line or row in it."""
+    prompt: str | Sequence[Mapping[str, str]] = ""
+    """Text, or a chat list of {role, content}."""
+    response_ids: Sequence[int] = ()
+    """Tokens of the response."""
+    truncated: bool = False
+    """The response was ended by its length, not by itself."""
+    columns: Callable[[], Mapping[str, Any]] = dict
+    """Reads `row`."""
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """All columns of the row, as its file has them; none of a generated task.
+
+        Raises:
+            DataError: one of them cannot be read.
+        """
+        return self.columns()
+
+
+_F = TypeVar("_F", bound=RewardFunction)
+
+
+def batched(function: _F) -> _F:
+    """Mark a function as one of a whole list: it is called with a rank's requests together, such as
+    to have many answers of a service under way at once.
+
+    It gives a list as long, of numbers, of mappings with a "score", or of exceptions, each of which
+    fails its response alone.
+    """
+    function.is_batched = True  # type: ignore[attr-defined]
+    return function
+
+
+def bounded(function: _F) -> _F:
+    """Mark a function, batched as well, that ends in time by settings of its own."""
+    function.is_bounded = True  # type: ignore[attr-defined]
+    return batched(function)
+
+
+def is_bounded(function: RewardFunction) -> bool:
+    """Whether it needs no time limit."""
+    return bool(getattr(function, "is_bounded", False))
+
+
+def is_batched(function: RewardFunction) -> bool:
+    """Whether it is called with a whole list."""
+    return bool(getattr(function, "is_batched", False))
+
+
+def taken(function: RewardFunction) -> frozenset[str]:
+    """Which of `MORE_KEYWORDS` a function takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    names = {name for name in MORE_KEYWORDS if takes_all or name in parameters}
+    # An option of the same name was there first.
+    return frozenset(names.difference(getattr(function, "keywords", ())))
+
+
+def arguments(request: Request, names: frozenset[str]) -> dict[str, Any]:
+    """What a function is called with.
+
+    Args:
+        request: what it is asked.
+        names: those of `MORE_KEYWORDS` that it takes.
+
+    Raises:
+        DataError: it takes the row, which cannot be read.
+    """
+    found: dict[str, Any] = {
+        "data_source": request.data_source,
+        "solution_str": request.response,
+        "ground_truth": request.ground_truth,
+        "extra_info": request.extra,
+    }
+    for name in names:
+        value = getattr(request, name)
+        # One of its own, which it may change.
+        found[name] = deepcopy(value)
+    return found

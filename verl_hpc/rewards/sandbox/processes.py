@@ -1,0 +1,104 @@
+"""A process and everything below it, from /proc: what they use, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+_MOST_ROUNDS = 1000
+_AT_A_TIME = 64
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of some processes together."""
+
+    num_tasks: int
+    """Processes and threads."""
+    cpu_s: float
+    """Of them, and of their children that have ended."""
+    memory_bytes: int
+    """Resident."""
+
+
+def below(root: int, most: int) -> list[int]:
+    """Processes that `root`, or one below it, started and that are still there, nearest first.
+
+    The search ends when there are more than `most`: they may start others faster than it goes on.
+    """
+    found = [root]
+    for parent in found:
+        found += _children(parent)
+        if len(found) > most + 1:
+            break
+    return found[1:]
+
+
+def usage(processes: list[int]) -> Usage:
+    """What they use now; those that are gone use nothing."""
+    num_tasks, ticks, pages = 0, 0, 0
+    for process in processes:
+        with suppress(*_GONE):
+            # After the name, in parentheses, which may hold anything.
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+            num_tasks += int(fields[17])
+            pages += int(fields[21])
+    return Usage(num_tasks, ticks / _TICKS_S, pages * _PAGE_BYTES)
+
+
+def end_all(root: int) -> bool:
+    """End every process below `root`, which adopts their orphans, and wait for them.
+
+    Returns:
+        Whether all are gone.
+    """
+    for _ in range(_MOST_ROUNDS):
+        found = below(root, _AT_A_TIME)
+        if not found:
+            return True
+        for process in found:
+            with suppress(*_GONE):
+                os.kill(process, signal.SIGKILL)
+        _reap()
+    return False
+
+
+def _reap() -> None:
+    """Wait for all children that have ended, and a moment for one that is about to."""
+    with suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _children(process: int) -> list[int]:
+    try:
+        tasks = os.listdir(f"/proc/{process}/task")  # noqa: PTH208
+    except _GONE:
+        return []
+    found: list[int] = []
+    for task in tasks:
+        try:
+            text = Path(f"/proc/{process}/task/{task}/children").read_text()
+        except _GONE:
+            if Path("/proc/self/task", str(os.getpid()), "children").exists():
+                continue
+            return [child for child, parent in _parents() if parent == process]
+        found += map(int, text.split())
+    return found
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Every process of the machine with its parent, for kernels that list no children."""
+    for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with suppress(*_GONE):
+            fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            yield int(name), int(fields[1])

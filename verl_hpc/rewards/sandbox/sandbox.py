@@ -1,0 +1,177 @@
+"""Programs in a sandbox, as the rest of the package runs them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import verl_hpc
+from verl_hpc.errors import RewardError, SandboxError
+from verl_hpc.rewards.sandbox.containment import Interpreter
+from verl_hpc.rewards.sandbox.keeper import Job
+from verl_hpc.rewards.sandbox.limits import Limits, Result
+from verl_hpc.rewards.sandbox.messages import read_answer, receive, send
+from verl_hpc.runtime import environment
+
+_logger = logging.getLogger(__name__)
+
+Containment = Literal["auto", "bubblewrap", "limits"]
+
+NOT_CONTAINED = (
+    "programs run without namespaces, under limits of resources and a filter of system calls. "
+    "They may read and write all files that this user may, those of /proc included"
+)
+_ENDS_WITHIN_S = 60.0
+"""What a program's end may take beside its own time, on a node that is busy."""
+
+
+class Sandbox:
+    """Runs programs under limits, apart from this process.
+
+    `run` may be called from several threads; as many programs as `max_concurrent` run at a time.
+
+    Args:
+        limits: of each program.
+        containment: bubblewrap, limits, or auto for the first of them that works here.
+        max_concurrent: programs at a time.
+        python: interpreter of the programs; None takes this process's.
+        paths: directories that programs may read, beside those of interpreter and system.
+
+    Raises:
+        RewardError: no containment that is allowed works here.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        containment: Containment = "auto",
+        max_concurrent: int = 4,
+        python: str | None = None,
+        paths: Sequence[str] = (),
+    ) -> None:
+        self.limits = limits or Limits()
+        self.interpreter = _interpreter(python, tuple(paths))
+        self.is_contained = _choose(containment, self.interpreter)
+        """By bubblewrap."""
+        self._free = threading.BoundedSemaphore(max_concurrent)
+
+    def run(self, program: str, stdin: str = "") -> Result:
+        """Run a program to its end, or to a limit.
+
+        Args:
+            program: the text of a Python file.
+            stdin: what it reads.
+
+        Raises:
+            SandboxError: it could not be run, which says nothing about the program.
+        """
+        job = Job(program, stdin, self.limits, self.interpreter, self.is_contained)
+        with self._free:
+            return _run(job)
+
+
+@dataclass(frozen=True)
+class Helper:
+    """The process that keepers are forked from."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    """It ends when this closes."""
+
+
+@cache
+def start_helper() -> Helper:
+    """Start this process's helper, if there is none: before MPI, where it is known that programs
+    will be run.
+
+    It is executed, not forked: it starts with an empty memory and none of our descriptors.
+    """
+    ours, its = socket.socketpair()
+    root = Path(verl_hpc.__file__).parents[1]
+    with its:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "verl_hpc.rewards.sandbox.helper", str(its.fileno())],
+            pass_fds=[its.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # Programs without namespaces can read those of other processes.
+            env=environment.for_helper(root),
+            cwd="/",
+            start_new_session=True,
+        )
+    return Helper(process, ours)
+
+
+def _run(job: Job) -> Result:
+    ours, its = socket.socketpair()
+    with ours:
+        with its:
+            try:
+                socket.send_fds(start_helper().socket, [b"."], [its.fileno()])
+            except OSError as error:
+                raise SandboxError(f"the sandbox's helper is gone ({error})") from error
+        ours.settimeout(job.limits.timeout_s + _ENDS_WITHIN_S)
+        try:
+            send(ours, asdict(job))
+            answer = read_answer(receive(ours))
+        except (EOFError, OSError) as error:
+            raise SandboxError(
+                "the sandbox's helper gives no answer about a program "
+                f"({type(error).__name__}); is the node out of memory or processes?"
+            ) from error
+    if answer.result is None:
+        raise SandboxError(f"a program could not be run: {answer.failure}")
+    return answer.result
+
+
+@cache
+def _choose(containment: Containment, interpreter: Interpreter) -> bool:
+    """Whether bubblewrap contains programs here."""
+    reasons: list[str] = []
+    for name in ("bubblewrap", "limits"):
+        if containment not in ("auto", name):
+            continue
+        reason = _why_not(interpreter, name == "bubblewrap")
+        if reason is None:
+            _tell(name, reasons)
+            return name == "bubblewrap"
+        reasons.append(f"{name}: {reason}")
+    raise RewardError(
+        f"containment = {containment}: no program can be run on {environment.node_name()}; "
+        f"{'; '.join(reasons)}; docs/rewards.md says what each needs"
+    )
+
+
+def _why_not(interpreter: Interpreter, contained: bool) -> str | None:
+    """What goes wrong with a program that does nothing."""
+    try:
+        result = _run(Job("print(6 * 7)", "", Limits(timeout_s=60.0), interpreter, contained))
+    except SandboxError as error:
+        return str(error)
+    if (result.ending, result.status, result.stdout) == ("exited", 0, "42\n"):
+        return None
+    last = result.stderr.strip().rpartition("\n")[2]
+    return f"{interpreter.path} {result.ending} with status {result.status}: {last or 'no word'}"
+
+
+def _tell(name: str, reasons: Sequence[str]) -> None:
+    if name == "limits" and environment.launcher_rank() == 0:
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        _logger.warning("%s%s; docs/rewards.md says more", NOT_CONTAINED, why)
+
+
+@cache
+def _interpreter(python: str | None, paths: tuple[str, ...]) -> Interpreter:
+    path = python or sys.executable
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix) if python is None else ()
+    # A virtual environment's interpreter is a link.
+    real = str(Path(path).resolve().parents[1])
+    return Interpreter(path, (*own, real, *paths))

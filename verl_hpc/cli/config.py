@@ -65,16 +65,21 @@ def _resolved(arguments: argparse.Namespace) -> str:
 
 
 def _explained(word: str | None) -> str:
+    from dataclasses import replace
     from difflib import get_close_matches
 
     from verl_hpc.cluster.site import Site
     from verl_hpc.config.explain import near_or_all
+    from verl_hpc.config.reward import REWARD_OPTIONS
     from verl_hpc.config.run import RunConfig
     from verl_hpc.config.settings import settings_of
 
     settings = settings_of(RunConfig)
     if word is None:
         return _table(settings)
+    for function, options in REWARD_OPTIONS.items():
+        of_it = settings_of(options, "reward.options.")
+        settings += [replace(s, member=f"reward.function is {function}") for s in of_it]
     settings += settings_of(Site, "site.")
     found = [s for s in settings if s.name == word or s.name.startswith(f"{word}.")]
     found = found or [s for s in settings if word in s.name]

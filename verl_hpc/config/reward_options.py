@@ -138,7 +138,7 @@ class JudgeOptions(Section):
     """Smallest score; an answer below it is malformed."""
     maximum: Finite = 1.0
     """Largest score; an answer above it is malformed."""
-    variable: Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", max_length=100)] | None = None
+    variable: str | None = None
     """Environment variable that holds the key; the site profile's pass_environment brings it to the
     ranks. null sends none."""
     parameters: Options = {"temperature": 0.0}
@@ -151,6 +151,16 @@ class JudgeOptions(Section):
     """Wait before the first retry, doubled before each further one, up to a minute."""
     max_concurrent: Annotated[Positive, Field(le=1024)] = 16
     """Requests that a rank has open at a time."""
+
+    @model_validator(mode="after")
+    def _names_a_variable(self) -> JudgeOptions:
+        # Not said of the field, which would repeat a key that stands in its place.
+        if self.variable is not None and not re.fullmatch("[A-Z_][A-Z0-9_]{0,99}", self.variable):
+            raise ValueError(
+                "variable: names no environment variable, such as JUDGE_KEY; give the variable's "
+                "name and not what it holds"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_score(self) -> JudgeOptions:

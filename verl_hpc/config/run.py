@@ -257,6 +257,10 @@ class RunConfig(Section):
                 f"rollout.num_samples = {self.rollout.num_samples}: algorithm.advantage.name = "
                 f"{advantage.name} compares the responses to one prompt, so it needs at least 2"
             )
+        if self.reward.smoothing is not None and self.recipe != "rl":
+            raise ValueError(
+                f"reward.smoothing with recipe: {self.recipe}, which does not use it; leave it out"
+            )
         if self.recipe == "reward_model":
             self._check_pairs()
         if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:

@@ -13,13 +13,13 @@ from verl_hpc.rewards.request import RewardFunction
 
 _WRAPPED = r"[\s$*_]*(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[]*"
 """What may stand between a mark and the answer."""
-_LETTER = r"([A-Za-z])(?![A-Za-z0-9'])"
+_LETTER = r"([A-Za-z0-9])(?![A-Za-z0-9'])"
 _MARKS = (
     r"\\boxed\{" + _WRAPPED + _LETTER,
     r"<answer>" + _WRAPPED + _LETTER,
     r"(?:answer|choice|option)(?:\s+is)?\s*:?" + _WRAPPED + _LETTER,
-    r"\(\s*([A-Z])\s*\)",
-    r"^[\s*]*([A-Z])[\s*.):]*$",
+    r"\(\s*([A-Z0-9])\s*\)",
+    r"^[\s*]*([A-Z0-9])[\s*.):]*$",
 )
 """Where a letter is an answer, the surest first; of each the last one in a response counts."""
 _PATTERNS = [re.compile(mark, re.I | re.M) for mark in _MARKS[:3]]

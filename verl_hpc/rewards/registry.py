@@ -22,7 +22,7 @@ from verl_hpc.rewards import (
     multiple_choice,
     reasoning_gym_reward,
 )
-from verl_hpc.rewards.request import KEYWORDS, RewardFunction, batched, is_batched
+from verl_hpc.rewards.request import KEYWORDS, MORE_KEYWORDS, RewardFunction, batched, is_batched
 from verl_hpc.rewards.user_code import load_function, loading
 
 BUILT_IN: Mapping[str, RewardFunction] = {
@@ -83,7 +83,8 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
     if is_batched(function):
         return _of_lists(function, signature, config, setting)
     try:
-        signature.bind(**dict.fromkeys(KEYWORDS), **config.options)
+        more = set(MORE_KEYWORDS).intersection(signature.parameters).difference(config.options)
+        signature.bind(**dict.fromkeys((*KEYWORDS, *more)), **config.options)
         return partial(function, **config.options)
     except TypeError as error:
         names = _two_arguments(signature, config.options)

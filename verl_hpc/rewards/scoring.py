@@ -12,6 +12,7 @@ from typing import Any
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.guard import describe, guarded, message
+from verl_hpc.rewards.printing import capped_output
 from verl_hpc.rewards.request import (
     Request,
     RewardFunction,
@@ -57,8 +58,15 @@ def score_responses(
             itself raised RewardError: it cannot score such rows at all.
         DataError: the function takes the row, and it cannot be read.
     """
-    if is_batched(function):
-        return _score_together(function, requests, config, setting)
+    with capped_output(f"{setting}.function = {config.function}"):
+        if is_batched(function):
+            return _score_together(function, requests, config, setting)
+        return _score_each(function, requests, config, setting)
+
+
+def _score_each(
+    function: RewardFunction, requests: Sequence[Request], config: RewardConfig, setting: str
+) -> list[Score]:
     names = taken(function)
 
     def score(request: Request) -> Score:

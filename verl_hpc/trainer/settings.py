@@ -24,6 +24,7 @@ from verl_hpc.trainer.operators.mismatch import MismatchSettings
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
 from verl_hpc.trainer.operators.refill import RefillSettings
 from verl_hpc.trainer.operators.score import ScoreSettings
+from verl_hpc.trainer.operators.smooth import SmoothSettings
 from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
 from verl_hpc.trainer.own_algorithm import loaded
 from verl_hpc.trainer.problems import StepProblems, setting_of
@@ -145,6 +146,16 @@ class Settings:
     def score(self) -> ScoreSettings:
         assert self._run.reward is not None
         return ScoreSettings(self._run.reward, self._run.tokenizer, self.problems)
+
+    @property
+    def smooth(self) -> SmoothSettings | None:
+        """The averages are numbers of the run; None where scores are taken as they are."""
+        smoothing = self._config.reward.smoothing
+        if smoothing is None:
+            return None
+        names = ("mean", "square", "weight")
+        numbers = (self._run.number(f"reward.smoothing.{name}", 0.0, "actor") for name in names)
+        return SmoothSettings(smoothing, *numbers)
 
     @property
     def old_log_probs(self) -> OldLogProbsSettings:

@@ -1,6 +1,8 @@
 """Scores, and what a failing reward function does to a run."""
 
 import asyncio
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -388,6 +390,37 @@ def test_a_function_cannot_switch_training_off():
     scores(switching, request())
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_gigabyte_of_output_is_cut_and_counted(capsys, caplog):
+    piece = "x" * 2**20
+
+    def loud(solution_str, **_):
+        for _ in range(1024):
+            print(piece, end="")
+        sys.stderr.write("a word")
+        return 1.0
+
+    assert scores(loud, request()) == [Score(1.0)]
+    out, err = capsys.readouterr()
+    assert (out, err) == ("x" * 2**18, "a word")
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "reward.function = mine.py:f has printed 1,073,741,824 characters to stdout; those after "
+        "the first 262,144 are not logged"
+    )
+    print("after")
+    assert capsys.readouterr().out == "after\n"
+
+
+def test_a_function_may_put_a_stream_of_its_own_in_place(capsys):
+    def redirecting(**_):
+        with contextlib.redirect_stdout(io.StringIO()) as own:
+            print("hidden")
+        return float(len(own.getvalue()))
+
+    assert scores(redirecting, request()) == [Score(7.0)]
+    assert capsys.readouterr().out == ""
 
 
 def test_programs_and_worker_processes_of_a_function_work():

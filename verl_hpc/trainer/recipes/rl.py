@@ -18,6 +18,7 @@ from verl_hpc.trainer.operators.infer import model_scores, old_log_probs, ref_lo
 from verl_hpc.trainer.operators.kl import kl_in_reward
 from verl_hpc.trainer.operators.refill import generate_mixed
 from verl_hpc.trainer.operators.score import score
+from verl_hpc.trainer.operators.smooth import smooth
 from verl_hpc.trainer.operators.update import update_actor, update_critic
 from verl_hpc.trainer.recipe import Recipe
 
@@ -66,6 +67,11 @@ def check_needs(run: RunContext, advantage: Advantage) -> None:
         raise ConfigError(
             f"{setting} = {advantage.name}: needs greedy answers, and batch.refill_rounds asks "
             "other prompts; leave one of the two out"
+        )
+    if "greedy" in advantage.needs and run.config.reward.smoothing is not None:
+        raise ConfigError(
+            f"reward.smoothing with {setting} = {advantage.name}, which measures scores against "
+            "those of greedy answers; leave smoothing out"
         )
     if advantage.compares and run.config.rollout.num_samples < 2:
         raise ConfigError(
@@ -151,11 +157,16 @@ def add_choice(recipe: Recipe, run: RunContext) -> None:
 
 
 def add_shaping(recipe: Recipe, run: RunContext) -> dict[str, str]:
-    """A penalty on long responses, if there is one; what an operator's scores then are."""
-    if run.settings.shape is None:
-        return {}
-    recipe.operator(shape_scores, settings=run.settings.shape, place="actor")
-    return {"scores": "shaped"}
+    """A penalty on long responses, and a moving average that scores are measured against, if there
+    are; what an operator's scores then are."""
+    settings, inputs = run.settings, dict[str, str]()
+    if settings.shape is not None:
+        recipe.operator(shape_scores, settings=settings.shape, place="actor")
+        inputs = {"scores": "shaped"}
+    if settings.smooth is not None:
+        recipe.operator(smooth, settings=settings.smooth, place="actor", inputs=inputs)
+        inputs = {"scores": "smoothed_scores"}
+    return inputs
 
 
 def add_log_probs(recipe: Recipe, run: RunContext) -> None:

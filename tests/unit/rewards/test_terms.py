@@ -1,0 +1,209 @@
+"""Format, length and multiple choice, and sums of several functions."""
+
+import math
+
+import pytest
+
+from verl_hpc.config.reward import RewardConfig
+from verl_hpc.errors import RewardError
+from verl_hpc.rewards.registry import get_reward_function
+from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.scorer import make_scorer
+from verl_hpc.rewards.scoring import score_responses
+
+
+def request(response="", truth=None, length=0, row=None, extra=None, index=0):
+    known = {"response_ids": range(length), "columns": lambda: row or {}}
+    return Request(index, "", truth, extra or {}, response, **known)
+
+
+def score(function, asked, **options):
+    config = RewardConfig(function=function, options=options)
+    (found,) = score_responses(get_reward_function(config), [asked], config)
+    return found.value
+
+
+TAGS = ["think", "answer"]
+
+
+@pytest.mark.parametrize(
+    ("response", "fits"),
+    [
+        ("<think>a\nb</think> <answer>c</answer>", True),
+        ("\n<think></think>\n<answer></answer>\n", True),
+        ("<think>a</think>", False),
+        ("<answer>c</answer><think>a</think>", False),
+        ("x <think>a</think><answer>c</answer>", False),
+        ("<think>a</think><answer>c</answer> x", False),
+        ("<think>a</think>x<answer>c</answer>", False),
+        ("<think>a<think>b</think><answer>c</answer>", False),
+        ("<think>a</think><answer>b</answer><answer>c</answer>", False),
+        ("<think>a</think><answer>c", False),
+        ("", False),
+    ],
+)
+def test_tags_enclose_the_whole_response(response, fits):
+    assert score("format", request(response), tags=TAGS) == float(fits)
+
+
+def test_a_pattern_matches_the_whole_response():
+    assert score("format", request("1, 2\n3"), pattern=r"\d.*\d") == 1.0
+    assert score("format", request("x1, 23"), pattern=r"\d.*\d") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(0, 0), (60, 0), (75, 0), (85, -0.4), (100, -1), (10_000, -1)]
+)
+def test_a_cap_as_in_dapo(length, expected):
+    assert score("length", request(length=length), cap=100) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(100, 0), (90, -0.5), (110, -0.5), (120, -1), (0, -1), (500, -1)]
+)
+def test_a_target(length, expected):
+    assert score("length", request(length=length), target=100, width=20) == pytest.approx(expected)
+
+
+CHOICES = ["Paris", "Rome", "B", "New  York"]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "(B)",
+        "B",
+        "B.",
+        "**B**",
+        "Answer: B",
+        "answer:b",
+        "The answer is (B).",
+        "the correct answer is **B**",
+        r"so \boxed{B}",
+        r"so \boxed{\text{B}}",
+        r"\boxed{(B)}",
+        "<answer>B</answer>",
+        "<answer> rome </answer>",
+        r"\boxed{Rome}",
+        "A is wrong. (A) no, (B) yes",
+        r"Answer: A. No: \boxed{B}",
+        "Answer: A\nAnswer: B",
+    ],
+)
+def test_the_letter_of_the_answer(response):
+    asked = request(response, "B", row={"choices": ["Paris", "Rome", "Oslo", "Bern"]})
+    assert score("multiple_choice", asked) == 1.0
+    assert score("multiple_choice", request(response, "B")) == float("ome" not in response)
+
+
+@pytest.mark.parametrize(
+    "response", ["", "A", "(A)", "Because of B vitamins", "Answer: Bern", "(E)", "Answer: 2", "b"]
+)
+def test_other_answers(response):
+    asked = request(response, "B", row={"choices": ["Paris", "Rome", "Oslo", "Bern"]})
+    assert score("multiple_choice", asked) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("truth", "choices", "letter"),
+    [
+        (1, CHOICES, "B"),
+        ("D", CHOICES, "D"),
+        ("(d)", CHOICES, "D"),
+        ("rome", CHOICES, "B"),
+        ("new york", CHOICES, "D"),
+        ("2", {"1": "x", "2": "y"}, None),
+        ("E", {"A": "x", "E": "y"}, "E"),
+        ("B", {"label": ["A", "B"], "text": ["x", "y"]}, "B"),
+    ],
+)
+def test_what_a_truth_may_be(truth, choices, letter):
+    for asked in (
+        request(f"({letter})", truth, row={"choices": choices}),
+        request(f"({letter})", truth, extra={"choices": choices}),
+    ):
+        assert score("multiple_choice", asked) == float(letter is not None)
+
+
+def test_another_column_has_the_choices():
+    asked = request(r"\boxed{y}", "B", row={"options": ["x", "y"]})
+    assert score("multiple_choice", asked, choices="options") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("truth", "choices"), [(None, CHOICES), (4, CHOICES), ("Oslo", CHOICES), ("A", 3), ("A", [])]
+)
+def test_a_row_that_no_answer_could_be_right_for(truth, choices):
+    with pytest.raises(RewardError, match="is none of A, B, C, D|are no answers to choose from"):
+        score("multiple_choice", request("A", truth, row={"choices": choices}))
+
+
+# Sums.
+
+
+def scores(requests, **settings):
+    return make_scorer(RewardConfig(**settings))(requests)
+
+
+TERMS = {
+    "right": {"function": "gsm8k"},
+    "form": {"function": "format", "weight": 0.5, "options": {"pattern": ".*####.*"}},
+    "brief": {"function": "length", "weight": -2.0, "options": {"cap": 10, "buffer": 10}},
+}
+
+
+def test_a_score_is_the_weighted_sum_and_each_term_a_metric():
+    found = scores([request("#### 72", "72", 5), request("72", "72", 10)], terms=TERMS)
+    assert [s.value for s in found] == [1.0 + 0.5 + 1.0, 2.0]
+    assert found[0].metrics == {
+        "right": 1.0, "form": 1.0, "brief": -0.5,
+        "right/failed": 0.0, "form/failed": 0.0, "brief/failed": 0.0,
+    }  # fmt: skip
+    assert found[0].error is None
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "def fails(solution_str, **_):\n"
+        "    if solution_str == 'bad': raise ValueError('no')\n"
+        "    return {'score': 1.0, 'depth': 3}\n"
+    )
+    return f"{path}:fails"
+
+
+def test_terms_of_any_kind_have_their_own_numbers(own):
+    (found,) = scores([request("a")], terms={"own": {"function": own, "weight": 3.0}})
+    assert found.value == 3.0
+    assert found.metrics == {"own": 1.0, "own/depth": 3.0, "own/failed": 0.0}
+
+
+def test_a_term_that_fails_does_as_it_is_told(own):
+    form = {"function": "format", "options": {"pattern": "b.*"}}
+    terms = {"own": {"function": own}, "form": form}
+    bad = [request("bad", index=4)]
+    with pytest.raises(RewardError, match=r"reward\.terms\.own\.function = .*, row 4.*ValueError"):
+        scores(bad, terms=terms)
+    for settings in (
+        {"terms": terms, "on_error": "zero"},
+        {"terms": {**terms, "own": terms["own"] | {"on_error": "zero"}}},
+    ):
+        (found,) = scores(bad, **settings)
+        assert (found.value, found.metrics["own/failed"]) == (1.0, 1.0)
+        assert found.error == "own: ValueError: no"
+    strict = {**terms, "own": terms["own"] | {"on_error": "stop"}}
+    with pytest.raises(RewardError, match="ValueError: no"):
+        scores(bad, terms=strict, on_error="zero")
+
+
+def test_a_term_has_its_own_time_limit(tmp_path, no_alarm):
+    path = tmp_path / "slow.py"
+    path.write_text("import time\ndef nap(response, truth):\n    time.sleep(0.5)\n    return 1.0\n")
+    term = {"function": f"{path}:nap", "timeout_s": 0.1, "on_error": "zero"}
+    (found,) = scores([request("a")], terms={"slow": term})
+    assert found.error == "slow: ran longer than timeout_s = 0.1"
+
+
+def test_a_sum_is_finite_or_an_error():
+    assert math.isfinite(scores([request("#### 1", "1")], terms=TERMS)[0].value)

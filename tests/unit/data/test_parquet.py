@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.unit.data.conftest import files, verl_row, write_parquet
+from tests.unit.data.conftest import files, verl_row, write_jsonl, write_parquet
 from verl_hpc.data import parquet as module
 from verl_hpc.data.parquet import CACHED_ROW_GROUPS, ParquetRows
 from verl_hpc.data.sources import open_source, read_problems
@@ -54,6 +54,21 @@ def test_only_columns_that_are_used_are_read(tmp_path):
     row = {**verl_row(0), "picture": b"x" * 1000}
     rows = ParquetRows(write_parquet(tmp_path / "a.parquet", [row]), ["prompt"], ["reward_model"])
     assert set(rows[0]) == {"prompt", "reward_model"}
+
+
+def test_a_row_has_all_its_columns_where_they_are_asked_for(tmp_path):
+    row = {**verl_row(0), "level": 3}
+    rows = ParquetRows(write_parquet(tmp_path / "a.parquet", [row]), ["prompt"], [])
+    assert rows.whole(0)["level"] == 3 and set(rows.whole(0)) == set(row)
+
+
+@pytest.mark.parametrize("write", [write_parquet, write_jsonl])
+def test_a_problem_reads_the_columns_of_its_row(tmp_path, write):
+    ending = {write_parquet: "parquet", write_jsonl: "jsonl"}[write]
+    rows = [{**verl_row(0), "level": level} for level in (0, 1, 10, 11)]
+    paths = [write(tmp_path / f"{i}.{ending}", rows[2 * i : 2 * i + 2]) for i in (0, 1)]
+    source = open_source(files(*paths))
+    assert [source[i].columns()["level"] for i in range(4)] == [0, 1, 10, 11]
 
 
 def test_a_missing_column_names_those_there_are(tmp_path):

@@ -6,8 +6,9 @@ import sys
 
 def test_no_module_brings_torch_math_verify_or_reasoning_gym():
     program = (
-        "import sys, verl_hpc.rewards.scoring\n"
-        "heavy = {'torch', 'numpy', 'math_verify', 'sympy', 'reasoning_gym', 'transformers'}\n"
+        "import sys, verl_hpc.rewards.scorer\n"
+        "heavy = {'torch', 'numpy', 'math_verify', 'sympy', 'reasoning_gym', 'transformers',\n"
+        "         'httpx'}\n"
         "print(heavy & set(sys.modules) or 'none')"
     )
     finished = subprocess.run(

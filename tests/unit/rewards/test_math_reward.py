@@ -90,3 +90,25 @@ def test_works_off_the_main_thread():
 def test_says_nothing_of_timeouts(caplog):
     score(r"\boxed{2}", "2")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("truth", "response"),
+    [
+        (r"\left( 3, \frac{\pi}{2} \right)", r"\boxed{(3,\pi/2)}"),
+        (r"\text{Evelyn}", r"\boxed{Evelyn}"),
+        (r"(-\infty,-8)\cup(-8,\infty)", r"\boxed{(-\infty,-8)\cup(-8,\infty)}"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}"),
+        (r"90^\circ", r"\boxed{90}"),
+        ("1,-2", r"\boxed{-2,1}"),
+        (r"\$32,\!348", r"\boxed{32348}"),
+        (r"10\%", r"\boxed{10}"),
+        ("6+9i", r"\boxed{9i+6}"),
+        (r"2\sqrt{5}", r"\boxed{\sqrt{20}}"),
+        ("52_8", r"\boxed{52_8}"),
+        (r"\text{(B)}", r"\boxed{B}"),
+    ],
+)
+def test_answers_as_in_math(truth, response):
+    assert compute_score("math", response, truth) == 1.0
+    assert compute_score("math", r"\boxed{77}", truth) == 0.0

@@ -78,5 +78,3 @@ class DataConfig(Section):
     chat: Literal["auto", "always", "never"] = "auto"
     """Whether prompts go through the tokenizer's chat template: auto does for chat lists; never
     joins the contents of a chat list as paragraphs."""
-
-

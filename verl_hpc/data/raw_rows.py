@@ -67,5 +67,9 @@ class CsvRows:
         """All rows in order."""
         yield from self._rows
 
+    def whole(self, index: int) -> dict[str, Any]:
+        """As `__getitem__`."""
+        return self[index]
+
     def where(self, index: int) -> str:
         return f"{self._path} row {index}"

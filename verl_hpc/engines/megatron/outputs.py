@@ -165,7 +165,13 @@ def sum_metrics(found: Sequence[Mapping[str, float]], groups: LayoutGroups) -> d
     if groups.layout.pp > 1:
         dist.broadcast_object_list(shared, groups.stages[-1], group=groups.pp)
     names, values = shared
-    totals = torch.tensor(values, dtype=torch.float64)
+    mine = dict(zip(names, values, strict=True))
+    if groups.layout.dp > 1:
+        # A replica without a sequence of this step knows no names either.
+        of_all: list[list[str]] = [[]] * groups.layout.dp
+        dist.all_gather_object(of_all, names, group=groups.dp_gloo)
+        names = sorted({name for found in of_all for name in found})
+    totals = torch.tensor([mine.get(name, 0.0) for name in names], dtype=torch.float64)
     if groups.layout.dp > 1:
         dist.all_reduce(totals, group=groups.dp_gloo)
     return dict(zip(names, totals.tolist(), strict=True))

@@ -107,10 +107,11 @@ def table(directory: Path, runs: Mapping[str, Path], now: float) -> list[tuple[s
 
 def _reward(progress: Progress) -> str:
     """Of the last step that has one; the loss of a run without."""
-    from verl_hpc.metrics.names import PAIR_LOSS, SCORE, SFT_LOSS
+    from verl_hpc.metrics.names import PAIR_LOSS, PREFERENCE_LOSS, SCORE, SFT_LOSS
     from verl_hpc.metrics.text import number
 
-    for name, label in ((SCORE, ""), (SFT_LOSS, "loss "), (PAIR_LOSS, "loss ")):
+    labels = {SCORE: "", **dict.fromkeys((SFT_LOSS, PAIR_LOSS, PREFERENCE_LOSS), "loss ")}
+    for name, label in labels.items():
         if name in progress.figures:
             return label + number(progress.figures[name].value)
     return "-"

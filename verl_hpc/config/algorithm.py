@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from verl_hpc.algorithms import advantages, losses
+from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage, OwnAdvantage
 from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.choices import one_of
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.kl import Estimator
+from verl_hpc.algorithms.kto import Kto
 from verl_hpc.algorithms.loss import OwnLoss, PolicyLoss
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 from verl_hpc.algorithms.overlong import OverlongConfig
+from verl_hpc.algorithms.preference import OwnPreference, PreferenceLoss
+from verl_hpc.algorithms.preferences.dpo import Dpo
 from verl_hpc.section import (
     Finite,
     NonNegative,
@@ -30,9 +33,11 @@ from verl_hpc.section import (
 if TYPE_CHECKING:
     AdvantageConfig = Advantage
     LossConfig = PolicyLoss
+    PreferenceConfig = PreferenceLoss
 else:
     AdvantageConfig = one_of(advantages, Advantage, OwnAdvantage, "grpo")
     LossConfig = one_of(losses, PolicyLoss, OwnLoss, "ppo_clip")
+    PreferenceConfig = one_of(preferences, PreferenceLoss, OwnPreference, "dpo")
 
 _HARDLY = "as part of the reward it hardly pulls towards the reference, whatever the coefficient"
 _BIASED = {
@@ -128,13 +133,18 @@ class AlgorithmConfig(Section):
     """Share of a step's tokens, those of the highest entropy, that the policy's loss is of (arXiv
     2506.01939, which takes 0.2); 1 takes all."""
     kl: KlConfig = KlConfig()
+    preference: PreferenceConfig = Dpo()
+    """What recipe dpo learns from a pair of answers (docs/algorithms.md); path/file.py:Name is one
+    of your own."""
+    kto: Kto = Kto()
+    """What recipe kto learns from an answer that is good or bad."""
 
 
 class BatchConfig(Section):
     """How much work a step is and how it is cut."""
 
     size: Annotated[Positive, Field(le=1_000_000)] = 128
-    """Prompts a step (rl) or examples a step (sft)."""
+    """Prompts a step (rl), examples a step (sft, kto) or pairs a step (reward_model, dpo)."""
     mini_batches: Positive = 1
     """Optimizer steps that a batch is cut into, per update epoch."""
     update_epochs: Positive = 1

@@ -129,9 +129,9 @@ def check_evaluation(config: RunConfig) -> None:
             f"data.evaluation and evaluation.sets ({', '.join(evaluation.sets)}) are both given; "
             "make data.evaluation one of the sets, the first if stop_at is about it"
         )
-    if evaluation.answers_alone and config.recipe == "reward_model":
+    if evaluation.answers_alone and config.compares_answers:
         raise ValueError(
-            f"{evaluation.answers_alone} with recipe: reward_model, which compares pairs; give "
+            f"{evaluation.answers_alone} with recipe: {config.recipe}, which compares pairs; give "
             "them as data.evaluation, and leave this out"
         )
     if evaluation.wanted and not config.evaluation_sets:

@@ -99,6 +99,8 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
     if config.recipe == "distillation":
         scored = config.has_advantages and REWARD in config.roles
         return (ACTOR, TEACHER, *[REWARD] * scored)
+    if config.recipe in ("dpo", "kto"):
+        return (ACTOR, REFERENCE) if _has_reference(config) else (ACTOR,)
     advantage = config.algorithm.advantage
     # What one of the user's needs is known where its file is loaded.
     if "values" in advantage.needs or (is_own(advantage.name) and CRITIC in config.roles):
@@ -108,6 +110,15 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
     if REWARD in config.roles:
         found.append(REWARD)
     return tuple(found)
+
+
+def _has_reference(config: RunConfig) -> bool:
+    """Whether a recipe that learns preferences compares with a reference."""
+    loss = config.algorithm.preference
+    if config.recipe == "kto":
+        return True
+    # What one of the user's needs is known where its file is loaded.
+    return REFERENCE in config.roles if is_own(loss.name) else not loss.reference_free
 
 
 def check_roles(config: RunConfig) -> None:

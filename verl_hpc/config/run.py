@@ -42,10 +42,13 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.secret import secrets_in
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
-RECIPES = ("sft", "rl", "reward_model", "distillation")
+RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")
 
-NOT_RL = ("sft", "reward_model")
+NOT_RL = ("sft", "reward_model", "dpo", "kto")
 """Recipes that sample no responses to train on."""
+_PREFERENCES = ("dpo", "kto")
+_SETTING_OF = {"dpo": "preference", "kto": "kto"}
+"""The one of algorithm that a recipe reads, and no other one."""
 
 
 _ESTIMATORS = {"ppo": "gae"} | {name: name for name in members(advantages, Advantage)}
@@ -73,8 +76,9 @@ class RunConfig(Section):
     recipe: Annotated[PathText, AfterValidator(_recipe)]
     """What a step does: sft imitates answers, rl samples responses and learns from their scores as
     `algorithm` says, reward_model learns which of two answers is better (arXiv 2203.02155),
-    distillation samples responses and follows a teacher on them (arXiv 2306.13649);
-    path/file.py:name is a recipe of your own."""
+    dpo makes better answers likelier than worse ones (arXiv 2305.18290), kto good answers likelier
+    and bad ones less so (arXiv 2402.01306), distillation samples responses and follows a teacher on
+    them (arXiv 2306.13649); path/file.py:name is a recipe of your own."""
     steps: Positive | None = None
     """Batches to train on; this or `epochs` is given."""
     epochs: Positive | None = None
@@ -137,6 +141,8 @@ class RunConfig(Section):
         """The recipe, with its algorithms if it has some, for people to read."""
         if self.recipe == "distillation":
             return f"distillation ({self.distillation.name})"
+        if self.recipe == "dpo":
+            return f"dpo ({self.algorithm.preference.name})"
         if self.recipe != "rl":
             return self.recipe
         return f"rl ({self.algorithm.advantage.name}, {self.algorithm.loss.name})"
@@ -189,8 +195,14 @@ class RunConfig(Section):
     def generates(self) -> bool:
         """Whether the run samples responses."""
         trains_only = self.recipe == "sft" and not self.evaluation.wanted
+        trains_only = trains_only or self.recipe in _PREFERENCES
         has_engine = self.rollout.engine != "none"
         return has_engine and not trains_only and ACTOR in self.role_settings
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether the recipe is evaluated on pairs of answers."""
+        return self.recipe in ("reward_model", *_PREFERENCES)
 
     @property
     def has_advantages(self) -> bool:
@@ -213,6 +225,7 @@ class RunConfig(Section):
             "rollout.engine_options": self.rollout.engine_options,
             "algorithm.advantage": self.algorithm.advantage.model_extra or {},
             "algorithm.loss": self.algorithm.loss.model_extra or {},
+            "algorithm.preference": self.algorithm.preference.model_extra or {},
         }
         options |= {f"{n}.options": call.options for n, call in self.reward_calls.items()}
         options |= {f"{n}.options": getattr(s, "options", {}) for n, s in self.sources.items()}
@@ -261,8 +274,10 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.smoothing with recipe: {self.recipe}, which does not use it; leave it out"
             )
-        if self.recipe == "reward_model":
-            self._check_pairs()
+        if self.compares_answers:
+            self._check_answers()
+        if self.recipe in RECIPES:
+            self._check_algorithm_is_read()
         if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:
             raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
         if self.recipe in NOT_RL:
@@ -270,14 +285,23 @@ class RunConfig(Section):
         self._check_rollout_log_probs()
         if self.batch.refill_rounds:
             self._check_refill()
+        self._check_mini_batches()
+        return self
+
+    def _check_mini_batches(self) -> None:
         samples = self.batch.size * (1 if self.recipe in NOT_RL else self.rollout.num_samples)
         if samples % self.batch.mini_batches:
             raise ValueError(
                 f"batch.mini_batches = {self.batch.mini_batches} does not divide the "
                 f"{samples} sequences of a step"
             )
+        if self.recipe == "kto" and samples < 2 * self.batch.mini_batches:
+            raise ValueError(
+                f"batch.size = {samples} with batch.mini_batches = {self.batch.mini_batches}: "
+                "recipe kto pairs the prompts of an optimizer step with each other's answers, so "
+                "each needs at least 2"
+            )
         self._check_whole_groups()
-        return self
 
     def _check_whole_groups(self) -> None:
         batch = self.batch
@@ -348,10 +372,24 @@ class RunConfig(Section):
                 "groups of equal scores are left out; leave one of the two out"
             )
 
-    def _check_pairs(self) -> None:
+    def _check_answers(self) -> None:
+        pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
+        labels = "answers with labels; give files with columns prompt, answer and label"
         for name, source in self.sources.items():
             if source.kind != "files":
+                needed = labels if (self.recipe, name) == ("kto", "data.train") else pairs
                 raise ValueError(
-                    f"{name}.kind = {source.kind}: recipe reward_model needs pairs of "
-                    "answers; give files with columns prompt, chosen and rejected"
+                    f"{name}.kind = {source.kind}: recipe {self.recipe} needs {needed}"
+                )
+
+    def _check_algorithm_is_read(self) -> None:
+        """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
+        default, own = AlgorithmConfig(), _SETTING_OF.get(self.recipe)
+        for name in AlgorithmConfig.model_fields:
+            reads = name == own if own else name not in _SETTING_OF.values()
+            if not reads and getattr(self.algorithm, name) != getattr(default, name):
+                other = f"; its settings are in algorithm.{own}" if own else ""
+                raise ValueError(
+                    f"algorithm.{name} has no effect with recipe: {self.recipe}{other}; leave it "
+                    "out"
                 )

@@ -13,23 +13,29 @@ from typing import Any, Literal, Protocol
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.data.jsonl import JsonlRows
 from verl_hpc.data.parquet import ParquetRows
-from verl_hpc.data.problem import PAIR_COLUMNS, Problem, Prompt
+from verl_hpc.data.problem import LABEL_COLUMN, PAIR_COLUMNS, Problem, Prompt
 from verl_hpc.errors import DataError
 
 ANSWER_COLUMNS = ("answer", "response")
 GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
 """Where the ground truth of a row without reward_model is, first match first."""
+LABELLED_COLUMNS = (*ANSWER_COLUMNS, "completion")
+"""Where the answer is that a label is about, first match first."""
 OPTIONAL_COLUMNS = (
     "data_source",
     "reward_model",
     "extra_info",
     *GROUND_TRUTH_COLUMNS,
     *PAIR_COLUMNS,
+    "completion",
+    LABEL_COLUMN,
 )
-Needs = Literal["prompt", "answer", "pair"]
-"""What every row must have: a prompt, besides it a text to imitate, or a pair of answers."""
+Needs = Literal["prompt", "answer", "pair", "label"]
+"""What every row must have: a prompt, besides it a text to imitate, a pair of answers, or an answer
+that is labelled good or bad."""
 MOST_CHARACTERS = 4 * 2**20
 """Of a prompt or an answer: those of a million tokens."""
+_RENAME = "name the right one in prompt_key or answer_key of the data set"
 
 
 class Rows(Protocol):
@@ -57,7 +63,8 @@ class FilesSource:
 
     Args:
         config: the files and their columns.
-        needs: answer: every row must have a text to imitate; pair: a chosen and a rejected one.
+        needs: answer: every row must have a text to imitate; pair: a chosen and a rejected one;
+            label: an answer, and whether it is good.
 
     Raises:
         DataError: a file cannot be opened (`open_rows`), or there is no row; where a row is read,
@@ -117,8 +124,9 @@ class FilesSource:
 
     def _answers(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._needs == "pair":
-            chosen, rejected = (_answer_of_pair(row, column) for column in PAIR_COLUMNS)
-            return {"answer": chosen, "rejected": rejected}
+            return dict(zip(("answer", "rejected"), _pair(row), strict=True))
+        if self._needs == "label":
+            return {"answer": _labelled_answer(row, self._config.answer_key), "label": _label(row)}
         return {"answer": _answer(row, self._config.answer_key, self._needs == "answer")}
 
 
@@ -142,15 +150,12 @@ def open_rows(path: Path, config: FilesConfig) -> Rows:
     raise DataError(f"{path}: the ending says the format; it must be .parquet or .jsonl")
 
 
-def _value(row: Mapping[str, Any], key: str) -> Any:
+def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
     """What `key` names; `a.b` is field b of column a."""
     value: Any = row
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
-            raise DataError(
-                f"no column {key!r}; columns are {', '.join(row)}; name the right one in "
-                "prompt_key or answer_key of the data set"
-            )
+            raise DataError(f"no column {key!r}; columns are {', '.join(row)}; {advice}")
         value = value[name]
     return value
 
@@ -207,9 +212,39 @@ def _answer(row: Mapping[str, Any], key: str | None, needed: bool) -> str | None
     return None
 
 
-def _answer_of_pair(row: Mapping[str, Any], column: str) -> str:
+def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
+    advice = f"a pair needs {' and '.join(PAIR_COLUMNS)}"
+    chosen, rejected = (_text_or_chat(row, column, advice) for column in PAIR_COLUMNS)
+    if chosen == rejected:
+        raise DataError(
+            f"{' and '.join(PAIR_COLUMNS)} are the same text, {chosen!r:.60}, which prefers "
+            "nothing; remove the row"
+        )
+    return chosen, rejected
+
+
+def _labelled_answer(row: Mapping[str, Any], key: str | None) -> str:
+    column = key or next((c for c in LABELLED_COLUMNS if row.get(c) is not None), None)
+    if column is None:
+        raise DataError(
+            f"no answer in {' or '.join(LABELLED_COLUMNS)}; columns are {', '.join(row)}; name the "
+            "column of the answer in answer_key of the data set"
+        )
+    return _text_or_chat(row, column)
+
+
+def _label(row: Mapping[str, Any]) -> bool:
+    value = _value(row, LABEL_COLUMN, "it says whether the answer is good, true or false")
+    if not isinstance(value, bool):
+        raise DataError(
+            f"{LABEL_COLUMN} is {_kind(value)}; expected true, where the answer is good, or false"
+        )
+    return value
+
+
+def _text_or_chat(row: Mapping[str, Any], column: str, advice: str = _RENAME) -> str:
     """A text, or the last message of a chat list."""
-    value = _value(row, column)
+    value = _value(row, column, advice)
     if isinstance(value, list) and value and all(map(_is_message, value)):
         value = value[-1]["content"]
     if not isinstance(value, str):

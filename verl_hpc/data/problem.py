@@ -11,6 +11,8 @@ Prompt = str | list[dict[str, str]]
 
 PAIR_COLUMNS = ("chosen", "rejected")
 """Columns of the answers of a pair."""
+LABEL_COLUMN = "label"
+"""Column that says whether an answer is good."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,12 @@ class Problem:
     extra: dict[str, Any] = field(default_factory=dict)
     """What else a reward function may want; the row's `extra_info`."""
     answer: str | None = None
-    """Target text of supervised fine-tuning, or the better answer of a pair."""
+    """Target text of supervised fine-tuning, the better answer of a pair, or the one that `label`
+    is about."""
     rejected: str | None = None
     """The worse answer of a pair."""
+    label: bool | None = None
+    """Whether the answer is a good one, where it is one of kto's."""
     origin: str = field(default="", compare=False)
     """Where it comes from: the file, and the line or row in it."""
 

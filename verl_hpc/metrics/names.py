@@ -19,6 +19,10 @@ PAIR_LOSS = "reward/loss"
 """Of a reward model that learns from pairs."""
 PAIR_ACCURACY = "reward/accuracy"
 """Share of the pairs of a step of which it prefers the chosen answer, before the update."""
+PREFERENCE_LOSS = "preference/loss"
+"""Of a policy that learns from better and worse answers."""
+PREFERENCE_ACCURACY = "rewards/accuracies"
+"""Share of the pairs of a step whose chosen answer has the higher implicit reward."""
 POLICY_LOSS = "actor/pg_loss"
 CLIP_FRACTION = "actor/pg_clipfrac"
 OLD_POLICY_KL = "actor/ppo_kl"
@@ -73,6 +77,8 @@ SUMMARY: Mapping[str, str] = {
     SFT_LOSS: "loss",
     PAIR_LOSS: "loss",
     PAIR_ACCURACY: "accuracy",
+    PREFERENCE_LOSS: "loss",
+    PREFERENCE_ACCURACY: "accuracy",
     REFERENCE_KL: "kl",
     REFERENCE_KL_PENALTY: "kl",
     TEACHER_REVERSE_KL: "teacher kl",
@@ -108,7 +114,14 @@ CHARTS = (
     Chart("evaluation", "Evaluation score", {VALIDATION: "mean"}),
     Chart("sft_loss", "SFT loss", {SFT_LOSS: "loss"}),
     Chart("pair_loss", "Loss of pairs", {PAIR_LOSS: "loss"}, least=0.0),
-    Chart("pair_accuracy", "Accuracy on pairs", {PAIR_ACCURACY: "training"}, least=0.0, most=1.0),
+    Chart("preference_loss", "Preference loss", {PREFERENCE_LOSS: "loss"}),
+    Chart(
+        "pair_accuracy",
+        "Accuracy on pairs",
+        {PAIR_ACCURACY: "of scores", PREFERENCE_ACCURACY: "of implicit rewards"},
+        least=0.0,
+        most=1.0,
+    ),
     Chart(
         "reference_kl",
         "KL to the reference policy",

@@ -11,6 +11,7 @@ from verl_hpc.metrics.log import Row
 from verl_hpc.metrics.names import (
     OVERLAP,
     PAIR_LOSS,
+    PREFERENCE_LOSS,
     RESHARD_MINIMUM,
     RESHARD_RECEIVED,
     RESHARD_SECONDS,
@@ -85,6 +86,7 @@ def headline(rows: Sequence[Row]) -> str:
         *_change("Evaluation score", points(rows, VALIDATION)),
         *_change("SFT loss", points(rows, SFT_LOSS)),
         *_change("Loss of pairs", points(rows, PAIR_LOSS)),
+        *_change("Preference loss", points(rows, PREFERENCE_LOSS)),
     ]
     if throughput := _values(rows, THROUGHPUT):
         tokens = sum(_values(rows, TOKENS))

@@ -128,11 +128,11 @@ class Samples:
     def __iter__(self) -> Iterator[Sample]:
         return iter(self.samples)
 
-    def epoch(self, number: int) -> Sequence[Sequence[int]]:
-        """The mini-batches of an update epoch, from 0."""
-        if number == 0 or not self.later_epochs:
-            return self.mini_batches
-        return self.later_epochs[number - 1]
+    def all_epochs(self, count: int) -> list[Sequence[int]]:
+        """The mini-batches of so many update epochs, one after the other."""
+        epochs = [self.mini_batches, *(self.later_epochs or [self.mini_batches] * (count - 1))]
+        assert len(epochs) == count
+        return [members for epoch in epochs for members in epoch]
 
     def owned_by(self, placement: str, group: int) -> list[int]:
         """Positions of one group's samples, ascending."""

@@ -24,7 +24,7 @@ FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
 REWARD = ("reward.function", "reward.options", "reward.terms", "reward.smoothing")
 RECIPE_FILE = "recipe's file"
-ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss")}
+ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss", "preference")}
 EVALUATION = "what an evaluation asks and how it scores"
 MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION)
 """Since users fix their functions between jobs; a warning says so."""

@@ -1,4 +1,4 @@
-"""An advantage estimator or a policy loss in a file of the user's."""
+"""An advantage estimator, a policy loss or a loss of pairs in a file of the user's."""
 
 from __future__ import annotations
 

@@ -58,6 +58,15 @@ class Problems:
     """About the rows and prompts of evaluation; empty without."""
 
 
+_NEEDS: Mapping[str, tuple[Needs, Needs]] = {
+    "sft": ("prompt", "answer"),
+    "reward_model": ("pair", "pair"),
+    "dpo": ("pair", "pair"),
+    "kto": ("pair", "label"),
+}
+"""What rows of evaluation, and of training, have, by recipe."""
+
+
 def open_problems(
     session: Session, config: RunConfig, tokenizer: PreTrainedTokenizerBase
 ) -> Problems:
@@ -67,8 +76,7 @@ def open_problems(
         DataError: on every rank alike, as `open_source` and `check_data`.
     """
     control, data = session.control, config.data
-    needs: Needs = "pair" if config.recipe == "reward_model" else "prompt"
-    of_train: Needs = "answer" if config.recipe == "sft" else needs
+    needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
     train = control.together(lambda: open_source(data.train, needs=of_train))
     sets = config.evaluation_sets
     evaluation = control.together(

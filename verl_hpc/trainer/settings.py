@@ -8,6 +8,7 @@ from functools import cached_property
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
@@ -20,8 +21,10 @@ from verl_hpc.trainer.operators.examples import ExampleSettings
 from verl_hpc.trainer.operators.generate import GenerateSettings
 from verl_hpc.trainer.operators.infer import OldLogProbsSettings
 from verl_hpc.trainer.operators.kl import KlSettings
+from verl_hpc.trainer.operators.labelled import LabelledSettings
 from verl_hpc.trainer.operators.mismatch import MismatchSettings
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
+from verl_hpc.trainer.operators.pairs import PairSettings
 from verl_hpc.trainer.operators.refill import RefillSettings
 from verl_hpc.trainer.operators.score import ScoreSettings
 from verl_hpc.trainer.operators.smooth import SmoothSettings
@@ -180,6 +183,20 @@ class Settings:
         """As `own_algorithm.loaded`."""
         chosen, limit = self._config.algorithm.loss, self._config.reward.import_timeout_s
         return loaded("algorithm.loss", chosen, PolicyLoss, limit)
+
+    @cached_property
+    def preference(self) -> PreferenceLoss:
+        """As `own_algorithm.loaded`."""
+        chosen, limit = self._config.algorithm.preference, self._config.reward.import_timeout_s
+        return loaded("algorithm.preference", chosen, PreferenceLoss, limit)
+
+    @property
+    def pair_loss(self) -> PairSettings:
+        return PairSettings(self.preference, self.steps(1.0))
+
+    @property
+    def labelled_loss(self) -> LabelledSettings:
+        return LabelledSettings(self._config.algorithm.kto, self.steps(1.0))
 
     @property
     def choose(self) -> ChooseSettings | None:

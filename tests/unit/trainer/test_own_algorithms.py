@@ -8,10 +8,11 @@ import yaml
 
 from tests.unit.config.trees import SMALLEST
 from tests.unit.trainer.runs import loop, small_run
-from verl_hpc.algorithms import advantages, losses
+from verl_hpc.algorithms import advantages, losses, preferences
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
@@ -128,7 +129,8 @@ def test_the_settings_of_the_page_are_settings():
 
 
 def test_the_page_names_every_algorithm():
-    for package, base in ((advantages, Advantage), (losses, PolicyLoss)):
+    packages = ((advantages, Advantage), (losses, PolicyLoss), (preferences, PreferenceLoss))
+    for package, base in packages:
         for name in members(package, base):
             assert f"| `{name}` |" in PAGE, name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +27,11 @@ from verl_hpc.trainer.recipe import Metrics, operator
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_logger = logging.getLogger(__name__)
+
+SAME_WHEN_CUT = "response_length/num_same_pairs"
+"""Pairs of a step whose answers do not differ within rollout.max_response_tokens."""
+
 
 @dataclass(frozen=True)
 class ExampleSettings:
@@ -43,6 +50,18 @@ class ExampleSettings:
     """What errors call it."""
 
 
+@dataclass(frozen=True)
+class Example:
+    """A prompt and an answer as token ids."""
+
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    truncated: bool
+    """Whether the answer has lost its end."""
+    label: bool | None = None
+    """Whether the answer is good, where the row says so."""
+
+
 @operator("samples", "sequences", shared=("samples",))
 def examples(
     place: Placement, settings: ExampleSettings, rows: StepRows
@@ -56,25 +75,21 @@ def examples(
         DataError: on every rank: a row without an answer or a pair, an overlong prompt, or no row
             left.
     """
-    encoded = place.together(lambda: _encode(settings, rows))
-    found = [
-        Sample(i, i // settings.per_row, len(prompt), len(answer), cut)
-        for i, (prompt, answer, cut) in enumerate(encoded)
-    ]
-    when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
-    check_samples(place, limit, when, found, settings.data_set)
-    dropped = len(rows.rows) - len(found) // settings.per_row
-    warn_of_dropped(place, limit, when, dropped, len(rows.rows))
-    samples = assign_groups(settings.assign, found, together=settings.per_row, step=rows.step)
-    mine = samples.owned_by(place.name, place.index)
-    tokens = [torch.tensor([*encoded[i][0], *encoded[i][1]], device=place.device) for i in mine]
-    masks = [torch.ones(len(encoded[i][1]), dtype=torch.uint8, device=place.device) for i in mine]
-    columns = Columns(mine, {TOKENS: tokens, MASK: masks})
-    return (samples, columns), length_metrics(found) | {DROPPED: float(dropped)}
+    encoded = place.together(lambda: encode_rows(settings, rows))
+    samples, columns = assign_examples(place, settings, rows, encoded)
+    dropped = len(rows.rows) - len(encoded) // settings.per_row
+    metrics = length_metrics(samples.samples) | {DROPPED: float(dropped)}
+    if settings.per_row == 2:
+        metrics[SAME_WHEN_CUT] = float(_num_same(place, rows, encoded))
+    return (samples, columns), metrics
 
 
-def _encode(settings: ExampleSettings, rows: StepRows) -> list[tuple[list[int], list[int], bool]]:
-    """(prompt ids, answer ids, whether the answer was cut) of each answer of rows that are kept."""
+def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
+    """Each answer of the rows that are kept, in order.
+
+    Raises:
+        DataError: as `examples`.
+    """
     limits = settings.limits
     found = []
     for problem in settings.problems.read(rows.rows):
@@ -84,5 +99,44 @@ def _encode(settings: ExampleSettings, rows: StepRows) -> list[tuple[list[int], 
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             most = limits.max_response_tokens
-            found += [(fitted, answer[:most], len(answer) > most) for answer in answers]
+            found += [Example(fitted, a[:most], len(a) > most, problem.label) for a in answers]
     return found
+
+
+def assign_examples(
+    place: Placement, settings: ExampleSettings, rows: StepRows, encoded: Sequence[Example]
+) -> tuple[Samples, Columns]:
+    """Who has which examples, the same on every rank, and those of this rank's group.
+
+    Raises:
+        DataError: on every rank, if there are none.
+    """
+    found = [
+        Sample(i, i // settings.per_row, len(e.prompt), len(e.answer), e.truncated)
+        for i, e in enumerate(encoded)
+    ]
+    when, limit = f"step {rows.step}", settings.assign.max_prompt_tokens
+    check_samples(place, limit, when, found, settings.data_set)
+    dropped = len(rows.rows) - len(found) // settings.per_row
+    warn_of_dropped(place, limit, when, dropped, len(rows.rows))
+    samples = assign_groups(settings.assign, found, together=settings.per_row, step=rows.step)
+    mine = samples.owned_by(place.name, place.index)
+    device = place.device
+    tokens = [torch.tensor([*encoded[i].prompt, *encoded[i].answer], device=device) for i in mine]
+    masks = [torch.ones(len(encoded[i].answer), dtype=torch.uint8, device=device) for i in mine]
+    return samples, Columns(mine, {TOKENS: tokens, MASK: masks})
+
+
+def _num_same(place: Placement, rows: StepRows, encoded: Sequence[Example]) -> int:
+    """Pairs whose answers are the same tokens, from which nothing is learned."""
+    pairs = zip(encoded[::2], encoded[1::2], strict=True)
+    count = sum(chosen.answer == rejected.answer for chosen, rejected in pairs)
+    if count and place.leads:
+        _logger.warning(
+            "step %s: both answers of %s of %s pairs are the same tokens, cut at "
+            "rollout.max_response_tokens; nothing is learned from them",
+            rows.step,
+            count,
+            len(encoded) // 2,
+        )
+    return count

@@ -40,6 +40,8 @@ class MiniBatch:
     """Indices into this rank's columns."""
     aggregation: Aggregation
     """With the normalisers of the whole mini-batch."""
+    members: Sequence[int]
+    """Positions of all its samples, on whichever ranks."""
 
     @property
     def num_tokens(self) -> int:
@@ -79,6 +81,7 @@ def optimise(
     together: int = 1,
     masks: Columns | None = None,
     candidates: Sequence[torch.Tensor] | None = None,
+    prepare: Callable[[MiniBatch], None] | None = None,
 ) -> dict[str, float]:
     """One optimizer step per mini-batch and epoch; none for a mini-batch without a token that
     counts.
@@ -88,6 +91,7 @@ def optimise(
         masks: has a MASK in place of that of the sequences.
         candidates: (L - 1, k) tokens for each of this rank's sequences, whose log-probs the loss
             gets, too (`Wanted`).
+        prepare: called before each step, on all ranks.
 
     Returns:
         Means of the metrics over the steps, the number of those skipped, and num_empty, of
@@ -97,17 +101,19 @@ def optimise(
         TrainingError: a loss or gradient is not finite.
     """
     batches = _mini_batches(place, settings, samples, sequences, masks or sequences)
-    found = [
-        role.trained.update(
-            [sequences[TOKENS][row] for row in batch.rows],
-            partial(loss, batch),
-            settings.temperature,
-            together,
-            Wanted(candidates=candidates).of(batch.rows),
+    found = []
+    for batch in batches:
+        if not batch.aggregation.num_sequences:
+            continue
+        if prepare is not None:
+            prepare(batch)
+        tokens = [sequences[TOKENS][row] for row in batch.rows]
+        wanted = Wanted(candidates=candidates).of(batch.rows)
+        found.append(
+            role.trained.update(
+                tokens, partial(loss, batch), settings.temperature, together, wanted
+            )
         )
-        for batch in batches
-        if batch.aggregation.num_sequences
-    ]
     metrics = {
         name: sum(f[name] for f in found) / (1 if name == "num_skipped" else len(found))
         for name in (found[0] if found else ())
@@ -124,8 +130,8 @@ def _mini_batches(
     masks: Columns,
 ) -> list[MiniBatch]:
     """Of all update epochs, one after the other."""
-    epochs = [samples.epoch(number) for number in range(settings.update_epochs)]
-    rows_of = [_rows(sequences, members) for epoch in epochs for members in epoch]
+    batches = samples.all_epochs(settings.update_epochs)
+    rows_of = [_rows(sequences, members) for members in batches]
     counts = torch.zeros(len(rows_of), 2, dtype=torch.float64, device=place.device)
     for number, rows in enumerate(rows_of):
         for row in rows:
@@ -138,8 +144,11 @@ def _mini_batches(
             masks,
             rows,
             Aggregation(settings.aggregation, int(tokens), int(with_tokens), settings.scale),
+            members,
         )
-        for rows, (tokens, with_tokens) in zip(rows_of, place.reduce(counts).tolist(), strict=True)
+        for members, rows, (tokens, with_tokens) in zip(
+            batches, rows_of, place.reduce(counts).tolist(), strict=True
+        )
     ]
 
 

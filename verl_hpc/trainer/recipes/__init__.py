@@ -10,6 +10,8 @@ from verl_hpc.rewards.user_code import load_function
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.recipes.distillation import distillation
+from verl_hpc.trainer.recipes.dpo import dpo
+from verl_hpc.trainer.recipes.kto import kto
 from verl_hpc.trainer.recipes.reward_model import reward_model
 from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.recipes.sft import sft
@@ -19,6 +21,8 @@ BUILT_IN: Mapping[str, Callable[[RunContext], Recipe]] = {
     "rl": rl,
     "reward_model": reward_model,
     "distillation": distillation,
+    "dpo": dpo,
+    "kto": kto,
 }
 
 

@@ -17,7 +17,11 @@ def reward_model(run: RunContext) -> Recipe:
     if run.config.evaluation.wanted:
         recipe.evaluation = Recipe("evaluation", run)
         recipe.evaluation.operator(
-            examples, settings=settings.evaluation_pairs, place="reward", name="pairs"
+            examples,
+            settings=settings.evaluation_pairs,
+            place="reward",
+            name="pairs",
+            prefix="val/",
         )
         recipe.evaluation.operator(compare_pairs, roles=["reward"])
     return recipe

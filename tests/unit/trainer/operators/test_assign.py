@@ -132,7 +132,9 @@ def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step
         **changes,
     )
     found = assign_groups(given, samples, together=together, step=step)
-    return [[frozenset(batch) for batch in found.epoch(number)] for number in range(epochs)]
+    batches = [frozenset(batch) for batch in found.all_epochs(epochs)]
+    each = len(batches) // epochs
+    return [batches[each * number : each * (number + 1)] for number in range(epochs)]
 
 
 PER_PROMPT = 3

@@ -39,6 +39,9 @@ def test_it_learns_which_answers_are_better(tmp_path):
     assert last["reward/accuracy"] == 1.0
     # Of the two held-out pairs one has the better answer second.
     assert (last["val/accuracy"], last["val/num_prompts"]) == (0.5, 2.0)
+    # Lengths are of the step's answers; those of the evaluation are shorter.
+    assert last["response_length/mean"] == 21 / 8
+    assert last["val/response_length/mean"] == 2.0
 
 
 def test_mini_batches_hold_whole_pairs(tmp_path):

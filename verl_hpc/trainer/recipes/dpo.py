@@ -1,0 +1,41 @@
+"""Direct preference optimisation: make better answers likelier than worse ones."""
+
+from __future__ import annotations
+
+from verl_hpc.config.roles import REFERENCE
+from verl_hpc.errors import ConfigError
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.operators.examples import examples
+from verl_hpc.trainer.operators.infer import ref_log_probs
+from verl_hpc.trainer.operators.pairs import update_on_pairs
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.recipes.pair_evaluation import pair_evaluation
+
+
+def dpo(run: RunContext) -> Recipe:
+    """The flow of one step (arXiv 2305.18290, section 4), and that of an evaluation.
+
+    Raises:
+        ConfigError: the run has no reference for a loss of the user's that needs one, or one that
+            it does not need.
+    """
+    settings, recipe = run.settings, Recipe("dpo", run)
+    loss = settings.preference
+    if loss.reference_free == (REFERENCE in run.roles):
+        raise ConfigError(
+            f"algorithm.preference.name = {loss.name}: "
+            + (
+                "is reference_free; leave roles.reference out"
+                if loss.reference_free
+                else "compares with a reference; give `roles: {reference: {}}`"
+            )
+        )
+    recipe.operator(examples, settings=settings.pairs, place="actor", name="pairs")
+    if not loss.reference_free:
+        recipe.operator(ref_log_probs, roles=["reference"], settings=1.0)
+    recipe.operator(
+        update_on_pairs, roles=["actor"], settings=settings.pair_loss, name="update_actor"
+    )
+    if run.config.evaluation.wanted:
+        recipe.evaluation = pair_evaluation(run, loss.rewards, reference_free=loss.reference_free)
+    return recipe

@@ -1,0 +1,31 @@
+"""Held-out pairs of answers as the evaluation of a policy."""
+
+from __future__ import annotations
+
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.operators.examples import examples
+from verl_hpc.trainer.operators.infer import ref_log_probs
+from verl_hpc.trainer.operators.pairs import Rewards, compare_answers
+from verl_hpc.trainer.recipe import Recipe
+
+
+def pair_evaluation(run: RunContext, rewards: Rewards, *, reference_free: bool = False) -> Recipe:
+    """The flow of an evaluation.
+
+    Args:
+        run: with data.evaluation.
+        rewards: by which the policy compares two answers.
+        reference_free: they need no log-probs under the reference.
+    """
+    recipe = Recipe("evaluation", run)
+    recipe.operator(
+        examples,
+        settings=run.settings.evaluation_pairs,
+        place="actor",
+        name="pairs",
+        prefix="val/",
+    )
+    if not reference_free:
+        recipe.operator(ref_log_probs, roles=["reference"], settings=1.0)
+    recipe.operator(compare_answers, roles=["actor"], settings=rewards)
+    return recipe

@@ -10,9 +10,10 @@ from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.masked import Reduce, alone
 from verl_hpc.section import OwnName, OwnSection, Section
 
-Need = Literal["values", "greedy", "sum_p_squared"]
+Need = Literal["values", "greedy", "sum_p_squared", "process_rewards"]
 """values: of a critic, which is then a role of the run. greedy: the score of the greedy answer to
-each prompt, which is then generated, too. sum_p_squared: of each token, with its log-prob."""
+each prompt, which is then generated, too. sum_p_squared: of each token, with its log-prob.
+process_rewards: of tokens, by the role prm, which is then trained beside the policy."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Scored:
     sum_p_squared: torch.Tensor | None = None
     """(B, T): sum over the vocabulary of the squares of the probabilities that a token is drawn
     by, for an estimator that needs it."""
+    process_rewards: torch.Tensor | None = None
+    """(B, T), of each token by the role prm, for an estimator that needs them."""
     reduce: Reduce = alone
     """Sums a tensor over data-parallel ranks; all of them call it."""
 

@@ -100,6 +100,14 @@ class KlConfig(Section):
         return self.estimator or _DEFAULT_ESTIMATOR[self.placement]
 
 
+class ProcessRewardConfig(Section):
+    """The implicit process reward model of an advantage that needs one: the role prm."""
+
+    beta: PositiveFinite = 0.05
+    """What the log-ratio of prm to its reference is multiplied with to be a reward (arXiv
+    2502.01456, equation 3)."""
+
+
 class AlgorithmConfig(Section):
     """Everything between a scored batch and a gradient."""
 
@@ -133,6 +141,7 @@ class AlgorithmConfig(Section):
     """Share of a step's tokens, those of the highest entropy, that the policy's loss is of (arXiv
     2506.01939, which takes 0.2); 1 takes all."""
     kl: KlConfig = KlConfig()
+    prm: ProcessRewardConfig = ProcessRewardConfig()
     preference: PreferenceConfig = Dpo()
     """What recipe dpo learns from a pair of answers (docs/algorithms.md); path/file.py:Name is one
     of your own."""

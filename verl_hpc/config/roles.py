@@ -23,13 +23,18 @@ RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 ACTOR, CRITIC, REFERENCE, REWARD = "actor", "critic", "reference", "reward"
 TEACHER = "teacher"
+PRM, PRM_REFERENCE = "prm", "prm_reference"
+"""An implicit process reward model, and what it was at the start."""
+_FIRST_OF = {REFERENCE: ACTOR, PRM_REFERENCE: PRM}
+"""Roles that are another one as it was at the start, unless they are given a model of their own."""
 
 
 class RoleConfig(Section):
     """One model of a run. What is null is taken from the sections that all roles share."""
 
     path: PathText | None = None
-    """Weights to start from: a model directory, or a step of another run; model.path if null."""
+    """Weights to start from: a model directory, or a step of another run; model.path if null.
+    The reference and prm then start as the actor does, and prm_reference as prm."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Element type of parameters and activations; model.dtype if null."""
     head: Head | None = None
@@ -37,11 +42,11 @@ class RoleConfig(Section):
     (AutoModelForSequenceClassification with one label). null takes what goes with the role's name:
     value for critic and cost_critic, score for reward and cost, language_model for others."""
     trainable: bool | None = None
-    """Whether it has an optimizer. null: actor, critic and cost_critic
-    have, and the role of recipe reward_model."""
+    """Whether it has an optimizer. null: actor, critic, cost_critic and prm have, and the role of
+    recipe reward_model."""
     placement: RoleName | None = None
     """The label of `placement` whose ranks it has; null takes the one of its own name if there is
-    one, else train; the reference then has the actor's."""
+    one, else train; the reference then has the actor's, and prm_reference prm's."""
     parallel: ParallelConfig | None = None
     """Its layout on the ranks of its label, which others there need not have; parallel if null."""
     optimizer: OptimizerConfig | None = None
@@ -79,7 +84,7 @@ _HEADS: Mapping[str, Head] = {
     "cost": "score",
 }
 _NOT_ROLES = ("train", "rollout", "scoring")
-_TRAINED = (ACTOR, CRITIC, "cost_critic")
+_TRAINED = (ACTOR, CRITIC, "cost_critic", PRM)
 TRAIN = "train"
 """Label of the ranks of roles that have none of their own; all ranks if it is not given."""
 
@@ -105,6 +110,8 @@ def roles_of_recipe(config: RunConfig) -> tuple[str, ...]:
     # What one of the user's needs is known where its file is loaded.
     if "values" in advantage.needs or (is_own(advantage.name) and CRITIC in config.roles):
         found.append(CRITIC)
+    if "process_rewards" in advantage.needs or (is_own(advantage.name) and PRM in config.roles):
+        found += [PRM, PRM_REFERENCE]
     if config.algorithm.kl.placement != "none":
         found.append(REFERENCE)
     if REWARD in config.roles:
@@ -142,8 +149,8 @@ def check_roles(config: RunConfig) -> None:
                 f"roles.{name}.optimizer: this role is not trained; leave it out, or set "
                 f"roles.{name}.trainable: true"
             )
-        if name == REFERENCE and ACTOR in used and _shares(config, role):
-            _check_shared(role)
+        if _FIRST_OF.get(name) in used and _shares(config, name):
+            _check_shared(name, role)
 
 
 def _check_built_in(config: RunConfig, name: str, role: RoleConfig) -> None:
@@ -162,12 +169,13 @@ def _check_built_in(config: RunConfig, name: str, role: RoleConfig) -> None:
         )
 
 
-def _check_shared(role: RoleConfig) -> None:
+def _check_shared(name: str, role: RoleConfig) -> None:
+    owner = _FIRST_OF[name]
     for setting in ("head", "offload"):
         if getattr(role, setting) is not None:
             raise ValueError(
-                f"roles.{REFERENCE}.{setting}: the reference computes in the actor's engine; set "
-                f"roles.{ACTOR}.{setting}, or give the reference a path, parallel or placement "
+                f"roles.{name}.{setting}: the {name} computes in the {owner}'s engine; set "
+                f"roles.{owner}.{setting}, or give the {name} a path, parallel or placement "
                 "of its own"
             )
 
@@ -184,15 +192,16 @@ def label_of(name: str, chosen: str | None, labels: Iterable[str]) -> str:
 
 def _settings(config: RunConfig, name: str) -> RoleSettings:
     role = config.roles.get(name, RoleConfig())
-    follows = name == REFERENCE and ACTOR in roles_of_recipe(config)
-    if follows and _shares(config, role):
-        return replace(_settings(config, ACTOR), name=name, optimizer=None, shares=ACTOR)
-    model = {"path": role.path, "dtype": role.dtype}
+    owner = _FIRST_OF.get(name)
+    owner = owner if owner in roles_of_recipe(config) else None
+    if owner is not None and _shares(config, name):
+        return replace(_settings(config, owner), name=name, optimizer=None, shares=owner)
+    model = {"path": _path(config, name), "dtype": role.dtype}
     head = role.head or default_head(name)
     label = label_of(name, role.placement, config.placement)
-    if follows and role.placement is None and name not in config.placement:
-        actor = config.roles.get(ACTOR, RoleConfig())
-        label = label_of(ACTOR, actor.placement, config.placement)
+    if owner is not None and role.placement is None and name not in config.placement:
+        first = config.roles.get(owner, RoleConfig())
+        label = label_of(owner, first.placement, config.placement)
     optimizer = None
     if is_trained(config, name):
         default = OptimizerConfig(lr=1e-5) if head == "value" else config.optimizer
@@ -208,14 +217,20 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
     )
 
 
-def _shares(config: RunConfig, role: RoleConfig) -> bool:
-    """Whether a reference is the actor as it was: nothing makes it another model, or puts it
+def _path(config: RunConfig, name: str) -> str | None:
+    """Of the weights that a role starts from; None takes model.path."""
+    path = config.roles.get(name, RoleConfig()).path
+    first = {**_FIRST_OF, PRM: ACTOR}.get(name)
+    return _path(config, first) if path is None and first is not None else path
+
+
+def _shares(config: RunConfig, name: str) -> bool:
+    """Whether a reference is its owner as it was: nothing makes it another model, or puts it
     elsewhere."""
+    role = config.roles.get(name, RoleConfig())
     own = (role.path, role.dtype, role.parallel, role.placement)
     return (
-        own == (None,) * len(own)
-        and REFERENCE not in config.placement
-        and not is_trained(config, REFERENCE)
+        own == (None,) * len(own) and name not in config.placement and not is_trained(config, name)
     )
 
 

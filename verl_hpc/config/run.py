@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
-from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
+from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, ProcessRewardConfig
 from verl_hpc.config.data import DataConfig, SourceConfig
 from verl_hpc.config.distillation import DistillationConfig, ReverseKl, check_distillation
 from verl_hpc.config.evaluation import (
@@ -384,6 +384,13 @@ class RunConfig(Section):
 
     def _check_algorithm_is_read(self) -> None:
         """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
+        advantage = self.algorithm.advantage
+        has_prm = "process_rewards" in advantage.needs or is_own(advantage.name)
+        if not has_prm and self.algorithm.prm != ProcessRewardConfig():
+            raise ValueError(
+                f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
+                "which needs no process rewards; leave it out"
+            )
         default, own = AlgorithmConfig(), _SETTING_OF.get(self.recipe)
         for name in AlgorithmConfig.model_fields:
             reads = name == own if own else name not in _SETTING_OF.values()

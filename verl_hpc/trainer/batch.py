@@ -29,6 +29,7 @@ SUM_P_SQUARED = "sum_p_squared"
 TEACHER_LOG_PROBS = "teacher_log_probs"
 TEACHER_TOP_TOKENS = "teacher_top_tokens"
 TEACHER_TOP_LOG_PROBS = "teacher_top_log_probs"
+PROCESS_REWARDS = "process_rewards"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 WEIGHTS = "weights"
@@ -57,7 +58,7 @@ COLUMNS: dict[str, Column] = {
         (
             *(ROLLOUT_LOG_PROBS, OLD_LOG_PROBS, REF_LOG_PROBS, SUM_P_SQUARED),
             *(TEACHER_LOG_PROBS, TEACHER_TOP_LOG_PROBS),
-            *(ENTROPY, VALUES, ADVANTAGES, RETURNS, WEIGHTS),
+            *(ENTROPY, VALUES, PROCESS_REWARDS, ADVANTAGES, RETURNS, WEIGHTS),
         ),
         Column(torch.float32, "token"),
     ),

@@ -25,6 +25,7 @@ from verl_hpc.trainer.operators.labelled import LabelledSettings
 from verl_hpc.trainer.operators.mismatch import MismatchSettings
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
 from verl_hpc.trainer.operators.pairs import PairSettings
+from verl_hpc.trainer.operators.process_reward import ProcessRewardSettings
 from verl_hpc.trainer.operators.refill import RefillSettings
 from verl_hpc.trainer.operators.score import ScoreSettings
 from verl_hpc.trainer.operators.smooth import SmoothSettings
@@ -250,6 +251,12 @@ class Settings:
     @property
     def policy(self) -> PolicySettings:
         return PolicySettings(self._config.algorithm, self.loss, self.steps(self.temperature))
+
+    @property
+    def prm(self) -> ProcessRewardSettings:
+        """One pass over a batch, as verl's recipe/prime has it."""
+        steps = replace(self.steps(1.0), update_epochs=1)
+        return ProcessRewardSettings(self._config.algorithm.prm.beta, steps)
 
     @property
     def value(self) -> ValueSettings:

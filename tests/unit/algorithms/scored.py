@@ -85,6 +85,7 @@ def scored(rows, here=None, **more):
         mask=tokens("mask"),
         rewards=tokens("rewards"),
         values=tokens("values"),
+        process_rewards=tokens("values"),
         greedy=torch.tensor([row.greedy for row in rows], dtype=torch.float64),
         log_probs=tokens("log_probs"),
         sum_p_squared=tokens("squares"),

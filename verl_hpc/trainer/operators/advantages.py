@@ -12,6 +12,7 @@ from verl_hpc.trainer.batch import (
     ADVANTAGES,
     MASK,
     OLD_LOG_PROBS,
+    PROCESS_REWARDS,
     RETURNS,
     SUM_P_SQUARED,
     VALUES,
@@ -40,6 +41,7 @@ def advantages(
     greedy_samples: Samples | None = None,
     greedy_scores: Scores | None = None,
     old: Columns | None = None,
+    process_rewards: Columns | None = None,
 ) -> tuple[Columns, Metrics]:
     """What the chosen estimator makes of the scores; with values also the critic's returns.
 
@@ -54,6 +56,7 @@ def advantages(
     def of_policy(name: str) -> torch.Tensor | None:
         return padded(old[name], place.device) if old is not None and needs_squares else None
 
+    process = None if process_rewards is None else process_rewards[PROCESS_REWARDS]
     batch = Scored(
         scores=rewards,
         groups=torch.tensor([sample.group for sample in samples], device=place.device),
@@ -64,6 +67,7 @@ def advantages(
         greedy=_greedy(place, samples, greedy_samples, greedy_scores),
         log_probs=of_policy(OLD_LOG_PROBS),
         sum_p_squared=of_policy(SUM_P_SQUARED),
+        process_rewards=None if process is None else padded(process, place.device),
         reduce=place.reduce,
     )
     found = settings(batch)

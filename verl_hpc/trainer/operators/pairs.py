@@ -124,8 +124,8 @@ def compare_answers(
 ) -> tuple[tuple[()], Metrics]:
     """How often, and by how much, the policy finds the chosen answer of held-out pairs worth more.
 
-    A pair whose prompt rollout.overlong_prompt drops counts as wrong, and so does a tie: before its
-    first step a policy that is its own reference is right about none.
+    A pair whose prompt rollout.overlong_prompt drops counts as wrong, and so does a tie: a policy
+    that is its own reference has no others, but for rounding.
     """
     sums = torch.zeros(3, dtype=torch.float64, device=place.device)
     policy = log_probs_of(actor, 1.0, samples, sequences, "log_probs")["log_probs"]

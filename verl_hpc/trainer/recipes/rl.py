@@ -1,13 +1,13 @@
 """Reinforcement learning: sample responses, score them, and learn from their advantages.
 
-What the advantage needs comes with it: values of a critic, which is trained beside the policy, or
-greedy answers, which are scored, too.
+What the advantage needs comes with it: values of a critic, which is trained beside the policy,
+greedy answers, which are scored, too, or process rewards of a model that learns from the scores.
 """
 
 from __future__ import annotations
 
 from verl_hpc.algorithms.advantage import Advantage
-from verl_hpc.config.roles import CRITIC
+from verl_hpc.config.roles import CRITIC, PRM, PRM_REFERENCE
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.advantages import advantages
@@ -16,6 +16,7 @@ from verl_hpc.trainer.operators.choose import choose_tokens, select_tokens, shap
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.infer import model_scores, old_log_probs, ref_log_probs, values
 from verl_hpc.trainer.operators.kl import kl_in_reward
+from verl_hpc.trainer.operators.process_reward import process_rewards, update_prm
 from verl_hpc.trainer.operators.refill import generate_mixed
 from verl_hpc.trainer.operators.score import score
 from verl_hpc.trainer.operators.smooth import smooth
@@ -39,6 +40,8 @@ def rl(run: RunContext) -> Recipe:
         add_scores(recipe, run, "greedy_")
     if "values" in advantage.needs:
         recipe.operator(values, roles=["critic"])
+    if "process_rewards" in advantage.needs:
+        add_process_rewards(recipe, run)
     inputs = add_shaping(recipe, run)
     recipe.operator(advantages, settings=advantage, place="actor", inputs=inputs)
     if settings.select is not None:
@@ -56,13 +59,17 @@ def check_needs(run: RunContext, advantage: Advantage) -> None:
     Raises:
         ConfigError: the run has not what it needs.
     """
-    needs_critic, setting = "values" in advantage.needs, "algorithm.advantage.name"
-    if needs_critic and CRITIC not in run.roles:
-        raise ConfigError(
-            f"{setting} = {advantage.name}: needs values; give `roles: {{critic: {{}}}}`"
-        )
-    if not needs_critic and CRITIC in run.roles:
-        raise ConfigError(f"{setting} = {advantage.name}: needs no values; leave roles.critic out")
+    setting = "algorithm.advantage.name"
+    for need, role in (("values", CRITIC), ("process_rewards", PRM)):
+        what = need.replace("_", " ")
+        if need in advantage.needs and role not in run.roles:
+            raise ConfigError(
+                f"{setting} = {advantage.name}: needs {what}; give `roles: {{{role}: {{}}}}`"
+            )
+        if need not in advantage.needs and role in run.roles:
+            raise ConfigError(
+                f"{setting} = {advantage.name}: needs no {what}; leave roles.{role} out"
+            )
     if "greedy" in advantage.needs and run.settings.refill is not None:
         raise ConfigError(
             f"{setting} = {advantage.name}: needs greedy answers, and batch.refill_rounds asks "
@@ -177,3 +184,18 @@ def add_log_probs(recipe: Recipe, run: RunContext) -> None:
         recipe.operator(ref_log_probs, roles=["reference"], settings=settings.temperature)
     if kl.placement == "reward":
         recipe.operator(kl_in_reward, settings=settings.kl, place="actor", name="kl_penalty")
+
+
+def add_process_rewards(recipe: Recipe, run: RunContext) -> None:
+    """The process reward model learns from the scores, and then gives the rewards of tokens, as
+    verl's recipe/prime has it by default (`update: before`)."""
+    settings = run.settings.prm
+    recipe.operator(
+        ref_log_probs,
+        roles=[PRM_REFERENCE],
+        settings=1.0,
+        name="prm_ref_log_probs",
+        outputs=["prm_reference"],
+    )
+    recipe.operator(update_prm, roles=[PRM], settings=settings)
+    recipe.operator(process_rewards, roles=[PRM], settings=settings)

@@ -1,0 +1,87 @@
+"""PRIME's advantages from plain loops over responses and tokens."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.algorithms.scored import Row, agrees, owners, rows, scored, whitened
+from verl_hpc.algorithms.advantages.prime import Prime
+from verl_hpc.algorithms.process_reward import outcome_cross_entropy
+
+
+def oracle(estimator):
+    def of(rows):
+        process = []
+        for row in rows:
+            last = row.counted[-1] if row.counted else None
+            counts = [t in row.counted and t != last for t in range(len(row.mask))]
+            # A row's values are its process rewards.
+            process.append([v if c else 0.0 for v, c in zip(row.values, counts, strict=True)])
+        if estimator.normalise == "batch":
+            sums = [abs(sum(found[t:])) for found in process for t in range(len(found))]
+            process = [[r / (max(sums) + 1e-6) for r in found] for found in process]
+        means = [
+            sum(found[t] for t in row.counted) / max(len(row.counted), 1)
+            for row, found in zip(rows, process, strict=True)
+        ]
+        returns = []
+        for row, found in zip(rows, process, strict=True):
+            group = [i for i, other in enumerate(rows) if other.group == row.group]
+            n = len(group)
+
+            def compared(reward, all_means, group=group, n=n):
+                if n == 1:
+                    return reward
+                return reward * n / (n - 1) - sum(all_means[i] for i in group) / (n - 1)
+
+            rewards = [0.0] * len(row.mask)
+            for t in row.counted:
+                rewards[t] = estimator.process_weight * compared(found[t], means)
+            if row.counted:
+                scores = [other.score for other in rows]
+                rewards[row.counted[-1]] += estimator.outcome_weight * compared(row.score, scores)
+            returns.append([sum(rewards[t:]) for t in range(len(rewards))])
+        return whitened(returns, rows)
+
+    return of
+
+
+OPTIONS = [{}, {"normalise": "none"}, {"process_weight": 0.0}, {"outcome_weight": 0.0}]
+
+
+@settings(deadline=None)
+@given(rows(), owners, st.sampled_from(OPTIONS))
+def test_against_loops(rows, owners, options):
+    estimator = Prime(**options)
+    agrees(estimator, oracle(estimator), rows, owners)
+
+
+def test_by_hand():
+    """Two answers of three tokens; the first is right, and its second token is a good one."""
+    one = Row(0, 1.0, [0.0] * 3, [1, 1, 1], [0.0, 2.0, 9.0], 0.0)
+    other = Row(0, 0.0, [0.0] * 3, [1, 1, 1], [0.0, -4.0, 9.0], 0.0)
+    batch = scored([one, other])
+    # Divided by 4: rewards 0, 0.5, 0 and 0, -1, 0; doubled, less the sum of means, -1 / 6.
+    first = [1 / 6, 1 + 1 / 6, 1 / 6 + 1]
+    second = [1 / 6, -2 + 1 / 6, 1 / 6 - 1]
+    returns = [[sum(r[t:]) for t in range(3)] for r in (first, second)]
+    expected = whitened(returns, [one, other])
+    found = Prime(process_weight=1.0, outcome_weight=1.0)(batch)
+    assert found.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
+
+
+@pytest.mark.parametrize("outcome", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("reward", [-800.0, -1.5, 0.0, 2.0, 800.0])
+def test_the_cross_entropy_of_an_outcome(reward, outcome):
+    leaf = torch.tensor([reward], dtype=torch.float64, requires_grad=True)
+    found = outcome_cross_entropy(leaf, torch.tensor([outcome], dtype=torch.float64))
+    found.sum().backward()
+    # log(1 + exp(800)) is 800.
+    chance = 1 / (1 + torch.exp(-leaf.detach().clamp(-700, 700)))
+    if abs(reward) < 100:
+        expected = -outcome * chance.log() - (1 - outcome) * (1 - chance).log()
+    else:
+        expected = torch.tensor([abs(reward) * ((1 - outcome) if reward > 0 else outcome)])
+    assert found.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12)
+    assert leaf.grad.item() == pytest.approx(chance.item() - outcome, rel=1e-9, abs=1e-12)

@@ -22,7 +22,7 @@ class Kto(Section):
         self, log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor
     ) -> torch.Tensor:
         """Losses of answers, (B,): w (1 - sigmoid(beta (a - kl))) of a desirable one, of others
-        w (1 - sigmoid(beta (kl - a))) (equation 8).
+        w (1 - sigmoid(beta (kl - a))).
 
         Args:
             log_ratios: (B,) a = log pi(y|x) - log pi_ref(y|x).
@@ -43,5 +43,5 @@ class Kto(Section):
 
 def reference_point(mean_log_ratio: torch.Tensor) -> torch.Tensor:
     """The estimate of KL(pi || pi_ref), at least 0, from the mean log-ratio of answers to prompts
-    that they do not belong to (section 4.1)."""
+    that they do not belong to."""
     return mean_log_ratio.clamp(min=0)

@@ -105,7 +105,7 @@ class ProcessRewardConfig(Section):
 
     beta: PositiveFinite = 0.05
     """What the log-ratio of prm to its reference is multiplied with to be a reward (arXiv
-    2502.01456, equation 3)."""
+    2502.01456)."""
 
 
 class AlgorithmConfig(Section):

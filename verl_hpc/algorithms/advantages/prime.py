@@ -1,4 +1,4 @@
-"""PRIME: outcomes joined with implicit process rewards (arXiv 2502.01456, section 3.3)."""
+"""PRIME: outcomes joined with implicit process rewards (arXiv 2502.01456)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prime(Advantage):
         Process rewards and scores are each compared with those of the other responses to the
         prompt: r n / (n - 1) - sum of means / (n - 1), n responses of which the means are over
         tokens; the score's is with the last token alone. This is the form of verl's recipe/prime,
-        which scales also a response's own deviation from its mean, unlike the paper's equation 5;
+        which scales also a response's own deviation from its mean, unlike the paper's;
         as there, the last token has no process reward. The only response to a prompt keeps its
         rewards. normalise is over all ranks, where verl's is over each rank's responses.
         """

@@ -138,7 +138,7 @@ def update_on_labels(
     )
     metrics["kto/kl"] = float(torch.stack(points).mean())
     batches = samples.all_epochs(settings.steps.update_epochs)
-    num_one_kind = sum(len({labels[i] for i in batch}) < 2 for batch in batches)
+    num_one_kind = sum(len({labels[i] for i in batch}) == 1 for batch in batches)
     metrics["kto/num_one_kind"] = float(num_one_kind)
     return (), named(actor, metrics)
 

@@ -22,14 +22,10 @@ def dpo(run: RunContext) -> Recipe:
     settings, recipe = run.settings, Recipe("dpo", run)
     loss = settings.preference
     if loss.reference_free == (REFERENCE in run.roles):
-        raise ConfigError(
-            f"algorithm.preference.name = {loss.name}: "
-            + (
-                "is reference_free; leave roles.reference out"
-                if loss.reference_free
-                else "compares with a reference; give `roles: {reference: {}}`"
-            )
-        )
+        instead = "compares with a reference; give `roles: {reference: {}}`"
+        if loss.reference_free:
+            instead = "is reference_free; leave roles.reference out"
+        raise ConfigError(f"algorithm.preference.name = {loss.name}: {instead}")
     recipe.operator(examples, settings=settings.pairs, place="actor", name="pairs")
     if not loss.reference_free:
         recipe.operator(ref_log_probs, roles=["reference"], settings=1.0)

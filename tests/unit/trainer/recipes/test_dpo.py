@@ -125,6 +125,18 @@ def test_a_pair_that_is_one_when_cut_is_counted(tmp_path, caplog):
     assert "step 1: both answers of 1 of 4 pairs are the same tokens" in caplog.text
 
 
+def test_a_mini_batch_whose_pairs_are_all_dropped(tmp_path):
+    rows = letter_pairs(8)
+    for row in rows[:2]:
+        row["prompt"] += "cccc"
+    changes = {"batch__size": 4, "batch__mini_batches": 4, "rollout__overlong_prompt": "drop"}
+    run = dpo_run(tmp_path, rows, held_out=4, steps=1, data__shuffle=False, **changes)
+    line = loop(run)[1][0]
+    assert line["prompt_length/num_dropped"] == 2.0
+    # Of the two mini-batches that have a pair; the first is where it starts from.
+    assert line["logps/chosen"] < 0 and line["preference/loss"] > 0
+
+
 BAD_ROWS = {
     "no rejected": ({"prompt": "c", "chosen": "a"}, "no column 'rejected'; columns are .*; a pair"),
     "no chosen": ({"prompt": "c", "rejected": "a"}, "no column 'chosen'"),

@@ -125,6 +125,14 @@ def test_prompts_that_are_all_the_same_are_counted(tmp_path):
     assert loop(run)[1][0]["kto/num_same_prompt"] == 4.0
 
 
+def test_a_mini_batch_whose_answers_are_all_dropped(tmp_path):
+    rows = [{"prompt": "c" * n, "answer": "a", "label": True} for n in (9, 8, 7, 2)]
+    changes = {"batch__size": 4, "batch__mini_batches": 2, "rollout__overlong_prompt": "drop"}
+    line = loop(kto_run(tmp_path, rows, steps=1, **changes))[1][0]
+    assert line["prompt_length/num_dropped"] == 3.0
+    assert (line["kto/num_one_kind"], line["kto/desirable"]) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("prompts", "expected"),
     [

@@ -77,12 +77,13 @@ def _check_teacher(config: RunConfig) -> None:
 
 def unmet_need(advantage: Advantage) -> str | None:
     """What an estimator needs that a distillation does not have, in words."""
-    needs = sorted(advantage.needs & {"values", "greedy"})
+    needs = sorted(advantage.needs & {"values", "greedy", "process_rewards"})
     if not needs:
         return None
+    what = needs[0].replace("_", " ")
     return (
-        f"algorithm.advantage.name = {advantage.name}: needs {needs[0]}, which recipe: "
-        "distillation has not; choose one that needs scores alone, such as grpo"
+        f"algorithm.advantage.name = {advantage.name}: needs {what}, which recipe: distillation "
+        "has not; choose one that needs scores alone, such as grpo"
     )
 
 

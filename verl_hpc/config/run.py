@@ -10,14 +10,14 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
-from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig, ProcessRewardConfig
+from verl_hpc.config.agreement import check_agreement
+from verl_hpc.config.algorithm import AlgorithmConfig, BatchConfig
 from verl_hpc.config.data import DataConfig, SourceConfig
-from verl_hpc.config.distillation import DistillationConfig, ReverseKl, check_distillation
+from verl_hpc.config.distillation import DistillationConfig, ReverseKl
 from verl_hpc.config.evaluation import (
     ONLY_SET,
     EvaluationConfig,
     EvaluationSetConfig,
-    check_evaluation,
 )
 from verl_hpc.config.model import (
     CriticConfig,
@@ -35,7 +35,6 @@ from verl_hpc.config.roles import (
     RoleConfig,
     RoleName,
     RoleSettings,
-    check_roles,
     role_settings,
 )
 from verl_hpc.config.rollout import RolloutConfig
@@ -43,13 +42,7 @@ from verl_hpc.config.secret import secrets_in
 from verl_hpc.section import PathText, Positive, Section, Seed, is_own
 
 RECIPES = ("sft", "rl", "reward_model", "dpo", "kto", "distillation")
-
-NOT_RL = ("sft", "reward_model", "dpo", "kto")
-"""Recipes that sample no responses to train on."""
 _PREFERENCES = ("dpo", "kto")
-_SETTING_OF = {"dpo": "preference", "kto": "kto"}
-"""The one of algorithm that a recipe reads, and no other one."""
-
 
 _ESTIMATORS = {"ppo": "gae"} | {name: name for name in members(advantages, Advantage)}
 """What is often called a recipe, and is an estimator here."""
@@ -192,6 +185,11 @@ class RunConfig(Section):
         return max(self.rollout.max_response_tokens, *given, 0)
 
     @property
+    def samples_to_train(self) -> bool:
+        """Whether the recipe samples the responses that it trains on."""
+        return self.recipe not in ("sft", "reward_model", *_PREFERENCES)
+
+    @property
     def generates(self) -> bool:
         """Whether the run samples responses."""
         trains_only = self.recipe == "sft" and not self.evaluation.wanted
@@ -239,13 +237,6 @@ class RunConfig(Section):
             )
         return self
 
-    def _check_generates_nothing(self) -> None:
-        """Raises: ValueError: something does that is not a file of the user's."""
-        answers = self.recipe == "sft" and self.evaluation.wanted
-        if answers or (self.recipe in RECIPES and self.recipe not in NOT_RL):
-            what = "an evaluation" if answers else f"recipe: {self.recipe}"
-            raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
-
     @model_validator(mode="after")
     def _ends(self) -> RunConfig:
         if self.steps is None and self.epochs is None:
@@ -259,144 +250,5 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> RunConfig:
-        check_roles(self)
-        check_distillation(self)
-        if self.rollout.engine == "none":
-            self._check_generates_nothing()
-        check_evaluation(self)
-        advantage = self.algorithm.advantage
-        if self.has_advantages and advantage.compares and self.rollout.num_samples < 2:
-            raise ValueError(
-                f"rollout.num_samples = {self.rollout.num_samples}: algorithm.advantage.name = "
-                f"{advantage.name} compares the responses to one prompt, so it needs at least 2"
-            )
-        if self.reward.smoothing is not None and self.recipe != "rl":
-            raise ValueError(
-                f"reward.smoothing with recipe: {self.recipe}, which does not use it; leave it out"
-            )
-        if self.compares_answers:
-            self._check_answers()
-        if self.recipe in RECIPES:
-            self._check_algorithm_is_read()
-        if self.recipe not in NOT_RL and self.rollout.temperature == 0.0:
-            raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
-        if self.recipe in NOT_RL:
-            self._check_trains_on_no_responses()
-        self._check_rollout_log_probs()
-        if self.batch.refill_rounds:
-            self._check_refill()
-        self._check_mini_batches()
+        check_agreement(self)
         return self
-
-    def _check_mini_batches(self) -> None:
-        samples = self.batch.size * (1 if self.recipe in NOT_RL else self.rollout.num_samples)
-        if samples % self.batch.mini_batches:
-            raise ValueError(
-                f"batch.mini_batches = {self.batch.mini_batches} does not divide the "
-                f"{samples} sequences of a step"
-            )
-        if self.recipe == "kto" and samples < 2 * self.batch.mini_batches:
-            raise ValueError(
-                f"batch.size = {samples} with batch.mini_batches = {self.batch.mini_batches}: "
-                "recipe kto pairs the prompts of an optimizer step with each other's answers, so "
-                "each needs at least 2"
-            )
-        self._check_whole_groups()
-
-    def _check_whole_groups(self) -> None:
-        batch = self.batch
-        if batch.shuffle_mini_batches == "groups" and batch.size % batch.mini_batches:
-            raise ValueError(
-                f"batch.mini_batches = {batch.mini_batches} does not divide the {batch.size} "
-                "groups of a step (batch.size), and batch.shuffle_mini_batches = groups parts "
-                "none; choose a divisor, or shuffle_mini_batches: samples"
-            )
-
-    def _check_trains_on_no_responses(self) -> None:
-        staleness = self.rollout.staleness
-        chosen = {
-            "algorithm.correction": self.algorithm.correction,
-            "algorithm.overlong": self.algorithm.overlong,
-            "algorithm.drop_equal_groups": self.algorithm.drop_equal_groups,
-            "algorithm.top_entropy": self.algorithm.top_entropy < 1,
-        }
-        given = [name for name, is_given in chosen.items() if is_given]
-        given += [f"rollout.staleness = {staleness}"] if staleness else []
-        if given:
-            raise ValueError(
-                f"{given[0]} with recipe: {self.recipe}, which trains on no responses; leave it out"
-            )
-
-    def _check_rollout_log_probs(self) -> None:
-        algorithm, correction = self.algorithm, "algorithm.correction"
-        corrects = algorithm.correction is not None
-        if self.rollout.verify.on_mismatch == "correct":
-            corrects, correction = True, "rollout.verify.on_mismatch = correct"
-        if corrects and algorithm.old_log_probs == "rollout":
-            raise ValueError(
-                f"{correction} with algorithm.old_log_probs = rollout: every weight is 1 where the "
-                "ratio starts from the rollout's log-probs; choose recompute, or do not correct"
-            )
-        if not self.rollout.filters:
-            return
-        filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in self.rollout.filters.items())
-        why = "the rollout engine then has no log-probs of the policy that is trained"
-        if algorithm.old_log_probs == "rollout":
-            raise ValueError(
-                f"algorithm.old_log_probs = rollout with {filters}: {why}; choose recompute"
-            )
-        if corrects:
-            raise ValueError(
-                f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
-            )
-
-    def _check_refill(self) -> None:
-        """Rounds are asked and scored where responses are generated, one after the other."""
-        against = {
-            "algorithm.drop_equal_groups = false": not self.algorithm.drop_equal_groups,
-            f"recipe: {self.recipe}": self.recipe != "rl",
-            f"rollout.staleness = {self.rollout.staleness}": self.rollout.staleness > 0,
-            f"rollout.on_interrupt = {self.rollout.on_interrupt}": self.rollout.on_interrupt
-            == "keep",
-            "roles.reward, a model": REWARD in self.roles,
-            "placement.reward": REWARD in self.placement,
-            f"algorithm.advantage.name = {self.algorithm.advantage.name}": "greedy"
-            in self.algorithm.advantage.needs,
-            f"rollout.num_samples = {self.rollout.num_samples}": self.rollout.num_samples < 2,
-        }
-        found = [name for name, is_given in against.items() if is_given]
-        if found:
-            raise ValueError(
-                f"batch.refill_rounds = {self.batch.refill_rounds} with {found[0]}: prompts are "
-                "asked, and scored by the reward function, where responses are generated, and "
-                "groups of equal scores are left out; leave one of the two out"
-            )
-
-    def _check_answers(self) -> None:
-        pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
-        labels = "answers with labels; give files with columns prompt, answer and label"
-        for name, source in self.sources.items():
-            if source.kind != "files":
-                needed = labels if (self.recipe, name) == ("kto", "data.train") else pairs
-                raise ValueError(
-                    f"{name}.kind = {source.kind}: recipe {self.recipe} needs {needed}"
-                )
-
-    def _check_algorithm_is_read(self) -> None:
-        """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
-        advantage = self.algorithm.advantage
-        has_prm = "process_rewards" in advantage.needs or is_own(advantage.name)
-        if not has_prm and self.algorithm.prm != ProcessRewardConfig():
-            raise ValueError(
-                f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
-                "which needs no process rewards; leave it out"
-            )
-        default, own = AlgorithmConfig(), _SETTING_OF.get(self.recipe)
-        for name in AlgorithmConfig.model_fields:
-            reads = name == own if own else name not in _SETTING_OF.values()
-            if not reads and getattr(self.algorithm, name) != getattr(default, name):
-                other = f"; its settings are in algorithm.{own}" if own else ""
-                raise ValueError(
-                    f"algorithm.{name} has no effect with recipe: {self.recipe}{other}; leave it "
-                    "out"
-                )

@@ -1,0 +1,173 @@
+"""What the sections of a run ask of each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
+from verl_hpc.config.distillation import check_distillation
+from verl_hpc.config.evaluation import check_evaluation
+from verl_hpc.config.roles import REWARD, check_roles
+from verl_hpc.section import is_own
+
+if TYPE_CHECKING:
+    from verl_hpc.config.run import RunConfig
+
+_SETTING_OF = {"dpo": "preference", "kto": "kto"}
+"""The one of algorithm that a recipe reads, and no other one."""
+
+
+def check_agreement(config: RunConfig) -> None:
+    """Raises: ValueError: a setting asks for what another one, or the recipe, does not give."""
+    check_roles(config)
+    check_distillation(config)
+    if config.rollout.engine == "none":
+        _check_generates_nothing(config)
+    check_evaluation(config)
+    advantage = config.algorithm.advantage
+    if config.has_advantages and advantage.compares and config.rollout.num_samples < 2:
+        raise ValueError(
+            f"rollout.num_samples = {config.rollout.num_samples}: algorithm.advantage.name = "
+            f"{advantage.name} compares the responses to one prompt, so it needs at least 2"
+        )
+    if config.reward.smoothing is not None and config.recipe != "rl":
+        raise ValueError(
+            f"reward.smoothing with recipe: {config.recipe}, which does not use it; leave it out"
+        )
+    if config.compares_answers:
+        _check_answers(config)
+    if not config.has_own_recipe:
+        _check_algorithm_is_read(config)
+    if config.samples_to_train and config.rollout.temperature == 0.0:
+        raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+    if not config.samples_to_train:
+        _check_trains_on_no_responses(config)
+    _check_rollout_log_probs(config)
+    if config.batch.refill_rounds:
+        _check_refill(config)
+    _check_mini_batches(config)
+
+
+def _check_generates_nothing(config: RunConfig) -> None:
+    """Raises: ValueError: something does that is not a file of the user's."""
+    answers = config.recipe == "sft" and config.evaluation.wanted
+    if answers or (config.samples_to_train and not config.has_own_recipe):
+        what = "an evaluation" if answers else f"recipe: {config.recipe}"
+        raise ValueError(f"rollout.engine = none, and {what} generates; choose vllm or hf")
+
+
+def _check_mini_batches(config: RunConfig) -> None:
+    samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
+    if samples % config.batch.mini_batches:
+        raise ValueError(
+            f"batch.mini_batches = {config.batch.mini_batches} does not divide the "
+            f"{samples} sequences of a step"
+        )
+    if config.recipe == "kto" and samples < 2 * config.batch.mini_batches:
+        raise ValueError(
+            f"batch.size = {samples} with batch.mini_batches = {config.batch.mini_batches}: "
+            "recipe kto pairs the prompts of an optimizer step with each other's answers, so "
+            "each needs at least 2"
+        )
+    _check_whole_groups(config)
+
+
+def _check_whole_groups(config: RunConfig) -> None:
+    batch = config.batch
+    if batch.shuffle_mini_batches == "groups" and batch.size % batch.mini_batches:
+        raise ValueError(
+            f"batch.mini_batches = {batch.mini_batches} does not divide the {batch.size} "
+            "groups of a step (batch.size), and batch.shuffle_mini_batches = groups parts "
+            "none; choose a divisor, or shuffle_mini_batches: samples"
+        )
+
+
+def _check_trains_on_no_responses(config: RunConfig) -> None:
+    staleness = config.rollout.staleness
+    chosen = {
+        "algorithm.correction": config.algorithm.correction,
+        "algorithm.overlong": config.algorithm.overlong,
+        "algorithm.drop_equal_groups": config.algorithm.drop_equal_groups,
+        "algorithm.top_entropy": config.algorithm.top_entropy < 1,
+    }
+    given = [name for name, is_given in chosen.items() if is_given]
+    given += [f"rollout.staleness = {staleness}"] if staleness else []
+    if given:
+        raise ValueError(
+            f"{given[0]} with recipe: {config.recipe}, which trains on no responses; leave it out"
+        )
+
+
+def _check_rollout_log_probs(config: RunConfig) -> None:
+    algorithm, correction = config.algorithm, "algorithm.correction"
+    corrects = algorithm.correction is not None
+    if config.rollout.verify.on_mismatch == "correct":
+        corrects, correction = True, "rollout.verify.on_mismatch = correct"
+    if corrects and algorithm.old_log_probs == "rollout":
+        raise ValueError(
+            f"{correction} with algorithm.old_log_probs = rollout: every weight is 1 where the "
+            "ratio starts from the rollout's log-probs; choose recompute, or do not correct"
+        )
+    if not config.rollout.filters:
+        return
+    filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in config.rollout.filters.items())
+    why = "the rollout engine then has no log-probs of the policy that is trained"
+    if algorithm.old_log_probs == "rollout":
+        raise ValueError(
+            f"algorithm.old_log_probs = rollout with {filters}: {why}; choose recompute"
+        )
+    if corrects:
+        raise ValueError(
+            f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
+        )
+
+
+def _check_refill(config: RunConfig) -> None:
+    """Rounds are asked and scored where responses are generated, one after the other."""
+    against = {
+        "algorithm.drop_equal_groups = false": not config.algorithm.drop_equal_groups,
+        f"recipe: {config.recipe}": config.recipe != "rl",
+        f"rollout.staleness = {config.rollout.staleness}": config.rollout.staleness > 0,
+        f"rollout.on_interrupt = {config.rollout.on_interrupt}": config.rollout.on_interrupt
+        == "keep",
+        "roles.reward, a model": REWARD in config.roles,
+        "placement.reward": REWARD in config.placement,
+        f"algorithm.advantage.name = {config.algorithm.advantage.name}": "greedy"
+        in config.algorithm.advantage.needs,
+        f"rollout.num_samples = {config.rollout.num_samples}": config.rollout.num_samples < 2,
+    }
+    found = [name for name, is_given in against.items() if is_given]
+    if found:
+        raise ValueError(
+            f"batch.refill_rounds = {config.batch.refill_rounds} with {found[0]}: prompts are "
+            "asked, and scored by the reward function, where responses are generated, and "
+            "groups of equal scores are left out; leave one of the two out"
+        )
+
+
+def _check_answers(config: RunConfig) -> None:
+    pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
+    labels = "answers with labels; give files with columns prompt, answer and label"
+    for name, source in config.sources.items():
+        if source.kind != "files":
+            needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs
+            raise ValueError(f"{name}.kind = {source.kind}: recipe {config.recipe} needs {needed}")
+
+
+def _check_algorithm_is_read(config: RunConfig) -> None:
+    """Raises: ValueError: a setting of algorithm is not that of the recipe, and was changed."""
+    advantage = config.algorithm.advantage
+    has_prm = "process_rewards" in advantage.needs or is_own(advantage.name)
+    if not has_prm and config.algorithm.prm != ProcessRewardConfig():
+        raise ValueError(
+            f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
+            "which needs no process rewards; leave it out"
+        )
+    default, own = AlgorithmConfig(), _SETTING_OF.get(config.recipe)
+    for name in AlgorithmConfig.model_fields:
+        reads = name == own if own else name not in _SETTING_OF.values()
+        if not reads and getattr(config.algorithm, name) != getattr(default, name):
+            other = f"; its settings are in algorithm.{own}" if own else ""
+            raise ValueError(
+                f"algorithm.{name} has no effect with recipe: {config.recipe}{other}; leave it out"
+            )

@@ -68,6 +68,6 @@ git clone --quiet --depth 1 --recurse-submodules --shallow-submodules --branch "
 APEX_CPP_EXT=1 APEX_CUDA_EXT=1 "${pip[@]}" --no-build-isolation "$scratch/apex"
 
 say "what the package needs besides"
-"${pip[@]}" "math-verify>=0.9,<1" "matplotlib>=3.9,<4" "psutil>=6" "pyarrow>=18" "pydantic>=2.10,<3" \
+"${pip[@]}" "httpx>=0.28,<1" "math-verify>=0.9,<1" "matplotlib>=3.9,<4" "psutil>=6" "pyarrow>=18" "pydantic>=2.10,<3" \
     "PyYAML>=6,<7" "reasoning-gym>=0.1.25,<0.2" "rich>=13,<16" "safetensors>=0.5" \
     "submitit>=1.5.4,<2" "tensorboard>=2.18,<3" "xxhash>=3.4"

@@ -123,7 +123,7 @@ def test_an_aggregation_goes_with_a_loss_of_the_users(own):
 
 def test_the_settings_of_the_page_are_settings():
     blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for text in blocks:
         parse_config(SMALLEST | yaml.safe_load(text))
 

@@ -279,10 +279,10 @@ def test_an_epoch_that_is_dealt_anew_has_its_own_mini_batches():
     dealt = replace(samples([(0, 2), (1,)]), later_epochs=[[(1, 2), (0,)]])
     update, seen, expected = actor.training.update, [], []
 
-    def watch(rows, loss, temperature, together):
+    def watch(rows, loss, *more):
         members = [(0, 2), (1,), (1, 2), (0,)][len(seen)]
         expected.append(slow(actor.training, lambda *a: -log_prob(*a), which=members)[0])
-        metrics = update(rows, loss, temperature, together)
+        metrics = update(rows, loss, *more)
         seen.append(metrics["loss"])
         return metrics
 

@@ -42,6 +42,7 @@ def scored(rows, reduce):
         greedy=numbers(8)[:, 0].double(),
         log_probs=OLD[rows],
         sum_p_squared=numbers(9)[rows].sigmoid(),
+        process_rewards=numbers(10)[rows],
         reduce=reduce,
     )
 

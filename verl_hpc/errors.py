@@ -60,6 +60,10 @@ class SandboxError(VerlHpcError):
     """A program could not be run in its sandbox, which says nothing about the program."""
 
 
+class EnvironmentStepError(VerlHpcError):
+    """A step of an environment failed, and rollout.environment.on_error is stop."""
+
+
 class FlowError(VerlHpcError):
     """A data flow that does not hang together: unknown inputs, cycles, duplicate names."""
 

@@ -74,6 +74,10 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
         from verl_hpc.rewards.sandbox.sandbox import start_helper
 
         start_helper()
+    if config.rollout.environment is not None:
+        from verl_hpc.environments.processes import start_environments
+
+        start_environments(config.rollout.environment)
     pause_collection()
     settings = config.runtime
     with session(

@@ -91,7 +91,10 @@ def own_code(config: RunConfig) -> Iterator[tuple[str, str]]:
     for setting, call in config.reward_calls.items():
         if ":" in call.function:
             yield f"{setting}.function", call.function
-    for name in ("advantage", "loss"):
+    environment = config.rollout.environment
+    if environment is not None and is_own(environment.name):
+        yield "rollout.environment.name", environment.name
+    for name in ("advantage", "loss", "preference"):
         algorithm: str = getattr(config.algorithm, name).name
         if is_own(algorithm):
             yield f"algorithm.{name}.name", algorithm

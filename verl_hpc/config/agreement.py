@@ -42,6 +42,11 @@ def check_agreement(config: RunConfig) -> None:
         raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
     if not config.samples_to_train:
         _check_trains_on_no_responses(config)
+    if config.rollout.environment is not None and not config.generates:
+        raise ValueError(
+            f"rollout.environment with recipe: {config.recipe}, which generates nothing here; "
+            "leave it out"
+        )
     _check_rollout_log_probs(config)
     if config.batch.refill_rounds:
         _check_refill(config)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.section import OWN_NAME, Options, PathText, Positive, Seconds, Section, is_own
 
-ENVIRONMENTS = ("calculator",)
+ENVIRONMENTS = ("calculator", "python", "reasoning_gym")
 
 
 def _environment(name: str) -> str:
@@ -23,8 +23,9 @@ class EnvironmentConfig(Section):
     """Conversations of several turns: what the model says is answered, and it goes on."""
 
     name: Annotated[PathText, AfterValidator(_environment)]
-    """calculator does the sums that the model writes between <calc> and </calc>; path/file.py:Name
-    is a class of your own."""
+    """calculator does the sums that the model writes between <calc> and </calc>, python runs the
+    programs between <python> and </python>, reasoning_gym says whether an answer is right;
+    path/file.py:Name is a class of your own (docs/environments.md)."""
     options: Options = {}
     """Keyword arguments of the class."""
     max_turns: Positive = 4

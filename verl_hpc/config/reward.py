@@ -128,9 +128,9 @@ class RewardConfig(Section):
     (docs/rewards.md).
 
     A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
-    `ground_truth` and `extra_info`; and with `response_ids`, `truncated`, `row` and `prompt` if it
-    takes them. One of two arguments is called as `function(response, ground_truth)`. It returns a
-    number, or a mapping with one as `score`.
+    `ground_truth` and `extra_info`; and with `response_ids`, `turns`, `truncated`, `row` and
+    `prompt` if it takes them. One of two arguments is called as `function(response, ground_truth)`.
+    It returns a number, or a mapping with one as `score`.
     """
     options: Options = {}
     """Keyword arguments of the function."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.vllm_options import refuse_owned
 from verl_hpc.section import (
     Fraction,
@@ -105,6 +106,9 @@ class RolloutConfig(Section):
     """Never capture CUDA graphs."""
     engine_options: Options = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
+    environment: EnvironmentConfig | None = None
+    """What answers the model between its turns (docs/environments.md); null is one turn a response.
+    """
     verify: VerifyConfig = VerifyConfig()
 
     @model_validator(mode="after")
@@ -124,8 +128,22 @@ class RolloutConfig(Section):
             )
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
+        self._check_environment()
         refuse_owned(self.engine_options)
         return self
+
+    def _check_environment(self) -> None:
+        if self.environment is None:
+            return
+        if self.on_interrupt == "keep":
+            raise ValueError(
+                "on_interrupt: keep with an environment, whose state nothing keeps; choose drop"
+            )
+        if self.staleness > 1:
+            raise ValueError(
+                f"staleness = {self.staleness} with an environment: conversations cannot wait for "
+                "newer weights in the middle; choose at most 1"
+            )
 
     @property
     def filters(self) -> dict[str, float]:

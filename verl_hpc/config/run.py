@@ -221,6 +221,7 @@ class RunConfig(Section):
         """Settings are written into the run directory, its report and its checkpoints."""
         options: dict[str, Any] = {
             "rollout.engine_options": self.rollout.engine_options,
+            "rollout.environment.options": getattr(self.rollout.environment, "options", {}),
             "algorithm.advantage": self.algorithm.advantage.model_extra or {},
             "algorithm.loss": self.algorithm.loss.model_extra or {},
             "algorithm.preference": self.algorithm.preference.model_extra or {},

@@ -70,6 +70,11 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTraine
     return tokenizer
 
 
+def is_chat(problem: Problem, chat: Chat) -> bool:
+    """Whether a prompt goes through the chat template."""
+    return chat == "always" or (chat == "auto" and not isinstance(problem.prompt, str))
+
+
 def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[int]:
     """Token ids of a prompt.
 
@@ -86,7 +91,7 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
         ModelError: the chat template does not end.
     """
     prompt = problem.prompt
-    if chat == "always" or (chat == "auto" and not isinstance(prompt, str)):
+    if is_chat(problem, chat):
         ids = _encode_chat(prompt, tokenizer, problem.where)
     elif isinstance(prompt, str):
         ids = list(tokenizer.encode(prompt))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import math
 import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from verl_hpc.environments.environment import Done, Environment
+from verl_hpc.environments.tool import Tool
 
 _LONGEST = 200
 """Characters of an expression, and of a result."""
@@ -28,26 +27,16 @@ _UNARY: Mapping[type[ast.unaryop], Callable[[float], float]] = {
 }
 
 
-class Calculator(Environment):
-    """Answers a turn that ends with a sum between tags; any other turn ends the conversation.
-
-    Args:
-        begin, end: the tags.
-        template: of the observation; {result} is the number, or what is wrong.
-    """
+class Calculator(Tool):
+    """Says the value of a sum; arguments as `Tool`."""
 
     def __init__(
         self, begin: str = "<calc>", end: str = "</calc>", template: str = "{result}"
     ) -> None:
-        self._sum = re.compile(f"{re.escape(begin)}(.*){re.escape(end)}\\s*$", re.DOTALL)
-        self._begin, self._template = begin, template
+        super().__init__(begin, end, template)
 
-    def step(self, tokens: Sequence[int], text: str) -> str | Done:  # noqa: ARG002
-        found = self._sum.search(text)
-        if found is None:
-            return Done()
-        expression = found.group(1).rpartition(self._begin)[2]
-        return self._template.replace("{result}", result_of(expression))
+    def result(self, call: str) -> str:
+        return result_of(call)
 
 
 def result_of(expression: str) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from verl_hpc.config.environment import EnvironmentConfig
-from verl_hpc.environments.calculator import Calculator
 from verl_hpc.environments.environment import Environment
 from verl_hpc.errors import ConfigError
 from verl_hpc.rewards.user_code import load_class, loading
-
-BUILT_IN: Mapping[str, type[Environment]] = {"calculator": Calculator}
+from verl_hpc.section import is_own
 
 
 def environment_of(config: EnvironmentConfig) -> Callable[[], Environment]:
@@ -21,11 +19,27 @@ def environment_of(config: EnvironmentConfig) -> Callable[[], Environment]:
         ConfigError: no such file or class, or a class that does not take the options.
     """
     setting, limit = "rollout.environment.name", config.import_timeout_s
-    kind = BUILT_IN.get(config.name) or load_class(
-        config.name, Environment, limit, setting, ConfigError
-    )
+    if is_own(config.name):
+        kind = load_class(config.name, Environment, limit, setting, ConfigError)
+    else:
+        kind = _built_in(config.name)
     make = partial(kind, **config.options)
     failure = f"{setting} = {config.name} with rollout.environment.options = {config.options}"
     with loading(failure, config.timeout_s, ConfigError):
         make()
     return make
+
+
+def _built_in(name: str) -> type[Environment]:
+    # Each brings what the others do not need.
+    if name == "python":
+        from verl_hpc.environments.python import Python
+
+        return Python
+    if name == "reasoning_gym":
+        from verl_hpc.environments.reasoning_gym import ReasoningGym
+
+        return ReasoningGym
+    from verl_hpc.environments.calculator import Calculator
+
+    return Calculator

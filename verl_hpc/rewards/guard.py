@@ -71,7 +71,7 @@ def _end_child(error: BaseException | None) -> NoReturn:
         os._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
     how = "" if error is None else f" with {describe(error)}"
     text = (
-        f"verl_hpc: process {os.getpid()}, forked by the reward function, came back from it{how}, "
+        f"verl_hpc: process {os.getpid()}, forked by code of the user, came back from it{how}, "
         "and ends here; end a child with os._exit, or use subprocess\n"
     )
     os.write(2, stamped(text).encode(errors="replace"))

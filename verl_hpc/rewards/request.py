@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 RewardFunction = Callable[..., Any]
 """Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`,
@@ -18,8 +18,17 @@ list of these.
 """
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
-MORE_KEYWORDS = ("response_ids", "truncated", "row", "prompt")
+MORE_KEYWORDS = ("response_ids", "turns", "truncated", "row", "prompt")
 """For functions that take them, by name or by **."""
+
+
+class Turn(TypedDict):
+    """A part of a response."""
+
+    role: Literal["assistant", "environment"]
+    content: str
+    """Without special tokens."""
+    token_ids: list[int]
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,15 @@ class Request:
     ground_truth: Any
     extra: dict[str, Any]
     response: str
+    """Of several turns the model's last."""
     origin: str = ""
     """The file of the problem, and the line or row in it."""
     prompt: str | Sequence[Mapping[str, str]] = ""
     """Text, or a chat list of {role, content}."""
     response_ids: Sequence[int] = ()
-    """Tokens of the response."""
+    """Tokens of the response, with those of an environment between its turns."""
+    turns: Sequence[Turn] = ()
+    """What the model and the environment have said, in order."""
     truncated: bool = False
     """The response was ended by its length, not by itself."""
     columns: Callable[[], Mapping[str, Any]] = dict

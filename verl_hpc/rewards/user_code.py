@@ -110,6 +110,6 @@ def loading(
     except KeyboardInterrupt:
         raise
     except BaseException as found:
-        late = f"it takes longer than reward.import_timeout_s = {timeout_s:g}"
+        late = f"it takes longer than import_timeout_s = {timeout_s:g}"
         why = late if isinstance(found, TimeLimitExceeded) else describe(found)
         raise error(f"{failure}: {why}") from found

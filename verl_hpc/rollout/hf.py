@@ -120,7 +120,8 @@ class HfEngine:
         turns: Turns | None = None,
     ) -> list[Response | None]:
         found: list[Response] = given_so_far(prefixes, len(prompts), sampling)
-        finished: set[int] = set()
+        ended: set[int] = set()
+        finished: Collection[int] = ()
         todo = [(i, *pair) for i, pair in enumerate(zip(found, seeds, strict=True))]
         while todo:
             if interrupted() or (finished and until is not None and until(finished)):
@@ -133,10 +134,11 @@ class HfEngine:
                 found[index] = response
                 if turns is not None:
                     turns.ended(index, response)
-            finished |= {index for index, *_ in part}
+            ended |= {index for index, *_ in part}
             if turns is not None:
                 todo += turns.next(wait=not todo)
-                finished -= {*turns.under_way, *(index for index, *_ in todo)}
+                ended -= {index for index, *_ in todo}
+            finished = ended.difference(turns.under_way if turns is not None else ())
         return [
             response if index in finished or keep_unfinished else None
             for index, response in enumerate(found)

@@ -201,6 +201,15 @@ def for_helper(root: Path) -> dict[str, str]:
     return found | {"PYTHONPATH": str(root)}
 
 
+def for_tools(root: Path) -> dict[str, str]:
+    """Variables of a Python process that runs code of the user, and is no rank: all but those of
+    launchers. This package is below `root`."""
+    launchers = ("PMI_", "PMI2_", "PMIX_", "MPI_", "MPIR_", "HYDRA_", "OMPI_")
+    found = {name: v for name, v in os.environ.items() if not name.startswith(launchers)}
+    path = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return found | {"PYTHONPATH": os.pathsep.join(path)}
+
+
 def node_name() -> str:
     """This node, as Slurm calls it: the host's name may be another, and --exclude takes Slurm's."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

@@ -324,7 +324,7 @@ class LocalRollout:
         found = given_so_far(prefixes, len(prompts), sampling)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         waiting, running = deque(range(len(prompts))), list[int]()
-        finished = set[int]()
+        done, finished = set[int](), set[int]()
         ended = False
         while (waiting or running) and not ended:
             while waiting and len(running) < self._max_num_seqs and not ended:
@@ -333,15 +333,16 @@ class LocalRollout:
             for i in () if ended else running:
                 found[i] = self._longer(prompts[i], found[i], sampling, generators[i])
             new = [i for i in running if found[i].finish_reason != "unfinished"]
-            finished.update(new)
-            running = [i for i in running if i not in finished]
+            done.update(new)
+            running = [i for i in running if i not in done]
             if turns is not None:
                 for i in new:
                     turns.ended(i, found[i])
                 for i, prefix, seed in turns.next(wait=not (waiting or running)):
                     found[i], generators[i] = prefix, torch.Generator().manual_seed(seed)
                     running.append(i)
-                finished.difference_update(turns.under_way, running)
+                done.difference_update(running)
+            finished = done.difference(turns.under_way if turns is not None else ())
             ended = ended or (until is not None and until(finished))
         return [r if keep_unfinished or i in finished else None for i, r in enumerate(found)]
 

@@ -11,6 +11,7 @@ from verl_hpc.algorithms.kl import KlController
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
+from verl_hpc.environments.processes import start_environments
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import make_scorer
@@ -101,6 +102,9 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
         reward=make_scorer(config.reward) if config.generates else None,
+        environments=start_environments(config.rollout.environment)
+        if config.rollout.environment
+        else None,
         stop=StopFlag(session.control, config.run_directory, signals or Signals()),
     )
     if config.generates:

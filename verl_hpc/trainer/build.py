@@ -15,6 +15,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
+from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
@@ -87,6 +88,7 @@ def plan_run(
     tokenizer_path = config.model.tokenizer or str(first.hf_directory)
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
     reward = together(lambda: make_scorer(config.reward)) if config.generates else None
+    environments = together(lambda: _environments(config))
     problems = open_problems(session, config, tokenizer)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
@@ -115,6 +117,7 @@ def plan_run(
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
         reward=reward,
+        environments=environments,
         own_files=own_files,
         fingerprint=known,
     )
@@ -127,6 +130,14 @@ def plan_run(
         target = kl.target if kl.controller == "adaptive" else None
         run.kl = KlController(kl.coefficient, target, kl.horizon)
     return run, builder
+
+
+def _environments(config: RunConfig) -> Environments | None:
+    if config.rollout.environment is None or not config.generates:
+        return None
+    found = start_environments(config.rollout.environment)
+    found.check()
+    return found
 
 
 def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> dict[str, Weights]:

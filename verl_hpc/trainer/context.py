@@ -14,6 +14,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.engines.factory import describe_kernels
 from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import RunLayouts
@@ -56,6 +57,8 @@ class RunContext:
     rollout: Rollout | None = None
     sync: WeightSync | None = None
     reward: Scorer | None = None
+    environments: Environments | None = None
+    """Of rollout.environment."""
     stop: StopFlag | None = None
     lock: RunLock | None = None
     """Of the run directory; rank 0 has it."""

@@ -2,91 +2,111 @@
 
 from __future__ import annotations
 
+import selectors
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
-from verl_hpc.environments.environment import Done, Environment
-from verl_hpc.errors import RewardError
-from verl_hpc.rewards.guard import describe, guarded
+from verl_hpc.environments.environment import Done
+from verl_hpc.environments.processes import Conversation, Environments, StepFailedError
+from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.rollout.partial import observed, this_turn
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.control import Control
-from verl_hpc.runtime.limit import TimeLimitExceeded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
-@dataclass
-class Counts:
-    """Of conversations, over all prompts of an engine."""
 
-    turns: int = 0
-    """Of the model."""
-    failed: int = 0
-    """Steps of environments that raised, or took too long."""
+@dataclass(frozen=True)
+class Asked:
+    """What a response answers."""
+
+    problem: Problem
+    is_chat: bool
+    """Whether the prompt went through a chat template."""
 
 
 class Conversations:
     """`Turns` by environments, one for each prompt.
 
+    The first rank of the engine has the environments; all ranks hear what they say. While one takes
+    its time the engine generates for the others.
+
     Args:
         config: limits, and what an error does.
-        make: an environment.
-        problems: by the index of the engine's prompt.
+        environments: where they run.
+        asked: by the index of the engine's prompt.
         tokenizer: of the model.
-        is_chat: by the same index, whether the prompt went through a chat template.
         seed: `seed(index, length)` of the turn that begins behind so many tokens.
         longest: tokens of a response.
-        control: of the engine's ranks: the first one's environments take the steps.
+        control: of the engine's ranks.
     """
 
     def __init__(
         self,
         config: EnvironmentConfig,
-        make: Callable[[], Environment],
-        problems: Mapping[int, Problem],
+        environments: Environments,
+        asked: Sequence[Asked],
         tokenizer: PreTrainedTokenizerBase,
-        is_chat: Mapping[int, bool],
         seed: Callable[[int, int], int],
         longest: int,
         control: Control | None = None,
     ) -> None:
-        self._config, self._make, self._problems = config, make, problems
-        self._tokenizer, self._seed, self._longest = tokenizer, seed, longest
+        self._config, self._asked, self._tokenizer = config, asked, tokenizer
+        self._seed, self._longest, self._control = seed, longest, control
         self._encode = {
-            chat: Observations(tokenizer, chat, config.role) for chat in {*is_chat.values()}
+            chat: Observations(tokenizer, chat, config.role) for chat in {a.is_chat for a in asked}
         }
-        self._is_chat, self._control = is_chat, control
-        self._environments: dict[int, Environment] = {}
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
-        self.counts = Counts()
+        leads = control is None or control.rank == 0
+        self._steps = _Steps(config, environments, asked, tokenizer) if leads else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._steps is not None:
+            self._steps.end_all()
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Why steps failed that ended their conversation; on the first rank."""
+        return self._steps.failures if self._steps is not None else ()
 
     def ended(self, index: int, response: Response) -> None:
         """See `Turns.ended`."""
         self._turns[index] = self._turns.get(index, 0) + 1
-        self.counts.turns += 1
         if response.finish_reason == "stop" and self._turns[index] < self._config.max_turns:
             self._waiting[index] = response
+        elif self._steps is not None:
+            self._steps.end(index)
 
-    def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:  # noqa: ARG002
-        """See `Turns.next`; environments take their steps here, one after another."""
-        said = self._steps()
-        found = []
-        for index, response in self._waiting.items():
-            text = said[index]
-            if text is None:
-                continue
-            tokens = self._encode[self._is_chat[index]].tokens(text, response.tokens)
-            longer = observed(response, tokens)
-            if len(longer.tokens) < self._longest:
-                found.append((index, longer, self._seed(index, len(longer.tokens))))
-        self._waiting.clear()
+    def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:
+        """See `Turns.next`."""
+        found: list[tuple[int, Response, int]] = []
+        while self._waiting and not found:
+            for index, said in self._answers(wait).items():
+                longer = self._longer(index, self._waiting.pop(index), said)
+                if longer is not None:
+                    found.append((index, longer, self._seed(index, len(longer.tokens))))
+                elif self._steps is not None:
+                    self._steps.end(index)
+            if not wait:
+                break
         return found
 
     @property
@@ -94,48 +114,116 @@ class Conversations:
         """See `Turns.under_way`."""
         return self._waiting.keys()
 
-    def _steps(self) -> dict[int, str | None]:
-        """What is said to each turn that waits; on all ranks what the first one's environments
-        say."""
-        control = self._control
-        leads = control is None or control.rank == 0
+    def _longer(self, index: int, response: Response, said: str | None) -> Response | None:
+        """With what was said behind it, if there is room for a turn of the model after that."""
+        if said is None:
+            return None
+        encode = self._encode[self._asked[index].is_chat]
+        longer = observed(response, encode.tokens(said, response.tokens))
+        return longer if len(longer.tokens) < self._longest else None
 
-        def steps() -> dict[int, str | None]:
-            waiting = self._waiting.items() if leads else ()
-            return {index: self._step(index, response) for index, response in waiting}
+    def _answers(self, wait: bool) -> dict[int, str | None]:
+        """What is said to turns that wait, the same on all ranks: as `_Steps.answers`."""
 
-        if control is None or control.size == 1 or not self._waiting:
-            return steps()
-        return control.broadcast(control.together(steps))
+        def answers() -> dict[int, str | None]:
+            return self._steps.answers(self._waiting, wait) if self._steps is not None else {}
 
-    def _step(self, index: int, response: Response) -> str | None:
-        """What the environment says; None where it has nothing more to say."""
+        if self._control is None or self._control.size == 1:
+            return answers()
+        return self._control.broadcast(self._control.together(answers))
+
+
+class _Steps:
+    """Of the environments of an engine's prompts."""
+
+    def __init__(
+        self,
+        config: EnvironmentConfig,
+        environments: Environments,
+        asked: Sequence[Asked],
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
+        self._config, self._environments = config, environments
+        self._asked, self._tokenizer = asked, tokenizer
+        self._conversations: dict[int, Conversation] = {}
+        self._selector = selectors.DefaultSelector()
+        self._under_way: set[int] = set()
+        self.failures: list[str] = []
+
+    def answers(self, waiting: Mapping[int, Response], wait: bool) -> dict[int, str | None]:
+        """What is said to turns that wait: None where nothing more is.
+
+        Args:
+            waiting: responses up to these turns.
+            wait: until there is an answer.
+
+        Raises:
+            EnvironmentStepError: a step failed, and on_error is stop.
+        """
+        found: dict[int, str | None] = {}
+        for index in [i for i in waiting if i not in self._under_way]:
+            self._tell(index, waiting[index], found)
+        while self._under_way:
+            last = min(self._conversations[i].deadline for i in self._under_way)
+            left_s = max(last - time.monotonic(), 0.0)
+            for key, _ in self._selector.select(left_s if wait and not found else 0.0):
+                self._read(key.data, found)
+            now = time.monotonic()
+            for index in [i for i in self._under_way if self._conversations[i].deadline < now]:
+                self._failed(index, _LATE.format(self._config.timeout_s), found)
+            if found or not wait:
+                break
+        return found
+
+    def end(self, index: int) -> None:
+        """It has nothing more to say."""
+        self._forget(index)
+        if index in self._conversations:
+            self._conversations.pop(index).end()
+
+    def end_all(self) -> None:
+        """No environment is needed any more."""
+        for index in list(self._conversations):
+            self.end(index)
+        self._selector.close()
+
+    def _tell(self, index: int, response: Response, found: dict[int, str | None]) -> None:
         turn = this_turn(response)
         text = str(self._tokenizer.decode(list(turn), skip_special_tokens=True))
         try:
-            with guarded(self._config.timeout_s):
-                if index not in self._environments:
-                    environment = self._make()
-                    environment.reset(self._problems[index])
-                    self._environments[index] = environment
-                said = self._environments[index].step(turn, text)
-                if not isinstance(said, str | Done):
-                    kind = type(said).__name__
-                    raise TypeError(f"a step gives {kind}; expected a text, or Done()")
-                return said if isinstance(said, str) else None
-        except TimeLimitExceeded as error:
-            late = f"a step takes longer than timeout_s = {self._config.timeout_s:g}"
-            self._failed(index, late, error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # code of the user
-            self._failed(index, describe(error), error)
-        return None
+            if index not in self._conversations:
+                problem = self._asked[index].problem
+                self._conversations[index] = self._environments.begin(problem)
+            conversation = self._conversations[index]
+            conversation.tell(turn, text)
+        except StepFailedError as error:
+            self._failed(index, str(error), found)
+            return
+        self._under_way.add(index)
+        self._selector.register(conversation, selectors.EVENT_READ, index)
 
-    def _failed(self, index: int, reason: str, error: BaseException) -> None:
-        self.counts.failed += 1
+    def _read(self, index: int, found: dict[int, str | None]) -> None:
+        try:
+            said = self._conversations[index].answer()
+        except StepFailedError as error:
+            self._failed(index, str(error), found)
+            return
+        if said is not None:
+            self._forget(index)
+            found[index] = None if isinstance(said, Done) else said
+
+    def _forget(self, index: int) -> None:
+        if index in self._under_way:
+            self._under_way.remove(index)
+            self._selector.unregister(self._conversations[index])
+
+    def _failed(self, index: int, reason: str, found: dict[int, str | None]) -> None:
+        self.end(index)
+        where = self._asked[index].problem.where
+        words = f"rollout.environment.name = {self._config.name}, {where}: {reason}"
         if self._config.on_error == "stop":
-            raise RewardError(
-                f"rollout.environment.name = {self._config.name}, {self._problems[index].where}: "
-                f"{reason}; mend it, or set rollout.environment.on_error: end"
-            ) from error
+            raise EnvironmentStepError(
+                f"{words}; mend it, or set rollout.environment.on_error: end"
+            )
+        self.failures.append(words)
+        found[index] = None

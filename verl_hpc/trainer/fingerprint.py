@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from verl_hpc.checkpoint.weights import Weights
-from verl_hpc.config.reward import REWARD_FUNCTIONS, RewardConfig
+from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.roles import REFERENCE
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.fingerprint import fingerprint as fingerprint_of_data
@@ -26,7 +27,8 @@ REWARD = ("reward.function", "reward.options", "reward.terms", "reward.smoothing
 RECIPE_FILE = "recipe's file"
 ALGORITHM_FILES = {name: f"algorithm.{name}'s file" for name in ("advantage", "loss", "preference")}
 EVALUATION = "what an evaluation asks and how it scores"
-MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION)
+ENVIRONMENT = "rollout.environment"
+MAY_CHANGE = (*REWARD, RECIPE_FILE, *ALGORITHM_FILES.values(), EVALUATION, ENVIRONMENT)
 """Since users fix their functions between jobs; a warning says so."""
 SAME_AS_FIRST = "the weights of model.path"
 """Instead of a hash, of a role that starts from them and is not trained."""
@@ -105,6 +107,7 @@ def fingerprint(
                 found[text] = of_file(Path(name.rpartition(":")[0])).hex()[:8]
         if config.generates:
             found |= _of_reward(config.reward)
+            found[ENVIRONMENT] = _of_environment(config.rollout.environment)
         if config.evaluation.wanted:
             found[EVALUATION] = _of_evaluation(config)
         if reads_weights:
@@ -145,11 +148,18 @@ def _of_reward(config: RewardConfig) -> dict[str, str]:
 
 
 def _function(name: str) -> str:
-    if name in REWARD_FUNCTIONS:
+    if not is_own(name):
         return name
     path, _, function = name.rpartition(":")
     # Not where it lies: a copy of the file is no change.
     return f"{Path(path).name}:{function} (the file's hash is {of_file(Path(path)).hex()[:8]})"
+
+
+def _of_environment(config: EnvironmentConfig | None) -> str:
+    if config is None:
+        return "none"
+    told = [_function(config.name), config.options, config.max_turns, config.role]
+    return json.dumps(told, sort_keys=True, default=str)
 
 
 def _of_evaluation(config: RunConfig) -> str:

@@ -101,6 +101,7 @@ class Settings:
             kept=self._run.kept,
             key=rollout_key(config),
             tagged=config.rollout.staleness > 0,
+            environments=self._run.environments,
         )
 
     @property

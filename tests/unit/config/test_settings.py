@@ -44,6 +44,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
             "overlong": {"buffer": 1},
         },
         "reward": {"smoothing": {}, "terms": {"own": {"function": "math"}}},
+        "rollout": {"environment": {"name": "calculator"}},
         "evaluation": {"every": 1},
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},

@@ -190,7 +190,7 @@ def test_a_function_of_the_user_takes_its_options(tmp_path):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("while True: pass", r"longer than reward\.import_timeout_s = 0\.2"),
+        ("while True: pass", r"longer than import_timeout_s = 0\.2"),
         ("1 / 0", r"its arguments cannot be read: ZeroDivisionError"),
         ("return 3", r"its arguments cannot be read: TypeError"),
     ],

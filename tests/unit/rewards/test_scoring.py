@@ -356,7 +356,7 @@ def test_a_forked_child_does_not_come_back_as_a_second_rank(how):
     )
     assert done.stdout == "scored 1.0\n", done.stderr
     assert re.match(r"[\d-]{10}T[\d:]{8} verl_hpc: process \d+, forked", done.stderr)
-    assert done.stderr.count("forked by the reward function, came back from it") == 1
+    assert done.stderr.count("forked by code of the user, came back from it") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -81,16 +81,16 @@ def test_a_file_of_another_ending_is_refused(tmp_path):
 
 def test_an_import_without_an_end_is_ended(tmp_path, no_alarm):
     path = written(tmp_path, "while True:\n    pass\n")
-    with pytest.raises(RewardError, match=r"longer than reward\.import_timeout_s = 0\.2"):
+    with pytest.raises(RewardError, match=r"longer than import_timeout_s = 0\.2"):
         load_function(f"{path}:score", 0.2)
-    with pytest.raises(RewardError, match=r"longer than reward\.import_timeout_s = 0\.2"):
+    with pytest.raises(RewardError, match=r"longer than import_timeout_s = 0\.2"):
         load_function(f"{path}:score", 0.2)
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("while True: pass", r"longer than reward\.import_timeout_s = 0\.2"),
+        ("while True: pass", r"longer than import_timeout_s = 0\.2"),
         ("raise KeyError(name)", r"its 'score' cannot be read: KeyError"),
         ("import sys; sys.exit(0)", r"its 'score' cannot be read: it calls sys\.exit\(0\)"),
     ],

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -18,8 +16,10 @@ from verl_hpc.errors import RewardError, SandboxError
 from verl_hpc.rewards.sandbox.containment import Interpreter
 from verl_hpc.rewards.sandbox.keeper import Job
 from verl_hpc.rewards.sandbox.limits import Limits, Result
-from verl_hpc.rewards.sandbox.messages import read_answer, receive, send
-from verl_hpc.runtime import environment
+from verl_hpc.rewards.sandbox.messages import read_answer
+from verl_hpc.runtime import environment, helper_process
+from verl_hpc.runtime.helper_process import Helper
+from verl_hpc.runtime.messages import receive, send
 
 _logger = logging.getLogger(__name__)
 
@@ -78,46 +78,22 @@ class Sandbox:
             return _run(job)
 
 
-@dataclass(frozen=True)
-class Helper:
-    """The process that keepers are forked from."""
-
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    """It ends when this closes."""
-
-
 @cache
 def start_helper() -> Helper:
     """Start this process's helper, if there is none: before MPI, where it is known that programs
-    will be run.
-
-    It is executed, not forked: it starts with an empty memory and none of our descriptors.
-    """
-    ours, its = socket.socketpair()
+    will be run."""
     root = Path(verl_hpc.__file__).parents[1]
-    with its:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "verl_hpc.rewards.sandbox.helper", str(its.fileno())],
-            pass_fds=[its.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            # Programs without namespaces can read those of other processes.
-            env=environment.for_helper(root),
-            cwd="/",
-            start_new_session=True,
-        )
-    return Helper(process, ours)
+    # Programs without namespaces can read variables of other processes.
+    variables = environment.for_helper(root)
+    return helper_process.start("verl_hpc.rewards.sandbox.helper", variables, "/")
 
 
 def _run(job: Job) -> Result:
-    ours, its = socket.socketpair()
+    try:
+        ours = start_helper().connect()
+    except OSError as error:
+        raise SandboxError(f"the sandbox's helper is gone ({error})") from error
     with ours:
-        with its:
-            try:
-                socket.send_fds(start_helper().socket, [b"."], [its.fileno()])
-            except OSError as error:
-                raise SandboxError(f"the sandbox's helper is gone ({error})") from error
         ours.settimeout(job.limits.timeout_s + _ENDS_WITHIN_S)
         try:
             send(ours, asdict(job))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt, is_chat
+from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
@@ -25,6 +29,7 @@ from verl_hpc.trainer.batch import (
     Samples,
     StepRows,
 )
+from verl_hpc.trainer.conversation import Asked, Conversations
 from verl_hpc.trainer.kept import KeptResponses, step_key
 from verl_hpc.trainer.operators.assign import share
 from verl_hpc.trainer.placement import Placement
@@ -34,6 +39,10 @@ from verl_hpc.trainer.role import Rollout, Tagged
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_logger = logging.getLogger(__name__)
+
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class GenerateSettings:
     repeatable: bool = False
     """Whether a response's seed is of its row and its number among the row's responses, and not of
     the step."""
+    environments: Environments | None = None
+    """Of `limits.environment`; None is one turn a response."""
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
@@ -108,6 +119,8 @@ class _Asked:
     """Which prompt of its step it answers."""
     row: int
     """Of the data set."""
+    problem: Problem
+    """The row."""
     prompt: Sequence[int]
     """Token ids."""
 
@@ -140,7 +153,10 @@ def generate(
     key = step_key(settings.key, rows.step, rows.rows)
     known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
     missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
-    found = place.together(lambda: _responses(rollout, settings, rows.step, missing, known))
+    failures: list[str] = []
+    found = place.together(
+        lambda: _responses(rollout, settings, rows.step, missing, known, failures)
+    )
     known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
     if settings.kept is not None:
         finished = {slot: tagged.response for (_, slot), tagged in known.items()}
@@ -153,7 +169,10 @@ def generate(
     samples = _agree(place, mine, len(complete) < len(current))
     by_slot = {a.slot: (a.prompt, known[a.key]) for a in complete}
     columns = _columns(place, settings, samples, by_slot)
-    return (samples, columns), _lag(place, rows.step, columns) if settings.tagged else {}
+    metrics = _lag(place, rows.step, columns) if settings.tagged else {}
+    if settings.environments is not None:
+        metrics |= _of_turns(place, columns, failures)
+    return (samples, columns), metrics
 
 
 def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list[_Asked]:
@@ -165,7 +184,7 @@ def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list
         groups = {slot: slot // settings.num_samples for slot in slots}
         prompts = _encode(settings, part, set(groups.values()))
         found += [
-            _Asked(part.step, slot, group, part.rows[group], prompts[group])
+            _Asked(part.step, slot, group, part.rows[group], *prompts[group])
             for slot, group in groups.items()
             if group in prompts
         ]
@@ -174,17 +193,17 @@ def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list
 
 def _encode(
     settings: GenerateSettings, rows: StepRows, groups: Collection[int]
-) -> dict[int, Sequence[int]]:
-    """Token ids of the prompts of `groups`, but for those that are dropped."""
+) -> dict[int, tuple[Problem, Sequence[int]]]:
+    """The prompts of `groups` with their token ids, but for those that are dropped."""
     wanted = sorted(groups)
     problems = settings.problems.read([rows.rows[g] for g in wanted])
     limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
-    found: dict[int, Sequence[int]] = {}
+    found: dict[int, tuple[Problem, Sequence[int]]] = {}
     for group, problem in zip(wanted, problems, strict=True):
         ids = encode_prompt(problem, settings.tokenizer, settings.chat)
         fitted = fit_prompt(ids, limit, policy, problem.where)
         if fitted is not None:
-            found[group] = fitted
+            found[group] = problem, fitted
     return found
 
 
@@ -204,8 +223,13 @@ def _responses(
     step: int,
     asked: Sequence[_Asked],
     known: Mapping[tuple[int, int], Tagged],
+    failures: list[str],
 ) -> list[Tagged | None]:
-    """What this rank's engine answers; None for what it could not finish, and does not keep."""
+    """What this rank's engine answers; None for what it could not finish, and does not keep.
+
+    Args:
+        failures: to which those of environments are added.
+    """
     begun = [known.get(a.key) for a in asked]
     options: dict[str, Any] = {}
     if settings.tagged:
@@ -215,13 +239,17 @@ def _responses(
             "keep_unfinished": True,
             "until": needed.issubset,
         }
-    responses = rollout.here.generate(
-        [a.prompt for a in asked],
-        settings.sampling,
-        [_seed(settings, a, b) for a, b in zip(asked, begun, strict=True)],
-        rollout.preempted if settings.interruptible else never,
-        **options,
-    )
+    lengths = [len(b.response.tokens) if b is not None else 0 for b in begun]
+    with _conversations(rollout, settings, asked) as turns:
+        responses = rollout.here.generate(
+            [a.prompt for a in asked],
+            settings.sampling,
+            [_seed(settings, a, length) for a, length in zip(asked, lengths, strict=True)],
+            rollout.preempted if settings.interruptible else never,
+            turns=turns,
+            **options,
+        )
+        failures += turns.failures if turns is not None else ()
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
         raise TrainingError(NOT_FINITE)
@@ -231,13 +259,29 @@ def _responses(
     ]
 
 
-def _seed(settings: GenerateSettings, asked: _Asked, begun: Tagged | None) -> int:
-    """A continued response needs another one than it began with."""
-    if settings.repeatable:
-        number = asked.slot % settings.num_samples
-        return seed_of(settings.seed, settings.purpose, asked.row, number)
-    length = len(begun.response.tokens) if begun is not None else 0
+def _conversations(
+    rollout: Rollout, settings: GenerateSettings, asked: Sequence[_Asked]
+) -> AbstractContextManager[Conversations | None]:
+    """What happens between turns of this engine's responses, if there are several."""
+    environment = settings.limits.environment
+    if settings.environments is None or environment is None:
+        return nullcontext()
+    return Conversations(
+        environment,
+        settings.environments,
+        [Asked(a.problem, is_chat(a.problem, settings.chat)) for a in asked],
+        settings.tokenizer,
+        lambda index, length: _seed(settings, asked[index], length),
+        settings.sampling.max_tokens,
+        rollout.replica_control,
+    )
+
+
+def _seed(settings: GenerateSettings, asked: _Asked, length: int) -> int:
+    """Of a response that begins, or goes on behind so many tokens: with other random numbers."""
     purpose = f"{settings.purpose}+{length}" if length else settings.purpose
+    if settings.repeatable:
+        return seed_of(settings.seed, purpose, asked.row, asked.slot % settings.num_samples)
     return seed_of(settings.seed, purpose, asked.step, asked.slot)
 
 
@@ -286,12 +330,37 @@ def _columns(
         TOKENS: column(
             ((*prompt, *tagged.response.tokens) for prompt, tagged in found), torch.int64
         ),
-        MASK: column(([1] * len(r.tokens) for r in responses), torch.uint8),
+        MASK: column((r.sampled for r in responses), torch.uint8),
         ROLLOUT_LOG_PROBS: column((r.log_probs for r in responses), torch.float32),
     }
     if settings.tagged:
         columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
     return Columns(positions, columns)
+
+
+def _of_turns(place: Placement, columns: Columns, failures: Sequence[str]) -> dict[str, float]:
+    """Turns of the model in a response, and steps of environments that failed."""
+    counts = [_num_turns(mask) for mask in columns[MASK]]
+    gathered = place.allgather((counts, failures) if place.leads_group else ([], []))
+    turns = [count for counts, _ in gathered for count in counts]
+    reasons = [reason for _, reasons in gathered for reason in reasons]
+    if reasons and place.leads:
+        _logger.warning(
+            "%s conversations ended because a step of their environment failed: %s",
+            len(reasons),
+            "; ".join(reasons[:_MOST_REASONS]),
+        )
+    return {
+        "rollout/turns/mean": sum(turns) / max(len(turns), 1),
+        "rollout/turns/max": float(max(turns, default=0)),
+        "rollout/environment/num_failed": float(len(reasons)),
+    }
+
+
+def _num_turns(mask: torch.Tensor) -> int:
+    """Runs of ones: (T,)."""
+    before = torch.cat([mask.new_zeros(1), mask[:-1]])
+    return int(((mask == 1) & (before == 0)).sum())
 
 
 def _lag(place: Placement, step: int, columns: Columns) -> dict[str, float]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.request import Request, Turn
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
-from verl_hpc.trainer.batch import Columns, Samples, StepRows
+from verl_hpc.trainer.batch import MASK, Columns, Samples, StepRows
 from verl_hpc.trainer.metrics import spread
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
@@ -82,13 +83,18 @@ def score(
     member, size = place.group.index(place.rank), len(place.group)
     mine = slice(member, None, size)
     positions = list(sequences.positions)[mine]
-    responses = [tokens.tolist() for tokens in sequences.responses(samples)[mine]]
+    responses = [
+        spans(tokens.tolist(), mask.tolist())
+        for tokens, mask in zip(
+            sequences.responses(samples)[mine], sequences[MASK][mine], strict=True
+        )
+    ]
 
     def run() -> list[Score]:
         found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
         requests = [
-            _request(settings, problem, tokens, samples.samples[i].truncated)
-            for i, problem, tokens in zip(positions, found, responses, strict=True)
+            _request(settings, problem, parts, samples.samples[i].truncated)
+            for i, problem, parts in zip(positions, found, responses, strict=True)
         ]
         return settings.scorer(requests)
 
@@ -117,24 +123,44 @@ def _gather(
     return Scores([value for value, _ in scores], num_failed, _means(details), details)
 
 
+def spans(tokens: Sequence[int], mask: Sequence[int]) -> list[tuple[bool, list[int]]]:
+    """Runs of tokens that the model has sampled, or has not, and which of the two."""
+    pairs = groupby(zip(tokens, mask, strict=True), key=lambda pair: bool(pair[1]))
+    return [(sampled, [token for token, _ in run]) for sampled, run in pairs]
+
+
 def _request(
-    settings: ScoreSettings, problem: Problem, tokens: list[int], truncated: bool
+    settings: ScoreSettings,
+    problem: Problem,
+    parts: Sequence[tuple[bool, list[int]]],
+    truncated: bool,
 ) -> Request:
-    text = settings.tokenizer.decode(tokens, skip_special_tokens=True)
-    if not isinstance(text, str):
-        raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
+    turns = [_turn(settings, sampled, tokens) for sampled, tokens in parts]
+    said = [turn["content"] for turn in turns if turn["role"] == "assistant"]
     return Request(
         problem.index,
         problem.data_source,
         problem.ground_truth,
         problem.extra,
-        text,
+        said[-1] if said else "",
         problem.origin,
         problem.prompt,
-        tokens,
+        [token for _, tokens in parts for token in tokens],
+        turns,
         truncated,
         problem.columns,
     )
+
+
+def _turn(settings: ScoreSettings, sampled: bool, tokens: list[int]) -> Turn:
+    text = settings.tokenizer.decode(tokens, skip_special_tokens=True)
+    if not isinstance(text, str):
+        raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
+    return {
+        "role": "assistant" if sampled else "environment",
+        "content": text,
+        "token_ids": tokens,
+    }
 
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

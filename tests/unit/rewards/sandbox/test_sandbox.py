@@ -410,7 +410,7 @@ def without_bubblewrap(monkeypatch):
     module._choose.cache_clear()
     yield
     module._choose.cache_clear()
-    helper.socket.close()
+    helper.connection.close()
     helper.process.wait()
 
 

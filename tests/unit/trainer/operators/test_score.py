@@ -15,7 +15,7 @@ from verl_hpc.planner.layouts import Pool
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import CPU
-from verl_hpc.trainer.batch import TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
 from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.placement import Placement
 
@@ -56,7 +56,8 @@ def generated(count, per_prompt=1):
     rows = StepRows(1, range(10, 10 + count))
     samples = tuple(Sample(i, i // per_prompt, 2, 1, False) for i in range(count))
     tokens = [torch.tensor([7, 7, i]) for i in range(count)]
-    sequences = Columns(list(range(count)), {TOKENS: tokens})
+    masks = [torch.ones(1, dtype=torch.uint8)] * count
+    sequences = Columns(list(range(count)), {TOKENS: tokens, MASK: masks})
     return rows, Samples(samples, {"rollout": [0] * count}), sequences
 
 

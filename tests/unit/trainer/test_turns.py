@@ -1,0 +1,138 @@
+"""Runs whose responses have several turns: what is trained on, what is scored, what is counted."""
+
+import json
+
+import pytest
+import torch
+
+from tests.unit.config.trees import parse
+from tests.unit.trainer.runs import loop, small_config, small_run
+from verl_hpc.errors import ConfigError, EnvironmentStepError
+from verl_hpc.testing.local_run import local_run
+from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.operators.generate import generate
+
+OWN = """
+from verl_hpc.environments.environment import Done, Environment
+
+class Says(Environment):
+    "The last letter of the prompt, behind each turn."
+
+    def reset(self, problem):
+        self.problem = problem
+        if problem.prompt == "cd" and FAILS:
+            raise ValueError("no c, please")
+
+    def step(self, tokens, text):
+        return self.problem.prompt[-1]
+"""
+REWARD = """
+import json
+
+def score(solution_str, turns, response_ids, truncated, **_):
+    with open(NOTES, "a") as file:
+        file.write(json.dumps([solution_str, turns, response_ids, truncated]) + "\\n")
+    return len(turns) / 10
+"""
+
+
+def environment(directory, fails=False, **config):
+    (directory / "own.py").write_text(OWN.replace("FAILS", str(fails)))
+    return {"name": f"{directory}/own.py:Says", "max_turns": 3} | config
+
+
+def changes(directory, **config):
+    (directory / "notes.py").write_text(REWARD.replace("NOTES", repr(f"{directory}/notes.jsonl")))
+    return {
+        "rollout__environment": environment(directory, **config),
+        "rollout__max_response_tokens": 12,
+        "reward__function": f"{directory}/notes.py:score",
+        "steps": 3,
+    }
+
+
+def test_a_run_learns_from_what_the_model_said_alone(tmp_path):
+    run = small_run(tmp_path, **changes(tmp_path), evaluation__every=2)
+    _, metrics = loop(run)
+    assert [line["step"] for line in metrics if "rollout/turns/mean" in line] == [1, 2, 3]
+    assert max(line.get("rollout/turns/max", 0) for line in metrics) in (2, 3)
+    assert all(line.get("rollout/environment/num_failed", 0) == 0 for line in metrics)
+    assert any("val/score/mean" in line for line in metrics)
+    asked = [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text().splitlines()]
+    several = [turns for _, turns, _, _ in asked if len(turns) > 1]
+    assert several
+    for solution, turns, ids, _ in asked:
+        assert [turn["role"] for turn in turns] == ["assistant", "environment"] * (
+            len(turns) // 2
+        ) + ["assistant"]
+        assert solution == turns[-1]["content"], "of several turns the last"
+        assert ids == [token for turn in turns for token in turn["token_ids"]]
+
+
+def test_tokens_of_an_environment_are_masked(tmp_path):
+    run = small_run(tmp_path, **changes(tmp_path))
+    settings, rollout = run.settings.generate, run.rollout
+    (samples, columns), _ = generate(rollout.place, rollout, settings, StepRows(1, [0, 2]))
+    seen = 0
+    for row, position in enumerate(columns.positions):
+        sample, mask = samples.samples[position], columns["mask"][row]
+        response = columns["tokens"][row][sample.prompt_length :]
+        assert len(response) == len(mask) == sample.response_length
+        observed = response[mask == 0]
+        assert observed.tolist() == [ord("bc"[sample.group]) - ord("a") + 1] * len(observed)
+        assert torch.equal(columns["rollout_log_probs"][row][mask == 0], torch.zeros(len(observed)))
+        seen += len(observed)
+    assert seen
+
+
+@pytest.mark.parametrize("purpose", ["greedy", "evaluation"])
+def test_greedy_answers_and_evaluations_have_turns_too(tmp_path, purpose):
+    run = small_run(tmp_path, **changes(tmp_path))
+    settings = run.settings.generate.greedily(run.settings.problems, purpose)
+    rows = StepRows(1, [0, 1, 2, 3])
+    (_, columns), metrics = generate(run.rollout.place, run.rollout, settings, rows)
+    assert metrics["rollout/turns/max"] >= 1
+    again = generate(run.rollout.place, run.rollout, settings, rows)[0][1]
+    for name in ("tokens", "mask"):
+        pairs = zip(columns[name], again[name], strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs), "the same seeds in every evaluation"
+
+
+def test_a_step_that_fails_ends_the_run(tmp_path):
+    with pytest.raises(EnvironmentStepError, match=r"train\.jsonl.*no c, please"):
+        loop(small_run(tmp_path, **changes(tmp_path, fails=True)))
+
+
+def test_or_is_counted(tmp_path, caplog):
+    _, metrics = loop(small_run(tmp_path, **changes(tmp_path, fails=True, on_error="end")))
+    assert sum(line.get("rollout/environment/num_failed", 0) for line in metrics) > 0
+    assert "because a step of their environment failed" in caplog.text
+    assert "no c, please" in caplog.text
+
+
+def test_a_class_that_cannot_be_made_is_an_error_at_start(tmp_path):
+    config = small_config(tmp_path, **changes(tmp_path, options={"words": 3}))
+    with pytest.raises(ConfigError, match=r"rollout\.environment\.options.*words"):
+        run = local_run(config)
+        loop(run)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"rollout__on_interrupt": "keep"}, "on_interrupt: keep with an environment"),
+        (
+            {"rollout__staleness": 2, "placement": {"train": 0, "rollout": 1}},
+            "staleness = 2 with an environment",
+        ),
+        ({"recipe": "sft"}, "rollout.environment with recipe: sft, which generates nothing"),
+        ({"rollout__environment": {"name": "calculater"}}, "calculator"),
+        (
+            {"rollout__environment": {"name": "calculator", "options": {"api_key": "sk-1234"}}},
+            "looks like a secret",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together(more, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(**{"rollout__environment": {"name": "calculator"}} | more)

@@ -1,0 +1,84 @@
+"""The process that conversations are forked from: `python -m verl_hpc.environments.helper FD`.
+
+It imports the environment's class once. Each conversation has a process of its own, so that a step
+may take its time, raise, leave, or be ended, and the others know nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.environments.environment import Done, Environment
+from verl_hpc.environments.registry import environment_of
+from verl_hpc.errors import VerlHpcError
+from verl_hpc.rewards.guard import describe, guarded
+from verl_hpc.rewards.printing import capped_output
+from verl_hpc.runtime.helper_process import serve
+from verl_hpc.runtime.limit import TimeLimitExceeded
+from verl_hpc.runtime.messages import receive, receive_bytes, send
+
+_LONGEST_TEXT = 2**20
+"""Characters of an observation: far more than fit into a response."""
+
+
+def main(patrons: socket.socket) -> None:
+    """Import the class, say how that went, and serve conversations."""
+    config = EnvironmentConfig.model_validate(receive(patrons))
+    try:
+        make = environment_of(config)
+    except VerlHpcError as error:
+        send(patrons, {"failure": str(error)})
+        return
+    send(patrons, {"failure": ""})
+    serve(patrons, partial(converse, config, make))
+
+
+def converse(
+    config: EnvironmentConfig, make: Callable[[], Environment], patron: socket.socket
+) -> None:
+    """One conversation: a problem, then turns of the model, each of which is answered."""
+    # What its tools start is of its group, and ends with it.
+    os.setsid()
+    send(patron, {"process": os.getpid()})
+    # From the rank that has started all this; what goes back to it is JSON.
+    problem: Problem = pickle.loads(receive_bytes(patron))  # noqa: S301
+    environment: Environment | None = None
+    while True:
+        try:
+            turn = receive(patron)
+        except EOFError:
+            return
+        try:
+            who = f"rollout.environment.name = {config.name}, {problem.where}"
+            with capped_output(who), guarded(config.timeout_s):
+                if environment is None:
+                    environment = make()
+                    environment.reset(problem)
+                answer = {"said": _checked(environment.step(turn["tokens"], turn["text"]))}
+        except TimeLimitExceeded:
+            answer = {"failure": f"a step takes longer than timeout_s = {config.timeout_s:g}"}
+        except BaseException as error:  # code of the user
+            answer = {"failure": describe(error)}
+        send(patron, answer)
+
+
+def _checked(said: Any) -> str | None:
+    if isinstance(said, Done):
+        return None
+    if not isinstance(said, str):
+        raise TypeError(f"a step gives {type(said).__name__}; expected a text, or Done()")
+    if len(said) > _LONGEST_TEXT:
+        raise ValueError(f"a step says {len(said):,} characters; at most {_LONGEST_TEXT:,}")
+    return said
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))

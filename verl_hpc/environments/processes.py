@@ -1,0 +1,155 @@
+"""Environments as a rank sees them: each conversation's is in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import verl_hpc
+from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.environments.environment import Done
+from verl_hpc.errors import ConfigError
+from verl_hpc.runtime import environment, helper_process
+from verl_hpc.runtime.messages import receive, send, send_bytes
+
+LATE_S = 5.0
+"""How long after its time limit a step is ended that does not heed it."""
+_STARTS_WITHIN_S = 60.0
+
+
+class StepFailedError(Exception):
+    """A step of an environment failed; the text says how."""
+
+
+class Environments:
+    """What makes environments for responses, and where they run.
+
+    Args:
+        config: the class, its options and its limits.
+    """
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self._config = config
+        root = Path(verl_hpc.__file__).parents[1]
+        variables = environment.for_tools(root)
+        self._helper = helper_process.start("verl_hpc.environments.helper", variables, prints=True)
+        send(self._helper.connection, config.model_dump(mode="json"))
+        self._is_ready = False
+
+    def check(self) -> None:
+        """Wait until the class is imported.
+
+        Raises:
+            ConfigError: it cannot be, or does not take its options.
+        """
+        if self._is_ready:
+            return
+        self._helper.connection.settimeout(self._config.import_timeout_s + _STARTS_WITHIN_S)
+        try:
+            failure = receive(self._helper.connection)["failure"]
+        except (EOFError, OSError) as error:
+            failure = (
+                f"rollout.environment.name = {self._config.name}: the process that imports it has "
+                f"ended, or takes too long ({type(error).__name__})"
+            )
+        if failure:
+            raise ConfigError(failure)
+        self._helper.connection.settimeout(None)
+        self._is_ready = True
+
+    def begin(self, problem: Problem) -> Conversation:
+        """The other side of one response.
+
+        Raises:
+            StepFailedError: there is no process for it.
+            DataError: a column of the problem cannot be read.
+        """
+        self.check()
+        try:
+            return Conversation(self._helper, problem, self._config.timeout_s)
+        except OSError as error:
+            raise StepFailedError(f"its process cannot be started ({error})") from error
+
+
+class Conversation:
+    """An environment, in a process that ends with it.
+
+    Args:
+        helper: that the process is forked from.
+        problem: the row that the model answers.
+        timeout_s: of a step.
+
+    Raises:
+        OSError: the helper is gone.
+    """
+
+    def __init__(self, helper: helper_process.Helper, problem: Problem, timeout_s: float) -> None:
+        self._socket, self._process = helper.connect(), 0
+        self._timeout_s = timeout_s
+        self.deadline = 0.0
+        """Of the step under way, in seconds of `time.monotonic`."""
+        send_bytes(self._socket, pickle.dumps(_whole(problem)))
+
+    def fileno(self) -> int:
+        """Readable when `answer` has something to read."""
+        return self._socket.fileno()
+
+    def tell(self, tokens: Sequence[int], text: str) -> None:
+        """Say a turn of the model.
+
+        Raises:
+            StepFailedError: the process is gone.
+        """
+        self.deadline = time.monotonic() + self._timeout_s + LATE_S
+        try:
+            send(self._socket, {"tokens": list(tokens), "text": text})
+        except OSError as error:
+            raise StepFailedError("its process has ended") from error
+
+    def answer(self) -> str | Done | None:
+        """What is said to the turn, or that nothing more is; None where the answer is still to
+        come.
+
+        Raises:
+            StepFailedError: the step failed, or the process has ended.
+        """
+        try:
+            found = receive(self._socket)
+        except (EOFError, OSError) as error:
+            raise StepFailedError("its process has ended") from error
+        if "process" in found:
+            self._process = found["process"]
+            return None
+        if "failure" in found:
+            raise StepFailedError(found["failure"])
+        return Done() if found["said"] is None else str(found["said"])
+
+    def end(self) -> None:
+        """End the process, with what it has started."""
+        self._socket.close()
+        if self._process:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process, signal.SIGKILL)
+
+
+def _whole(problem: Problem) -> Problem:
+    """With the row's columns, and not what reads them."""
+    return replace(problem, columns=partial(dict, problem.columns()))
+
+
+def start_environments(config: EnvironmentConfig) -> Environments:
+    """Those of a configuration, which start once in a process: before MPI, where that is known."""
+    return _started(config.model_dump_json())
+
+
+@cache
+def _started(config: str) -> Environments:
+    return Environments(EnvironmentConfig.model_validate_json(config))

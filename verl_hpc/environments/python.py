@@ -1,0 +1,54 @@
+"""A tool that runs programs: the model writes <python>print(6 * 7)</python>, and is told 42."""
+
+from __future__ import annotations
+
+from verl_hpc.environments.tool import Tool
+from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
+from verl_hpc.rewards.sandbox.sandbox import Containment, Sandbox
+
+
+class Python(Tool):
+    """Says what a program prints, in the sandbox that docs/rewards.md describes.
+
+    Args:
+        begin, end, template: as `Tool`.
+        timeout_s: of a program; less than rollout.environment.timeout_s.
+        memory_mib: that it may use.
+        longest: characters of what it is told, of whose middle is left out what is more.
+        containment: auto, bubblewrap or limits.
+
+    Raises:
+        RewardError: no containment that is allowed works here.
+    """
+
+    def __init__(
+        self,
+        begin: str = "<python>",
+        end: str = "</python>",
+        template: str = "{result}",
+        timeout_s: float = 5.0,
+        memory_mib: int = 512,
+        longest: int = 2000,
+        containment: Containment = "auto",
+    ) -> None:
+        super().__init__(begin, end, template)
+        self._longest = longest
+        limits = Limits(timeout_s, timeout_s, memory_mib * MIB)
+        self._sandbox = Sandbox(limits, containment, max_concurrent=1)
+
+    def result(self, call: str) -> str:
+        text = _told(self._sandbox.run(call)).strip("\n")
+        if len(text) <= self._longest:
+            return text
+        half = self._longest // 2
+        return f"{text[:half]} ... {text[len(text) - half :]}"
+
+
+def _told(result: Result) -> str:
+    """What it has printed, and how it has failed."""
+    if result.ending != "exited":
+        return f"{result.stdout}\nerror: {result.ending.replace('_', ' ')}: {result.message}"
+    if result.status:
+        last = result.stderr.rstrip().rpartition("\n")[2]
+        return f"{result.stdout}\nerror: {last}"
+    return result.stdout

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Examples of models on ranks of their own, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh grpo_async|ppo_split|safe_rlhf [seed]
+# Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
+# usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]
+#   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
@@ -10,11 +11,11 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?usage: launch/examples.sh grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
+name=${1:?usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
 case $name in
-grpo_async | ppo_split | safe_rlhf) ;;
+calculator | grpo_async | ppo_split | safe_rlhf) ;;
 *)
-    printf 'no example %s; choose grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
+    printf 'no example %s; choose calculator, grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
     exit 2
     ;;
 esac
@@ -37,13 +38,23 @@ decoder() { # SIZES
     run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1"
 }
 
+quickstart_decoder='{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
 case $name in
+calculator)
+    say "1 of 3: sums, a decoder with random weights, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.sums --out "$runs/data" --seed "$seed"
+    decoder "$quickstart_decoder"
+    train calculator_sft sft.jsonl model
+    say "2 of 3: reinforcement learning, with a calculator that answers calls"
+    train calculator rl.jsonl calculator_sft/checkpoints/latest \
+        "evaluation.sets.sums.source.paths=[$runs/data/evaluation.jsonl]"
+    ;;
 grpo_async | ppo_split)
     held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
     say "1 of 3: problems, a decoder with random weights, and its supervised warm-up"
     run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
-    decoder '{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}'
+    decoder "$quickstart_decoder"
     train quickstart_sft sft.jsonl model "$held_out"
     say "2 of 3: $name, on ranks of its own"
     train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"

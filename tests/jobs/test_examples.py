@@ -25,6 +25,16 @@ def start(name, directory):
     return read_metrics(directory / name)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_calculator_is_learned_to_be_asked(tmp_path):
+    rows = start("calculator", tmp_path)
+    before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]
+    assert after - before >= 0.2
+    turns = [row["rollout/turns/mean"] for row in rows if "rollout/turns/mean" in row]
+    assert turns[-1] > turns[0] + 0.2, "most responses have two turns in the end"
+
+
 def mean(rows, name):
     return sum(row[name] for row in rows) / len(rows)
 
@@ -33,7 +43,7 @@ def test_a_name_of_no_example_leaves_nothing_behind(tmp_path):
     (tmp_path / "launch").mkdir()
     script = shutil.copy(SCRIPT, tmp_path / "launch")
     done = subprocess.run([script, "nosuch"], capture_output=True, text=True)
-    assert done.returncode == 2 and "no example nosuch; choose grpo_async" in done.stderr
+    assert done.returncode == 2 and "no example nosuch; choose calculator" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

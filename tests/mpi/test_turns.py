@@ -1,10 +1,12 @@
-"""vLLM goes on with other sequences while one waits for an observation."""
+"""vLLM goes on with other sequences while one waits for an observation; runs train on turns."""
 
 import pytest
 
 from tests.mpi.engines_for_tests import load_rollout
+from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
 from tests.unit.rollout.scripted_turns import ScriptedTurns, one_by_one
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.protocol import Sampling
@@ -37,3 +39,63 @@ def test_turns_beside_each_other_are_those_of_calls_one_by_one(here, tiny_model,
         assert len(response.tokens) - sum(response.sampled) == 2 * given
     assert sum(turns.left.values()) < sum(TURNS.values())
     engine.close()
+
+
+OWN = """
+from verl_hpc.environments.environment import Done, Environment
+
+class Says(Environment):
+    def reset(self, problem):
+        self.number = problem.index
+
+    def step(self, tokens, text):
+        if FAILS and self.number % 3 == 1:
+            raise ValueError("no such number")
+        return f"({self.number})"
+"""
+
+
+def recipe(here, model, directory, name, *, fails=False, **rollout):
+    """Two steps with vLLM and an environment."""
+    if here.world.rank == 0:
+        (directory / f"{name}.py").write_text(OWN.replace("FAILS", str(fails)))
+    environment = {"name": f"{directory}/{name}.py:Says", "max_turns": 3}
+    limits = {"engine": "vllm", "kv_cache_gib": 0.03, "temperature": 1.0, "top_p": 1.0}
+    return run(
+        here,
+        name,
+        model,
+        directory,
+        recipe="rl",
+        reward={"function": write_reward(here, directory)},
+        rollout=ROLLOUT
+        | limits
+        | {"stop": ["a", "e", "3"], "max_response_tokens": 60, "environment": environment}
+        | rollout,
+    )
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_a_recipe_trains_on_turns(here, tiny_model, shared_directory, tensor_parallel):
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    rows = recipe(
+        here,
+        tiny_model("qwen2", True, **sizes),
+        shared_directory,
+        f"turns-{tensor_parallel}",
+        tensor_parallel=tensor_parallel,
+    )
+    assert len(rows) == 2
+    for row in rows:
+        assert row["rollout/turns/max"] in (2, 3)
+        assert 1 < row["rollout/turns/mean"] < 3
+        assert row["rollout/environment/num_failed"] == 0
+        # What the model did not sample has no log-prob that could differ.
+        assert row["training/rollout_log_probs_diff_max"] < 1e-3
+
+
+def test_a_step_that_fails_is_an_error_on_every_rank(here, tiny_model, shared_directory):
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    model = tiny_model("qwen2", True, **sizes)
+    with pytest.raises(EnvironmentStepError, match="no such number"):
+        recipe(here, model, shared_directory, "failing-turns", fails=True, tensor_parallel=2)

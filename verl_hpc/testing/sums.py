@@ -1,0 +1,90 @@
+"""The calculator example's task: sums that a tiny model cannot do, and a tool can.
+
+`python -m verl_hpc.testing.sums --out DIR --seed N` writes sft.jsonl, rl.jsonl and
+evaluation.jsonl. Rows of the last two are such as {"prompt": "37*58=", "answer": "2146"}. Those to
+imitate guess, `2371`, or now and then call the calculator, `[37*58]2146=2146`, where the model
+writes what is between the brackets and what is behind the equals sign. There are 2.4 million
+problems. Those of evaluation are the same for every seed; no seed has one of them in training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import operator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+from verl_hpc.data.split import is_held_out
+
+LARGEST = 999
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+ROWS = {"sft": 40_000, "rl": 20_000, "evaluation": 512}
+"""Of each file."""
+EVALUATION_SHARE = 0.1
+"""Share of all problems that training has none of."""
+CALLS = 0.3
+"""Share of rows to imitate that call the calculator."""
+
+
+def problems(num_rows: int, random: Random, *, held_out: bool) -> dict[str, int]:
+    """Draw different sums, with their values, in the order in which they were drawn.
+
+    Args:
+        held_out: of the problems that are kept for evaluation, or of all others.
+    """
+    found: dict[str, int] = {}
+    while len(found) < num_rows:
+        a, b = random.randint(10, LARGEST), random.randint(10, LARGEST)
+        sign = random.choice("+-*")
+        if is_held_out(f"{a}{sign}{b}", EVALUATION_SHARE) == held_out:
+            found[f"{a}{sign}{b}"] = SIGNS[sign](a, b)
+    return found
+
+
+def rows(name: str, seed: int) -> Iterator[Mapping[str, str]]:
+    """Of one file."""
+    held_out = name == "evaluation"
+    random = Random(name if held_out else f"{name} {seed}")  # noqa: S311
+    for text, value in problems(ROWS[name], random, held_out=held_out).items():
+        answer = str(value)
+        if name == "sft":
+            calls = random.random() < CALLS
+            answer = f"[{text}]{value}={value}" if calls else _guess(value, random)
+        yield {"prompt": f"{text}=", "answer": answer}
+
+
+def _guess(value: int, random: Random) -> str:
+    """Another number of as many digits."""
+    digits = len(str(abs(value)))
+    size = random.randrange(10 ** (digits - 1), 10**digits)
+    return str(-size if value < 0 else size)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of this module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m verl_hpc.testing.sums",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--seed", type=int, default=0, help="of the rows of training")
+    arguments = parser.parse_args(argv)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in ROWS:
+        path = arguments.out / f"{name}.jsonl"
+        try:
+            with path.open("x", encoding="ascii") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows(name, arguments.seed))
+        except FileExistsError:
+            print(f"{path} exists already; choose another --out", file=sys.stderr)
+            return 1
+        print(f"{path}: {ROWS[name]} rows")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -41,6 +41,65 @@ def test_the_file_of_the_page_trains(own):
     assert all(line["actor/ratio"] == pytest.approx(1, abs=0.1) for line in lines)
 
 
+EVERYTHING = """
+from verl_hpc.algorithms.advantage import Advantage
+from verl_hpc.algorithms.lazy import torch
+from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.environments.environment import Done, Environment
+
+
+class Signs(Advantage):
+    "Above the mean of the step, or below."
+
+    def __call__(self, batch):
+        return torch.sign(batch.scores - batch.scores.mean())
+
+
+class Plain(PolicyLoss):
+    "REINFORCE."
+
+    def __call__(self, tokens):
+        return -tokens.advantages * tokens.log_probs, {"mine": tokens.mask.sum()}
+
+
+class Echo(Environment):
+    "Says the first letter of the prompt once."
+
+    def reset(self, problem):
+        self.says = [problem.prompt[0]]
+
+    def step(self, tokens, text):
+        return self.says.pop() if self.says else Done()
+
+
+def two_turns(solution_str, turns, **_):
+    return {"score": len(turns) / 3 + len(solution_str) / 100, "turns": len(turns)}
+"""
+
+
+def test_an_estimator_a_loss_a_reward_and_an_environment_of_one_file(tmp_path):
+    """None of them is known to the package."""
+    (tmp_path / "mine.py").write_text(EVERYTHING, encoding="utf-8")
+    result, lines = loop(
+        small_run(
+            tmp_path,
+            steps=3,
+            algorithm={
+                "advantage": {"name": f"{tmp_path}/mine.py:Signs"},
+                "loss": {"name": f"{tmp_path}/mine.py:Plain"},
+            },
+            reward__function=f"{tmp_path}/mine.py:two_turns",
+            rollout__environment={"name": f"{tmp_path}/mine.py:Echo", "max_turns": 2},
+            rollout__max_response_tokens=12,
+        )
+    )
+    assert result.outcome == "finished"
+    assert all(line["actor/mine"] == 1 for line in lines), "of each token"
+    assert all(line["actor/grad_norm"] > 0 for line in lines)
+    assert max(line["rollout/turns/max"] for line in lines) == 2
+    assert max(line["reward/turns"] for line in lines) > 1
+
+
 def test_settings_of_the_file_reach_it(own):
     first = [
         loop(small_run(own, name=f"by-{weight}", steps=1, algorithm=algorithm(weight)))[1][0]

@@ -2,10 +2,11 @@
 
 For each seed: the warm-up of launch/quickstart.sh, then one run an algorithm from its weights, with
 configs/run/quickstart.yaml and the settings of COMMON and ALGORITHMS below. Distillation follows
-what GRPO made of the same seed. Accuracy is that of greedy answers, exact to the letter, to the
-same 512 problems; the caption counts those that occur in training. Another seed is other initial
-weights, other training problems and other samples. Minutes are of the clock, with the start of the
-program.
+what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up model to
+problems of training, and its checkpoints answer in transformers. Accuracy is that of greedy
+answers, exact to the letter, to the same 512 problems; the caption counts those that occur in
+training. Another seed is other initial weights, other training problems and other samples. Minutes
+are of the clock, with the start of the program.
 
 usage: python -m benchmarks.algorithms [--recipes grpo dapo] [--seeds 0 1 2] [--steps 36]
            [--keep runs/algorithms] [--picture FILE] [--json FILE] [--markdown FILE]
@@ -26,11 +27,13 @@ from typing import Any
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.launch import mpiexec, run
 from benchmarks.picture import picture_of
-from benchmarks.quickstart_seeds import TIMEOUT_S, gained, quickstart, taken
+from benchmarks.preference_pairs import measured, read_rows, write_pairs
+from benchmarks.quickstart_seeds import TIMEOUT_S, counted, gained, quickstart, taken
 from verl_hpc.config.load import load_config
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.metrics.series import Point, points
 
+WARM_UP = "quickstart_sft"
 CONFIG = "configs/run/quickstart.yaml"
 RANKS = 2
 COMMON = ("optimizer.lr=2e-4", "optimizer.warmup_steps=10")
@@ -50,6 +53,8 @@ class Algorithm:
     """What it changes in the configuration."""
     teacher: str | None = None
     """The algorithm that made the role teacher, which is run before."""
+    pairs: bool = False
+    """Whether it learns from pairs of answers, and generates none."""
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -82,6 +87,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "gspo": Algorithm("GSPO", ("algorithm.loss={name: gspo}",)),
     "cispo": Algorithm("CISPO", ("algorithm.loss={name: cispo}",)),
+    "dpo": Algorithm(
+        "DPO",
+        # In place of a section with settings of a policy loss, which DPO has not.
+        ("recipe=dpo", "algorithm={preference: {name: dpo, beta: 0.1}}", "batch.size=64"),
+        pairs=True,
+    ),
     "distillation": Algorithm("on-policy distillation", ("recipe=distillation",), teacher="grpo"),
 }
 
@@ -95,16 +106,19 @@ def wanted(names: Sequence[str]) -> list[str]:
 def settings(name: str, seed: int, steps: int, directory: Path) -> list[str]:
     """What one run changes in the configuration; `directory` is that of the seed."""
     root, algorithm = directory.resolve(), ALGORITHMS[name]
+    data = root / ("pairs" if algorithm.pairs else "data")
+    every = max(1, steps // EVALUATIONS)
     words = [
         f"name={name}",
         f"directory={root}",
         f"seed={seed}",
         f"steps={steps}",
-        f"model.path={root}/quickstart_sft/checkpoints/latest",
-        f"data.train.paths=[{root}/data/rl.jsonl]",
-        f"data.evaluation.paths=[{root}/data/evaluation.jsonl]",
-        f"evaluation.every={max(1, steps // EVALUATIONS)}",
-        "checkpoint.every=0",
+        f"model.path={root}/{WARM_UP}/checkpoints/latest",
+        f"data.train.paths=[{data}/rl.jsonl]",
+        f"data.evaluation.paths=[{data}/evaluation.jsonl]",
+        f"evaluation.every={every}",
+        f"checkpoint.every={every if algorithm.pairs else 0}",
+        f"checkpoint.keep={steps}",
     ]
     if algorithm.teacher is not None:
         words.append(f"roles.teacher.path={root}/{algorithm.teacher}/checkpoints/latest")
@@ -121,21 +135,48 @@ def outcome(name: str, seed: int, steps: int, directory: Path) -> dict[str, Any]
         if {key: found[key] for key in asked} == asked:
             return found
     shutil.rmtree(directory / name, ignore_errors=True)
+    begin = time.time()
+    if ALGORITHMS[name].pairs:
+        first = directory / WARM_UP / "checkpoints/latest"
+        write_pairs(first, directory / "data", directory / "pairs", seed)
     command = [*mpiexec(RANKS), "-m", "verl_hpc", "train", "--config", CONFIG]
     words = settings(name, seed, steps, directory)
-    started = run([*command, *words], directory / f"{name}.log", TIMEOUT_S)
-    seconds = time.time() - started
-    found = {"recipe": name, "seed": seed, **learned(name, directory), **asked, "seconds": seconds}
+    run([*command, *words], directory / f"{name}.log", TIMEOUT_S)
+    came = (learned_from_pairs if ALGORITHMS[name].pairs else learned)(name, directory)
+    found = {"recipe": name, "seed": seed, **came, **asked, "seconds": time.time() - begin}
     done.write_text(json.dumps(found))
     return found
 
 
 def learned(name: str, directory: Path) -> dict[str, Any]:
     """Accuracy before, after and along a run, from what it and the warm-up left."""
-    sft = load_config(directory / "quickstart_sft/config.yaml")
+    sft = load_config(directory / WARM_UP / "config.yaml")
     trained = load_config(directory / name / "config.yaml")
     curve = points(read_metrics(trained.run_directory), "val/accuracy")
     return {**gained(sft, trained), "curve": curve}
+
+
+def learned_from_pairs(name: str, directory: Path) -> dict[str, Any]:
+    """The same of a run that generates nothing: of its checkpoints, and of the warm-up's.
+
+    `preferred` is the share of pairs of right and wrong answers to unseen problems of which the
+    right one is likelier, over steps.
+    """
+    sft, trained = (load_config(directory / one / "config.yaml") for one in (WARM_UP, name))
+    assert sft.data.evaluation is not None
+    rows, pairs = (read_rows(directory / one / "evaluation.jsonl") for one in ("data", "pairs"))
+    checkpoints = {0: directory / WARM_UP / "checkpoints/latest"}
+    for step in sorted((directory / name / "checkpoints").glob("step_*")):
+        checkpoints[int(step.name.removeprefix("step_"))] = step
+    found = {step: measured(path, rows, pairs) for step, path in checkpoints.items()}
+    curve, preferred = ([(step, of[i]) for step, of in found.items()] for i in (0, 1))
+    return {
+        **counted([sft, trained], sft.data.evaluation),
+        "before": curve[0][1],
+        "after": curve[-1][1],
+        "curve": curve,
+        "preferred": preferred,
+    }
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -171,6 +212,21 @@ def caption(results: Sequence[Mapping[str, Any]], warm_up_seconds: Sequence[floa
         f"steps; {shared} of them occur in the {rows:,} rows of SFT and of what follows it. The "
         f"standard error of an accuracy is at most {error:.1f} points. Minutes are the mean of the "
         f"seeds; all {len(results)} runs and {len(warm_up_seconds)} warm-ups took {minutes:.0f}."
+    )
+
+
+def preferences(results: Sequence[Mapping[str, Any]]) -> str:
+    """How what learned from pairs compares the answers of unseen ones; empty if nothing did."""
+    shares = [
+        f"seed {one['seed']}: {one['preferred'][0][1]:.3f}, then {one['preferred'][-1][1]:.3f}"
+        for one in results
+        if "preferred" in one
+    ]
+    if not shares:
+        return ""
+    return (
+        "Share of pairs of a right and a wrong answer to an unseen problem of which DPO finds the "
+        f"right one likelier, before and after. {'; '.join(shares)}."
     )
 
 
@@ -236,7 +292,7 @@ def main() -> None:
         title = "Accuracy on unseen problems over steps, by recipe"
         arguments.picture.write_text(picture_of(title, curves(results), *AXES), encoding="utf-8")
     text = [machine_markdown(facts), table(results), caption(results, warm_ups)]
-    text.append(settings_table(names))
+    text += filter(None, [preferences(results), settings_table(names)])
     record = {"machine": facts, "warm_up_seconds": warm_ups, "results": results}
     report("\n\n".join(text), record, arguments.markdown, arguments.json)
 

@@ -61,6 +61,13 @@ def test_what_each_of_them_changes():
     ]
 
 
+def test_preferences_before_and_after():
+    shares = {"preferred": [[0, 0.25], [6, 0.5], [12, 0.75]]}
+    text = algorithms.preferences([*RESULTS, result("dpo", 4, 0.375, 0.5, **shares)])
+    assert text.endswith("before and after. seed 4: 0.250, then 0.750.")
+    assert algorithms.preferences(RESULTS) == ""
+
+
 def test_the_caption_counts_the_problems_that_occur_in_training():
     shared = [*RESULTS, result("rloo", 0, 0.375, 0.5, shared_prompts=2)]
     text = algorithms.caption(shared, [60.0, 60.0])

@@ -89,8 +89,13 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "cispo": Algorithm("CISPO", ("algorithm.loss={name: cispo}",)),
     "dpo": Algorithm(
         "DPO",
-        # In place of a section with settings of a policy loss, which DPO has not.
-        ("recipe=dpo", "algorithm={preference: {name: dpo, beta: 0.1}}", "batch.size=64"),
+        (
+            "recipe=dpo",
+            # In place of a section with settings of a policy's loss, which DPO does not read.
+            "algorithm={preference: {name: dpo, beta: 0.1, sft_weight: 1.0}}",
+            "batch.size=64",
+            "optimizer.lr=1e-4",
+        ),
         pairs=True,
     ),
     "distillation": Algorithm("on-policy distillation", ("recipe=distillation",), teacher="grpo"),

@@ -32,7 +32,9 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()
         self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         self.decoder: Any = AutoModelForCausalLM.from_pretrained(directory)
 

@@ -18,11 +18,13 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.launch import REPOSITORY, run
+from verl_hpc.config.data import SourceConfig
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.overlap import count_overlap
@@ -72,12 +74,19 @@ def gained(sft: RunConfig, rl: RunConfig) -> dict[str, Any]:
     """Accuracy before and after a run of RL, on problems counted in its training and in SFT's."""
     rows = [row for row in read_metrics(rl.run_directory) if "val/accuracy" in row]
     assert rl.data.evaluation is not None
-    training = [open_source(config.data.train) for config in (sft, rl)]
-    counts = count_overlap(training, open_source(rl.data.evaluation))
     return {
         "steps": rows[-1]["step"],
         "before": rows[0]["val/accuracy"],
         "after": rows[-1]["val/accuracy"],
+        **counted([sft, rl], rl.data.evaluation),
+    }
+
+
+def counted(runs: Sequence[RunConfig], evaluation: SourceConfig) -> dict[str, int]:
+    """Problems of an evaluation, and those of them that occur in the training of some runs."""
+    training = [open_source(config.data.train) for config in runs]
+    counts = count_overlap(training, open_source(evaluation))
+    return {
         "evaluation_prompts": counts.evaluation_prompts,
         "training_rows": counts.training_rows,
         "shared_prompts": counts.shared_prompts,

@@ -18,6 +18,7 @@ from tests.jobs.launch import (
     write_config,
 )
 from verl_hpc.config.requests import Request, leave_request, read_requests
+from verl_hpc.metrics.log import read_metrics
 
 RESTART = 85
 STEPS = 4
@@ -91,7 +92,8 @@ def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, 
     run = tmp_path / "run"
     job = launch(configs["run"])
     assert wait_until(lambda: steps_done(run) >= 1, job)
-    time.sleep(1)  # a rollout takes three
+    (first,) = read_metrics(run)
+    time.sleep(0.4 * first["timing_s/rollout"])
     os.kill(ranks_of(job)[0], signal.SIGTERM)
     status, output = finish(job)
     assert status == RESTART, output

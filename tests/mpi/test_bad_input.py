@@ -265,7 +265,7 @@ def test_logits_that_are_not_finite_on_one_rank(here, configure, monkeypatch, en
     elif here.world.rank == 1:
         broken = Response((1,), (math.nan,), "stop")
         monkeypatch.setattr(
-            run.rollout.engine, "generate", lambda prompts, *_: [broken] * len(prompts)
+            run.rollout.engine, "generate", lambda prompts, *_, **__: [broken] * len(prompts)
         )
     with pytest.raises(TrainingError, match="the model's logits are infinite or NaN") as error:
         generate(run.rollout.place, run.rollout, run.settings.generate, StepRows(1, range(4)))

@@ -13,8 +13,14 @@ from verl_hpc.section import is_own
 if TYPE_CHECKING:
     from verl_hpc.config.run import RunConfig
 
-_SETTING_OF = {"dpo": "preference", "kto": "kto"}
-"""The one of algorithm that a recipe reads, and no other one."""
+_READS = {
+    "sft": ("aggregation", "loss_scale"),
+    "reward_model": (),
+    "dpo": ("preference",),
+    "kto": ("kto",),
+}
+"""Settings of algorithm that a recipe reads; one that is not here reads all but _OF_ANSWERS."""
+_OF_ANSWERS = ("preference", "kto")
 
 
 def check_agreement(config: RunConfig) -> None:
@@ -40,8 +46,12 @@ def check_agreement(config: RunConfig) -> None:
         _check_algorithm_is_read(config)
     if config.samples_to_train and config.rollout.temperature == 0.0:
         raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
-    if not config.samples_to_train:
-        _check_trains_on_no_responses(config)
+    staleness = config.rollout.staleness
+    if staleness and not config.samples_to_train:
+        raise ValueError(
+            f"rollout.staleness = {staleness} with recipe: {config.recipe}, which trains on no "
+            "responses; leave it out"
+        )
     if config.rollout.environment is not None and not config.generates:
         raise ValueError(
             f"rollout.environment with recipe: {config.recipe}, which generates nothing here; "
@@ -50,6 +60,11 @@ def check_agreement(config: RunConfig) -> None:
     _check_rollout_log_probs(config)
     if config.batch.refill_rounds:
         _check_refill(config)
+    if config.algorithm.drop_equal_groups and config.rollout.num_samples < 2:
+        raise ValueError(
+            "algorithm.drop_equal_groups with rollout.num_samples = 1: a single response has the "
+            "same score as itself, and nothing would be trained on; sample at least 2"
+        )
     _check_mini_batches(config)
 
 
@@ -84,22 +99,6 @@ def _check_whole_groups(config: RunConfig) -> None:
             f"batch.mini_batches = {batch.mini_batches} does not divide the {batch.size} "
             "groups of a step (batch.size), and batch.shuffle_mini_batches = groups parts "
             "none; choose a divisor, or shuffle_mini_batches: samples"
-        )
-
-
-def _check_trains_on_no_responses(config: RunConfig) -> None:
-    staleness = config.rollout.staleness
-    chosen = {
-        "algorithm.correction": config.algorithm.correction,
-        "algorithm.overlong": config.algorithm.overlong,
-        "algorithm.drop_equal_groups": config.algorithm.drop_equal_groups,
-        "algorithm.top_entropy": config.algorithm.top_entropy < 1,
-    }
-    given = [name for name, is_given in chosen.items() if is_given]
-    given += [f"rollout.staleness = {staleness}"] if staleness else []
-    if given:
-        raise ValueError(
-            f"{given[0]} with recipe: {config.recipe}, which trains on no responses; leave it out"
         )
 
 
@@ -168,11 +167,11 @@ def _check_algorithm_is_read(config: RunConfig) -> None:
             f"algorithm.prm has no effect with algorithm.advantage.name = {advantage.name}, "
             "which needs no process rewards; leave it out"
         )
-    default, own = AlgorithmConfig(), _SETTING_OF.get(config.recipe)
+    default, own = AlgorithmConfig(), _READS.get(config.recipe)
     for name in AlgorithmConfig.model_fields:
-        reads = name == own if own else name not in _SETTING_OF.values()
+        reads = name not in _OF_ANSWERS if own is None else name in own
         if not reads and getattr(config.algorithm, name) != getattr(default, name):
-            other = f"; its settings are in algorithm.{own}" if own else ""
+            other = f"; it reads algorithm.{' and '.join(own)}" if own else ""
             raise ValueError(
                 f"algorithm.{name} has no effect with recipe: {config.recipe}{other}; leave it out"
             )

@@ -31,6 +31,9 @@ class EnvironmentConfig(Section):
     max_turns: Positive = 4
     """Turns of the model, at most; rollout.max_response_tokens is of all of them and of what is
     said between."""
+    max_conversations: Positive = 128
+    """Responses of one engine that have an environment at a time: each is a process and an open
+    file. Others wait behind their first turn."""
     role: Literal["user", "tool"] = "user"
     """Whose message an observation is, where prompts are chats."""
     on_error: Literal["stop", "end"] = "stop"

@@ -123,7 +123,7 @@ class _Conversion:
             for name, label in self.recipe.labels.items()
             if raw.get(name) is not None
         }
-        options = {"options": list(example.options)} if self.recipe.has_options else {}
+        options = {"choices": list(example.options)} if self.recipe.has_options else {}
         return {
             "data_source": self.recipe.data_source,
             "prompt": [{"role": "user", "content": example.prompt}],
@@ -150,7 +150,7 @@ class _Conversion:
         extra = [("split", text), ("index", pa.int64())]
         extra += texts("answer", "question", *dict.fromkeys(self.recipe.labels.values()))
         if self.recipe.has_options:
-            extra.append(("options", pa.list_(text)))
+            extra.append(("choices", pa.list_(text)))
         return pa.schema(
             [
                 ("data_source", text),

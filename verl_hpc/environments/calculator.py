@@ -45,6 +45,8 @@ def result_of(expression: str) -> str:
         return f"error: more than {_LONGEST} characters"
     try:
         value = _value(ast.parse(expression.strip(), mode="eval").body)
+        if isinstance(value, int) and abs(value) >= 10**_LONGEST:
+            return "error: the result is too long"
     except ZeroDivisionError:
         return "error: division by zero"
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError, TypeError):

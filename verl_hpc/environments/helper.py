@@ -6,8 +6,10 @@ may take its time, raise, leave, or be ended, and the others know nothing of it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -21,10 +23,12 @@ from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.rewards.printing import capped_output
+from verl_hpc.rewards.sandbox.processes import end_all
 from verl_hpc.runtime.helper_process import serve
 from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.runtime.messages import receive, receive_bytes, send
 
+_PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_TEXT = 2**20
 """Characters of an observation: far more than fit into a response."""
 
@@ -38,7 +42,10 @@ def main(patrons: socket.socket) -> None:
         send(patrons, {"failure": str(error)})
         return
     send(patrons, {"failure": ""})
+    # What a step has started is below this process, whatever its parents do.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     serve(patrons, partial(converse, config, make))
+    end_all(os.getpid())
 
 
 def converse(
@@ -47,7 +54,17 @@ def converse(
     """One conversation: a problem, then turns of the model, each of which is answered."""
     # What its tools start is of its group, and ends with it.
     os.setsid()
-    send(patron, {"process": os.getpid()})
+    try:
+        send(patron, {"process": os.getpid()})
+        _answer_turns(config, make, patron)
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _answer_turns(
+    config: EnvironmentConfig, make: Callable[[], Environment], patron: socket.socket
+) -> None:
+    """Until nobody asks any more."""
     # From the rank that has started all this; what goes back to it is JSON.
     problem: Problem = pickle.loads(receive_bytes(patron))  # noqa: S301
     environment: Environment | None = None
@@ -75,6 +92,8 @@ def _checked(said: Any) -> str | None:
         return None
     if not isinstance(said, str):
         raise TypeError(f"a step gives {type(said).__name__}; expected a text, or Done()")
+    if not said:
+        raise ValueError("a step says nothing: give a text with tokens, or Done()")
     if len(said) > _LONGEST_TEXT:
         raise ValueError(f"a step says {len(said):,} characters; at most {_LONGEST_TEXT:,}")
     return said

@@ -134,6 +134,11 @@ class Conversation:
 
     def end(self) -> None:
         """End the process, with what it has started."""
+        if not self._process:
+            # It says its number before anything else.
+            self._socket.settimeout(LATE_S)
+            with suppress(StepFailedError):
+                self.answer()
         self._socket.close()
         if self._process:
             with suppress(ProcessLookupError, PermissionError):

@@ -49,6 +49,6 @@ def _told(result: Result) -> str:
     if result.ending != "exited":
         return f"{result.stdout}\nerror: {result.ending.replace('_', ' ')}: {result.message}"
     if result.status:
-        last = result.stderr.rstrip().rpartition("\n")[2]
+        last = result.stderr.rstrip().rpartition("\n")[2] or f"exit status {result.status}"
         return f"{result.stdout}\nerror: {last}"
-    return result.stdout
+    return result.stdout if result.stdout.strip("\n") else "(no output)"

@@ -52,6 +52,7 @@ DATA_SOURCES: Mapping[str, str] = {
     "aime*": "math",
     "numina_*": "math",
     "reasoning_gym/*": "reasoning_gym",
+    "multiple_choice/*": "multiple_choice",
 }
 """Patterns of data_source, first match first, and the function that scores their rows.
 
@@ -192,7 +193,7 @@ def function_for(data_source: str) -> RewardFunction:
     """
     for pattern, name in DATA_SOURCES.items():
         if fnmatchcase(data_source, pattern):
-            return BUILT_IN[name]
+            return BUILT_IN[name] if name in BUILT_IN else MAKERS[name](REWARD_OPTIONS[name]())
     raise RewardError(
         f"data_source = {data_source!r} has no reward function; set reward.function to one of "
         f"{', '.join([*BUILT_IN, *MAKERS])}, or to path/to/file.py:function"

@@ -123,13 +123,14 @@ class HfEngine:
         ended: set[int] = set()
         finished: Collection[int] = ()
         todo = [(i, *pair) for i, pair in enumerate(zip(found, seeds, strict=True))]
-        while todo:
+        while todo or (turns is not None and turns.under_way):
             if interrupted() or (finished and until is not None and until(finished)):
                 break
             part, todo = todo[: self._batch], todo[self._batch :]
             texts = [prompts[index] for index, *_ in part]
             before = [prefix for _, prefix, _ in part]
-            new = self._continue(texts, before, sampling, [seed for *_, seed in part])
+            seeds_of = [seed for *_, seed in part]
+            new = self._continue(texts, before, sampling, seeds_of) if part else []
             for (index, *_), response in zip(part, new, strict=True):
                 found[index] = response
                 if turns is not None:

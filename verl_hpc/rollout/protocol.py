@@ -92,7 +92,7 @@ class Turns(Protocol):
         it (unfinished, and shorter than the longest response), and a seed for the next turn.
 
         Args:
-            wait: until there is one; nothing then means that none will come.
+            wait: for one, a second at most; `under_way` says whether there will be any.
         """
 
     @property

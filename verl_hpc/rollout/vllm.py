@@ -186,7 +186,9 @@ class VllmEngine:
                 for index, prefix, seed in turns.next(wait=not requests.are_running):
                     requests.begin(index, prefix, seed)
             if not requests.are_running:
-                break
+                if turns is None or not turns.under_way or interrupted():
+                    break
+                continue
             for index, response in requests.step():
                 if turns is not None:
                     turns.ended(index, response)

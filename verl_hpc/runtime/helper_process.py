@@ -13,7 +13,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 _PR_SET_PDEATHSIG = 1
@@ -86,8 +85,6 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
             if os.fork() == 0:
                 patrons.close()
                 _run(patron, work)
-    with suppress(ChildProcessError):
-        os.wait()  # for all: they see that nobody waits for them, and clear up
 
 
 def _run(patron: socket.socket, work: Callable[[socket.socket], None]) -> None:

@@ -326,7 +326,9 @@ class LocalRollout:
         waiting, running = deque(range(len(prompts))), list[int]()
         done, finished = set[int](), set[int]()
         ended = False
-        while (waiting or running) and not ended:
+        while (waiting or running or (turns is not None and turns.under_way)) and not ended:
+            if not (waiting or running):
+                ended = interrupted()
             while waiting and len(running) < self._max_num_seqs and not ended:
                 ended = interrupted()
                 running += [] if ended else [waiting.popleft()]

@@ -131,8 +131,9 @@ class Samples:
 
     def all_epochs(self, count: int) -> list[Sequence[int]]:
         """The mini-batches of so many update epochs, one after the other."""
-        epochs = [self.mini_batches, *(self.later_epochs or [self.mini_batches] * (count - 1))]
-        assert len(epochs) == count
+        later = self.later_epochs or [self.mini_batches] * (count - 1)
+        assert len(later) >= count - 1
+        epochs = [self.mini_batches, *later][:count]
         return [members for epoch in epochs for members in epoch]
 
     def owned_by(self, placement: str, group: int) -> list[int]:

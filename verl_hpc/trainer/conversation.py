@@ -22,6 +22,8 @@ from verl_hpc.runtime.control import Control
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_WAIT_S = 1.0
+"""Between two of the engine's questions whether it is to stop."""
 _LATE = "a step takes longer than timeout_s = {:g}, and did not end"
 
 
@@ -98,15 +100,12 @@ class Conversations:
     def next(self, wait: bool) -> Sequence[tuple[int, Response, int]]:
         """See `Turns.next`."""
         found: list[tuple[int, Response, int]] = []
-        while self._waiting and not found:
-            for index, said in self._answers(wait).items():
-                longer = self._longer(index, self._waiting.pop(index), said)
-                if longer is not None:
-                    found.append((index, longer, self._seed(index, len(longer.tokens))))
-                elif self._steps is not None:
-                    self._steps.end(index)
-            if not wait:
-                break
+        for index, said in self._answers(wait).items() if self._waiting else ():
+            longer = self._longer(index, self._waiting.pop(index), said)
+            if longer is not None:
+                found.append((index, longer, self._seed(index, len(longer.tokens))))
+            elif self._steps is not None:
+                self._steps.end(index)
         return found
 
     @property
@@ -119,8 +118,10 @@ class Conversations:
         if said is None:
             return None
         encode = self._encode[self._asked[index].is_chat]
-        longer = observed(response, encode.tokens(said, response.tokens))
-        return longer if len(longer.tokens) < self._longest else None
+        tokens = encode.tokens(said, response.tokens)
+        # Without a token between them two turns would be one.
+        fits = 0 < len(tokens) < self._longest - len(response.tokens)
+        return observed(response, tokens) if fits else None
 
     def _answers(self, wait: bool) -> dict[int, str | None]:
         """What is said to turns that wait, the same on all ranks: as `_Steps.answers`."""
@@ -155,25 +156,31 @@ class _Steps:
 
         Args:
             waiting: responses up to these turns.
-            wait: until there is an answer.
+            wait: for an answer, `_WAIT_S` at most.
 
         Raises:
             EnvironmentStepError: a step failed, and on_error is stop.
         """
         found: dict[int, str | None] = {}
         for index in [i for i in waiting if i not in self._under_way]:
-            self._tell(index, waiting[index], found)
+            if index in self._conversations or self._has_room:
+                self._tell(index, waiting[index], found)
+        until = time.monotonic() + (_WAIT_S if wait else 0.0)
         while self._under_way:
-            last = min(self._conversations[i].deadline for i in self._under_way)
-            left_s = max(last - time.monotonic(), 0.0)
-            for key, _ in self._selector.select(left_s if wait and not found else 0.0):
-                self._read(key.data, found)
             now = time.monotonic()
             for index in [i for i in self._under_way if self._conversations[i].deadline < now]:
                 self._failed(index, _LATE.format(self._config.timeout_s), found)
-            if found or not wait:
+            left_s = 0.0 if found else max(until - now, 0.0)
+            for key, _ in self._selector.select(left_s):
+                self._read(key.data, found)
+            if found or time.monotonic() >= until:
                 break
         return found
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether one more conversation may begin; others wait until one ends."""
+        return len(self._conversations) < self._config.max_conversations
 
     def end(self, index: int) -> None:
         """It has nothing more to say."""

@@ -13,7 +13,7 @@ from verl_hpc.trainer.batch import Samples, StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
 from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
-from verl_hpc.trainer.operators.generate import GenerateSettings, generate
+from verl_hpc.trainer.operators.generate import STEPS_FAILED, GenerateSettings, generate
 from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.saved_generations import SavedGenerations
@@ -77,7 +77,7 @@ def _answer(
     assert rollout is not None
     place, limit = rollout.place, run.config.rollout.max_prompt_tokens
     rows, when = StepRows(step, range(held_out.num_prompts)), f"evaluation of step {step}"
-    (samples, sequences), _ = generate(place, rollout, held_out.generate, rows)
+    (samples, sequences), turns = generate(place, rollout, held_out.generate, rows)
     check_samples(place, limit, f"step {step}", samples.samples, held_out.setting)
     scores, _ = score(place, held_out.score, rows, samples, sequences)
     if saved is not None:
@@ -89,7 +89,10 @@ def _answer(
     if place.leads:
         problems = held_out.score.problems
         groups = join_samples([texts(run, problems, rows, samples, sequences, scores)])
-    return held_out_metrics(answers, held_out.num_prompts), groups
+    metrics = held_out_metrics(answers, held_out.num_prompts)
+    if STEPS_FAILED in turns:
+        metrics["num_failed"] = turns[STEPS_FAILED]
+    return metrics, groups
 
 
 def by_prompt(samples: Samples, scores: Sequence[float]) -> list[list[float]]:

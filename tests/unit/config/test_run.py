@@ -98,8 +98,9 @@ def test_a_correction_corrects_from_the_rollout_to_the_trainer():
 
 @pytest.mark.parametrize("recipe", ["sft", "reward_model"])
 def test_what_corrects_responses_needs_some(recipe):
-    words = [f"with recipe: {recipe}", "trains on no responses", "leave it out"]
-    refused(["algorithm.correction", *words], recipe=recipe, algorithm__correction={})
+    words = [f"with recipe: {recipe}", "leave it out"]
+    refused(["algorithm.correction has no effect", *words], recipe=recipe, algorithm__correction={})
+    words.append("trains on no responses")
     refused(["rollout.staleness = 1", *words], recipe=recipe, rollout__staleness=1)
 
 
@@ -186,3 +187,26 @@ def test_an_override_may_say_the_other(tmp_path):
     assert load_config(path).epochs == 2
     again = load_config(path, ["epochs=null", "steps=5"])
     assert (again.steps, again.epochs) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"recipe": "sft", "algorithm__loss": {"name": "gspo"}},
+            "algorithm.loss has no effect with recipe: sft; it reads algorithm.aggregation and",
+        ),
+        (
+            {"recipe": "sft", "algorithm__advantage": {"name": "rloo"}},
+            "algorithm.advantage has no effect with recipe: sft",
+        ),
+        (
+            {"algorithm__drop_equal_groups": True, "algorithm__advantage": {"name": "gae"}}
+            | {"rollout__num_samples": 1},
+            "a single response has the same score as itself",
+        ),
+    ],
+)
+def test_settings_of_an_algorithm_that_would_do_nothing(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(**changes)

@@ -258,7 +258,7 @@ def test_the_letter_is_that_of_the_right_option_whatever_the_order(tmp_path, nam
     row, orders = CHOICES[name], set()
     for seed in range(8):
         (problem,) = prepared(tmp_path, name, [row], seed)
-        options = problem.extra["options"]
+        options = problem.extra["choices"]
         assert (
             options[ascii_uppercase.index(problem.ground_truth)]
             == "right"
@@ -279,7 +279,7 @@ def test_the_order_of_options_is_of_the_question_not_of_its_row(tmp_path):
     rows = [MMLU_ROW | {"question": f"{i}?"} for i in range(12)]
     found = prepared(tmp_path, "mmlu", rows)
     fewer = prepared(tmp_path, "mmlu", rows[5:])
-    assert [p.extra["options"] for p in fewer] == [p.extra["options"] for p in found[5:]]
+    assert [p.extra["choices"] for p in fewer] == [p.extra["choices"] for p in found[5:]]
     assert len({p.ground_truth for p in found}) > 1
 
 

@@ -36,6 +36,7 @@ def test_sums_of_two_numbers(a, b, sign):
         ("1e308*10", "error: not a sum"),
         ("(" * 80 + "1" + ")" * 80, "1"),
         ("1" * 201, "error: more than 200 characters"),
+        ("(10**64)**64*(10**64)**64", "error: the result is too long"),
         ("10**64*10**64*10**64*10**64", "error: the result is too long"),
     ],
 )

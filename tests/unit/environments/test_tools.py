@@ -20,6 +20,8 @@ def test_programs_are_run():
     ("program", "said"),
     [
         ("print('half'); 1 / 0", "half\n\nerror: ZeroDivisionError: division by zero"),
+        ("pass", "(no output)"),
+        ("import sys; sys.exit(3)", "\nerror: exit status 3"),
         ("while True: pass", "error: timed out: more than 1 s"),
         ("print('x' * 50)", "xxxxx ... xxxxx"),
         ("import os; os.fork()", "error: too many processes: a program may start no other"),
@@ -28,7 +30,7 @@ def test_programs_are_run():
 def test_what_a_program_is_told_that_fails(program, said):
     python = Python(timeout_s=1.0, longest=10 if "50" in program else 2000)
     found = python.step([], f"<python>{program}</python>")
-    assert found.startswith(said) if "timed out" in said else found == said
+    assert found.startswith(said) if "timed out" in said else found == said.strip("\n")
 
 
 def game(**options):

@@ -6,7 +6,13 @@ import pytest
 
 from verl_hpc.config.reward import REWARD_FUNCTIONS, REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.registry import BUILT_IN, DATA_SOURCES, MAKERS, get_reward_function
+from verl_hpc.rewards.registry import (
+    BUILT_IN,
+    DATA_SOURCES,
+    MAKERS,
+    get_reward_function,
+    score_by_data_source,
+)
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scoring import score_responses
 
@@ -62,7 +68,7 @@ def test_auto_goes_by_the_source_of_the_row(source, response, truth, extra):
 
 
 def test_every_source_has_a_function():
-    assert set(DATA_SOURCES.values()) <= set(BUILT_IN)
+    assert set(DATA_SOURCES.values()) <= {*BUILT_IN, *MAKERS}
 
 
 @pytest.mark.parametrize("source", ["codecontests", "", "OPENAI/GSM8K"])
@@ -207,3 +213,9 @@ def test_a_signature_that_cannot_be_read(tmp_path, no_alarm, body, message):
     config = RewardConfig(function=f"{path}:score", import_timeout_s=0.2)
     with pytest.raises(RewardError, match=message):
         get_reward_function(config)
+
+
+def test_rows_of_multiple_choice_are_scored_by_their_choices():
+    extra = {"choices": ["Paris", "Rome"]}
+    assert score_by_data_source("multiple_choice/gpqa", r"\boxed{Rome}", "B", extra) == 1.0
+    assert score_by_data_source("multiple_choice/gpqa", "Answer: A", "B", extra) == 0.0

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -76,6 +78,10 @@ class Strange(Echo):
 class Long(Echo):
     def step(self, tokens, text):
         return "k" * 2**21
+
+class Silent(Echo):
+    def step(self, tokens, text):
+        return ""
 
 class Prints(Echo):
     def step(self, tokens, text):
@@ -192,6 +198,7 @@ FAULTS = {
     "Strange": "a step gives int; expected a text, or Done",
     "Long": "a step says 2,097,152 characters; at most 1,048,576",
     "CannotBegin": "ValueError: no such row",
+    "Silent": "a step says nothing",
 }
 
 
@@ -237,6 +244,83 @@ def _runs(process):
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_also_if_it_ends_before_it_has_said_a_word(own, tmp_path):
+    settings = EnvironmentConfig(name=f"{own}:StartsOthers", options={"notes": str(tmp_path)})
+    environments = Environments(settings)
+    conversation = environments.begin(PROBLEMS[0])
+    conversation.tell([1], "a")
+    deadline = time.monotonic() + 30
+    while not list(tmp_path.glob("child-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    conversation.end()
+    (child,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("child-*"))
+    deadline = time.monotonic() + 10
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+LEAVES = """
+import sys
+from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.data.problem import Problem
+from verl_hpc.environments.processes import Environments
+
+if __name__ == "__main__":
+    name, options = sys.argv[1], {}
+    if name != "python":
+        options = {"notes": sys.argv[2]}
+    environments = Environments(EnvironmentConfig(name=name, options=options))
+    conversation = environments.begin(Problem(0, "q"))
+    conversation.tell([1], "<python>while True: pass</python>")
+    print("leaves", flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["python", "HangsDeaf"])
+def test_nothing_is_left_of_a_rank_that_is_gone(own, tmp_path, kind):
+    """Whoever waits for the end of its output is not kept waiting."""
+    name = kind if kind == "python" else f"{own}:{kind}"
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES, name, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "leaves\n"
+
+
+def test_so_many_conversations_at_a_time(own, tmp_path):
+    turns = conversations(own, tmp_path, "SlowForOne", max_conversations=1)
+    alive = []
+    begin = turns._steps._environments.begin
+
+    def counted(problem):
+        alive.append(len(turns._steps._conversations))
+        return begin(problem)
+
+    turns._steps._environments.begin = counted
+    talk(turns)
+    assert len(alive) > 1
+    assert set(alive) == {0}, "none beside another"
+
+
+def test_an_engine_that_waits_for_a_tool_is_interrupted(own, tmp_path):
+    turns = conversations(own, tmp_path, "Hangs", timeout_s=60.0)
+    start = time.monotonic()
+    with turns:
+        found = LocalRollout(max_num_seqs=4).generate(
+            [[3, 4], [5, 6, 7], [3, 5], [6]],
+            Sampling(40),
+            [11, 12, 13, 14],
+            interrupted=lambda: time.monotonic() > start + 4,
+            turns=turns,
+        )
+    assert time.monotonic() < start + 30
+    assert None in found, "those that wait are not finished"
 
 
 def test_processes_end_with_the_helper(own, tmp_path):

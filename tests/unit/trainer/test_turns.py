@@ -20,7 +20,7 @@ class Says(Environment):
 
     def reset(self, problem):
         self.problem = problem
-        if problem.prompt == "cd" and FAILS:
+        if problem.prompt in ("cd", "ef") and FAILS:
             raise ValueError("no c, please")
 
     def step(self, tokens, text):
@@ -108,6 +108,33 @@ def test_or_is_counted(tmp_path, caplog):
     assert sum(line.get("rollout/environment/num_failed", 0) for line in metrics) > 0
     assert "because a step of their environment failed" in caplog.text
     assert "no c, please" in caplog.text
+
+
+def test_also_of_an_evaluation(tmp_path):
+    more = changes(tmp_path, fails=True, on_error="end") | {"steps": 1}
+    _, metrics = loop(small_run(tmp_path, **more, evaluation__at_start=True))
+    # Of three held-out prompts one fails, if its first turn ends at all.
+    assert {line["val/num_failed"] for line in metrics if "val/num_failed" in line} <= {0, 1}
+    assert any("val/num_failed" in line for line in metrics)
+
+
+def test_remax_and_refilled_batches_have_turns(tmp_path):
+    (tmp_path / "remax").mkdir()
+    run = small_run(
+        tmp_path / "remax",
+        **changes(tmp_path) | {"algorithm__advantage": {"name": "remax"}},
+    )
+    _, metrics = loop(run)
+    assert all(line["greedy/rollout/turns/mean"] >= 1 for line in metrics)
+    (tmp_path / "dapo").mkdir()
+    run = small_run(
+        tmp_path / "dapo",
+        **changes(tmp_path)
+        | {"algorithm__drop_equal_groups": True, "batch__refill_rounds": 2, "steps": 2},
+    )
+    _, metrics = loop(run)
+    assert all(line["rollout/turns/mean"] >= 1 for line in metrics)
+    assert all(line["rollout/environment/num_failed"] == 0 for line in metrics)
 
 
 def test_a_class_that_cannot_be_made_is_an_error_at_start(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 
 from verl_hpc.rewards.sandbox.keeper import AbandonedError, run
@@ -26,3 +27,5 @@ def keep(patron: socket.socket) -> None:
 
 if __name__ == "__main__":
     serve(socket.socket(fileno=int(sys.argv[1])), keep)
+    with suppress(ChildProcessError):
+        os.wait()  # for all keepers: they see that nobody waits for them, and clear up

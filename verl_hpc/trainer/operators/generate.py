@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _MOST_REASONS = 3
+TURNS_MEAN, TURNS_MAX = "rollout/turns/mean", "rollout/turns/max"
+STEPS_FAILED = "rollout/environment/num_failed"
 
 
 @dataclass(frozen=True)
@@ -351,9 +353,9 @@ def _of_turns(place: Placement, columns: Columns, failures: Sequence[str]) -> di
             "; ".join(reasons[:_MOST_REASONS]),
         )
     return {
-        "rollout/turns/mean": sum(turns) / max(len(turns), 1),
-        "rollout/turns/max": float(max(turns, default=0)),
-        "rollout/environment/num_failed": float(len(reasons)),
+        TURNS_MEAN: sum(turns) / max(len(turns), 1),
+        TURNS_MAX: float(max(turns, default=0)),
+        STEPS_FAILED: float(len(reasons)),
     }
 
 

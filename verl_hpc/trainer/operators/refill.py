@@ -12,7 +12,13 @@ import torch
 
 from verl_hpc.data.order import Order
 from verl_hpc.trainer.batch import Columns, Sample, Samples, StepRows
-from verl_hpc.trainer.operators.generate import GenerateSettings, generate
+from verl_hpc.trainer.operators.generate import (
+    STEPS_FAILED,
+    TURNS_MAX,
+    TURNS_MEAN,
+    GenerateSettings,
+    generate,
+)
 from verl_hpc.trainer.operators.score import Scores, ScoreSettings, score, tells_apart
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
@@ -43,6 +49,8 @@ class _Round:
     samples: Samples
     columns: Columns
     scores: Scores
+    turns: Metrics
+    """Of `generate`, where responses have several turns."""
 
     def groups(self, mixed: bool) -> list[int]:
         """Of its prompts, those whose responses differ in score, or do not."""
@@ -95,11 +103,11 @@ def _ask(
 ) -> _Round:
     purpose = f"{settings.generate.purpose}/{number}" if number else settings.generate.purpose
     asking = replace(settings.generate, purpose=purpose)
-    (samples, columns), _ = generate(place, rollout, asking, rows)
+    (samples, columns), turns = generate(place, rollout, asking, rows)
     if not len(samples):
-        return _Round(rows, samples, columns, Scores([]))
+        return _Round(rows, samples, columns, Scores([]), turns)
     scores, _ = score(place, settings.score, rows, samples, columns)
-    return _Round(rows, samples, columns, scores)
+    return _Round(rows, samples, columns, scores, turns)
 
 
 def _next_rows(order: Order, done: Sequence[_Round], missing: int, mixed: int) -> StepRows:
@@ -154,8 +162,21 @@ def _metrics(done: Sequence[_Round], num_mixed: int) -> dict[str, float]:
             share = len(found.scores.values) / len(values)
             extra[name] = extra.get(name, 0.0) + mean * share
     metrics = Scores(values, failed, extra).metrics if values else {}
+    metrics |= _turns([found.turns for found in done], [len(found.samples) for found in done])
     return metrics | {
         "batch/rounds": float(len(done)),
         "batch/prompts_asked": float(sum(len(found.rows.rows) for found in done)),
         "batch/mixed_prompts": float(num_mixed),
+    }
+
+
+def _turns(rounds: Sequence[Metrics], sizes: Sequence[int]) -> dict[str, float]:
+    """Of all rounds of so many responses together."""
+    if not rounds[0]:
+        return {}
+    total = sum(of_one[TURNS_MEAN] * size for of_one, size in zip(rounds, sizes, strict=True))
+    return {
+        TURNS_MEAN: total / max(sum(sizes), 1),
+        TURNS_MAX: max(of_one[TURNS_MAX] for of_one in rounds),
+        STEPS_FAILED: sum(of_one[STEPS_FAILED] for of_one in rounds),
     }

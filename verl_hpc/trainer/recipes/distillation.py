@@ -17,7 +17,13 @@ from verl_hpc.trainer.operators.distillation import GradeSettings, follow, grade
 from verl_hpc.trainer.operators.infer import old_log_probs
 from verl_hpc.trainer.operators.update import update_actor
 from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.recipes.rl import add_choice, add_responses, add_scores, check_needs
+from verl_hpc.trainer.recipes.rl import (
+    add_choice,
+    add_responses,
+    add_scores,
+    add_shaping,
+    check_needs,
+)
 
 
 def distillation(run: RunContext) -> Recipe:
@@ -37,7 +43,11 @@ def distillation(run: RunContext) -> Recipe:
     recipe.operator(grade, roles=["teacher"], settings=GradeSettings(settings.temperature, top_k))
     if chosen.task_reward_weight:
         _check_advantage(run, settings.advantage)
-        recipe.operator(advantages, settings=settings.advantage, place="actor", outputs=["earned"])
+        shaped = add_shaping(recipe, run)
+        earned = ["earned"]
+        recipe.operator(
+            advantages, settings=settings.advantage, place="actor", inputs=shaped, outputs=earned
+        )
     recipe.operator(follow, settings=chosen, place="actor")
     if settings.select is not None:
         recipe.operator(select_tokens, settings=settings.select, place="actor")

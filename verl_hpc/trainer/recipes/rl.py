@@ -122,6 +122,7 @@ def add_greedy_responses(recipe: Recipe, run: RunContext) -> None:
         name="greedy_rollout",
         outputs=["greedy_responses", "greedy_sequences"],
         index="greedy_samples",
+        prefix="greedy/",
     )
     recipe.operator(
         assign,

@@ -137,6 +137,14 @@ def dealt(samples, shuffle="samples", mini_batches=2, epochs=3, together=1, step
     return [batches[each * number : each * (number + 1)] for number in range(epochs)]
 
 
+def test_fewer_epochs_than_were_dealt():
+    found = assign_groups(
+        replace(settings(2), shuffle="samples", update_epochs=3), responses([7] * 8, 2).samples
+    )
+    assert found.all_epochs(1) == list(found.mini_batches)
+    assert found.all_epochs(3)[:2] == list(found.mini_batches)
+
+
 PER_PROMPT = 3
 SIXTY = responses([7] * 60, PER_PROMPT).samples
 

@@ -218,7 +218,7 @@ def test_a_recipe_of_the_users_that_leaves_it_out_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["overlong", "drop_equal_groups", "top_entropy"])
 def test_what_chooses_tokens_of_responses_needs_some(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"algorithm.{name} with recipe: sft"):
+    with pytest.raises(ConfigError, match=f"algorithm.{name} has no effect with recipe: sft"):
         small_run(tmp_path, recipe="sft", algorithm={name: ASKED[name]})
 
 

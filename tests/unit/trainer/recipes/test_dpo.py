@@ -169,7 +169,7 @@ REFUSED = {
     "a KL penalty": ({"algorithm__kl": {"placement": "loss"}}, "algorithm.kl has no effect with"),
     "a policy loss": (
         {"algorithm__loss": {"name": "gspo"}},
-        "settings are in algorithm.preference",
+        "it reads algorithm.preference",
     ),
     "kto's": ({"algorithm__kto": {"beta": 0.2}}, "algorithm.kto has no effect with recipe: dpo"),
     "no reference": (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, without_times, write_run
+from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, set_pause, without_times, write_run
 from verl_hpc.slurm.tools import job_details
 from verl_hpc.testing.slurm_lab import Lab, LabSettings
 from verl_hpc.testing.slurm_lab.processes import wait_for
@@ -34,6 +34,7 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
         run.submit(*words, alone=False)
     for run in runs:
         run.wait_for_step(1)
+    set_pause(tmp_path, 5.0)  # they outlast what follows
     assert [run.state for run in runs] == ["RUNNING"] * 2
     refused = runs[0].try_to_submit()
     assert refused.returncode == 1
@@ -42,6 +43,7 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
     (runs[0].directory / "job/submitted.jsonl").unlink()
     refused = runs[0].try_to_submit()
     assert f"its job {runs[0].job} is RUNNING (the submission that made it" in refused.stderr
+    set_pause(tmp_path, 0.2)
     for run in runs:
         run.finish()
         assert run.nodes == "n[0-1]"

@@ -6,7 +6,6 @@ may take its time, raise, leave, or be ended, and the others know nothing of it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
@@ -24,11 +23,11 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
 from verl_hpc.rewards.printing import capped_output
 from verl_hpc.rewards.sandbox.processes import end_all
+from verl_hpc.runtime.children import adopt_orphans
 from verl_hpc.runtime.helper_process import serve
 from verl_hpc.runtime.limit import TimeLimitExceeded
 from verl_hpc.runtime.messages import receive, receive_bytes, send
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LONGEST_TEXT = 2**20
 """Characters of an observation: far more than fit into a response."""
 
@@ -43,7 +42,7 @@ def main(patrons: socket.socket) -> None:
         return
     send(patrons, {"failure": ""})
     # What a step has started is below this process, whatever its parents do.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     serve(patrons, partial(converse, config, make))
     end_all(os.getpid())
 

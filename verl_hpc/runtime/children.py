@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NOTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """What a rank notes, and acts on at the end of its step."""
 _LOOK_EVERY_S = 0.02
@@ -44,6 +44,11 @@ def fork_without_handlers() -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def wait_for(child: int) -> int:

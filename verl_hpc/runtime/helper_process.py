@@ -5,7 +5,6 @@ It is executed, not forked: it starts with an empty memory and none of our descr
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_PR_SET_PDEATHSIG = 1
+from verl_hpc.runtime.children import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
 
 
 def _run(patron: socket.socket, work: Callable[[socket.socket], None]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    end_with_parent()
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     status = 1

@@ -8,7 +8,6 @@ gives such an end a status and words.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import mmap
 import os
@@ -28,6 +27,7 @@ from verl_hpc.runtime import environment
 from verl_hpc.runtime.children import (
     adopt_orphans,
     end_children,
+    end_with_parent,
     fork_without_handlers,
     wait_for,
 )
@@ -40,7 +40,6 @@ _BY_THE_LAUNCHER = (signal.SIGKILL, signal.SIGTERM)
 _GRACE_S = 1.0
 _CRASH = b"Fatal Python error: "
 _MOST_CRASH_BYTES = 64 * 1024
-_PR_SET_PDEATHSIG = 1
 
 
 class Note:
@@ -108,7 +107,7 @@ def supervised(run_directory: Path) -> Iterator[Note]:
 
 def _die_with(parent: int) -> None:
     """Let the kernel end this process when its parent is killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    end_with_parent()
     if os.getppid() != parent:
         os._exit(1)
 

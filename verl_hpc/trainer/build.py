@@ -133,7 +133,7 @@ def plan_run(
 
 
 def _environments(config: RunConfig) -> Environments | None:
-    if config.rollout.environment is None or not config.generates:
+    if config.rollout.environment is None:
         return None
     found = start_environments(config.rollout.environment)
     found.check()

@@ -6,8 +6,7 @@ import selectors
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
@@ -72,15 +71,8 @@ class Conversations:
         leads = control is None or control.rank == 0
         self._steps = _Steps(config, environments, asked, tokenizer) if leads else None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """No environment is needed any more."""
         if self._steps is not None:
             self._steps.end_all()
 

@@ -9,12 +9,12 @@ from itertools import zip_longest
 from verl_hpc.algorithms.pass_at_k import ks_up_to, pass_at_k
 from verl_hpc.metrics.names import RIGHT
 from verl_hpc.metrics.samples import SampleGroup
-from verl_hpc.trainer.batch import Samples, StepRows
+from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import join_samples, texts
 from verl_hpc.trainer.operators.assign import check_samples, warn_of_dropped
 from verl_hpc.trainer.operators.generate import STEPS_FAILED, GenerateSettings, generate
-from verl_hpc.trainer.operators.score import ScoreSettings, score
+from verl_hpc.trainer.operators.score import ScoreSettings, by_prompt, score
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.saved_generations import SavedGenerations
 
@@ -82,7 +82,7 @@ def _answer(
     scores, _ = score(place, held_out.score, rows, samples, sequences)
     if saved is not None:
         saved.add(held_out.name, held_out.score.problems, samples, sequences, scores)
-    answers = by_prompt(samples, scores.values)
+    answers = list(by_prompt(samples, scores).values())
     dropped = held_out.num_prompts - len(answers)
     warn_of_dropped(place, limit, when, dropped, held_out.num_prompts)
     groups = []
@@ -93,14 +93,6 @@ def _answer(
     if STEPS_FAILED in turns:
         metrics["num_failed"] = turns[STEPS_FAILED]
     return metrics, groups
-
-
-def by_prompt(samples: Samples, scores: Sequence[float]) -> list[list[float]]:
-    """The scores of each prompt that was answered, in order."""
-    found: dict[int, list[float]] = {}
-    for sample, value in zip(samples, scores, strict=True):
-        found.setdefault(sample.group, []).append(value)
-    return list(found.values())
 
 
 def held_out_metrics(answers: Sequence[Sequence[float]], num_prompts: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.correction import CorrectionConfig
@@ -12,6 +13,7 @@ from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.section import Section
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.evaluate import EvaluationSet
 from verl_hpc.trainer.kept import rollout_key
@@ -32,6 +34,8 @@ from verl_hpc.trainer.operators.smooth import SmoothSettings
 from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
 from verl_hpc.trainer.own_algorithm import loaded
 from verl_hpc.trainer.problems import StepProblems, setting_of
+
+S = TypeVar("S", bound=Section)
 
 
 class Settings:
@@ -177,20 +181,23 @@ class Settings:
     @cached_property
     def advantage(self) -> Advantage:
         """As `own_algorithm.loaded`."""
-        chosen, limit = self._config.algorithm.advantage, self._config.reward.import_timeout_s
-        return loaded("algorithm.advantage", chosen, Advantage, limit)
+        return self._loaded("advantage", Advantage)
 
     @cached_property
     def loss(self) -> PolicyLoss:
         """As `own_algorithm.loaded`."""
-        chosen, limit = self._config.algorithm.loss, self._config.reward.import_timeout_s
-        return loaded("algorithm.loss", chosen, PolicyLoss, limit)
+        return self._loaded("loss", PolicyLoss)
 
     @cached_property
     def preference(self) -> PreferenceLoss:
         """As `own_algorithm.loaded`."""
-        chosen, limit = self._config.algorithm.preference, self._config.reward.import_timeout_s
-        return loaded("algorithm.preference", chosen, PreferenceLoss, limit)
+        return self._loaded("preference", PreferenceLoss)
+
+    def _loaded(self, name: str, base: type[S]) -> S:
+        """The algorithm of that name in section algorithm."""
+        chosen: S = getattr(self._config.algorithm, name)
+        limit = self._config.reward.import_timeout_s
+        return loaded(f"algorithm.{name}", chosen, base, limit)
 
     @property
     def pair_loss(self) -> PairSettings:

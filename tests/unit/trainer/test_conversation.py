@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, *
 def talk(turns, longest=40):
     """Responses, and failures of steps."""
     prompts, seeds = [[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14]
-    with turns:
+    with closing(turns):
         found = LocalRollout(max_num_seqs=2).generate(
             prompts, Sampling(longest), seeds, turns=turns
         )
@@ -311,7 +312,7 @@ def test_so_many_conversations_at_a_time(own, tmp_path):
 def test_an_engine_that_waits_for_a_tool_is_interrupted(own, tmp_path):
     turns = conversations(own, tmp_path, "Hangs", timeout_s=60.0)
     start = time.monotonic()
-    with turns:
+    with closing(turns):
         found = LocalRollout(max_num_seqs=4).generate(
             [[3, 4], [5, 6, 7], [3, 5], [6]],
             Sampling(40),

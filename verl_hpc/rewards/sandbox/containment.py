@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 import shutil
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.rewards.sandbox import seccomp
 from verl_hpc.rewards.sandbox.limits import Limits
+from verl_hpc.runtime.children import end_with_parent
 
 HOME = "/tmp"  # noqa: S108
 """A program's directory, where it has namespaces."""
 PROGRAM = "program.py"
 
-_PR_SET_PDEATHSIG = 1
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _MOST_OPEN_FILES = 256
 
@@ -98,7 +96,7 @@ def restrict(limits: Limits, *, filtered: bool) -> Callable[[], None]:
     cpu_s = max(int(limits.cpu_s) + 1, 1)
 
     def run() -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        end_with_parent()
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_CPU, cpu_s)
         _limit(resource.RLIMIT_AS, limits.address_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import signal
@@ -26,8 +25,8 @@ from verl_hpc.rewards.sandbox.containment import (
 )
 from verl_hpc.rewards.sandbox.limits import Ending, Limits, Result
 from verl_hpc.rewards.sandbox.seccomp import filter_program
+from verl_hpc.runtime.children import adopt_orphans
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LOOK_EVERY_S = 0.02
 _PIECE = 65536
 _MOST_PROCESSES = 8
@@ -74,7 +73,7 @@ def run(job: Job, patron: socket.socket) -> Result:
         OSError: the program cannot be started, or kept apart.
     """
     # Orphans come to this process, whatever their parents do.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     start = time.monotonic()
     with _started(job) as started:
         watch = _Watch(started.process, job, patron)

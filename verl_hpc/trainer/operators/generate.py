@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from verl_hpc.trainer.batch import (
     StepRows,
 )
 from verl_hpc.trainer.conversation import Asked, Conversations
+from verl_hpc.trainer.failures import some_reasons
 from verl_hpc.trainer.kept import KeptResponses, step_key
 from verl_hpc.trainer.operators.assign import share
 from verl_hpc.trainer.placement import Placement
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOST_REASONS = 3
 TURNS_MEAN, TURNS_MAX = "rollout/turns/mean", "rollout/turns/max"
 STEPS_FAILED = "rollout/environment/num_failed"
 
@@ -155,9 +155,8 @@ def generate(
     key = step_key(settings.key, rows.step, rows.rows)
     known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
     missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
-    failures: list[str] = []
-    found = place.together(
-        lambda: _responses(rollout, settings, rows.step, missing, known, failures)
+    found, failures = place.together(
+        lambda: _responses(rollout, settings, rows.step, missing, known)
     )
     known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
     if settings.kept is not None:
@@ -225,13 +224,9 @@ def _responses(
     step: int,
     asked: Sequence[_Asked],
     known: Mapping[tuple[int, int], Tagged],
-    failures: list[str],
-) -> list[Tagged | None]:
-    """What this rank's engine answers; None for what it could not finish, and does not keep.
-
-    Args:
-        failures: to which those of environments are added.
-    """
+) -> tuple[list[Tagged | None], Sequence[str]]:
+    """What this rank's engine answers, None for what it could not finish, and does not keep; and
+    why steps of environments failed."""
     begun = [known.get(a.key) for a in asked]
     options: dict[str, Any] = {}
     if settings.tagged:
@@ -251,14 +246,15 @@ def _responses(
             turns=turns,
             **options,
         )
-        failures += turns.failures if turns is not None else ()
+    failures = turns.failures if turns is not None else ()
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
         raise TrainingError(NOT_FINITE)
-    return [
+    tagged = [
         None if r is None else _tagged(r, b, rollout.version)
         for r, b in zip(responses, begun, strict=True)
     ]
+    return tagged, failures
 
 
 def _conversations(
@@ -268,14 +264,16 @@ def _conversations(
     environment = settings.limits.environment
     if settings.environments is None or environment is None:
         return nullcontext()
-    return Conversations(
-        environment,
-        settings.environments,
-        [Asked(a.problem, is_chat(a.problem, settings.chat)) for a in asked],
-        settings.tokenizer,
-        lambda index, length: _seed(settings, asked[index], length),
-        settings.sampling.max_tokens,
-        rollout.replica_control,
+    return closing(
+        Conversations(
+            environment,
+            settings.environments,
+            [Asked(a.problem, is_chat(a.problem, settings.chat)) for a in asked],
+            settings.tokenizer,
+            lambda index, length: _seed(settings, asked[index], length),
+            settings.sampling.max_tokens,
+            rollout.replica_control,
+        )
     )
 
 
@@ -343,19 +341,20 @@ def _columns(
 def _of_turns(place: Placement, columns: Columns, failures: Sequence[str]) -> dict[str, float]:
     """Turns of the model in a response, and steps of environments that failed."""
     counts = [_num_turns(mask) for mask in columns[MASK]]
-    gathered = place.allgather((counts, failures) if place.leads_group else ([], []))
-    turns = [count for counts, _ in gathered for count in counts]
-    reasons = [reason for _, reasons in gathered for reason in reasons]
-    if reasons and place.leads:
+    mine = (counts, len(failures), some_reasons(failures))
+    gathered = place.allgather(mine if place.leads_group else ([], 0, []))
+    turns = [count for counts, _, _ in gathered for count in counts]
+    num_failed = sum(failed for _, failed, _ in gathered)
+    if num_failed and place.leads:
         _logger.warning(
             "%s conversations ended because a step of their environment failed: %s",
-            len(reasons),
-            "; ".join(reasons[:_MOST_REASONS]),
+            num_failed,
+            "; ".join(some_reasons(r for _, _, part in gathered for r in part)),
         )
     return {
         TURNS_MEAN: sum(turns) / max(len(turns), 1),
         TURNS_MAX: float(max(turns, default=0)),
-        STEPS_FAILED: float(len(reasons)),
+        STEPS_FAILED: float(num_failed),
     }
 
 

@@ -33,11 +33,11 @@ class LabelledSettings:
     steps: OptimiseSettings
 
 
-@operator("samples", "sequences", "labels", shared=("samples", "labels"))
+@operator("samples", "sequences", "labels", "encoded", shared=("samples", "labels", "encoded"))
 def labelled_examples(
     place: Placement, settings: ExampleSettings, rows: StepRows
-) -> tuple[tuple[Samples, Columns, list[bool]], Metrics]:
-    """As `examples`, and whether each answer is good.
+) -> tuple[tuple[Samples, Columns, list[bool], list[Example]], Metrics]:
+    """As `examples`, whether each answer is good, and all of them as token ids.
 
     Raises:
         DataError: on every rank: a row without an answer or a label, an overlong prompt, or no row
@@ -47,12 +47,16 @@ def labelled_examples(
     samples, columns = assign_examples(place, settings, rows, encoded)
     labels = [bool(example.label) for example in encoded]
     metrics = length_metrics(samples.samples) | {DROPPED: float(len(rows.rows) - len(encoded))}
-    return (samples, columns, labels), metrics
+    return (samples, columns, labels, encoded), metrics
 
 
 @operator("mismatched_samples", "mismatched", shared=("mismatched_samples",))
 def mismatched_answers(
-    place: Placement, settings: ExampleSettings, rows: StepRows, samples: Samples
+    place: Placement,
+    settings: ExampleSettings,
+    rows: StepRows,
+    samples: Samples,
+    encoded: list[Example],
 ) -> tuple[tuple[Samples, Columns], Metrics]:
     """Each sample's prompt with an answer to another prompt of its mini-batch, the first one that
     it is in: that of the next sample whose prompt differs, around the end; of the next sample where
@@ -60,8 +64,7 @@ def mismatched_answers(
 
     They do not depend on who has which sample.
     """
-    encoded, num_same = place.together(lambda: encode_rows(settings, rows)), 0
-    found = list(encoded)
+    found, num_same = list(encoded), 0
     for batch in samples.mini_batches:
         of_batch = [encoded[i].prompt for i in batch]
         for i, other in zip(batch, others(of_batch), strict=True):

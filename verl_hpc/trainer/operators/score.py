@@ -14,6 +14,7 @@ from verl_hpc.rewards.request import Request, Turn
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.trainer.batch import MASK, Columns, Samples, StepRows
+from verl_hpc.trainer.failures import some_reasons
 from verl_hpc.trainer.metrics import spread
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
-
-_MOST_REASONS = 3
-_MOST_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,17 @@ class Scores:
         return found
 
 
+def by_prompt(samples: Samples, scores: Scores) -> dict[int, list[float]]:
+    """The scores of the responses to each prompt, both in order, by its group."""
+    found: dict[int, list[float]] = {}
+    for sample, value in zip(samples, scores.values, strict=True):
+        found.setdefault(sample.group, []).append(value)
+    return found
+
+
 def tells_apart(samples: Samples, scores: Scores) -> dict[int, bool]:
     """By prompt, whether its responses differ in score."""
-    by_group: dict[int, set[float]] = {}
-    for sample, value in zip(samples, scores.values, strict=True):
-        by_group.setdefault(sample.group, set()).add(value)
-    return {group: len(values) > 1 for group, values in by_group.items()}
+    return {group: len({*values}) > 1 for group, values in by_prompt(samples, scores).items()}
 
 
 @operator("scores", shared=("scores",))
@@ -105,20 +108,17 @@ def score(
 def _gather(
     place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
 ) -> Scores:
-    # Of reasons only some: thousands of failures would be megabytes, to every rank.
     told = [(i, s.value, s.metrics) for i, s in zip(positions, mine, strict=True)]
-    reasons = [s.error[:_MOST_TEXT] for s in mine if s.error is not None]
-    some = list(dict.fromkeys(reasons))[:_MOST_REASONS]
-    gathered = place.allgather((told, len(reasons), some))
+    reasons = [s.error for s in mine if s.error is not None]
+    gathered = place.allgather((told, len(reasons), some_reasons(reasons)))
     by_position = {i: (v, m) for part, _, _ in gathered for i, v, m in part}
     scores = [by_position[i] for i in range(count)]
     num_failed = sum(failures for _, failures, _ in gathered)
     if num_failed and place.leads:
-        examples = list(dict.fromkeys(r for _, _, part in gathered for r in part))
+        examples = some_reasons(r for _, _, part in gathered for r in part)
         _logger.warning(
-            "%d of %d rewards failed and are 0: %s",
-            num_failed, len(scores), "; ".join(examples[:_MOST_REASONS]),
-        )  # fmt: skip
+            "%d of %d rewards failed and are 0: %s", num_failed, len(scores), "; ".join(examples)
+        )
     details = [metrics for _, metrics in scores]
     return Scores([value for value, _ in scores], num_failed, _means(details), details)
 

@@ -34,21 +34,35 @@ def test_losses_and_clipped_tokens(batch, clip):
     assert {name: value.item() for name, value in metrics.items()} == {"vf_clipfrac": count}
 
 
+def slope(value, old, target, clip):
+    """Derivative of a token's loss, where it has one."""
+    if (
+        clip is None
+        or (value - target) ** 2 > (min(max(value, old - clip), old + clip) - target) ** 2
+    ):
+        return value - target
+    return value - target if abs(value - old) < clip else 0.0
+
+
 @settings(max_examples=40)
 @given(batches(), clips)
 def test_gradients_where_the_loss_is_smooth(batch, clip):
     (values, old, returns), mask = batch
     if clip is not None:
         moved = (values - old).abs()
-        assume(((moved - clip).abs() > 1e-4).all())
+        assume(((moved - clip).abs() > 1e-6).all())
         near = torch.clamp(values, old - clip, old + clip)
         crossing = ((values - returns) ** 2 - (near - returns) ** 2).abs()
-        assume(((crossing > 1e-4) | (moved < clip)).all())
-
-    def losses(new):
-        return clipped_value_loss(new, old, returns, mask, clip)[0]
-
-    assert torch.autograd.gradcheck(losses, values.requires_grad_())
+        assume(((crossing > 1e-6) | (moved < clip)).all())
+    leaf = values.clone().requires_grad_()
+    losses, _ = clipped_value_loss(leaf, old, returns, mask, clip)
+    weights = torch.arange(1.0, losses.numel() + 1).reshape(losses.shape).double()
+    torch.where(mask.bool(), losses * weights, 0).sum().backward()
+    for b in range(mask.shape[0]):
+        for t in range(mask.shape[1]):
+            v, o, r = (x[b, t].item() for x in (values, old, returns))
+            expected = slope(v, o, r, clip) * weights[b, t].item() if mask[b, t] else 0.0
+            assert leaf.grad[b, t].item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
 def test_a_value_clipped_on_its_way_to_the_target_stops():

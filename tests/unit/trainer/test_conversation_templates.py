@@ -1,0 +1,92 @@
+"""What is trained on is what was sampled, whatever the chat template and the environment say."""
+
+import json
+from contextlib import closing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.data.templates import TEMPLATES, Letters, turns_of
+from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.data.observations import Observations
+from verl_hpc.data.problem import Problem
+from verl_hpc.environments.processes import Environments
+from verl_hpc.rollout.partial import NOT_BEGUN, continued
+from verl_hpc.rollout.protocol import Response
+from verl_hpc.trainer.conversation import Asked, Conversations
+
+OWN = """
+import json
+from verl_hpc.environments.environment import Done, Environment
+
+class Says(Environment):
+    "The texts that its problem consists of, one behind each turn."
+
+    def reset(self, problem):
+        self.left = json.loads(problem.prompt)
+
+    def step(self, tokens, text):
+        return self.left.pop(0) if self.left else Done()
+"""
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory):
+    path = tmp_path_factory.mktemp("templates") / "own.py"
+    path.write_text(OWN)
+    config = EnvironmentConfig(name=f"{path}:Says", max_turns=9)
+    return config, Environments(config)
+
+
+@st.composite
+def talks(draw, name):
+    """(tokens that are sampled, what is said behind them) of some turns. A stop string may have
+    ended one, not the token with which the template ends it; and templates trim blanks away."""
+    return [
+        (sampled[: len(sampled) - draw(st.booleans())], draw(st.sampled_from([said, said, " \n"])))
+        for _, sampled, said in draw(turns_of(name))
+    ]
+
+
+def have(conversations, talks):
+    """The responses, by an engine that samples what it is told to."""
+    responses, turns = {}, [iter(talk) for talk in talks]
+
+    def sample(index, before):
+        tokens, _ = next(turns[index])
+        new = Response(tuple(tokens), (-1.0,) * len(tokens), "stop")
+        responses[index] = continued(before, new)
+        conversations.ended(index, responses[index])
+
+    with closing(conversations):
+        for index in range(len(talks)):
+            sample(index, NOT_BEGUN)
+        while conversations.under_way:
+            for index, longer, _ in conversations.next(wait=True):
+                sample(index, longer)
+    return [responses[index] for index in range(len(talks))]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data(), st.sampled_from(sorted(TEMPLATES)))
+def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
+    config, processes = environments
+    tokenizer = Letters(TEMPLATES[name])
+    drawn = [data.draw(talks(name)) for _ in range(2)]
+    texts = [[said for _, said in talk[:-1]] for talk in drawn]
+    asked = [Asked(Problem(i, json.dumps(said)), True) for i, said in enumerate(texts)]
+    conversations = Conversations(config, processes, asked, tokenizer, lambda *_: 0, 10_000)
+    observations = Observations(tokenizer, is_chat=True)
+    for response, talk, said in zip(have(conversations, drawn), drawn, texts, strict=True):
+        tokens, mask = [], []
+        for (sampled, _), text in zip(talk, [*said, None], strict=True):
+            tokens, mask = tokens + sampled, mask + [1] * len(sampled)
+            if text is not None:
+                new = observations.tokens(text, tokens)
+                tokens, mask = tokens + new, mask + [0] * len(new)
+        assert list(response.tokens) == tokens
+        assert list(response.sampled) == mask
+        assert list(response.log_probs) == [-float(own) for own in mask]
+        trained = [t for t, own in zip(response.tokens, response.sampled, strict=True) if own]
+        assert trained == [token for sampled, _ in talk for token in sampled]

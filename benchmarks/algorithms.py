@@ -8,7 +8,7 @@ answers, exact to the letter, to the same 512 problems; the caption counts those
 training. Another seed is other initial weights, other training problems and other samples. Minutes
 are of the clock, with the start of the program.
 
-usage: python -m benchmarks.algorithms [--recipes grpo dapo] [--seeds 0 1 2] [--steps 36]
+usage: python -m benchmarks.algorithms [--recipes grpo dapo] [--seeds 0 1 2] [--steps 24]
            [--keep runs/algorithms] [--picture FILE] [--json FILE] [--markdown FILE]
 """
 
@@ -273,7 +273,7 @@ def main() -> None:
     )
     parser.add_argument("--recipes", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=36)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument(
         "--keep",
         type=Path,

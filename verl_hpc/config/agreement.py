@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.distillation import check_distillation
 from verl_hpc.config.evaluation import check_evaluation
-from verl_hpc.config.roles import REWARD, check_roles
+from verl_hpc.config.model import CriticConfig
+from verl_hpc.config.roles import CRITIC, REWARD, check_roles, roles_of_recipe
 from verl_hpc.section import is_own
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def check_agreement(config: RunConfig) -> None:
         _check_answers(config)
     if not config.has_own_recipe:
         _check_algorithm_is_read(config)
+        _check_critic_is_there(config)
     if config.samples_to_train and config.rollout.temperature == 0.0:
         raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
     staleness = config.rollout.staleness
@@ -147,6 +149,16 @@ def _check_refill(config: RunConfig) -> None:
             "asked, and scored by the reward function, where responses are generated, and "
             "groups of equal scores are left out; leave one of the two out"
         )
+
+
+def _check_critic_is_there(config: RunConfig) -> None:
+    for name in CriticConfig.model_fields:
+        value = getattr(config.critic, name)
+        if value != getattr(CriticConfig(), name) and CRITIC not in roles_of_recipe(config):
+            raise ValueError(
+                f"critic.{name} = {value}: nothing here trains a critic; choose "
+                "algorithm.advantage.name: gae, or leave it out"
+            )
 
 
 def _check_answers(config: RunConfig) -> None:

@@ -28,6 +28,7 @@ from verl_hpc.section import (
     Positive,
     PositiveFinite,
     Section,
+    is_own,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ _BIASED = {
     ("reward", "k3"): _HARDLY,
 }
 _DEFAULT_ESTIMATOR: Mapping[str, Estimator] = {"reward": "k1", "loss": "k3", "none": "k3"}
+_SCALED = "seq-mean-token-sum-norm"
 _INSTEAD = {"reward": "k1 (the default)", "loss": "k3 (the default) or k2"}
 
 
@@ -73,9 +75,19 @@ class KlConfig(Section):
     """Samples over which the adaptive controller corrects by its full step."""
 
     @model_validator(mode="after")
-    def _controller_has_effect(self) -> KlConfig:
+    def _has_effect(self) -> KlConfig:
         if self.controller == "adaptive" and self.placement != "reward":
             raise ValueError("controller: adaptive needs placement: reward")
+        reasons = dict[str, str]()
+        if self.controller == "fixed":
+            reasons |= dict.fromkeys(("target", "horizon"), "controller: fixed")
+        if self.placement == "none":
+            unused = ("coefficient", "estimator", "allow_biased")
+            reasons |= dict.fromkeys(unused, "placement: none")
+        for name, reason in reasons.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} has no effect with {reason}; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -147,6 +159,16 @@ class AlgorithmConfig(Section):
     of your own."""
     kto: Kto = Kto()
     """What recipe kto learns from an answer that is good or bad."""
+
+    @model_validator(mode="after")
+    def _scale_has_effect(self) -> AlgorithmConfig:
+        chosen = self.aggregation or self.loss.aggregation
+        if self.loss_scale is not None and chosen != _SCALED and not is_own(self.loss.name):
+            raise ValueError(
+                f"loss_scale = {self.loss_scale:g} has no effect with aggregation = {chosen}; "
+                f"choose {_SCALED}, or leave it out"
+            )
+        return self
 
 
 class BatchConfig(Section):

@@ -94,6 +94,12 @@ def _check_task_reward(config: RunConfig) -> None:
         if problem:
             raise ValueError(problem)
         return
+    if algorithm.overlong is not None and algorithm.overlong.buffer:
+        raise ValueError(
+            f"algorithm.overlong.buffer = {algorithm.overlong.buffer}: is a penalty on the score, "
+            "and nothing is scored with distillation.task_reward_weight = 0; leave it out, or "
+            "give the reward a weight"
+        )
     default = AlgorithmConfig()
     by_teacher_alone = isinstance(config.distillation, ForwardKl)
     for name in ("advantage", "drop_equal_groups", *("loss", "correction") * by_teacher_alone):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.section import OWN_NAME, Options, PathText, Positive, Seconds, Section, is_own
 
+PROGRAM_S = 5.0
+"""That a program of environment python may take, where its options do not say."""
 ENVIRONMENTS = ("calculator", "python", "reasoning_gym")
 
 
@@ -43,3 +45,15 @@ class EnvironmentConfig(Section):
     """Longest that one step may take."""
     import_timeout_s: Seconds = 300.0
     """Longest that importing the class's file may take."""
+
+    @model_validator(mode="after")
+    def _has_time_for_a_program(self) -> EnvironmentConfig:
+        program_s = self.options.get("timeout_s", PROGRAM_S)
+        runs = self.name == "python" and isinstance(program_s, float | int)
+        if runs and program_s >= self.timeout_s:
+            raise ValueError(
+                f"options.timeout_s = {program_s:g}, which a program may take, is not below "
+                f"timeout_s = {self.timeout_s:g}, which a step may take; lower it, or raise "
+                "timeout_s"
+            )
+        return self

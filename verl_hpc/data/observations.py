@@ -32,12 +32,17 @@ class Observations:
         tokenizer: with a chat template, or `is_chat` is false.
         is_chat: whether prompts are chats; observations otherwise stand as they are.
         role: of an observation's message.
+
+    Raises:
+        ModelError: as `tokens`, before any are sampled.
     """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, is_chat: bool, role: Role = "user"
     ) -> None:
         self._tokenizer, self._is_chat, self._role = tokenizer, is_chat, role
+        if is_chat:
+            self._after_a_turn("x")
 
     def tokens(self, text: str, response: Sequence[int]) -> list[int]:
         """Token ids behind `response`, up to where the model's next turn begins.

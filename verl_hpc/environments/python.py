@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from verl_hpc.config.environment import PROGRAM_S
 from verl_hpc.environments.tool import Tool
 from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
 from verl_hpc.rewards.sandbox.sandbox import Containment, Sandbox
@@ -12,7 +13,7 @@ class Python(Tool):
 
     Args:
         begin, end, template: as `Tool`.
-        timeout_s: of a program; less than rollout.environment.timeout_s.
+        timeout_s: of a program; below rollout.environment.timeout_s.
         memory_mib: that it may use.
         longest: characters of what it is told, of whose middle is left out what is more.
         containment: auto, bubblewrap or limits.
@@ -26,7 +27,7 @@ class Python(Tool):
         begin: str = "<python>",
         end: str = "</python>",
         template: str = "{result}",
-        timeout_s: float = 5.0,
+        timeout_s: float = PROGRAM_S,
         memory_mib: int = 512,
         longest: int = 2000,
         containment: Containment = "auto",

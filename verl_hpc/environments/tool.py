@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from verl_hpc.environments.environment import Done, Environment
 
 
 class Tool(Environment):
-    """Answers a turn that ends with a call between tags; any other turn ends the conversation.
+    """Answers the last call between tags of a turn; a turn without one ends the conversation.
 
-    With rollout.stop: [END] a turn ends where a call does.
+    With rollout.stop: [END] a turn ends where a call does, or with the rest of the token that the
+    tag ends in.
 
     Args:
         begin, end: the tags.
@@ -19,16 +19,15 @@ class Tool(Environment):
     """
 
     def __init__(self, begin: str, end: str, template: str = "{result}") -> None:
-        self._call = re.compile(f"{re.escape(begin)}(.*){re.escape(end)}\\s*$", re.DOTALL)
-        self._begin, self._template = begin, template
+        self._begin, self._end, self._template = begin, end, template
 
     def result(self, call: str) -> str:
         """What the tool says to a call."""
         raise NotImplementedError
 
     def step(self, tokens: Sequence[int], text: str) -> str | Done:  # noqa: ARG002
-        found = self._call.search(text)
-        if found is None:
+        before, ends, _ = text.rpartition(self._end)
+        _, begins, call = before.rpartition(self._begin)
+        if not (begins and ends):
             return Done()
-        call = found.group(1).rpartition(self._begin)[2]
         return self._template.replace("{result}", self.result(call))

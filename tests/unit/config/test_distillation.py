@@ -78,6 +78,10 @@ def test_a_teacher_may_be_what_the_others_share():
             {"distillation": FORWARD, "algorithm": {"correction": {}}},
             "algorithm.correction: has no effect",
         ),
+        (
+            {"algorithm": {"overlong": {"buffer": 4}}},
+            "algorithm.overlong.buffer = 4: is a penalty on the score, and nothing is scored",
+        ),
         ({"rollout__engine": "none"}, "rollout.engine = none, and recipe: distillation generates"),
         ({"rollout__temperature": 0}, "rollout.temperature = 0"),
         ({"recipe": "rl", "roles": {}, "distillation": FORWARD}, "with recipe: rl, which follows"),

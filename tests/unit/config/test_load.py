@@ -359,7 +359,7 @@ settings_of_runs = st.fixed_dictionaries(
         "optimizer__weight_decay": st.floats(0, 1e2),
         "rollout__temperature": st.floats(0.01, 2),
         "rollout__stop": st.lists(st.text(max_size=4), max_size=2),
-        "algorithm__loss_scale": st.none() | st.floats(1e-9, 1e9),
+        "algorithm__entropy_coefficient": st.floats(-1e9, 1e9),
         "checkpoint__resume": st.sampled_from(["auto", "never", "must"]),
         "metrics__terminal": st.sampled_from(["auto", "live", "lines", "off"]),
         "model__path": st.text(

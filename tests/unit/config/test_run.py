@@ -205,6 +205,24 @@ def test_an_override_may_say_the_other(tmp_path):
             | {"rollout__num_samples": 1},
             "a single response has the same score as itself",
         ),
+        (
+            {"algorithm__loss_scale": 100.0},
+            "loss_scale = 100 has no effect with aggregation = token-mean; choose seq-mean-token-s",
+        ),
+        ({"critic__warmup_steps": 5}, "critic.warmup_steps = 5: nothing here trains a critic"),
+        (
+            {"recipe": "sft", "critic__value_clip": None},
+            "critic.value_clip = None: nothing here trains a critic",
+        ),
+        (
+            {"algorithm__kl": {"coefficient": 0.1}},
+            "coefficient = 0.1 has no effect with placement: none",
+        ),
+        ({"algorithm__kl": {"estimator": "k2"}}, "estimator = k2 has no effect with placement"),
+        (
+            {"algorithm__kl": {"placement": "reward", "target": 0.2}},
+            "target = 0.2 has no effect with controller: fixed",
+        ),
     ],
 )
 def test_settings_of_an_algorithm_that_would_do_nothing(changes, words):

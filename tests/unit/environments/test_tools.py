@@ -1,7 +1,9 @@
 """Tools that run programs, and games: what they say to a turn, and which turns end."""
 
 import pytest
+from pydantic import ValidationError
 
+from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.environments.environment import Done
 from verl_hpc.environments.python import Python
@@ -13,7 +15,15 @@ def test_programs_are_run():
     python = Python()
     python.reset(Problem(0, "q"))
     assert python.step([], "I compute: <python>print(6 * 7)</python>") == "42"
-    assert python.step([], "<python>1</python> so it is 42") == Done()
+    assert python.step([], "so it is 42") == Done()
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout_s": 3}, {"timeout_s": 2.5}])
+def test_a_step_has_time_for_its_program(options):
+    name = f"options.timeout_s = {options.get('timeout_s', 5):g}, which a program may take"
+    with pytest.raises(ValidationError, match=name):
+        EnvironmentConfig(name="python", options=options, timeout_s=2.5)
+    EnvironmentConfig(name="python", options=options)
 
 
 @pytest.mark.parametrize(

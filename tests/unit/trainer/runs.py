@@ -42,6 +42,18 @@ def small_config(directory, prompts=PROMPTS, held_out=HELD_OUT, **changes):
     return parse(**given | changes)
 
 
+def length_is_worth_nothing(directory):
+    """Settings: a reward for the length of responses, and a penalty that takes it away."""
+    (directory / "length.py").write_text(
+        "def score(response_ids, **_): return len(response_ids) / 10"
+    )
+    return {
+        "reward__function": f"{directory}/length.py:score",
+        "rollout__max_response_tokens": 5,
+        "algorithm__overlong": {"buffer": 5, "factor": 0.5},
+    }
+
+
 def small_run(directory, signals=None, **changes):
     return local_run(small_config(directory, **changes), signals)
 

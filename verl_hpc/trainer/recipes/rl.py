@@ -43,6 +43,8 @@ def rl(run: RunContext) -> Recipe:
     if "process_rewards" in advantage.needs:
         add_process_rewards(recipe, run)
     inputs = add_shaping(recipe, run)
+    if "greedy" in advantage.needs:
+        inputs |= add_penalties(recipe, run, "greedy_")
     recipe.operator(advantages, settings=advantage, place="actor", inputs=inputs)
     if settings.select is not None:
         recipe.operator(select_tokens, settings=settings.select, place="actor")
@@ -167,14 +169,29 @@ def add_choice(recipe: Recipe, run: RunContext) -> None:
 def add_shaping(recipe: Recipe, run: RunContext) -> dict[str, str]:
     """A penalty on long responses, and a moving average that scores are measured against, if there
     are; what an operator's scores then are."""
-    settings, inputs = run.settings, dict[str, str]()
-    if settings.shape is not None:
-        recipe.operator(shape_scores, settings=settings.shape, place="actor")
-        inputs = {"scores": "shaped"}
+    settings, inputs = run.settings, add_penalties(recipe, run)
     if settings.smooth is not None:
         recipe.operator(smooth, settings=settings.smooth, place="actor", inputs=inputs)
         inputs = {"scores": "smoothed_scores"}
     return inputs
+
+
+def add_penalties(recipe: Recipe, run: RunContext, of: str = "") -> dict[str, str]:
+    """On long ones of the responses whose values' names begin with `of`, if there are any; what an
+    operator's scores of these then are."""
+    settings, scores, shaped = run.settings.shape, f"{of}scores", f"{of}shaped"
+    if settings is None:
+        return {}
+    recipe.operator(
+        shape_scores,
+        settings=settings,
+        place="actor",
+        name=f"{of}shape_scores",
+        inputs={"samples": f"{of}samples", "scores": scores},
+        outputs=[shaped],
+        prefix=of.replace("_", "/"),
+    )
+    return {scores: shaped}
 
 
 def add_log_probs(recipe: Recipe, run: RunContext) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import length_is_worth_nothing, loop, small_run
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
@@ -52,6 +52,21 @@ def test_the_task_has_a_weight_beside_the_teacher(tmp_path, name):
     assert both["distillation/reverse_kl"] == alone["distillation/reverse_kl"]
     assert both["actor/pg_loss"] != pytest.approx(alone["actor/pg_loss"], rel=1e-2)
     assert both["actor/grad_norm"] != pytest.approx(alone["actor/grad_norm"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_penalty_on_long_responses_is_part_of_the_task(tmp_path, name):
+    """It takes away what the reward gives for length, so that the teacher alone is followed."""
+    found = []
+    for weight, changes in ((0.0, {}), (1.0, length_is_worth_nothing(tmp_path))):
+        (tmp_path / str(weight)).mkdir()
+        objective = OBJECTIVES[name] | {"task_reward_weight": weight}
+        _, (line,) = loop(run_of(tmp_path / str(weight), objective, steps=1, **changes))
+        found.append(line)
+    alone, both = found
+    assert both["reward/overlong_penalty"] < 0 < both["critic/score/mean"]
+    for metric in ("actor/pg_loss", "actor/grad_norm"):
+        assert both[metric] == pytest.approx(alone[metric], rel=1e-9, abs=1e-12)
 
 
 def test_a_model_may_score_the_responses(tmp_path):

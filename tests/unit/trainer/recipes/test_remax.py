@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.trainer.runs import loop, small_run
+from tests.unit.trainer.runs import length_is_worth_nothing, loop, small_run
 from verl_hpc.trainer.recipes import find_recipe, make_recipe
 
 
@@ -29,3 +29,20 @@ def test_one_greedy_answer_a_prompt_is_scored_beside_the_sampled_ones(tmp_path):
     assert max(names.index(n) for n in ("rollout", "greedy_rollout")) < min(
         names.index(n) for n in ("old_log_probs", "ref_log_probs")
     )
+
+
+def test_a_penalty_on_long_responses_is_one_on_greedy_ones(tmp_path):
+    """It takes away what the reward gives for length, so that nothing is earned by either."""
+    _, lines = loop(
+        small_run(
+            tmp_path,
+            steps=2,
+            rollout__num_samples=1,
+            held_out=None,
+            algorithm__advantage={"name": "remax"},
+            **length_is_worth_nothing(tmp_path),
+        )
+    )
+    for line in lines:
+        assert line["greedy/reward/overlong_penalty"] < 0 and line["reward/overlong_penalty"] < 0
+        assert line["actor/pg_loss"] == line["actor/grad_norm"] == pytest.approx(0.0, abs=1e-12)

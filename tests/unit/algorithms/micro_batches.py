@@ -1,5 +1,7 @@
 """Micro-batches of plain tokens, and losses held to loops over them with gradients of their own."""
 
+import math
+
 import torch
 from hypothesis import strategies as st
 
@@ -16,26 +18,30 @@ def micro_batches(draw, reach=1.5):
     distance = draw(numbers(shape, -reach, reach)) * draw(st.sampled_from([0.01, 1.0, 1.0, 20.0]))
     # Probabilities are at most 1.
     new = (old + distance).clamp(max=-1e-3)
+    if draw(st.booleans()):
+        old, new = new, old
     advantages = draw(numbers(shape, -2.0, 2.0)) * draw(st.sampled_from([0.0, 1.0, 1.0, 1.0]))
     return old, new, advantages, draw(masks(shape)), draw(numbers(shape, 0.5, 2.0))
 
 
-def agrees(loss, oracle, batch, data=None):
+def agrees(loss, oracle, batch, data=None, selected=None):
     """Losses, gradients and metrics equal the oracle's, also in parts.
 
     Args:
         oracle: `oracle(old, new, advantages)`: of the tokens of a sequence that count, of which
-            `new` are scalars to differentiate, (losses, sums of metrics).
-        data: draws which rows go together.
+            `new` are scalars to differentiate, (losses, sums of metrics); behind them it is told
+            which are selected, if some are.
+        data: draws which rows go together; parts may be empty.
+        selected: (B, T) bool, tokens that the loss treats otherwise.
     """
     old, new, advantages, mask, weights = batch
     leaves = [[x.clone().requires_grad_() for x in row] for row in new]
     expected, total, sums = torch.zeros_like(new), torch.zeros((), dtype=new.dtype), {}
     for i, row in enumerate(mask):
         counted = [t for t, counts in enumerate(row) if counts]
-        of = ([float(x[i, t]) for t in counted] for x in (old, advantages))
-        before, advantage = of
-        losses, metrics = oracle(before, [leaves[i][t] for t in counted], advantage)
+        before, advantage = ([float(x[i, t]) for t in counted] for x in (old, advantages))
+        chosen = [] if selected is None else [[bool(selected[i, t]) for t in counted]]
+        losses, metrics = oracle(before, [leaves[i][t] for t in counted], advantage, *chosen)
         for t, value in zip(counted, losses, strict=True):
             expected[i, t] = float(value)
             total = total + weights[i, t] * value
@@ -51,7 +57,8 @@ def agrees(loss, oracle, batch, data=None):
     found, slopes, told = torch.zeros_like(new), torch.zeros_like(new), {}
     for rows in map(list, parts):
         part = new[rows].clone().requires_grad_()
-        losses, metrics = loss(Tokens(old[rows], part, advantages[rows], mask[rows]))
+        chosen = [] if selected is None else [selected[rows]]
+        losses, metrics = loss(Tokens(old[rows], part, advantages[rows], mask[rows], *chosen))
         assert losses.shape == part.shape and losses.dtype == torch.float64
         torch.where(mask[rows].bool(), losses * weights[rows], 0).sum().backward()
         found[rows], slopes[rows] = torch.where(mask[rows].bool(), losses.detach(), 0), part.grad
@@ -60,8 +67,16 @@ def agrees(loss, oracle, batch, data=None):
             told[name] = told.get(name, 0.0) + value.item()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(slopes, gradient, rtol=1e-9, atol=1e-9)
+    assert told.keys() == sums.keys()
     for name, value in sums.items():
         assert abs(told[name] - value) <= 1e-9 * max(1, abs(value)), name
+
+
+def within_twenty(log_ratio):
+    """A scalar; beyond 20 it has no gradient."""
+    if abs(float(log_ratio)) <= 20:
+        return log_ratio
+    return torch.tensor(math.copysign(20.0, float(log_ratio)), dtype=torch.float64)
 
 
 def of_token(loss, old=0.0, new=0.0, advantage=1.0):

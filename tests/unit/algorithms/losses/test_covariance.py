@@ -1,5 +1,6 @@
 """Clip-Cov and KL-Cov: which tokens are chosen over all ranks, and what becomes of them."""
 
+import math
 import statistics
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.unit.algorithms.batches import deal, masks, numbers, on_parts, shapes
-from verl_hpc.algorithms.loss import StepTokens, Tokens
+from tests.unit.algorithms.micro_batches import agrees, micro_batches, within_twenty
+from verl_hpc.algorithms.loss import StepTokens
 from verl_hpc.algorithms.losses.clip_cov import ClipCov
 from verl_hpc.algorithms.losses.kl_cov import KlCov
-from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 
 
 @st.composite
@@ -72,46 +73,67 @@ def test_clip_cov_takes_random_ones_of_a_band(step, share, data):
     assert chosen(loss, step, data) == set(expected)
 
 
-def tokens(selected):
-    generator = torch.Generator().manual_seed(0)
-    old, new, advantages = (
-        torch.randn(4, 6, generator=generator, dtype=torch.float64) * scale
-        for scale in (1.0, 1.0, 1.0)
-    )
-    new = (old + 0.3 * new).requires_grad_()
-    return Tokens(old, new, advantages, torch.ones(4, 6), selected)
+def clip_cov(loss):
+    """No loss for selected tokens that the clip leaves as they are."""
+
+    def of_sequence(old, new, advantages, selected):
+        losses, sums = [], {"pg_clipfrac": 0, "pg_covfrac": 0, "ppo_kl": 0.0}
+        for before, after, a, is_selected in zip(old, new, advantages, selected, strict=True):
+            log_ratio = within_twenty(after - before)
+            ratio, bound = math.exp(float(log_ratio)), None
+            if a > 0 and ratio > 1 + loss.clip_high:
+                bound = 1 + loss.clip_high
+            elif a < 0 and ratio < 1 - loss.clip_low:
+                bound = 1 - loss.clip_low
+            if bound is not None:
+                found = torch.tensor(-a * bound, dtype=torch.float64)
+            elif is_selected:
+                found = torch.zeros((), dtype=torch.float64)
+            else:
+                found = -a * torch.exp(log_ratio)
+            losses.append(found)
+            sums["pg_clipfrac"] += bound is not None
+            sums["pg_covfrac"] += is_selected
+            sums["ppo_kl"] -= float(log_ratio)
+        return losses, sums
+
+    return of_sequence
 
 
-def test_selected_tokens_have_no_gradient_under_clip_cov():
-    selected = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)) < 0.5
-    of = tokens(selected)
-    losses, metrics = ClipCov()(of)
-    losses.sum().backward()
-    plain = tokens(None)
-    expected, _ = PpoClip(dual_clip=None)(plain)
-    expected.sum().backward()
-    # What the clip has stopped stays as it is.
-    stopped = plain.log_probs.grad == 0
-    torch.testing.assert_close(losses[~selected | stopped], expected[~selected | stopped])
-    assert (losses[selected & ~stopped] == 0).all()
-    assert (of.log_probs.grad[selected] == 0).all()
-    torch.testing.assert_close(of.log_probs.grad[~selected], plain.log_probs.grad[~selected])
-    assert metrics["pg_covfrac"] == selected.sum()
+def kl_cov(loss):
+    """A penalty for selected tokens, whichever way they have gone."""
+
+    def of_sequence(old, new, advantages, selected):
+        losses, sums = [], {"pg_covfrac": 0, "ppo_kl": 0.0}
+        for before, after, a, is_selected in zip(old, new, advantages, selected, strict=True):
+            log_ratio = within_twenty(after - before)
+            found = -a * torch.exp(log_ratio)
+            if is_selected:
+                distance = log_ratio if float(log_ratio) > 0 else -log_ratio
+                found = found + loss.coefficient * distance
+            losses.append(found)
+            sums["pg_covfrac"] += is_selected
+            sums["ppo_kl"] -= float(log_ratio)
+        return losses, sums
+
+    return of_sequence
 
 
-@pytest.mark.parametrize("coefficient", [0.0, 0.5])
-def test_selected_tokens_are_held_near_by_kl_cov(coefficient):
-    selected = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)) < 0.5
-    of = tokens(selected)
-    losses, _ = KlCov(coefficient=coefficient)(of)
-    losses.sum().backward()
-    for place in [(b, t) for b in range(4) for t in range(6)]:
-        old, new, a = (float(x[place]) for x in (of.old_log_probs, of.log_probs, of.advantages))
-        ratio = torch.tensor(new - old, dtype=torch.float64).exp().item()
-        penalty = coefficient * bool(selected[place])
-        assert losses[place].item() == pytest.approx(-a * ratio + penalty * abs(new - old))
-        slope = -a * ratio + penalty * (1 if new > old else -1)
-        assert of.log_probs.grad[place].item() == pytest.approx(slope)
+def any_selected(data, batch):
+    """Of the tokens that do not count, too."""
+    return data.draw(masks(tuple(batch[0].shape), torch.bool))
+
+
+@given(micro_batches(), st.sampled_from([{}, {"clip_low": 0.1, "clip_high": 0.5}]), st.data())
+def test_losses_gradients_and_metrics_of_clip_cov(batch, options, data):
+    loss = ClipCov(**options)
+    agrees(loss, clip_cov(loss), batch, data, any_selected(data, batch))
+
+
+@given(micro_batches(), st.sampled_from([0.0, 0.5, 1.0]), st.data())
+def test_losses_gradients_and_metrics_of_kl_cov(batch, coefficient, data):
+    loss = KlCov(coefficient=coefficient)
+    agrees(loss, kl_cov(loss), batch, data, any_selected(data, batch))
 
 
 def test_an_empty_band_is_refused():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token
+from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token, within_twenty
 from verl_hpc.algorithms.losses.cispo import Cispo
 from verl_hpc.algorithms.losses.dppo import Dppo
 from verl_hpc.algorithms.losses.gpg import Gpg
@@ -21,9 +21,7 @@ def each(term):
     def of_sequence(old, new, advantages):
         losses, sums = [], {"ppo_kl": 0.0, "pg_clipfrac": 0}
         for before, after, a in zip(old, new, advantages, strict=True):
-            log_ratio = after - before
-            if abs(float(log_ratio)) > 20:
-                log_ratio = torch.tensor(math.copysign(20.0, float(log_ratio)), dtype=torch.float64)
+            log_ratio = within_twenty(after - before)
             found, clipped = term(before, after, a, log_ratio)
             losses.append(found)
             sums["ppo_kl"] -= float(log_ratio)

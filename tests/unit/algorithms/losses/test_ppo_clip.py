@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token
+from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token, within_twenty
 from verl_hpc.algorithms.loss import Tokens
 from verl_hpc.algorithms.losses.ppo_clip import PpoClip
 
@@ -23,9 +23,7 @@ def oracle(loss):
     def of_sequence(old, new, advantages):
         losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_lower": 0, "ppo_kl": 0.0}
         for before, after, a in zip(old, new, advantages, strict=True):
-            log_ratio = after - before
-            if abs(float(log_ratio)) > 20:
-                log_ratio = torch.tensor(math.copysign(20.0, float(log_ratio)), dtype=torch.float64)
+            log_ratio = within_twenty(after - before)
             ratio = torch.exp(log_ratio)
             plain, clipped = -a * ratio, -a * (1 + loss.clip_high)
             if float(ratio) < 1 - loss.clip_low:

@@ -28,10 +28,12 @@ class Prime(Advantage):
 
         Process rewards and scores are each compared with those of the other responses to the
         prompt: r n / (n - 1) - sum of means / (n - 1), n responses of which the means are over
-        tokens; the score's is with the last token alone. This is the form of verl's recipe/prime,
-        which scales also a response's own deviation from its mean, unlike the paper's;
-        as there, the last token has no process reward. The only response to a prompt keeps its
-        rewards. normalise is over all ranks, where verl's is over each rank's responses.
+        tokens; the score's is with the last token alone. One that has no others keeps its rewards.
+        A response of which no token counts has a score, but no process rewards to compare with.
+
+        This is the form of verl's recipe/prime, which scales also a response's own deviation from
+        its mean, unlike the paper's; as there, the last token has no process reward. normalise is
+        over all ranks, where verl's is over each rank's responses.
         """
         assert batch.process_rewards is not None
         counts = batch.mask.bool()
@@ -39,18 +41,24 @@ class Prime(Advantage):
         process = torch.where(counts & ~last, batch.process_rewards, 0)
         if self.normalise == "batch":
             process = process / (self._largest(batch, process) + 1e-6)
-        lengths = counts.sum(-1).clamp(min=1)
-        means = self._of_all(batch, process.sum(-1) / lengths)
-        rewards = self.process_weight * self._compared(batch, process, means)
+        lengths = batch.lengths()
+        means = self._of_all(batch, process.sum(-1)) / lengths.clamp(min=1)
+        trained = batch.group_sum((lengths > 0).to(lengths))
+        rewards = self.process_weight * self._compared(batch, process, means, trained)
         rewards = torch.where(counts, rewards, 0)
         scores = batch.scores[batch.here, None].to(rewards)
-        outcome = self._compared(batch, scores, batch.scores)
+        outcome = self._compared(batch, scores, batch.scores, batch.counts)
         rewards = rewards + self.outcome_weight * torch.where(last, outcome, 0)
         return whiten(_from_here_on(rewards), batch.mask, batch.reduce) * counts
 
-    def _compared(self, batch: Scored, rewards: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-        """Rewards of the responses here, (B, T) or (B, 1), against the means of all, (N,)."""
-        sizes = batch.counts
+    def _compared(
+        self, batch: Scored, rewards: torch.Tensor, means: torch.Tensor, sizes: torch.Tensor
+    ) -> torch.Tensor:
+        """Rewards of the responses here, (B, T) or (B, 1), against the means of all, (N,).
+
+        Args:
+            sizes: (N,), how many responses to the same prompt have a mean.
+        """
         several, others = sizes > 1, (sizes - 1).clamp(min=1)
         scale = torch.where(several, sizes / others, 1)[batch.here, None]
         baseline = torch.where(several, batch.group_sum(means) / others, 0)[batch.here, None]

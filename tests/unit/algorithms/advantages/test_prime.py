@@ -10,6 +10,11 @@ from verl_hpc.algorithms.advantages.prime import Prime
 from verl_hpc.algorithms.process_reward import outcome_cross_entropy
 
 
+def compared(reward, of_group):
+    n = len(of_group)
+    return reward if n == 1 else reward * n / (n - 1) - sum(of_group) / (n - 1)
+
+
 def oracle(estimator):
     def of(rows):
         process = []
@@ -28,19 +33,13 @@ def oracle(estimator):
         returns = []
         for row, found in zip(rows, process, strict=True):
             group = [i for i, other in enumerate(rows) if other.group == row.group]
-            n = len(group)
-
-            def compared(reward, all_means, group=group, n=n):
-                if n == 1:
-                    return reward
-                return reward * n / (n - 1) - sum(all_means[i] for i in group) / (n - 1)
-
+            trained = [means[i] for i in group if rows[i].counted]
             rewards = [0.0] * len(row.mask)
             for t in row.counted:
-                rewards[t] = estimator.process_weight * compared(found[t], means)
+                rewards[t] = estimator.process_weight * compared(found[t], trained)
             if row.counted:
-                scores = [other.score for other in rows]
-                rewards[row.counted[-1]] += estimator.outcome_weight * compared(row.score, scores)
+                outcome = compared(row.score, [rows[i].score for i in group])
+                rewards[row.counted[-1]] += estimator.outcome_weight * outcome
             returns.append([sum(rewards[t:]) for t in range(len(rewards))])
         return whitened(returns, rows)
 
@@ -69,6 +68,17 @@ def test_by_hand():
     expected = whitened(returns, [one, other])
     found = Prime(process_weight=1.0, outcome_weight=1.0)(batch)
     assert found.tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
+
+
+def test_process_rewards_are_not_compared_with_a_response_that_is_left_out():
+    kept = [
+        Row(0, 1.0, [0.0] * 3, [1, 1, 1], [0.5, 2.0, 9.0], 0.0),
+        Row(0, 0.0, [0.0] * 3, [1, 1, 0], [1.0, -4.0, 9.0], 0.0),
+    ]
+    left_out = Row(0, 0.5, [0.0] * 3, [0, 0, 0], [7.0, 7.0, 7.0], 0.0)
+    estimator = Prime(outcome_weight=0.0)
+    found = estimator(scored([*kept, left_out]))
+    assert found.tolist() == [*estimator(scored(kept)).tolist(), [0.0] * 3]
 
 
 @pytest.mark.parametrize("outcome", [0.0, 0.3, 1.0])

@@ -19,7 +19,8 @@ class OverlongConfig(Section):
     """The penalty of a response that uses the whole buffer."""
     leave_out: bool = False
     """Do not train on responses that are cut (overlong filtering); their scores still count in
-    their group."""
+    their group, but for opo and optimal_token_baseline, which weigh by tokens that are trained
+    on."""
 
     @model_validator(mode="after")
     def _does_something(self) -> OverlongConfig:

@@ -1,18 +1,20 @@
 """docs/environments.md: its class works, its settings are settings, and it names what there is."""
 
 import re
-import select
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.unit.config.trees import parse
+from tests.unit.environments.talking import begun, said
 from verl_hpc.config.environment import ENVIRONMENTS, EnvironmentConfig
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.sources import open_source
 from verl_hpc.environments.environment import Done
 from verl_hpc.environments.processes import Environments
 from verl_hpc.rewards.printing import MOST_CHARACTERS
+from verl_hpc.rewards.reasoning_gym_reward import PREFIX
 
 PAGE = (Path(__file__).parents[3] / "docs/environments.md").read_text(encoding="utf-8")
 
@@ -21,33 +23,32 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def said(conversation, text):
-    """The environment's answer to a turn."""
-    conversation.tell([1], text)
-    while True:
-        ready, _, _ = select.select([conversation], [], [], 60)
-        assert ready
-        found = conversation.answer()
-        if found is not None:
-            return found
-
-
 def test_the_class_of_the_page(tmp_path):
     (own,) = blocks("python")
     (tmp_path / "oracle.py").write_text(own)
     name = f"{tmp_path}/oracle.py:Oracle"
     environments = Environments(EnvironmentConfig(name=name, options={"times": 2}))
-    conversation = environments.begin(Problem(0, "q", ground_truth="41"))
-    assert said(conversation, "is it above 40?") == "yes"
-    assert said(conversation, "is it above 50?") == "no"
-    assert said(conversation, "is it above 45?") == Done()
-    conversation.end()
+    with begun(environments, Problem(0, "q", ground_truth="41")) as conversation:
+        assert said(conversation, "is it above 40?") == "yes"
+        assert said(conversation, "is it above 50?") == "no"
+        assert said(conversation, "is it above 45?") == Done()
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
 def test_settings_of_the_page(text):
-    rollout = yaml.safe_load(text)["rollout"]
-    assert parse(rollout=rollout | {"num_samples": 4}).rollout.environment is not None
+    given = yaml.safe_load(text)
+    run = parse(**given | {"rollout": given["rollout"] | {"num_samples": 4}})
+    environment = run.rollout.environment
+    assert environment is not None
+    if environment.name in ENVIRONMENTS:
+        Environments(environment).check()
+    if environment.name == "reasoning_gym":
+        assert open_source(run.data.train)[0].data_source.startswith(PREFIX)
+
+
+def test_the_page_shows_each_in_settings():
+    shown = {yaml.safe_load(text)["rollout"]["environment"]["name"] for text in blocks("yaml")}
+    assert shown >= set(ENVIRONMENTS)
 
 
 def test_the_page_names_what_there_is():

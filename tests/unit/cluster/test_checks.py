@@ -29,27 +29,31 @@ def refusal(directory, *overrides, site=None, run=None):
     return str(caught.value)
 
 
+def check(asked):
+    check_request(asked, plan_job(asked))
+
+
 # Ranks
 
 
 def test_ranks_that_do_not_fit_the_layout(tmp_path):
     asked = request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 4}")
     with pytest.raises(ConfigError) as caught:
-        check_request(asked)
+        check(asked)
     for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "start a multiple of 16"):
         assert part in str(caught.value)
 
 
 def test_ranks_that_fit(tmp_path):
-    check_request(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
+    check(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
 
 
 def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(next(iter(PUBLISHED.values()))[0]))
-    check_request(request(tmp_path, "parallel.tensor_parallel=4"))
+    check(request(tmp_path, "parallel.tensor_parallel=4"))
     with pytest.raises(ConfigError, match="parallel"):
-        check_request(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
+        check(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
 
 
 # Roles and placements
@@ -124,9 +128,29 @@ def test_roles_and_placements_that_do_not_work(tmp_path, overrides, words):
     published(tmp_path / "step/hf", vocab_size=64)
     published(tmp_path / "other", vocab_size=64)
     with pytest.raises(ConfigError) as caught:
-        check_request(request(tmp_path, *overrides))
+        check(request(tmp_path, *overrides))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_models_are_read_through_the_mounts(tmp_path, tmp_path_factory):
+    host = tmp_path_factory.mktemp("host")
+    published(tmp_path / "model")
+    published(host / "m", vocab_size=64)
+    container = {"kind": "bwrap", "image": "/rootfs", "mounts": [f"{host}:/in:ro"]}
+    site = profile(tmp_path, container=container)
+    with pytest.raises(ConfigError, match=r"roles.critic: .* 64 tokens"):
+        check(request(tmp_path, GAE, "roles.critic.path=/in/m", site=site))
+
+
+def test_a_model_that_no_mount_shows_is_not_read(tmp_path, tmp_path_factory):
+    """What lies there on the host is not what the ranks would see; check_paths refuses it."""
+    host = tmp_path_factory.mktemp("host")
+    published(tmp_path / "model")
+    published(host / "m", vocab_size=64)
+    container = {"kind": "pyxis", "image": "registry#x", "mounts": ["/data"]}
+    site = profile(tmp_path, container=container, node_scratch="/local")
+    check(request(tmp_path, GAE, f"roles.critic.path={host}/m", site=site))
 
 
 # Files
@@ -295,5 +319,6 @@ def test_a_passed_variable_must_be_set(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
 def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
+    job = plan_job(request(tmp_path))
     with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
-        check_request(request(tmp_path, nodes=nodes))
+        check_request(request(tmp_path, nodes=nodes), job)

@@ -47,7 +47,7 @@ def check_login(
         yield from _ask_slurm(request, run)
     yield check_image(request)
     yield check_python(request, has_config=has_config)
-    yield check_room(request, has_config=has_config)
+    yield check_room(request, job, has_config=has_config)
     yield _check_excluded(request)
     yield _expectations(request.profile)
     if has_config:

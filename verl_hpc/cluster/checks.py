@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from verl_hpc.cluster.job import Job
@@ -15,6 +15,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
+from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.section import is_own
 
 _MOST_NODES = 65_533
@@ -22,10 +23,11 @@ _MOST_NODES = 65_533
 
 
 def check_request(request: Request, job: Job) -> None:
-    """Compare the ranks with the layout; with the models' sizes, too, if they can be read here.
+    """Compare the ranks with the layout; with the models, too, if they can be read here.
 
     Raises:
-        ConfigError, ModelError: the run cannot be laid out on these ranks.
+        ConfigError, ModelError: the run cannot be laid out on these ranks, or its roles read other
+            token ids.
     """
     if not 1 <= request.nodes <= _MOST_NODES:
         raise ConfigError(f"--nodes {request.nodes}: from 1 to {_MOST_NODES}")
@@ -41,6 +43,7 @@ def check_request(request: Request, job: Job) -> None:
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
+    _check_tokenizers(request, job, models)
 
 
 def _models(request: Request, job: Job) -> dict[str, Path]:
@@ -61,6 +64,19 @@ def model_directory(request: Request, job: Job, role: RoleSettings) -> Path | No
         return None
     own = f"hf_{role.shares or role.name}"
     return next(filter(_has_config, (model, model / own, model / "hf")), None)
+
+
+def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) -> None:
+    first = models.get(next(iter(request.config.role_settings)))
+    tokenizer, path = first, request.config.model.tokenizer
+    if path is not None:
+        try:
+            tokenizer = outside(request, job, "model.tokenizer", path)
+        except ConfigError:  # check_paths says so
+            return
+    if tokenizer is not None:
+        own = {name: directory for name, directory in models.items() if directory != first}
+        check_tokenizers(tokenizer, own)
 
 
 def _has_config(directory: Path) -> bool:

@@ -133,6 +133,60 @@ def test_roles_and_placements_that_do_not_work(tmp_path, overrides, words):
         assert word in str(caught.value)
 
 
+def tokenizer(directory, *texts):
+    vocab = {text: number for number, text in enumerate(texts)}
+    directory.mkdir(exist_ok=True)
+    (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+
+
+OTHER_TOKEN = (
+    r"roles.critic: its tokenizer has another token of id 1, 'Y', than the run's \('y'\); all "
+    "roles read the same token ids, so choose a model with the same tokenizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "path"), [("other", "other"), ("step/hf", "step"), ("step/hf_critic", "step")]
+)
+def test_roles_of_other_tokenizers_are_refused(tmp_path, where, path):
+    published(tmp_path / "model")
+    published(tmp_path / where)
+    asked = request(tmp_path, GAE, f"roles.critic.path={path}")
+    check(asked)
+    tokenizer(tmp_path / "model", "x", "y")
+    check(asked)
+    tokenizer(tmp_path / where, "x", "y", "z")
+    check(asked)
+    tokenizer(tmp_path / where, "x", "Y")
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(asked)
+
+
+def test_roles_are_compared_with_the_tokenizer_that_the_run_takes(tmp_path):
+    for name, text in (("model", "Y"), ("other", "Y"), ("third", "y")):
+        published(tmp_path / name)
+        tokenizer(tmp_path / name, "x", text)
+    tokenizer(tmp_path / "words", "x", "y")
+    check(request(tmp_path, GAE, "model.tokenizer=words"))
+    check(request(tmp_path, GAE, "model.tokenizer=words", "roles.critic.path=third"))
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(request(tmp_path, GAE, "model.tokenizer=words", "roles.critic.path=other"))
+
+
+def test_tokenizers_are_read_through_the_mounts(tmp_path, tmp_path_factory):
+    host = tmp_path_factory.mktemp("host")
+    for directory, text in ((tmp_path / "model", "Y"), (host / "m", "Y")):
+        published(directory)
+        tokenizer(directory, "x", text)
+    tokenizer(host / "words", "x", "y")
+    container = {"kind": "pyxis", "image": "registry#x", "mounts": [f"{host}:/in:ro"]}
+    site = profile(tmp_path, container=container, node_scratch="/local")
+    critic = "roles.critic.path=/in/m"
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(request(tmp_path, GAE, critic, "model.tokenizer=/in/words", site=site))
+    check(request(tmp_path, GAE, critic, f"model.tokenizer={host}/words", site=site))
+
+
 def test_models_are_read_through_the_mounts(tmp_path, tmp_path_factory):
     host = tmp_path_factory.mktemp("host")
     published(tmp_path / "model")

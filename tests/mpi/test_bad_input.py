@@ -132,6 +132,25 @@ def test_a_mixture_of_experts_is_planned_but_not_trained(
     refused(here, config, ModelError, "has experts; training mixtures of experts is not supported")
 
 
+def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_directory, tiny_model):
+    actor, critic = tiny_model(), shared_directory / "other-tokenizer"
+    if here.world.rank == 0:
+        shutil.copytree(actor, critic)
+        tree = json.loads((actor / "tokenizer.json").read_text())
+        vocab = tree["model"]["vocab"]
+        vocab["A"], vocab["B"] = vocab["B"], vocab["A"]
+        (critic / "tokenizer.json").write_text(json.dumps(tree))
+    here.control.barrier()
+    config = configure(
+        recipe="rl",
+        algorithm={"advantage": {"name": "gae"}},
+        rollout={"engine": "hf", "max_prompt_tokens": 128, "max_response_tokens": 16},
+        roles={"critic": {"path": str(critic)}},
+    )
+    message = r"roles.critic: its tokenizer has another token of id \d+, 'B', than the run's \('A'"
+    refused(here, config, ConfigError, message)
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

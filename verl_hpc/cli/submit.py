@@ -101,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("at_once", "until_goal"):
         if getattr(arguments, name):
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --sweep, which is not given")
-    check_request(request)
     job = plan_job(request)
+    check_request(request, job)
     made_by = _made_by(arguments)
     script = render_script(job, made_by)
     if arguments.script_only:
@@ -133,7 +133,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
 
     sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
     for run in sweep.runs:
-        check_request(run.request)
+        check_request(run.request, run.job)
     words = _made_by(arguments)
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
     words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []

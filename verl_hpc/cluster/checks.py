@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.own_code import check_defines
 from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
+from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.section import is_own
 
 _MOST_NODES = 65_533
 """Of a cluster of Slurm (MaxNodeCount's limit)."""
 
 
-def check_request(request: Request) -> None:
-    """Compare the ranks with the layout; with the model's sizes, too, if it can be read here.
+def check_request(request: Request, job: Job) -> None:
+    """Compare the ranks with the layout; with the models, too, if they can be read here.
 
     Raises:
-        ConfigError, ModelError: the run cannot be laid out on these ranks.
+        ConfigError, ModelError: the run cannot be laid out on these ranks, or its roles read other
+            token ids.
     """
     if not 1 <= request.nodes <= _MOST_NODES:
         raise ConfigError(f"--nodes {request.nodes}: from 1 to {_MOST_NODES}")
@@ -35,20 +38,49 @@ def check_request(request: Request) -> None:
         raise ConfigError(
             f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
         ) from None
-    archs = dict(_architectures(request))
+    models = _models(request, job)
+    archs = {name: read_architecture(directory) for name, directory in models.items()}
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
+    _check_tokenizers(request, job, models)
 
 
-def _architectures(request: Request) -> Iterator[tuple[str, Architecture]]:
-    """Of the roles whose config.json can be read here: a model directory's, or a step's."""
-    for name, role in request.config.role_settings.items():
-        model = request.directory / role.model.path
-        for directory in (model, model / f"hf_{name}", model / "hf"):
-            if (directory / "config.json").is_file():
-                yield name, read_architecture(directory)
-                break
+def _models(request: Request, job: Job) -> dict[str, Path]:
+    """Directories on the host of the roles' models, of those that can be read here."""
+    settings = request.config.role_settings
+    found = {name: model_directory(request, job, role) for name, role in settings.items()}
+    return {name: directory for name, directory in found.items() if directory is not None}
+
+
+def model_directory(request: Request, job: Job, role: RoleSettings) -> Path | None:
+    """Where a role's config.json is on the host: in a model directory, or in a step of a run.
+
+    None where it is not seen from here.
+    """
+    try:
+        model = outside(request, job, f"roles.{role.name}.path", role.model.path)
+    except ConfigError:  # check_paths says so
+        return None
+    own = f"hf_{role.shares or role.name}"
+    return next(filter(_has_config, (model, model / own, model / "hf")), None)
+
+
+def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) -> None:
+    first = models.get(next(iter(request.config.role_settings)))
+    tokenizer, path = first, request.config.model.tokenizer
+    if path is not None:
+        try:
+            tokenizer = outside(request, job, "model.tokenizer", path)
+        except ConfigError:  # check_paths says so
+            return
+    if tokenizer is not None:
+        own = {name: directory for name, directory in models.items() if directory != first}
+        check_tokenizers(tokenizer, own)
+
+
+def _has_config(directory: Path) -> bool:
+    return (directory / "config.json").is_file()
 
 
 def check_paths(request: Request, job: Job) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import verl_hpc
-from verl_hpc.cluster.checks import inputs, is_file, outside
+from verl_hpc.cluster.checks import inputs, is_file, model_directory, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.doctor.quota import Quota, read_quotas
@@ -43,7 +43,7 @@ print(json.dumps({"version": sys.version.split()[0], "found": found}))
 """
 
 
-def check_room(request: Request, *, has_config: bool) -> Verdict:
+def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
     """The run directory can be written, and has room for the checkpoints that are kept."""
     run = request.run_directory
     there = next(path for path in (run, *run.parents) if path.exists())
@@ -59,7 +59,7 @@ def check_room(request: Request, *, has_config: bool) -> Verdict:
     for quota in quotas:
         free = min(free, quota.free_bytes)
         found += f", {_shown(quota)}"
-    needed = _checkpoints(request) if has_config else None
+    needed = _checkpoints(request, job) if has_config else None
     if needed is not None:
         found += f"; checkpoints need about {needed / _GB:,.1f} GB"
     if any(quota.free_files < _FILES for quota in quotas):
@@ -163,15 +163,20 @@ def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
     return ok("python", text)
 
 
-def _checkpoints(request: Request) -> float | None:
+def _checkpoints(request: Request, job: Job) -> float | None:
     """Bytes of the checkpoints that a run keeps, one more being written; None if unknown."""
-    config = request.config
-    try:
-        parameters = read_architecture(request.directory / config.model.path).num_parameters
-    except ModelError:
-        return None
-    models = sum(role.trainable for role in config.role_settings.values())
-    return parameters * _CHECKPOINT_BYTES * models * (config.checkpoint.keep + 1)
+    parameters = 0
+    for role in request.config.role_settings.values():
+        if not role.trainable:
+            continue
+        directory = model_directory(request, job, role)
+        if directory is None:
+            return None
+        try:
+            parameters += read_architecture(directory).num_parameters
+        except ModelError:
+            return None
+    return parameters * _CHECKPOINT_BYTES * (request.config.checkpoint.keep + 1)
 
 
 def _model(name: str, path: Path) -> Verdict:

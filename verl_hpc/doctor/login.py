@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_hpc.cluster.checks import check_request
-from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.job import Job, plan_job
 from verl_hpc.cluster.profile import Profile
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.time_limit import parse_time
@@ -42,16 +42,17 @@ def check_login(
     yield tools
     if request is None:
         return
+    job = plan_job(request)
     if tools.state == "ok":
         yield from _ask_slurm(request, run)
     yield check_image(request)
     yield check_python(request, has_config=has_config)
-    yield check_room(request, has_config=has_config)
+    yield check_room(request, job, has_config=has_config)
     yield _check_excluded(request)
     yield _expectations(request.profile)
     if has_config:
-        yield from check_inputs(request, plan_job(request))
-        yield _check_layout(request)
+        yield from check_inputs(request, job)
+        yield _check_layout(request, job)
 
 
 def _ask_slurm(request: Request, run: Runner) -> Iterator[Verdict]:
@@ -79,10 +80,10 @@ def _expectations(profile: Profile) -> Verdict:
     return ok("expected", ", ".join(shown))
 
 
-def _check_layout(request: Request) -> Verdict:
+def _check_layout(request: Request, job: Job) -> Verdict:
     ranks = f"{request.nodes} x {request.profile.site.ranks_per_node} ranks"
     try:
-        check_request(request)
+        check_request(request, job)
     except VerlHpcError as error:
         return fails("layout", str(error), "see --help of submit")
     return ok("layout", f"the run can be laid out on {ranks}")

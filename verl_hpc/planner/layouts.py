@@ -107,9 +107,9 @@ def run_layouts(
         check_lengths(config, name, own)
         if own.vocab_size != arch.vocab_size:
             raise ConfigError(
-                f"roles.{name}: its vocabulary has {own.vocab_size} tokens, and model.path's "
-                f"{arch.vocab_size}; all roles read the same token ids, so choose a model with the "
-                "same tokenizer"
+                f"roles.{name}: its vocabulary has {own.vocab_size} tokens, with padding, and "
+                f"model.path's {arch.vocab_size}; all roles read the same token ids, so choose a "
+                "model with the same tokenizer, padded alike"
             )
     try:
         check_vllm_layout(arch, config.rollout.tensor_parallel)

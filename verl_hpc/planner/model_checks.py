@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
+from pathlib import Path
 
 from verl_hpc.config.distillation import ForwardKl
 from verl_hpc.config.model import ParallelConfig
@@ -13,6 +14,7 @@ from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.vocabulary import first_other_token
 
 
 def parallel_setting(role: RoleSettings) -> str:
@@ -50,6 +52,27 @@ def check_vocabulary(config: RunConfig, size: int) -> None:
             f"distillation.top_k = {chosen.top_k}: the vocabulary of model.path has {size} tokens; "
             "choose at most as many"
         )
+
+
+def check_tokenizers(tokenizer: Path, models: Mapping[str, Path]) -> None:
+    """Sizes alone do not tell one vocabulary from another.
+
+    Args:
+        tokenizer: directory of the run's.
+        models: directories of roles that have a model of their own.
+
+    Raises:
+        ConfigError: a role reads a token id as another text than the run.
+        ModelError: a tokenizer.json cannot be read.
+    """
+    for name, model in models.items():
+        other = first_other_token(tokenizer, model)
+        if other is not None:
+            raise ConfigError(
+                f"roles.{name}: its tokenizer has another token of id {other.id}, "
+                f"{other.theirs!r}, than the run's ({other.ours!r}); all roles read the same token "
+                "ids, so choose a model with the same tokenizer"
+            )
 
 
 def _check_recompute(

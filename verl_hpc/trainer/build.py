@@ -17,6 +17,7 @@ from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
+from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
@@ -87,6 +88,7 @@ def plan_run(
     together(lambda: check_model(first.hf_directory))
     tokenizer_path = config.model.tokenizer or str(first.hf_directory)
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
+    together(lambda: _check_tokenizers(Path(tokenizer_path), weights) if leads else None)
     reward = together(lambda: make_scorer(config.reward)) if config.generates else None
     environments = together(lambda: _environments(config))
     problems = open_problems(session, config, tokenizer)
@@ -176,6 +178,13 @@ def _own_files(
     directories = {n: weights[n].hf_directory for n, role in settings.items() if role.trainable}
     first = next(iter(weights.values())).hf_directory
     return {n: hf_files(d) for n, d in directories.items() if d != first}
+
+
+def _check_tokenizers(tokenizer: Path, weights: Mapping[str, Weights]) -> None:
+    """Of roles whose model is not the first role's."""
+    directories = {name: opened.hf_directory for name, opened in weights.items()}
+    first = next(iter(directories.values()))
+    check_tokenizers(tokenizer, {n: d for n, d in directories.items() if d != first})
 
 
 def _places(

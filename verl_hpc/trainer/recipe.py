@@ -192,12 +192,18 @@ class Recipe(DataFlow):
     def _role(self, operator: str, name: str) -> Role | Rollout:
         self.roles.add(name)
         known = self._run.every_role
-        if name not in known:
+        if name in known:
+            return known[name]
+        needs = f"recipe {self.name!r}: operator {operator!r} needs the role {name!r}"
+        if name == "rollout":  # which nobody can give in roles
             raise FlowError(
-                f"recipe {self.name!r}: operator {operator!r} needs the role {name!r}, which the "
-                f"run does not have; give it in roles, or {near_or_all(name, known, 'roles')}"
+                f"{needs}, and nothing generates in this run; name the role that generates actor, "
+                "and choose rollout.engine: vllm or hf"
             )
-        return known[name]
+        raise FlowError(
+            f"{needs}, which the run does not have; give it in roles, or "
+            f"{near_or_all(name, known, 'roles')}"
+        )
 
 
 class _Bound:

@@ -29,27 +29,31 @@ def refusal(directory, *overrides, site=None, run=None):
     return str(caught.value)
 
 
+def check(asked):
+    check_request(asked, plan_job(asked))
+
+
 # Ranks
 
 
 def test_ranks_that_do_not_fit_the_layout(tmp_path):
     asked = request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 4}")
     with pytest.raises(ConfigError) as caught:
-        check_request(asked)
+        check(asked)
     for part in ("--nodes 2 x 4 ranks = 8", "4 x", "= 16", "start a multiple of 16"):
         assert part in str(caught.value)
 
 
 def test_ranks_that_fit(tmp_path):
-    check_request(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
+    check(request(tmp_path, "parallel={tensor_parallel: 4, pipeline_parallel: 2}"))
 
 
 def test_a_model_that_can_be_read_is_checked_against_the_layout(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(next(iter(PUBLISHED.values()))[0]))
-    check_request(request(tmp_path, "parallel.tensor_parallel=4"))
+    check(request(tmp_path, "parallel.tensor_parallel=4"))
     with pytest.raises(ConfigError, match="parallel"):
-        check_request(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
+        check(request(tmp_path, "parallel.tensor_parallel=3", nodes=3))
 
 
 # Roles and placements
@@ -124,9 +128,83 @@ def test_roles_and_placements_that_do_not_work(tmp_path, overrides, words):
     published(tmp_path / "step/hf", vocab_size=64)
     published(tmp_path / "other", vocab_size=64)
     with pytest.raises(ConfigError) as caught:
-        check_request(request(tmp_path, *overrides))
+        check(request(tmp_path, *overrides))
     for word in words:
         assert word in str(caught.value)
+
+
+def tokenizer(directory, *texts):
+    vocab = {text: number for number, text in enumerate(texts)}
+    directory.mkdir(exist_ok=True)
+    (directory / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}}))
+
+
+OTHER_TOKEN = (
+    r"roles.critic: its tokenizer has another token of id 1, 'Y', than the run's \('y'\); all "
+    "roles read the same token ids, so choose a model with the same tokenizer"
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "path"), [("other", "other"), ("step/hf", "step"), ("step/hf_critic", "step")]
+)
+def test_roles_of_other_tokenizers_are_refused(tmp_path, where, path):
+    published(tmp_path / "model")
+    published(tmp_path / where)
+    asked = request(tmp_path, GAE, f"roles.critic.path={path}")
+    check(asked)
+    tokenizer(tmp_path / "model", "x", "y")
+    check(asked)
+    tokenizer(tmp_path / where, "x", "y", "z")
+    check(asked)
+    tokenizer(tmp_path / where, "x", "Y")
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(asked)
+
+
+def test_roles_are_compared_with_the_tokenizer_that_the_run_takes(tmp_path):
+    for name, text in (("model", "Y"), ("other", "Y"), ("third", "y")):
+        published(tmp_path / name)
+        tokenizer(tmp_path / name, "x", text)
+    tokenizer(tmp_path / "words", "x", "y")
+    check(request(tmp_path, GAE, "model.tokenizer=words"))
+    check(request(tmp_path, GAE, "model.tokenizer=words", "roles.critic.path=third"))
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(request(tmp_path, GAE, "model.tokenizer=words", "roles.critic.path=other"))
+
+
+def test_tokenizers_are_read_through_the_mounts(tmp_path, tmp_path_factory):
+    host = tmp_path_factory.mktemp("host")
+    for directory, text in ((tmp_path / "model", "Y"), (host / "m", "Y")):
+        published(directory)
+        tokenizer(directory, "x", text)
+    tokenizer(host / "words", "x", "y")
+    container = {"kind": "pyxis", "image": "registry#x", "mounts": [f"{host}:/in:ro"]}
+    site = profile(tmp_path, container=container, node_scratch="/local")
+    critic = "roles.critic.path=/in/m"
+    with pytest.raises(ConfigError, match=OTHER_TOKEN):
+        check(request(tmp_path, GAE, critic, "model.tokenizer=/in/words", site=site))
+    check(request(tmp_path, GAE, critic, f"model.tokenizer={host}/words", site=site))
+
+
+def test_models_are_read_through_the_mounts(tmp_path, tmp_path_factory):
+    host = tmp_path_factory.mktemp("host")
+    published(tmp_path / "model")
+    published(host / "m", vocab_size=64)
+    container = {"kind": "bwrap", "image": "/rootfs", "mounts": [f"{host}:/in:ro"]}
+    site = profile(tmp_path, container=container)
+    with pytest.raises(ConfigError, match=r"roles.critic: .* 64 tokens"):
+        check(request(tmp_path, GAE, "roles.critic.path=/in/m", site=site))
+
+
+def test_a_model_that_no_mount_shows_is_not_read(tmp_path, tmp_path_factory):
+    """What lies there on the host is not what the ranks would see; check_paths refuses it."""
+    host = tmp_path_factory.mktemp("host")
+    published(tmp_path / "model")
+    published(host / "m", vocab_size=64)
+    container = {"kind": "pyxis", "image": "registry#x", "mounts": ["/data"]}
+    site = profile(tmp_path, container=container, node_scratch="/local")
+    check(request(tmp_path, GAE, f"roles.critic.path={host}/m", site=site))
 
 
 # Files
@@ -295,5 +373,6 @@ def test_a_passed_variable_must_be_set(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("nodes", [0, -1, 65_534, 99_999_999_999])
 def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
+    job = plan_job(request(tmp_path))
     with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
-        check_request(request(tmp_path, nodes=nodes))
+        check_request(request(tmp_path, nodes=nodes), job)

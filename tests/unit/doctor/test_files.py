@@ -13,6 +13,7 @@ from verl_hpc.doctor import files as doctor_files
 from verl_hpc.doctor.files import check_image, check_inputs, check_python, check_room
 from verl_hpc.doctor.quota import Quota
 from verl_hpc.errors import ClusterError
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.testing.tiny import make_tiny_model
 
 
@@ -100,17 +101,48 @@ def test_data_and_reward(here):
     ]
 
 
+def room(asked, *, has_config=True):
+    return check_room(asked, plan_job(asked), has_config=has_config)
+
+
 def test_room(here, monkeypatch):
     asked = request(here)
-    verdict = check_room(asked, has_config=True)
+    verdict = room(asked)
     assert verdict.state == "ok"
     assert "checkpoints need about" in verdict.found
-    assert "checkpoints" not in check_room(asked, has_config=False).found
+    assert "checkpoints" not in room(asked, has_config=False).found
     # The only way to a full disk of known size.
     monkeypatch.setattr(doctor_files.shutil, "disk_usage", lambda path: type("", (), {"free": 1e3}))
-    verdict = check_room(asked, has_config=True)
+    verdict = room(asked)
     assert verdict.state == "fails"
     assert "checkpoint.keep" in verdict.todo
+
+
+SIZES = {"vocab_size": 1_000, "intermediate_size": 1_000, "num_hidden_layers": 100}
+
+
+@pytest.mark.parametrize(
+    ("where", "overrides"),
+    [
+        ("critic", ["roles.critic.path=critic"]),
+        ("step/hf_critic", ["roles.critic.path=step"]),
+        ("step/hf", ["roles.critic.path=step"]),
+        ("critic", ["roles.critic.path=critic", "algorithm.kl.placement=reward"]),
+    ],
+    ids=["model", "step's own", "step", "beside what is not trained"],
+)
+def test_checkpoints_have_each_trained_roles_own_model(here, where, overrides):
+    tree = json.loads((here / "model/config.json").read_text())
+    (here / where).mkdir(parents=True)
+    (here / where / "config.json").write_text(json.dumps(tree | SIZES))
+    sizes = [read_architecture(here / name).num_parameters for name in ("model", where)]
+    verdict = room(request(here, "algorithm.advantage.name=gae", "checkpoint.keep=9", *overrides))
+    assert verdict.found.endswith(f"need about {sum(sizes) * 14 * 10 / 1e9:,.1f} GB")
+
+
+def test_checkpoints_of_a_model_that_is_not_seen(here):
+    overrides = ("algorithm.advantage.name=gae", "roles.critic.path=nowhere")
+    assert "need about" not in room(request(here, *overrides)).found
 
 
 def refuse(_path):
@@ -129,7 +161,7 @@ def refuse(_path):
 )
 def test_room_within_a_quota(here, monkeypatch, read, state, words):
     monkeypatch.setattr(doctor_files, "read_quotas", read)
-    verdict = check_room(request(here), has_config=True)
+    verdict = room(request(here))
     assert (verdict.state, bool(verdict.todo)) == (state, state == "fails")
     assert words in verdict.found
 
@@ -137,7 +169,7 @@ def test_room_within_a_quota(here, monkeypatch, read, state, words):
 def test_room_where_nobody_may_write(tmp_path, monkeypatch):
     # Root may write everywhere, and tests run as root in containers.
     monkeypatch.setattr(doctor_files.os, "access", lambda path, mode: False)
-    verdict = check_room(request(tmp_path), has_config=False)
+    verdict = room(request(tmp_path), has_config=False)
     assert (verdict.state, verdict.todo) == ("fails", "set directory=...")
 
 

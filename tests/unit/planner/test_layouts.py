@@ -300,7 +300,7 @@ def test_placements_that_do_not_work(changes, words):
 def test_all_roles_read_the_same_token_ids():
     other = architecture(vocab_size=64, max_positions=1024)
     message = refusal(2, **GAE, archs={"critic": other})
-    for word in ("roles.critic", "64 tokens", "128", "same tokenizer"):
+    for word in ("roles.critic", "64 tokens", "128", "same tokenizer", "padded alike"):
         assert word in message
 
 

@@ -174,6 +174,26 @@ def test_a_role_that_the_run_has_not(run):
         Recipe("mine", run).operator(of_actor, roles=["actr"])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"roles": {"policy": {"trainable": True}, "judge": ROLES["judge"]}},
+        {"roles": ROLES, "rollout__engine": "none"},
+    ],
+    ids=["no actor", "no engine"],
+)
+def test_a_run_in_which_nothing_generates(tmp_path, own, changes):
+    """No role can be named rollout, so nobody is told to give one."""
+    run = small_run(tmp_path, recipe=f"{own}:mine", held_out=None, **changes)
+    told = (
+        "operator 'rollout' needs the role 'rollout', and nothing generates in this run; name the "
+        "role that generates actor, and choose rollout.engine: vllm or hf"
+    )
+    with pytest.raises(FlowError, match=told) as caught:
+        make_recipe(run, find_recipe(run.config.recipe, 60.0))
+    assert "give it in roles" not in str(caught.value)
+
+
 def test_a_placement_that_the_run_has_not(run):
     with pytest.raises(FlowError, match="placement 'trian'.*did you mean train"):
         Recipe("mine", run).operator(good, place="trian")

@@ -141,11 +141,13 @@ class Loop:
 
     def _evaluate(self, step: int) -> dict[str, float]:
         self._evaluated = step
-        if self.recipe.evaluation is not None:
-            self._enter("testing")
-            return evaluate_by(self.recipe.evaluation, self.run, step)
-        metrics = self._weights_to_rollout(step)
+        own = self.recipe.evaluation
+        metrics = self._weights_to_rollout(step) if own is None or own.generates else {}
         self._enter("testing")
+        if own is not None:
+            # One of its operators may take the device, and with it the weights, from the engine.
+            self._rollout_has = None
+            return metrics | evaluate_by(own, self.run, step)
         found, samples = evaluate(self.run, step)
         self.records.samples(step, "evaluation", samples)
         return metrics | found

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow import DataFlow, Pipeline
+from verl_hpc.planner.layouts import ROLLOUT
 
 if TYPE_CHECKING:
     from verl_hpc.trainer.context import RunContext
@@ -189,13 +190,18 @@ class Recipe(DataFlow):
                 took |= dict.fromkeys(ranks, op.name)
         return pipeline
 
+    @property
+    def generates(self) -> bool:
+        """Whether some operator uses the engines that generate."""
+        return ROLLOUT in self.roles
+
     def _role(self, operator: str, name: str) -> Role | Rollout:
         self.roles.add(name)
         known = self._run.every_role
         if name in known:
             return known[name]
         needs = f"recipe {self.name!r}: operator {operator!r} needs the role {name!r}"
-        if name == "rollout":  # which nobody can give in roles
+        if name == ROLLOUT:  # which nobody can give in roles
             raise FlowError(
                 f"{needs}, and nothing generates in this run; name the role that generates actor, "
                 "and choose rollout.engine: vllm or hf"

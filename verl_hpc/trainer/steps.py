@@ -60,7 +60,7 @@ class Steps:
     ) -> None:
         self._run, self._recipe, self._enter, self._refit = run, recipe, enter, refit
         self._next: _Batch | None = None
-        self._generates = any("rollout" in op.roles for op in recipe.operators)
+        self._generates = recipe.generates
 
     def pipeline(self, step: int) -> Pipeline:
         """Of the operators that are in at a step."""

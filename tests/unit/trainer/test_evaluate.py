@@ -160,6 +160,43 @@ def test_a_recipe_that_evaluates_by_itself_takes_no_sets(tmp_path):
         make_recipe(run, find_recipe(recipe, 60.0))
 
 
+GENERATES = """
+import torch
+from verl_hpc.trainer.batch import MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS
+from verl_hpc.trainer.operators.assign import assign
+from verl_hpc.trainer.operators.generate import generate
+from verl_hpc.trainer.operators.infer import old_log_probs
+from verl_hpc.trainer.recipe import Recipe, operator
+from verl_hpc.trainer.recipes.rl import rl
+
+
+@operator()
+def compare(place, sequences, old):
+    pairs = zip(sequences[ROLLOUT_LOG_PROBS], old[OLD_LOG_PROBS], strict=True)
+    return (), {"val/apart": max(float((a - b).abs().max()) for a, b in pairs)}
+
+
+def mine(run):
+    recipe, settings = rl(run), run.settings
+    own = recipe.evaluation = Recipe("evaluation", run)
+    asks = settings.generate.greedily(settings.evaluation_problems, "evaluation")
+    own.operator(generate, roles=["rollout"], settings=asks, name="answers", prefix="val/")
+    own.operator(assign, settings=settings.assign, place="rollout", prefix="val/")
+    own.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs, prefix="val/")
+    own.operator(compare, place="actor")
+    return recipe
+"""
+
+
+def test_a_recipe_that_evaluates_by_itself_generates_with_the_weights_of_its_step(tmp_path):
+    (tmp_path / "own.py").write_text(GENERATES)
+    evaluation = {"every": 1, "at_start": True}
+    recipe = f"{tmp_path}/own.py:mine"
+    _, found = loop(small_run(tmp_path, recipe=recipe, steps=3, evaluation=evaluation))
+    apart = [line["val/apart"] for line in found if "val/apart" in line]
+    assert len(apart) == 4 and max(apart) < 1e-5
+
+
 @pytest.mark.parametrize("num_dropped", [0, 2])
 def test_dropped_prompts_are_told(tmp_path, caplog, num_dropped):
     prompts = ["bb", "ef", "gk", "a"] + ["abcdef"] * num_dropped

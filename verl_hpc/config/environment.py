@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.section import OWN_NAME, Options, PathText, Positive, Seconds, Section, is_own
@@ -30,7 +30,7 @@ class EnvironmentConfig(Section):
     path/file.py:Name is a class of your own (docs/environments.md)."""
     options: Options = {}
     """Keyword arguments of the class."""
-    max_turns: Positive = 4
+    max_turns: Annotated[Positive, Field(ge=2)] = 4
     """Turns of the model, at most; rollout.max_response_tokens is of all of them and of what is
     said between."""
     max_conversations: Positive = 128

@@ -1,7 +1,8 @@
 """The process that conversations are forked from: `python -m verl_hpc.environments.helper FD`.
 
-It imports the environment's class once. Each conversation has a process of its own, so that a step
-may take its time, raise, leave, or be ended, and the others know nothing of it.
+It imports the environment's class and makes one environment. Each conversation has a process of its
+own, with a copy of it, so that a step may take its time, raise, leave, or be ended, and the others
+know nothing of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,40 +33,38 @@ _LONGEST_TEXT = 2**20
 
 
 def main(patrons: socket.socket) -> None:
-    """Import the class, say how that went, and serve conversations."""
+    """Make the environment, say how that went, and serve conversations."""
     config = EnvironmentConfig.model_validate(receive(patrons))
     try:
-        make = environment_of(config)
+        environment = environment_of(config)
     except VerlHpcError as error:
         send(patrons, {"failure": str(error)})
         return
     send(patrons, {"failure": ""})
     # What a step has started is below this process, whatever its parents do.
     adopt_orphans()
-    serve(patrons, partial(converse, config, make))
+    serve(patrons, partial(converse, config, environment))
     end_all(os.getpid())
 
 
-def converse(
-    config: EnvironmentConfig, make: Callable[[], Environment], patron: socket.socket
-) -> None:
+def converse(config: EnvironmentConfig, environment: Environment, patron: socket.socket) -> None:
     """One conversation: a problem, then turns of the model, each of which is answered."""
     # What its tools start is of its group, and ends with it.
     os.setsid()
     try:
         send(patron, {"process": os.getpid()})
-        _answer_turns(config, make, patron)
+        _answer_turns(config, environment, patron)
     finally:
         os.killpg(0, signal.SIGKILL)
 
 
 def _answer_turns(
-    config: EnvironmentConfig, make: Callable[[], Environment], patron: socket.socket
+    config: EnvironmentConfig, environment: Environment, patron: socket.socket
 ) -> None:
     """Until nobody asks any more."""
     # From the rank that has started all this; what goes back to it is JSON.
     problem: Problem = pickle.loads(receive_bytes(patron))  # noqa: S301
-    environment: Environment | None = None
+    is_reset = False
     while True:
         try:
             turn = receive(patron)
@@ -75,9 +73,9 @@ def _answer_turns(
         try:
             who = f"rollout.environment.name = {config.name}, {problem.where}"
             with capped_output(who), guarded(config.timeout_s):
-                if environment is None:
-                    environment = make()
+                if not is_reset:
                     environment.reset(problem)
+                    is_reset = True
                 answer = {"said": _checked(environment.step(turn["tokens"], turn["text"]))}
         except TimeLimitExceeded:
             answer = {"failure": f"a step takes longer than timeout_s = {config.timeout_s:g}"}

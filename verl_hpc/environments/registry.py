@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.environments.environment import Environment
 from verl_hpc.errors import ConfigError
@@ -12,22 +9,21 @@ from verl_hpc.rewards.user_code import load_class, loading
 from verl_hpc.section import is_own
 
 
-def environment_of(config: EnvironmentConfig) -> Callable[[], Environment]:
-    """What makes the environment of a response.
+def environment_of(config: EnvironmentConfig) -> Environment:
+    """The environment that those of responses are copies of.
 
     Raises:
-        ConfigError: no such file or class, or a class that does not take the options.
+        ConfigError: no such file or class, or a class that does not take the options, or not
+            within import_timeout_s.
     """
     setting, limit = "rollout.environment.name", config.import_timeout_s
     if is_own(config.name):
         kind = load_class(config.name, Environment, limit, setting, ConfigError)
     else:
         kind = _built_in(config.name)
-    make = partial(kind, **config.options)
     failure = f"{setting} = {config.name} with rollout.environment.options = {config.options}"
-    with loading(failure, config.timeout_s, ConfigError):
-        make()
-    return make
+    with loading(failure, limit, ConfigError):
+        return kind(**config.options)
 
 
 def _built_in(name: str) -> type[Environment]:

@@ -68,6 +68,8 @@ class Conversations:
         }
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
+        self.cut: set[int] = set()
+        """Those that ended because what was said to them leaves no room for an answer."""
         leads = control is None or control.rank == 0
         self._steps = _Steps(config, environments, asked, tokenizer) if leads else None
 
@@ -93,10 +95,14 @@ class Conversations:
         """See `Turns.next`."""
         found: list[tuple[int, Response, int]] = []
         for index, said in self._answers(wait).items() if self._waiting else ():
-            longer = self._longer(index, self._waiting.pop(index), said)
+            response = self._waiting.pop(index)
+            longer = None if said is None else self._longer(index, response, said)
             if longer is not None:
                 found.append((index, longer, self._seed(index, len(longer.tokens))))
-            elif self._steps is not None:
+                continue
+            if said is not None:
+                self.cut.add(index)
+            if self._steps is not None:
                 self._steps.end(index)
         return found
 
@@ -105,10 +111,8 @@ class Conversations:
         """See `Turns.under_way`."""
         return self._waiting.keys()
 
-    def _longer(self, index: int, response: Response, said: str | None) -> Response | None:
+    def _longer(self, index: int, response: Response, said: str) -> Response | None:
         """With what was said behind it, if there is room for a turn of the model after that."""
-        if said is None:
-            return None
         encode = self._encode[self._asked[index].is_chat]
         tokens = encode.tokens(said, response.tokens)
         # Without a token between them two turns would be one.

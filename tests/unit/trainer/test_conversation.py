@@ -94,6 +94,11 @@ class CannotBegin(Echo):
     def reset(self, problem):
         raise ValueError("no such row")
 
+class SlowToMake(Echo):
+    def __init__(self, notes):
+        super().__init__(notes)
+        time.sleep(0.6)
+
 class StartsOthers(Echo):
     def step(self, tokens, text):
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -166,7 +171,7 @@ def test_each_response_has_an_environment_of_its_own(own, tmp_path):
     assert not failures
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("most", [2, 3])
 def test_turns_are_limited(own, tmp_path, most):
     turns = conversations(own, tmp_path, "Echo", options={"times": 99}, max_turns=most)
     for response in talk(turns)[0]:
@@ -175,10 +180,15 @@ def test_turns_are_limited(own, tmp_path, most):
 
 
 def test_no_response_is_longer_than_the_longest(own, tmp_path):
-    options = {"times": 9, "says": "k" * 7}
-    for response in talk(conversations(own, tmp_path, "Echo", 12, options), longest=12)[0]:
+    turns = conversations(own, tmp_path, "Echo", 12, {"times": 9, "says": "k" * 7})
+    found, _ = talk(turns, longest=12)
+    for i, response in enumerate(found):
         assert len(response.tokens) <= 12
         assert response.sampled[-1] == 1, "an observation that nobody answers is left out"
+        # With one more token to answer it in it would have been there.
+        is_cut = response.finish_reason == "stop" and len(response.tokens) + 7 >= 12
+        assert (i in turns.cut) == is_cut
+    assert turns.cut
 
 
 def test_a_slow_step_delays_its_own_response_alone(own, tmp_path):
@@ -294,6 +304,12 @@ def test_nothing_is_left_of_a_rank_that_is_gone(own, tmp_path, kind):
     assert done.stdout == "leaves\n"
 
 
+def test_an_environment_is_made_once(own, tmp_path):
+    """What takes long there takes no time of a step."""
+    found, failures = talk(conversations(own, tmp_path, "SlowToMake", timeout_s=0.5))
+    assert not failures and not all(all(response.sampled) for response in found)
+
+
 def test_so_many_conversations_at_a_time(own, tmp_path):
     turns = conversations(own, tmp_path, "SlowForOne", max_conversations=1)
     alive = []
@@ -357,7 +373,7 @@ def test_this_turn_is_what_follows_the_last_observation():
 
 def test_one_of_the_users(own):
     config = EnvironmentConfig(name=f"{own}:Echo", options={"notes": ".", "says": "go on"})
-    assert environment_of(config)().says == "go on"
+    assert environment_of(config).says == "go on"
 
 
 @pytest.mark.parametrize(

@@ -246,10 +246,14 @@ def _responses(
             turns=turns,
             **options,
         )
-    failures = turns.failures if turns is not None else ()
+    failures, cut = (turns.failures, turns.cut) if turns is not None else ((), ())
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
         raise TrainingError(NOT_FINITE)
+    for i in cut:
+        response = responses[i]
+        assert response is not None, "a conversation that was cut has ended"
+        responses[i] = replace(response, finish_reason="length")
     tagged = [
         None if r is None else _tagged(r, b, rollout.version)
         for r, b in zip(responses, begun, strict=True)

@@ -25,6 +25,7 @@ from tests.jobs.launch import (
 )
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.config.requests import read_requests
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.runs.ranks import read_ranks
 
@@ -122,10 +123,13 @@ def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim,
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "rank", "operator"),
-    [(2, 0, "update_actor"), (0, 2, "rollout"), (3, 0, "wait")],
+    [
+        (2, 0, "update_actor"),
+        pytest.param(0, 2, "rollout", marks=pytest.mark.slow),
+        pytest.param(3, 0, "wait", marks=pytest.mark.slow),
+    ],
 )
 def test_kill_9_of_a_run_that_generates_ahead(model, tmp_path, victim, rank, operator):
     """What was generated ahead is lost: a step that follows a start is of its own weights."""
@@ -187,20 +191,29 @@ def test_a_signal_to_some_ranks(model, tmp_path, undisturbed, make, number, rank
         assert differing(last_step(undisturbed[0]), last_step(run)) == []
 
 
-@pytest.mark.slow
+def ask(*words):
+    done = subprocess.run([sys.executable, "-m", "verl_hpc", *words], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_save_and_stop_from_a_login_node(model, tmp_path):
-    config = write_config(tmp_path / "config.yaml", ahead(model, tmp_path) | {"steps": 40})
+    tree = ahead(model, tmp_path) | {"steps": 40, "checkpoint": {"every": 0, "keep": 9}}
+    config = write_config(tmp_path / "config.yaml", tree)
     run = tmp_path / "run"
     job = launch(config, PYTHONUNBUFFERED="1")
-    assert wait_until(partial(is_in, run, 2, "rollout", 1), job), finish(job)
-    for words in (["save", run], ["stop", run, "--now"]):
-        done = subprocess.run([sys.executable, "-m", "verl_hpc", *words], capture_output=True)
-        assert done.returncode == 0, done.stderr
+    assert wait_until(partial(is_in, run, 2, "rollout", 0), job), finish(job)
+    assert not complete_steps(run / "checkpoints")
+    ask("save", run)
+    assert wait_until(lambda: complete_steps(run / "checkpoints"), job), finish(job)
+    assert wait_until(lambda: not read_requests(run), job), finish(job)
+    assert len(complete_steps(run / "checkpoints")) == 1
+    ask("stop", run, "--now")
     began = time.monotonic()
     status, output = finish(job, timeout=120)
     assert status == 0, output
     assert time.monotonic() - began < 30
     assert "which is saved: asked to stop by " in output
+    assert len(complete_steps(run / "checkpoints")) == 2
 
 
 def test_a_slow_placement_is_told_and_those_that_wait_for_it_are_not(undisturbed):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.jobs.launch import differing, tensors_of
 from tests.mpi.placed_runs import assert_close, configure, run, weights_of
+from tests.mpi.recipe_runs import ROLLOUT
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.trainer.build import build_run
 from verl_hpc.trainer.state import restore, save
@@ -34,15 +35,44 @@ OTHER_SPLIT = {
 }
 
 
-def test_split_then_together_then_split_in_another_way(here, tiny_model, shared_directory):
+AHEAD = {
+    "parallel": {"tensor_parallel": 2},
+    "placement": {"train": "0-1", "rollout": "2-3"},
+    "rollout": ROLLOUT | {"staleness": 1},
+}
+WITHOUT_CRITIC = {"roles": {}, "rollout": ROLLOUT}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "first", "others"),
+    [
+        ("ppo", SPLIT, (TOGETHER, OTHER_SPLIT, SPLIT)),
+        (
+            "grpo",
+            AHEAD,
+            (
+                TOGETHER | WITHOUT_CRITIC,
+                {
+                    "parallel": {"pipeline_parallel": 2},
+                    "placement": {"actor": "2-3", "reward": "0-1"},
+                },
+                AHEAD,
+            ),
+        ),
+    ],
+    ids=["split", "ahead"],
+)
+def test_then_on_other_placements(here, tiny_model, shared_directory, recipe, first, others):
+    """What one placement saves another reads, and saves again to the last bit."""
+
     def settings(**changes):
         changes |= {"checkpoint": {"keep": 9}}
-        return configure(shared_directory, tiny_model(), "resume", "ppo", **changes)
+        return configure(shared_directory, tiny_model(), f"resume-{recipe}", recipe, **changes)
 
-    config = settings(steps=1, **SPLIT)
+    config = settings(steps=1, **first)
     run(here, config)
     root = config.run_directory / "checkpoints"
-    for done, placed in enumerate((TOGETHER, OTHER_SPLIT, SPLIT), start=1):
+    for done, placed in enumerate(others, start=1):
         context = build_run(here, settings(**placed), resumes=True)
         progress = restore(context)
         assert progress is not None and progress.step == done
@@ -50,7 +80,8 @@ def test_split_then_together_then_split_in_another_way(here, tiny_model, shared_
         here.control.barrier()
         trained, untouched = (root / step_name(step) for step in (1, done + 1))
         names = tensors_of(trained)
-        assert any("critic.optimizer" in n for n in names)
+        trained_role = "critic" if recipe == "ppo" else "actor"
+        assert any(f"{trained_role}.optimizer" in n for n in names)
         assert differing(trained, untouched) == [], placed["placement"]
         here.control.barrier()
 
@@ -73,3 +104,17 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
         assert rows_elsewhere[-1][name] == pytest.approx(rows[-1][name], rel=1e-5, abs=1e-5)
     for mine, theirs in zip(elsewhere, there, strict=True):
         assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("placed", [TOGETHER | WITHOUT_CRITIC, AHEAD], ids=["together", "ahead"])
+def test_a_run_that_generates_ahead_continues_on_other_placements(
+    here, tiny_model, shared_directory, placed
+):
+    """The step behind a start has responses of its own weights, whatever was ahead before."""
+    name = f"continues-{bool(placed['placement'])}"
+    for steps, where in ((2, AHEAD), (4, placed)):
+        config = configure(shared_directory, tiny_model(), name, "grpo", steps=steps, **where)
+        rows = run(here, config)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert rows[1]["rollout/lag/max"] == 1.0 and rows[2].get("rollout/lag/max", 0.0) == 0.0
+    assert all(row["actor/grad_norm"] > 0 for row in rows)

@@ -91,7 +91,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         "DPO",
         (
             "recipe=dpo",
-            # In place of a section with settings of a policy's loss, which DPO does not read.
+            "reward={}",
+            # In place of sections with a reward and a policy's loss, which DPO does not read.
             "algorithm={preference: {name: dpo, beta: 0.1, sft_weight: 1.0}}",
             "batch.size=64",
             "optimizer.lr=1e-4",

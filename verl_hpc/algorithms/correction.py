@@ -13,6 +13,14 @@ from verl_hpc.algorithms.masked import Reduce, alone, masked_mean
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
 
 
+def _check_holds_one(lower: float, upper: float) -> None:
+    if not lower <= 1.0 <= upper:
+        raise ValueError(
+            f"lower = {lower:g} and upper = {upper:g}: lower is at most 1, and upper at least 1, "
+            "the ratio where engine and trainer agree"
+        )
+
+
 class RejectConfig(Section):
     """Sequences that the trainer finds too likely, or too unlikely, are not trained on."""
 
@@ -25,11 +33,7 @@ class RejectConfig(Section):
 
     @model_validator(mode="after")
     def _holds_one(self) -> RejectConfig:
-        if not self.lower <= 1.0 <= self.upper:
-            raise ValueError(
-                f"lower = {self.lower:g} and upper = {self.upper:g}: lower is at most 1, and upper "
-                "at least 1, the ratio of a sequence on which engine and trainer agree"
-            )
+        _check_holds_one(self.lower, self.upper)
         return self
 
 
@@ -58,10 +62,14 @@ class CorrectionConfig(Section):
                 f"lower = {self.lower:g} with outside: truncate, which bounds weights from above "
                 "alone; set outside: leave_out, or leave lower out"
             )
-        if self.lower >= self.upper:
-            raise ValueError(f"lower = {self.lower:g} is not below upper = {self.upper:g}")
-        if self.weights == "none" and (self.reject is None or self.normalise):
-            raise ValueError("weights: none corrects by reject alone; give reject, or weights")
+        _check_holds_one(self.lower, self.upper)
+        if self.weights == "none":
+            if self.reject is None:
+                raise ValueError("weights: none corrects by reject alone; give reject, or weights")
+            for name in ("lower", "upper", "outside", "normalise"):
+                value = getattr(self, name)
+                if value != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} = {value} has no effect with weights: none")
         return self
 
 

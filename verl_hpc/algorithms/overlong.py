@@ -24,8 +24,11 @@ class OverlongConfig(Section):
 
     @model_validator(mode="after")
     def _does_something(self) -> OverlongConfig:
-        if not self.buffer and not self.leave_out:
+        penalises = self.buffer > 0 and self.factor > 0
+        if not penalises and not self.leave_out:
             raise ValueError("overlong: does nothing; give a buffer, or leave_out: true")
+        if not self.buffer and self.factor != type(self).model_fields["factor"].default:
+            raise ValueError(f"factor = {self.factor:g} has no effect without a buffer; give one")
         return self
 
 

@@ -8,6 +8,7 @@ from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.distillation import check_distillation
 from verl_hpc.config.evaluation import check_evaluation
 from verl_hpc.config.model import CriticConfig
+from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.roles import CRITIC, REWARD, check_roles, roles_of_recipe
 from verl_hpc.section import is_own
 
@@ -62,6 +63,13 @@ def check_agreement(config: RunConfig) -> None:
     _check_rollout_log_probs(config)
     if config.batch.refill_rounds:
         _check_refill(config)
+    overlong, longest = config.algorithm.overlong, config.rollout.max_response_tokens
+    if overlong is not None and overlong.buffer > longest:
+        raise ValueError(
+            f"algorithm.overlong.buffer = {overlong.buffer} is more than "
+            f"rollout.max_response_tokens = {longest}, so that the shortest response would be "
+            "penalised; lower it, or raise rollout.max_response_tokens"
+        )
     if config.algorithm.drop_equal_groups and config.rollout.num_samples < 2:
         raise ValueError(
             "algorithm.drop_equal_groups with rollout.num_samples = 1: a single response has the "
@@ -164,6 +172,11 @@ def _check_critic_is_there(config: RunConfig) -> None:
 def _check_answers(config: RunConfig) -> None:
     pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
     labels = "answers with labels; give files with columns prompt, answer and label"
+    if config.reward != RewardConfig():
+        raise ValueError(
+            f"section reward has no effect with recipe: {config.recipe}, which compares answers "
+            "and scores none; leave it out"
+        )
     for name, source in config.sources.items():
         if source.kind != "files":
             needed = labels if (config.recipe, name) == ("kto", "data.train") else pairs

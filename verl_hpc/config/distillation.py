@@ -39,6 +39,8 @@ class ForwardKl(Objective):
     are compared as one."""
 
 
+_OF_THE_POLICY = ("loss", "old_log_probs", "correction")
+"""Settings of a loss on advantages."""
 DistillationConfig = Annotated[ReverseKl | ForwardKl, Field(discriminator="name")]
 
 
@@ -102,7 +104,7 @@ def _check_task_reward(config: RunConfig) -> None:
         )
     default = AlgorithmConfig()
     by_teacher_alone = isinstance(config.distillation, ForwardKl)
-    for name in ("advantage", "drop_equal_groups", *("loss", "correction") * by_teacher_alone):
+    for name in ("advantage", "drop_equal_groups", *_OF_THE_POLICY * by_teacher_alone):
         if getattr(algorithm, name) != getattr(default, name):
             raise ValueError(
                 f"algorithm.{name}: has no effect with distillation.name = "

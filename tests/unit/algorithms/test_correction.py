@@ -60,7 +60,7 @@ def oracle(config, sampled, old, mask):
 GEOMETRIC = {"ratio": "geometric_mean", "lower": 0.9, "upper": 1.5}
 CONFIGS = [
     {},
-    {"upper": 0.5},
+    {"upper": 1.0},
     {"weights": "sequence", "upper": 5.0},
     {"outside": "leave_out", "lower": 0.5, "upper": 5.0},
     {"outside": "leave_out", "weights": "sequence", "lower": 0.1},
@@ -134,9 +134,12 @@ def test_known_noise_has_the_weights_of_its_closed_form():
     "given, words",
     [
         ({"lower": 0.5}, "lower = 0.5 with outside: truncate"),
-        ({"lower": 2.0, "outside": "leave_out"}, "lower = 2 is not below upper = 2"),
+        ({"lower": 1.2, "outside": "leave_out"}, "lower = 1.2 and upper = 2: lower is at most 1"),
+        ({"upper": 0.5}, "lower = 0 and upper = 0.5: .* upper at least 1"),
         ({"weights": "none"}, "weights: none corrects by reject alone"),
-        ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "by reject alone"),
+        ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "normalise = True has no"),
+        ({"weights": "none", "upper": 5.0, "reject": GEOMETRIC}, "upper = 5.0 has no effect"),
+        ({"weights": "none", "outside": "leave_out", "reject": GEOMETRIC}, "outside = leave_out"),
         ({"reject": GEOMETRIC | {"lower": 1.2}}, "lower is at most 1"),
         ({"reject": {"lower": 0.5}}, "upper"),
     ],

@@ -75,6 +75,10 @@ def test_a_teacher_may_be_what_the_others_share():
             "algorithm.loss: has no effect with distillation.name = forward_kl",
         ),
         (
+            {"distillation": FORWARD, "algorithm": {"old_log_probs": "rollout"}},
+            "algorithm.old_log_probs: has no effect",
+        ),
+        (
             {"distillation": FORWARD, "algorithm": {"correction": {}}},
             "algorithm.correction: has no effect",
         ),

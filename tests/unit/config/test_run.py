@@ -218,6 +218,25 @@ def test_an_override_may_say_the_other(tmp_path):
             {"algorithm__kl": {"coefficient": 0.1}},
             "coefficient = 0.1 has no effect with placement: none",
         ),
+        (
+            {"algorithm__overlong": {"buffer": 600}, "rollout__max_response_tokens": 512},
+            "overlong.buffer = 600 is more than rollout.max_response_tokens = 512",
+        ),
+        ({"algorithm__overlong": {"leave_out": True, "factor": 2.0}}, "factor = 2 has no effect"),
+        ({"algorithm__overlong": {"buffer": 4, "factor": 0.0}}, "overlong: does nothing"),
+        (
+            {"algorithm__advantage": {"name": "grpo", "std": "none", "epsilon": 1e-4}},
+            "epsilon = 0.0001 has no effect with std: none",
+        ),
+        (
+            {"algorithm__advantage": {"name": "grpo_passk", "std": "none", "epsilon": 1e-4}},
+            "epsilon = 0.0001 has no effect with std: none",
+        ),
+        (
+            {"recipe": "dpo", "reward__function": "math"},
+            "section reward has no effect with recipe: dpo, which compares answers",
+        ),
+        ({"rollout__environment": {"name": "calculator", "max_turns": 1}}, "max_turns = 1"),
         ({"algorithm__kl": {"estimator": "k2"}}, "estimator = k2 has no effect with placement"),
         (
             {"algorithm__kl": {"placement": "reward", "target": 0.2}},

@@ -37,6 +37,8 @@ def small_config(directory, prompts=PROMPTS, held_out=HELD_OUT, **changes):
         "metrics__report": False,
         "checkpoint__every": 0,
     }
+    if changes.get("recipe") in ("dpo", "kto", "reward_model"):
+        del given["reward__function"]
     if held_out is not None:
         given["data__evaluation"] = files(directory, "held_out.jsonl", held_out)
     return parse(**given | changes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
 
 from verl_hpc.algorithms.advantage import Advantage, Scored
 from verl_hpc.algorithms.lazy import torch
@@ -19,6 +21,13 @@ class GrpoPassK(Advantage):
     epsilon: PositiveFinite = 1e-6
     """Added to the deviation."""
     compares: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        default = type(self).model_fields["epsilon"].default
+        if self.std == "none" and self.epsilon != default:
+            raise ValueError(f"epsilon = {self.epsilon:g} has no effect with std: none")
+        return self
 
     def __call__(self, batch: Scored) -> torch.Tensor:
         """(best - second best) / (std + epsilon) for the best, which is 0 if two are the best.

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import h5py
 import pytest
@@ -18,7 +17,6 @@ from tests.jobs.launch import (
     write_config,
 )
 from verl_hpc.config.requests import Request, leave_request, read_requests
-from verl_hpc.metrics.log import read_metrics
 
 RESTART = 85
 STEPS = 4
@@ -90,12 +88,8 @@ def test_responses_that_were_finished_are_kept_and_the_rest_is_generated(model, 
     status, output = train(2, configs["undisturbed"])
     assert status == 0, output
     run = tmp_path / "run"
-    job = launch(configs["run"])
-    assert wait_until(lambda: steps_done(run) >= 1, job)
-    (first,) = read_metrics(run)
-    time.sleep(0.4 * first["timing_s/rollout"])
-    os.kill(ranks_of(job)[0], signal.SIGTERM)
-    status, output = finish(job)
+    words = ["-m", "tests.jobs.told_in_rollout", "train", "--config", configs["run"]]
+    status, output = finish(start(2, words))
     assert status == RESTART, output
     (file,) = (run / "checkpoints/step_00000001/rollout").iterdir()
     with h5py.File(file) as stored:

@@ -1,0 +1,29 @@
+"""verl_hpc whose rank 0 is told to leave in the middle of the second step's rollout, however long
+that takes: `python -m tests.jobs.told_in_rollout ARGUMENT...`."""
+
+import os
+import signal
+import sys
+
+from verl_hpc.cli.main import main
+from verl_hpc.trainer.role import Rollout
+
+QUESTIONS = 10
+"""How often the engine has asked whether it is to leave."""
+
+
+def tell_rank_0() -> None:
+    preempted, asked = Rollout.preempted, []
+
+    def asks(self: Rollout) -> bool:
+        asked.append(self.version)
+        if os.environ["PMI_RANK"] == "0" and asked.count(1) == QUESTIONS:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return preempted(self)
+
+    Rollout.preempted = asks
+
+
+if __name__ == "__main__":
+    tell_rank_0()
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,8 @@
 """Roles on ranks of their own, in layouts of their own, compute what roles on all ranks do."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.mpi.placed_runs import assert_close, configure, run, weights_of
@@ -7,6 +10,7 @@ from verl_hpc.metrics.timeline import read_timeline
 
 pytestmark = pytest.mark.world(4)
 
+PAGE = (Path(__file__).parents[2] / "docs/placements.md").read_text()
 SAME = {"placement": {"rollout": 0}}
 """Responses are drawn on one rank, whatever trains."""
 PLACED = {
@@ -72,6 +76,8 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
     assert_same(split_rows, rows)
     for mine, theirs in zip(split_weights, weights, strict=True):
         assert_close(mine, theirs)
+    (drawn,) = re.findall(r"^```\n(rl\(rows\)\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert drawn in (config.run_directory / "flow.txt").read_text()
 
 
 @pytest.mark.parametrize("name", PLACED)

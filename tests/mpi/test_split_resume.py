@@ -116,5 +116,6 @@ def test_a_run_that_generates_ahead_continues_on_other_placements(
         config = configure(shared_directory, tiny_model(), name, "grpo", steps=steps, **where)
         rows = run(here, config)
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert rows[1]["rollout/lag/max"] == 1.0 and rows[2].get("rollout/lag/max", 0.0) == 0.0
+    lags = [row.get("rollout/lag/max") for row in rows]
+    assert lags == [0.0, 1.0, *([0.0, 1.0] if placed["placement"] else [None, None])]
     assert all(row["actor/grad_norm"] > 0 for row in rows)

@@ -57,20 +57,25 @@ class CorrectionConfig(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> CorrectionConfig:
+        if self.weights == "none":
+            self._rejects_alone()
         if self.lower and self.outside == "truncate":
             raise ValueError(
                 f"lower = {self.lower:g} with outside: truncate, which bounds weights from above "
                 "alone; set outside: leave_out, or leave lower out"
             )
+        if self.lower >= self.upper:
+            raise ValueError(f"lower = {self.lower:g} is not below upper = {self.upper:g}")
         _check_holds_one(self.lower, self.upper)
-        if self.weights == "none":
-            if self.reject is None:
-                raise ValueError("weights: none corrects by reject alone; give reject, or weights")
-            for name in ("lower", "upper", "outside", "normalise"):
-                value = getattr(self, name)
-                if value != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} = {value} has no effect with weights: none")
         return self
+
+    def _rejects_alone(self) -> None:
+        if self.reject is None:
+            raise ValueError("weights: none corrects by reject alone; give reject, or weights")
+        for name in ("lower", "upper", "outside", "normalise"):
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} has no effect with weights: none; leave it out")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import model_validator
 
-from verl_hpc.section import NonNegative, NonNegativeFinite, Section
+from verl_hpc.section import NonNegative, PositiveFinite, Section
 
 
 class OverlongConfig(Section):
@@ -15,7 +15,7 @@ class OverlongConfig(Section):
     buffer: NonNegative = 0
     """Tokens before the longest response in which a penalty on the score grows from 0 to `factor`
     (soft overlong punishment); 0 has no penalty."""
-    factor: NonNegativeFinite = 1.0
+    factor: PositiveFinite = 1.0
     """The penalty of a response that uses the whole buffer."""
     leave_out: bool = False
     """Do not train on responses that are cut (overlong filtering); their scores still count in
@@ -24,8 +24,7 @@ class OverlongConfig(Section):
 
     @model_validator(mode="after")
     def _does_something(self) -> OverlongConfig:
-        penalises = self.buffer > 0 and self.factor > 0
-        if not penalises and not self.leave_out:
+        if not self.buffer and not self.leave_out:
             raise ValueError("overlong: does nothing; give a buffer, or leave_out: true")
         if not self.buffer and self.factor != type(self).model_fields["factor"].default:
             raise ValueError(f"factor = {self.factor:g} has no effect without a buffer; give one")

@@ -160,19 +160,26 @@ def _check_refill(config: RunConfig) -> None:
 
 
 def _check_critic_is_there(config: RunConfig) -> None:
+    if CRITIC in roles_of_recipe(config):
+        return
+    todo = "leave it out"
+    if config.recipe == "rl" and is_own(config.algorithm.advantage.name):
+        todo = "give `roles: {critic: {}}`, or leave it out"
+    elif config.recipe == "rl":
+        todo = "choose algorithm.advantage.name: gae, or leave it out"
     for name in CriticConfig.model_fields:
         value = getattr(config.critic, name)
-        if value != getattr(CriticConfig(), name) and CRITIC not in roles_of_recipe(config):
-            raise ValueError(
-                f"critic.{name} = {value}: nothing here trains a critic; choose "
-                "algorithm.advantage.name: gae, or leave it out"
-            )
+        if value != getattr(CriticConfig(), name):
+            raise ValueError(f"critic.{name} = {value}: nothing here trains a critic; {todo}")
 
 
 def _check_answers(config: RunConfig) -> None:
     pairs = "pairs of answers; give files with columns prompt, chosen and rejected"
     labels = "answers with labels; give files with columns prompt, answer and label"
-    if config.reward != RewardConfig():
+    unread = RewardConfig()
+    if is_own(config.algorithm.preference.name):  # whose file has the reward's time to be imported
+        unread = RewardConfig(import_timeout_s=config.reward.import_timeout_s)
+    if config.reward != unread:
         raise ValueError(
             f"section reward has no effect with recipe: {config.recipe}, which compares answers "
             "and scores none; leave it out"

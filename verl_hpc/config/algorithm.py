@@ -166,7 +166,7 @@ class AlgorithmConfig(Section):
         if self.loss_scale is not None and chosen != _SCALED and not is_own(self.loss.name):
             raise ValueError(
                 f"loss_scale = {self.loss_scale:g} has no effect with aggregation = {chosen}; "
-                f"choose {_SCALED}, or leave it out"
+                f"leave it out, or choose {_SCALED} where the recipe aggregates"
             )
         return self
 

@@ -22,7 +22,7 @@ def _environment(name: str) -> str:
 
 
 class EnvironmentConfig(Section):
-    """Conversations of several turns: what the model says is answered, and it goes on."""
+    """Conversations of several turns: what the model says is answered, and it continues."""
 
     name: Annotated[PathText, AfterValidator(_environment)]
     """calculator does the sums that the model writes between <calc> and </calc>, python runs the
@@ -44,7 +44,7 @@ class EnvironmentConfig(Section):
     timeout_s: Seconds = 30.0
     """Longest that one step may take."""
     import_timeout_s: Seconds = 300.0
-    """Longest that importing the class's file may take."""
+    """Longest that importing the class's file may take, and longest that making it may."""
 
     @model_validator(mode="after")
     def _has_time_for_a_program(self) -> EnvironmentConfig:

@@ -14,7 +14,9 @@ class Done:
 
 
 class Environment:
-    """One conversation's other side; each response has an environment of its own.
+    """One conversation's other side; each response has an environment of its own: a copy, in a
+    process of its own, of one that is made once. What a copy must not share with the others, such
+    as a directory, a random generator, a connection or a thread, is made in `reset`.
 
     One is a class of this package, or of a user's file (`rollout.environment.name:
     path/file.py:Name`); `rollout.environment.options` are its keyword arguments.

@@ -52,7 +52,9 @@ class Environments:
         """
         if self._is_ready:
             return
-        self._helper.connection.settimeout(self._config.import_timeout_s + _STARTS_WITHIN_S)
+        # The file is imported, and then the environment is made.
+        longest_s = 2 * self._config.import_timeout_s + _STARTS_WITHIN_S
+        self._helper.connection.settimeout(longest_s)
         try:
             failure = receive(self._helper.connection)["failure"]
         except (EOFError, OSError) as error:

@@ -149,7 +149,7 @@ class RolloutEngine(Protocol):
             until: asked after every step of the engine, or between batches, with the indices of
                 the prompts whose responses are finished; True ends the call. These indices are the
                 same on all ranks of a replica, which therefore agree without communication.
-            turns: asked what follows each turn that ends; the other sequences go on meanwhile.
+            turns: asked what follows each turn that ends; the other sequences generate meanwhile.
         """
 
     def begin_update(self) -> None:

@@ -34,11 +34,11 @@ class GlooChannel:
     def split(self, group: int) -> GlooChannel:
         groups: Any = np.empty(self.size, dtype=np.int64)
         wait(self.allgather(np.array([group], dtype=np.int64), groups))
-        mates = np.flatnonzero(groups == group)
+        members = np.flatnonzero(groups == group)
         self._splits += 1
         store = dist.PrefixStore(f"split{self._splits}.{group}", self._store)
-        rank = int(np.searchsorted(mates, self.rank))
-        return GlooChannel(store, rank, len(mates), self._timeout_s)
+        rank = int(np.searchsorted(members, self.rank))
+        return GlooChannel(store, rank, len(members), self._timeout_s)
 
     def barrier(self) -> Pending:
         return _pending(self._group.barrier())

@@ -69,11 +69,11 @@ def read_world(control: Control, library: str, device: str = "auto") -> World:
     host = socket.gethostname()
     hosts = control.allgather(host)
     node_of = number_nodes(hosts)
-    mates = [r for r in range(size) if node_of[r] == node_of[rank]]
-    local_rank = mates.index(rank)
-    name, identity = _pick_device(device, local_rank, len(mates), host)
+    on_node = [r for r in range(size) if node_of[r] == node_of[rank]]
+    local_rank = on_node.index(rank)
+    name, identity = _pick_device(device, local_rank, len(on_node), host)
     check_devices(control.allgather((host, identity)))
-    return World(rank, size, local_rank, len(mates), node_of[rank], node_of, host, name)
+    return World(rank, size, local_rank, len(on_node), node_of[rank], node_of, host, name)
 
 
 def number_nodes(hosts: Sequence[str]) -> tuple[int, ...]:

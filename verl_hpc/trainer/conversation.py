@@ -100,8 +100,6 @@ class Conversations:
             if longer is not None:
                 found.append((index, longer, self._seed(index, len(longer.tokens))))
                 continue
-            if said is not None:
-                self.cut.add(index)
             if self._steps is not None:
                 self._steps.end(index)
         return found
@@ -112,12 +110,14 @@ class Conversations:
         return self._waiting.keys()
 
     def _longer(self, index: int, response: Response, said: str) -> Response | None:
-        """With what was said behind it, if there is room for a turn of the model after that."""
+        """With what was said behind it; None where that has no tokens, so that two turns would be
+        one, or leaves no room for a turn of the model."""
         encode = self._encode[self._asked[index].is_chat]
         tokens = encode.tokens(said, response.tokens)
-        # Without a token between them two turns would be one.
-        fits = 0 < len(tokens) < self._longest - len(response.tokens)
-        return observed(response, tokens) if fits else None
+        if len(response.tokens) + len(tokens) >= self._longest:
+            self.cut.add(index)
+            return None
+        return observed(response, tokens) if tokens else None
 
     def _answers(self, wait: bool) -> dict[int, str | None]:
         """What is said to turns that wait, the same on all ranks: as `_Steps.answers`."""

@@ -193,7 +193,7 @@ class Recipe(DataFlow):
     @property
     def generates(self) -> bool:
         """Whether some operator uses the engines that generate."""
-        return ROLLOUT in self.roles
+        return any(ROLLOUT in op.roles for op in self.operators)
 
     def _role(self, operator: str, name: str) -> Role | Rollout:
         self.roles.add(name)

@@ -135,6 +135,8 @@ def test_known_noise_has_the_weights_of_its_closed_form():
     [
         ({"lower": 0.5}, "lower = 0.5 with outside: truncate"),
         ({"lower": 1.2, "outside": "leave_out"}, "lower = 1.2 and upper = 2: lower is at most 1"),
+        ({"lower": 1.0, "upper": 1.0, "outside": "leave_out"}, "lower = 1 is not below upper = 1"),
+        ({"weights": "none", "lower": 0.5, "reject": GEOMETRIC}, "lower = 0.5 has no effect"),
         ({"upper": 0.5}, "lower = 0 and upper = 0.5: .* upper at least 1"),
         ({"weights": "none"}, "weights: none corrects by reject alone"),
         ({"weights": "none", "normalise": True, "reject": GEOMETRIC}, "normalise = True has no"),

@@ -207,12 +207,12 @@ def test_an_override_may_say_the_other(tmp_path):
         ),
         (
             {"algorithm__loss_scale": 100.0},
-            "loss_scale = 100 has no effect with aggregation = token-mean; choose seq-mean-token-s",
+            "has no effect with aggregation = token-mean; leave it out, or choose seq-mean-token",
         ),
         ({"critic__warmup_steps": 5}, "critic.warmup_steps = 5: nothing here trains a critic"),
         (
             {"recipe": "sft", "critic__value_clip": None},
-            "critic.value_clip = None: nothing here trains a critic",
+            "critic.value_clip = None: nothing here trains a critic; leave it out",
         ),
         (
             {"algorithm__kl": {"coefficient": 0.1}},
@@ -223,7 +223,11 @@ def test_an_override_may_say_the_other(tmp_path):
             "overlong.buffer = 600 is more than rollout.max_response_tokens = 512",
         ),
         ({"algorithm__overlong": {"leave_out": True, "factor": 2.0}}, "factor = 2 has no effect"),
-        ({"algorithm__overlong": {"buffer": 4, "factor": 0.0}}, "overlong: does nothing"),
+        ({"algorithm__overlong": {"buffer": 4, "factor": 0.0}}, "overlong.factor = 0"),
+        (
+            {"critic__warmup_steps": 5, "algorithm__advantage": {"name": "own.py:Mine"}},
+            "critic.warmup_steps = 5: .* give `roles: {critic: {}}`, or leave it out",
+        ),
         (
             {"algorithm__advantage": {"name": "grpo", "std": "none", "epsilon": 1e-4}},
             "epsilon = 0.0001 has no effect with std: none",
@@ -247,3 +251,10 @@ def test_an_override_may_say_the_other(tmp_path):
 def test_settings_of_an_algorithm_that_would_do_nothing(changes, words):
     with pytest.raises(ConfigError, match=words):
         parse(**changes)
+
+
+def test_a_preference_of_the_users_has_time_to_be_imported():
+    own = {"recipe": "dpo", "algorithm": {"preference": {"name": "own.py:Mine"}}}
+    assert parse(**own, reward={"import_timeout_s": 600}).reward.import_timeout_s == 600
+    with pytest.raises(ConfigError, match="section reward has no effect with recipe: dpo"):
+        parse(recipe="dpo", reward={"import_timeout_s": 600})

@@ -85,6 +85,17 @@ def test_tokens_of_an_environment_are_masked(tmp_path):
     assert seen
 
 
+def test_a_conversation_without_room_for_an_answer_was_cut(tmp_path):
+    long = OWN.replace("FAILS", "False").replace("self.problem.prompt[-1]\n", '"c" * 12\n')
+    (tmp_path / "long.py").write_text(long)
+    asked = changes(tmp_path) | {"rollout__environment": {"name": f"{tmp_path}/long.py:Says"}}
+    run = small_run(tmp_path, **asked)
+    rows = StepRows(1, [0, 1, 2, 3])
+    (samples, columns), _ = generate(run.rollout.place, run.rollout, run.settings.generate, rows)
+    assert any(tokens[-1] == 0 for tokens in columns["tokens"]), "some have ended their turn"
+    assert all(sample.truncated for sample in samples)
+
+
 @pytest.mark.parametrize("purpose", ["greedy", "evaluation"])
 def test_greedy_answers_and_evaluations_have_turns_too(tmp_path, purpose):
     run = small_run(tmp_path, **changes(tmp_path))

@@ -282,7 +282,7 @@ def _conversations(
 
 
 def _seed(settings: GenerateSettings, asked: _Asked, length: int) -> int:
-    """Of a response that begins, or goes on behind so many tokens: with other random numbers."""
+    """Of a response that begins, or continues behind so many tokens: with other random numbers."""
     purpose = f"{settings.purpose}+{length}" if length else settings.purpose
     if settings.repeatable:
         return seed_of(settings.seed, purpose, asked.row, asked.slot % settings.num_samples)

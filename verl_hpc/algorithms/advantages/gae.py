@@ -39,13 +39,28 @@ class Gae(Advantage):
         Where the mask is 0 (an environment's tokens between two turns) the next value and the last
         advantage are carried over unchanged, so values there do not matter.
         """
-        next_value = values.new_zeros(values.shape[0])
-        advantage = values.new_zeros(values.shape[0])
-        found = torch.zeros_like(values)
-        for t in reversed(range(values.shape[1])):
-            valid = batch.mask[:, t].bool()
-            delta = batch.rewards[:, t] + self.gamma * next_value - values[:, t]
-            advantage = torch.where(valid, delta + self.gamma * lam * advantage, advantage)
-            next_value = torch.where(valid, values[:, t], next_value)
-            found[:, t] = advantage
-        return found
+        counts = batch.mask.bool()
+        # Of the first token that counts, from each on.
+        value = _from_behind((~counts).to(values), torch.where(counts, values, 0))
+        delta = batch.rewards + self.gamma * _later(value, 1) - values
+        discount = torch.where(counts, self.gamma * lam, torch.ones_like(values))
+        return _from_behind(discount, torch.where(counts, delta, 0))
+
+
+def _from_behind(factors: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
+    """x_t = factors_t x_{t+1} + terms_t along the last dim, behind which x is 0; all (B, T).
+
+    In log2(T) passes, each of which lets a token see twice as far (Hillis and Steele, "Data
+    parallel algorithms", 1986).
+    """
+    distance = 1
+    while distance < terms.shape[-1]:
+        terms = terms + factors * _later(terms, distance)
+        factors = factors * _later(factors, distance)
+        distance *= 2
+    return terms
+
+
+def _later(per_token: torch.Tensor, distance: int) -> torch.Tensor:
+    """(B, T): what stands so many tokens later; 0 behind the end."""
+    return torch.nn.functional.pad(per_token[:, distance:], (0, distance))

@@ -1,6 +1,7 @@
 """Generalised advantages as explicit sums over the tokens that count."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -70,3 +71,22 @@ def test_special_cases_of_lambda(lam, expected):
     assert returns.tolist() == [expected]
     _, returns = Gae(gamma=0.5, lam=0.3, value_lam=lam)(scored([row]))
     assert returns.tolist() == [expected]
+
+
+@pytest.mark.parametrize("width", [63, 64, 65, 700])
+def test_long_responses(width):
+    """Beyond the reach of one, or of a few, passes over them."""
+    dice = random.Random(width)
+
+    def numbers():
+        return [dice.uniform(-3, 3) for _ in range(width)]
+
+    some = [
+        Row(0, 0.0, numbers(), [int(dice.random() < share) for _ in range(width)], numbers(), 0.0)
+        for share in (1.0, 0.7, 0.0)
+    ]
+    found = Gae(gamma=0.99, lam=0.95)(scored(some))
+    for mine, expected in zip(found, oracle(some, 0.99, 0.95, 0.95), strict=True):
+        counts = torch.tensor([row.mask for row in some]).bool()
+        wanted = torch.tensor(expected, dtype=torch.float64)
+        torch.testing.assert_close(mine[counts], wanted[counts], rtol=1e-9, atol=1e-9)

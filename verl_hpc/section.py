@@ -18,6 +18,14 @@ class Section(BaseModel):
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
     )
 
+    def _check_unchanged(self, names: Iterable[str], other: str) -> None:
+        """Raises: ValueError: one of these fields is not its default, and nothing reads it beside
+        the `other` setting."""
+        for name in names:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} has no effect with {other}; leave it out")
+
 
 _MOST = 2**31 - 1
 _LARGEST = 1e9

@@ -58,7 +58,10 @@ class CorrectionConfig(Section):
     @model_validator(mode="after")
     def _agrees(self) -> CorrectionConfig:
         if self.weights == "none":
-            self._rejects_alone()
+            if self.reject is None:
+                raise ValueError("weights: none corrects by reject alone; give reject, or weights")
+            unread = ("lower", "upper", "outside", "normalise")
+            self._check_unchanged(unread, "weights: none")
         if self.lower and self.outside == "truncate":
             raise ValueError(
                 f"lower = {self.lower:g} with outside: truncate, which bounds weights from above "
@@ -68,14 +71,6 @@ class CorrectionConfig(Section):
             raise ValueError(f"lower = {self.lower:g} is not below upper = {self.upper:g}")
         _check_holds_one(self.lower, self.upper)
         return self
-
-    def _rejects_alone(self) -> None:
-        if self.reject is None:
-            raise ValueError("weights: none corrects by reject alone; give reject, or weights")
-        for name in ("lower", "upper", "outside", "normalise"):
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} has no effect with weights: none; leave it out")
 
 
 @dataclass(frozen=True)

@@ -78,16 +78,11 @@ class KlConfig(Section):
     def _has_effect(self) -> KlConfig:
         if self.controller == "adaptive" and self.placement != "reward":
             raise ValueError("controller: adaptive needs placement: reward")
-        reasons = dict[str, str]()
         if self.controller == "fixed":
-            reasons |= dict.fromkeys(("target", "horizon"), "controller: fixed")
+            self._check_unchanged(("target", "horizon"), "controller: fixed")
         if self.placement == "none":
-            unused = ("coefficient", "estimator", "allow_biased")
-            reasons |= dict.fromkeys(unused, "placement: none")
-        for name, reason in reasons.items():
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} has no effect with {reason}; leave it out")
+            unread = ("coefficient", "estimator", "allow_biased")
+            self._check_unchanged(unread, "placement: none")
         return self
 
     @model_validator(mode="after")

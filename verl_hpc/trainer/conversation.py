@@ -99,8 +99,7 @@ class Conversations:
             longer = None if said is None else self._longer(index, response, said)
             if longer is not None:
                 found.append((index, longer, self._seed(index, len(longer.tokens))))
-                continue
-            if self._steps is not None:
+            elif self._steps is not None:
                 self._steps.end(index)
         return found
 

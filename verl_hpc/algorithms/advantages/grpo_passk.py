@@ -24,9 +24,8 @@ class GrpoPassK(Advantage):
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
-        default = type(self).model_fields["epsilon"].default
-        if self.std == "none" and self.epsilon != default:
-            raise ValueError(f"epsilon = {self.epsilon:g} has no effect with std: none")
+        if self.std == "none":
+            self._check_unchanged(["epsilon"], "std: none")
         return self
 
     def __call__(self, batch: Scored) -> torch.Tensor:

@@ -22,6 +22,7 @@ from verl_hpc.engines.protocol import (
     STATE_KINDS,
     Loss,
     Part,
+    Seen,
     TokenOutputs,
     Wanted,
     state_specs,
@@ -221,9 +222,11 @@ class LocalEngine:
         temperature: float = 1.0,
         together: int = 1,
         wanted: Wanted = NOTHING_MORE,
+        seen: Seen | None = None,
     ) -> dict[str, float]:
         assert self._settings is not None, "it is not trained"
         metrics = {"loss": 0.0}
+        kept: list[TokenOutputs] = []
         size = max(self.micro_batch // together, 1) * together
         with self._gradients_kept():
             for start in range(0, len(sequences), size):
@@ -233,8 +236,11 @@ class LocalEngine:
                 ]
                 part, sums = loss(indices, outputs)
                 part.backward()  # type: ignore[no-untyped-call]
-                for name, value in {"loss": float(part.detach()), **sums}.items():
-                    metrics[name] = metrics.get(name, 0.0) + value
+                kept += [o.detached() for o in outputs]
+                for name, value in {"loss": part.detach(), **sums}.items():
+                    metrics[name] = metrics.get(name, 0.0) + float(value)
+        if seen is not None:
+            seen(kept)
         return metrics | {"grad_norm": self._step(self._settings), "lr": self._settings.lr}
 
     @contextmanager

@@ -85,10 +85,11 @@ class Passes:
                 if non_loss_data:
                     return consume(indices, outputs)
                 if not indices:  # the backward pass needs a graph, also through mere padding
-                    return tensor.float().sum() * 0.0, torch.tensor(0), {"loss": 0.0}
+                    nothing = tensor.float().sum() * 0.0
+                    return nothing, torch.tensor(0), {"loss": nothing.detach().clone()}
                 value, sums = consume(indices, outputs)
                 # The pipeline schedule may divide what it is given in place.
-                return value, torch.tensor(0), {**sums, "loss": float(value.detach())}
+                return value, torch.tensor(0), {**sums, "loss": value.detach().clone()}
 
             return output, finish
 

@@ -91,22 +91,40 @@ def old_log_probs(
     """
     wanted = Wanted(untempered=settings.filtered, sum_p_squared=settings.sum_p_squared)
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
-    log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
-    like_rollout = log_probs
-    if settings.filtered:
-        like_rollout = response_parts(samples, sequences, [o.untempered for o in outputs])
-    entropies = response_parts(samples, sequences, [o.entropy for o in outputs])
-    mismatch = compare(place, sequences, like_rollout, entropies)
-    check(place, settings.mismatch, mismatch)
-    if settings.from_rollout:
-        log_probs = sequences[ROLLOUT_LOG_PROBS]
+    metrics = probe(place, settings, samples, sequences, outputs)
+    log_probs = sequences[ROLLOUT_LOG_PROBS]
+    if not settings.from_rollout:
+        log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
     columns = {OLD_LOG_PROBS: log_probs}
     if settings.keeps_entropy:
-        columns[ENTROPY] = entropies
+        columns[ENTROPY] = response_parts(samples, sequences, [o.entropy for o in outputs])
     if settings.sum_p_squared:
         found = [o.sum_p_squared for o in outputs]
         columns[SUM_P_SQUARED] = response_parts(samples, sequences, found)
-    return Columns(sequences.positions, columns), mismatch.metrics
+    return Columns(sequences.positions, columns), metrics
+
+
+def probe(
+    place: Placement,
+    settings: OldLogProbsSettings,
+    samples: Samples,
+    sequences: Columns,
+    outputs: Sequence[TokenOutputs],
+) -> Metrics:
+    """How far the rollout engine's log-probs are from the policy's outputs, and its entropy.
+
+    Raises:
+        TrainingError: as `old_log_probs`.
+    """
+    like_rollout = [o.untempered if settings.filtered else o.log_probs for o in outputs]
+    mismatch = compare(
+        place,
+        sequences,
+        response_parts(samples, sequences, like_rollout),
+        response_parts(samples, sequences, [o.entropy for o in outputs]),
+    )
+    check(place, settings.mismatch, mismatch)
+    return mismatch.metrics
 
 
 @operator("reference")

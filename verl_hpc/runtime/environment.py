@@ -15,9 +15,6 @@ from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
-    # Ranks share cores on CPU machines; a spinning OpenMP team starves its neighbours.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
     # vLLM's engine core must live in this process, not in a child of it.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Its warnings are about the choices made for it here, once per rank.
@@ -33,6 +30,8 @@ _LIBRARY_DEFAULTS = {
     # are meant to hide behind. Read when CUDA starts.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
+_WAIT_ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""Where ranks share cores a spinning OpenMP team starves its neighbours."""
 
 _ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Settings of torch's allocator on GPUs; the first that is set counts."""
@@ -55,7 +54,7 @@ def prepare_environment(threads: int | None, sharers: int) -> int:
     Returns:
         The number of CPU threads of this rank.
     """
-    for name, value in _LIBRARY_DEFAULTS.items():
+    for name, value in (_LIBRARY_DEFAULTS | (_WAIT_ASLEEP if sharers > 1 else {})).items():
         os.environ.setdefault(name, value)
     if not any(name in os.environ for name in _ALLOCATOR_NAMES):
         os.environ[_ALLOCATOR_NAMES[0]] = _ALLOCATOR

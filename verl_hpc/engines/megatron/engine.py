@@ -172,7 +172,7 @@ class MegatronEngine:
         temperature: float = 1.0,
         wanted: Wanted = NOTHING_MORE,
     ) -> list[TokenOutputs]:
-        bins = self._passes.bins(sequences)
+        plan = self._passes.plan(sequences)
 
         def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
             del indices
@@ -182,10 +182,10 @@ class MegatronEngine:
             chunk.eval()
         with torch.no_grad(), self._groups.entered():
             found = self._passes.run(
-                sequences, bins, temperature, collect, forward_only=True, wanted=wanted
+                sequences, plan, temperature, collect, forward_only=True, wanted=wanted
             )
         lengths = [len(s) for s in sequences]
-        return self._outputs.share(found, bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(found, plan.bins, lengths, wanted, self._passes.device)
 
     def update(
         self,
@@ -197,7 +197,7 @@ class MegatronEngine:
         seen: Seen | None = None,
     ) -> dict[str, float]:
         assert self.optimizer is not None
-        bins = self._passes.bins(sequences, together)
+        plan = self._passes.plan(sequences, together)
         kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
 
         def keeping(
@@ -213,11 +213,11 @@ class MegatronEngine:
             self.optimizer.zero_grad()
             consume = keeping if seen is not None else loss
             found = self._passes.run(
-                sequences, bins, temperature, consume, forward_only=False, wanted=wanted
+                sequences, plan, temperature, consume, forward_only=False, wanted=wanted
             )
             metrics = sum_metrics([f for f in found if f is not None], self._groups)
             if seen is not None:
-                seen(self._shared(kept, bins, sequences, wanted))
+                seen(self._shared(kept, plan.bins, sequences, wanted))
             return metrics | self._step(self.optimizer, metrics["loss"])
 
     def _shared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +12,21 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
+from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units, within
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
 from verl_hpc.layout.megatron import Backend, TrainLayout
 from verl_hpc.planner.balance import micro_batches
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How sequences are cut into micro-batches."""
+
+    bins: Sequence[Sequence[int]]
+    """Indices of each micro-batch's sequences."""
+    shared: Sequence[int]
+    """Tokens that each sequence shares with the one before it."""
 
 
 class Passes:
@@ -45,22 +57,26 @@ class Passes:
         self._max_tokens, self._row_multiple = max_tokens, row_multiple
         # An interleaved pipeline takes micro-batches by the number of its stages.
         self._bin_multiple = layout.pp if layout.vpp > 1 else 1
-        self._packs_with_positions = backend == "local"
+        self._is_local = backend == "local"
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
 
-    def bins(self, sequences: Sequence[torch.Tensor], together: int = 1) -> list[list[int]]:
-        """Indices of each micro-batch's sequences; so many neighbours are never parted."""
-        firsts = range(0, len(sequences), together)
-        lengths = [sum(len(s) for s in sequences[i : i + together]) for i in firsts]
-        found = micro_batches(lengths, self._max_tokens, self._bin_multiple)
-        return [[firsts[unit] + k for unit in units for k in range(together)] for units in found]
+    def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
+        """What each micro-batch is of; so many neighbours are never parted.
+
+        Transformer Engine's attention takes a row as it is, whose sequences share no tokens.
+        """
+        shared = num_shared(sequences) if self._is_local else [0] * len(sequences)
+        lengths = [len(s) for s in sequences]
+        units, sizes = share_units(lengths, shared, self._max_tokens, together)
+        found = micro_batches(sizes, self._max_tokens, self._bin_multiple)
+        return Plan([[i for unit in chosen for i in units[unit]] for chosen in found], shared)
 
     def run(
         self,
         sequences: Sequence[torch.Tensor],
-        bins: Sequence[Sequence[int]],
+        plan: Plan,
         temperature: float,
         consume: Callable[..., Any],
         *,
@@ -69,11 +85,11 @@ class Passes:
     ) -> list[Any]:
         """Send all micro-batches through the pipeline; `consume` gets (indices, outputs) on the
         last stage, and what it returned for each comes back there."""
-        rows = [self._pack(sequences, indices) for indices in bins]
-        work = [
-            (indices, row, MicroBatches.register(row))
-            for indices, row in zip(bins, rows, strict=True)
-        ]
+        work = []
+        for indices in plan.bins:
+            row = self._pack(sequences, indices, plan.shared)
+            ticket = MicroBatches.register(row) if self._is_local else None
+            work.append((indices, row, ticket))
 
         def forward_step(batches: Iterator[Any], model: torch.nn.Module) -> tuple[Any, Any]:
             indices, row, ticket = next(batches)
@@ -109,16 +125,20 @@ class Passes:
         finally:
             MicroBatches.clear()
 
-    def _pack(self, sequences: Sequence[torch.Tensor], indices: Sequence[int]) -> PackedRow:
+    def _pack(
+        self, sequences: Sequence[torch.Tensor], indices: Sequence[int], shared: Sequence[int]
+    ) -> PackedRow:
         # An interleaved pipeline may need more micro-batches than there are sequences.
         chosen = [sequences[i].to(self.device) for i in indices]
         empty = torch.zeros(1, dtype=torch.int64, device=self.device)
-        return pack(chosen or [empty], self._row_multiple)
+        if not chosen:
+            return pack([empty], self._row_multiple)
+        return pack(chosen, self._row_multiple, within(indices, shared))
 
     def _forward(
-        self, model: torch.nn.Module, row: PackedRow, ticket: torch.Tensor
+        self, model: torch.nn.Module, row: PackedRow, ticket: torch.Tensor | None
     ) -> torch.Tensor:
-        if self._packs_with_positions:
+        if self._is_local:
             rotary: PackedRotaryEmbedding = _unwrap(model).rotary_pos_emb
             rotary.positions = row.positions
             return model(row.tokens, row.positions, ticket, **self._options)

@@ -130,6 +130,8 @@ class Settings:
             self._config.batch.shuffle_mini_batches,
             self._config.batch.update_epochs,
             self._config.seed,
+            # Transformer Engine's layers share none.
+            shares_prompts=self._run.session.world.device == "cpu",
         )
 
     @property

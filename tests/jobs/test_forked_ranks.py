@@ -1,6 +1,5 @@
 """Ranks that are forks of one process: they end as ranks of mpiexec do."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -145,14 +144,3 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
         steps.append(max((directory / "run/checkpoints").glob("step_*")))
     assert steps[0].name == steps[1].name
     assert differing(*steps) == []
-
-
-@pytest.mark.parametrize("name", ["PMI_RANK", "SLURM_JOB_ID"])
-def test_ranks_are_refused_below_a_launcher(model, tmp_path, name):
-    config = write_config(tmp_path / "config.yaml", ppo(model, tmp_path))
-    words = ["-m", "verl_hpc", "train", "--ranks", "2", "--config", str(config)]
-    done = subprocess.run(
-        [sys.executable, *words], env=os.environ | {name: "0"}, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert f"LaunchError: --ranks starts ranks on one machine, and {name} is set" in done.stderr

@@ -126,11 +126,11 @@ def choose_mpi_network(library: str) -> None:
         os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
 
 
-def choose_compiler(world: World) -> None:
+def choose_compiler(device: str) -> None:
     """No torch.compile on CPU ranks: for the little that vLLM compiles there, every rank waits
     seconds for a C++ compiler. Before torch._dynamo is imported, which reads the variable once.
     """
-    if world.device == "cpu":
+    if device == "cpu":
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
@@ -175,6 +175,13 @@ def launcher_rank() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 0
+
+
+def take_over(process: int, **changed: str) -> None:
+    """Take the variables that `process`, one of this user's, was started with, but `changed`."""
+    text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
+    pairs = (line.partition("=") for line in text.split("\0") if line)
+    os.environ.update({name: value for name, _, value in pairs} | changed)
 
 
 def fix_hash_seed() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from verl_hpc.errors import FlowError
+from verl_hpc.testing.local import LocalControl
 from verl_hpc.trainer import batch
-from verl_hpc.trainer import redistribute as module
+from verl_hpc.trainer import column_bytes as module
 from verl_hpc.trainer.batch import COLUMNS, Columns, Sample, Samples
 from verl_hpc.trainer.redistribute import redistribute
 
@@ -20,6 +21,7 @@ def move(values, widths=None):
     groups = ((0,),)
     return redistribute(
         world,
+        LocalControl(),
         SAMPLES,
         Columns([0], values, widths or {}),
         ("here", groups),

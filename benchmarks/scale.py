@@ -41,7 +41,6 @@ from verl_hpc.trainer.batch import (
     StepRows,
 )
 from verl_hpc.trainer.exchange import Controls, Exchange
-from verl_hpc.trainer.look import NOTHING
 from verl_hpc.trainer.operators.advantages import advantages
 from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
 from verl_hpc.trainer.operators.generate import _agree
@@ -154,10 +153,11 @@ class Rank:
             micro_batches([n for i, n in lengths.items() if i in members], MAX_TOKENS)
 
     def _agreements(self) -> None:
-        """Of a step's end, its failures and whether to leave; metrics go to rank 0."""
+        """Whether all is well and nobody leaves; at the step's end nearly all ranks have no metrics
+        for rank 0."""
         for _ in range(10):
             self.control.any(False)
-        self.control.gather(({}, NOTHING))
+        self.control.gather(None)
 
     # ------------------------------------------------------------ what the others say
 
@@ -180,7 +180,7 @@ class Rank:
         return [[score_rows(p, _scored(p), ["accuracy"]).tobytes() for p in of_ranks]]
 
     def _said_of_metrics(self) -> list[Sequence[bytes]]:
-        return [[dumped(({}, NOTHING)).tobytes()] * self.size]
+        return [[dumped(None).tobytes()] * self.size]
 
     @property
     def columns(self) -> Columns:

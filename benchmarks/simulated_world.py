@@ -64,7 +64,8 @@ class _Transport:
 
     def __init__(self, rank: int, said: Sequence[bytes] | None, traffic: Traffic) -> None:
         self._rank, self._said, self._traffic = rank, said, traffic
-        self._message = b""
+        self._rest = b""
+        """Of what did not fit into an envelope."""
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
         traffic = self._traffic
@@ -75,13 +76,15 @@ class _Transport:
             if self._said is None:
                 same = len(sends) == 1 and sends[0][1].size == target.size
                 target[:] = sends[0][1] if same else 0
-            elif target.size == _ENVELOPE:
-                self._message = _blocks(self._said, self._rank, source)
-                target[:_HEAD].view(np.int64)[0] = len(self._message)
-                inline = np.frombuffer(self._message[: _ENVELOPE - _HEAD], np.uint8)
-                target[_HEAD : _HEAD + inline.size] = inline
+            elif self._rest:
+                target[:] = np.frombuffer(self._rest, np.uint8)
+                self._rest = b""
             else:
-                target[:] = np.frombuffer(self._message, np.uint8)
+                message = _blocks(self._said, self._rank, source)
+                target[:_HEAD].view(np.int64)[0] = len(message)
+                inline = np.frombuffer(message[: _ENVELOPE - _HEAD], np.uint8)
+                target[_HEAD : _HEAD + inline.size] = inline
+                self._rest = message if len(message) > _ENVELOPE - _HEAD else b""
 
 
 def _blocks(said: Sequence[bytes], rank: int, source: int) -> bytes:

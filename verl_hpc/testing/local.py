@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -34,14 +34,14 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
 from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
-from verl_hpc.runtime.channel import Pending
+from verl_hpc.runtime.channel import Messages, Pending
 from verl_hpc.runtime.control import Control
 
 EMBEDDING = "model.embed_tokens.weight"
 
 
 class LocalChannel:
-    """A channel of one rank: whatever it sends has arrived."""
+    """A channel of one rank."""
 
     rank, size = 0, 1
 
@@ -49,24 +49,8 @@ class LocalChannel:
         del group
         return LocalChannel()
 
-    def barrier(self) -> Pending:
-        return _over
-
-    def allgather(self, value: Any, values: Any) -> Pending:
-        values[:] = value
-        return _over
-
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        del sizes
-        gathered[:] = data
-        return _over
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        del root
-        return self.allgatherv(data, gathered, sizes)
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        del data, root
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        assert not sends and not receives, "there is nobody else"
         return _over
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from verl_hpc.engines.protocol import TokenOutputs, Wanted
@@ -24,6 +26,8 @@ from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Role
+
+_SCORED: Any = np.dtype([("position", "<i4"), ("score", "<f8")])
 
 
 @dataclass(frozen=True)
@@ -177,5 +181,7 @@ def scores_of(place: Placement, role: Role, sequences: Columns, count: int) -> l
     rows = [_without_padding(tokens, role.pad_token) for tokens in sequences[TOKENS]]
     outputs: Sequence[TokenOutputs] = role.engine.infer(rows)
     mine = [float(o.scores) for o in outputs if o.scores is not None]
-    found = place.gather_samples(zip(sequences.positions, mine, strict=True))
-    return [found[position] for position in range(count)]
+    rows = np.array(list(zip(sequences.positions, mine, strict=True)), _SCORED)
+    found, _ = place.gather_of_groups(rows)
+    assert len(found) == count
+    return found["score"][np.argsort(found["position"])].tolist()

@@ -24,8 +24,8 @@ def options() -> dict[str, object]:
     """Of an engine: norms in one kernel, small blocks of the cache, and prompts in one piece.
 
     Samples of a prompt share whole blocks of it, and 32 tokens is the smallest that the attention
-    takes. A prompt that is cut in two fails: vLLM rewinds the request's generator, which torch supports on
-    GPUs only. Whole prompts that are too many for one step wait for the next.
+    takes. A prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
+    supports on GPUs only. Whole prompts that are too many for one step wait for the next.
     """
     norms = {name: [_PROVIDER, "native"] for name in ("rms_norm", "fused_add_rms_norm")}
     return {"enable_chunked_prefill": False, "ir_op_priority": norms, "block_size": 32}

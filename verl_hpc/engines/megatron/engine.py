@@ -87,7 +87,7 @@ class MegatronEngine:
             self._config,
             self._chunks,
             self._outputs,
-            self.layout,
+            groups,
             backend=backend,
             max_tokens=max_tokens,
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)
@@ -187,7 +187,7 @@ class MegatronEngine:
         wanted: Wanted = NOTHING_MORE,
     ) -> dict[str, float]:
         assert self.optimizer is not None
-        bins = self._passes.bins(sequences, together)
+        bins = self._passes.bins(sequences, together, alike=True)
         with self._groups.entered():
             for chunk in self._chunks:
                 chunk.train()

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
+from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
-from verl_hpc.layout.megatron import Backend, TrainLayout
-from verl_hpc.planner.balance import micro_batches
+from verl_hpc.layout.megatron import Backend
+from verl_hpc.planner.balance import attention_cost, micro_batches
+from verl_hpc.planner.pipeline_fill import dealt_to, wanted
 
 
 class Passes:
@@ -24,7 +27,7 @@ class Passes:
         config: of the chunks.
         chunks: this rank's, as they are called.
         outputs: of the last stage.
-        layout: the sizes.
+        groups: of the layout.
         backend: what the layers are of.
         max_tokens: of a micro-batch.
         row_multiple: what a micro-batch's tokens are padded to a multiple of.
@@ -35,7 +38,7 @@ class Passes:
         config: TransformerConfig,
         chunks: Sequence[torch.nn.Module],
         outputs: Outputs,
-        layout: TrainLayout,
+        groups: LayoutGroups,
         *,
         backend: Backend,
         max_tokens: int,
@@ -44,18 +47,43 @@ class Passes:
         self._chunks, self._outputs = list(chunks), outputs
         self._max_tokens, self._row_multiple = max_tokens, row_multiple
         # An interleaved pipeline takes micro-batches by the number of its stages.
+        layout = groups.layout
         self._bin_multiple = layout.pp if layout.vpp > 1 else 1
+        self._groups, self._hidden_size = groups, config.hidden_size
         self._packs_with_positions = backend == "local"
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
 
-    def bins(self, sequences: Sequence[torch.Tensor], together: int = 1) -> list[list[int]]:
-        """Indices of each micro-batch's sequences; so many neighbours are never parted."""
+    def bins(
+        self, sequences: Sequence[torch.Tensor], together: int = 1, alike: bool = False
+    ) -> list[list[int]]:
+        """Indices of each micro-batch's sequences.
+
+        Args:
+            together: so many neighbours are never parted.
+            alike: all replicas of a pipeline get the same number of micro-batches, as they will
+                wait for each other; every rank of the layout calls it.
+        """
         firsts = range(0, len(sequences), together)
-        lengths = [sum(len(s) for s in sequences[i : i + together]) for i in firsts]
+        units = [[len(s) for s in sequences[i : i + together]] for i in firsts]
+        lengths = [sum(unit) for unit in units]
         found = micro_batches(lengths, self._max_tokens, self._bin_multiple)
-        return [[firsts[unit] + k for unit in units for k in range(together)] for units in found]
+        if self._groups.layout.pp > 1:
+            count = self._full(len(found), wanted(lengths, self._groups.layout.pp), alike)
+            costs = [sum(attention_cost(n, self._hidden_size) for n in unit) for unit in units]
+            found = dealt_to(count, found, lengths, costs, self._max_tokens)
+        return [[firsts[i] + k for i in indices for k in range(together)] for indices in found]
+
+    def _full(self, needed: int, wanted: int, alike: bool) -> int:
+        """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
+        if alike and self._groups.layout.dp > 1:
+            # The largest need, and of what is wanted the least: none is empty for it.
+            counts = torch.tensor([needed, -wanted])
+            dist.all_reduce(counts, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
+            needed, wanted = int(counts[0]), -int(counts[1])
+        count = max(needed, wanted)
+        return count + -count % self._bin_multiple
 
     def run(
         self,

@@ -96,7 +96,7 @@ class MegatronEngine:
             self._config,
             self._chunks,
             self._outputs,
-            self.layout,
+            groups,
             backend=backend,
             max_tokens=max_tokens,
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)

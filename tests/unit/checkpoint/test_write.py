@@ -69,7 +69,7 @@ def test_the_advice_is_about_what_went_wrong(tmp_path, monkeypatch, code, advice
     def fail(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(write, "_make_real", fail)
+    monkeypatch.setattr(write, "make_real", fail)
     with pytest.raises(CheckpointError, match=f"{os.strerror(code)}.*{advice}"):
         save(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []

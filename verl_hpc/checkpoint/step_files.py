@@ -51,8 +51,8 @@ def write_small_files(
             file.flush()
             os.fsync(file.fileno())
         written[name] = described(data)
-    for hf in {Path(name).parent for name in written}:
-        sync(directory / hf)
+    for parent in {Path(name).parent for name in written}:
+        sync(directory / parent)
     return written
 
 

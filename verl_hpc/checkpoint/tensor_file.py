@@ -29,6 +29,8 @@ from verl_hpc.checkpoint.tiles import num_tiles, pack, tile_shape
 from verl_hpc.layout.shard_map import dtype_name
 
 _PAGE = 4096
+_SENT_BYTES = 8 << 20
+"""So much is on its way to the disk while the next is summed and copied."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,9 @@ class TensorFile:
                     tile = part[start : start + stored.tile_bytes].data
                     sums.append(xxhash.xxh3_64_intdigest(tile))
                     _write_all(descriptor, tile, place + start)
+                    end = start + stored.tile_bytes
+                    if end % _SENT_BYTES < stored.tile_bytes:
+                        _send(descriptor, place + end)
             _write_all(descriptor, np.array(sums, np.uint64).view(np.uint8).data, layout.places[-1])
             os.fsync(descriptor)
         finally:
@@ -181,6 +186,12 @@ def packed(stored: Sequence[Stored], tensors: Iterable[torch.Tensor]) -> Iterato
         out = memory[: kind.num_bytes].zero_()
         kind.pack(tensor.cpu(), out)
         yield np.from_dlpack(out)
+
+
+def _send(descriptor: int, end: int) -> None:
+    """Let the disk begin with what has been written up to here."""
+    start = max(end - 2 * _SENT_BYTES, 0)
+    os.posix_fadvise(descriptor, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def _write_all(descriptor: int, data: memoryview, start: int) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import secrets
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,31 +20,18 @@ import torch
 
 from verl_hpc.checkpoint import schema
 from verl_hpc.checkpoint.background import Background
+from verl_hpc.checkpoint.components import ID_BYTES, Component, datasets, parts_of
 from verl_hpc.checkpoint.host_copy import HostCopy
-from verl_hpc.checkpoint.index import Entry, Index
+from verl_hpc.checkpoint.index import Index
 from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, describe, write_manifest
 from verl_hpc.checkpoint.step_files import StepContents, make_real, write_small_files
 from verl_hpc.checkpoint.tensor_file import Stored, TensorFile, packed
 from verl_hpc.errors import CheckpointError, VerlHpcError
-from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.runtime.control import Control
 
 _ROOM = "Free space there, or set `directory` to a file system with room"
 _ADVICE = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM}
 _OTHER_ADVICE = "See that this directory can be written from every node"
-_ID_BYTES = 16
-
-
-@dataclass(frozen=True)
-class Component:
-    """A part of a step: tensors of one kind, and which of them this rank writes."""
-
-    name: str
-    shard_map: ShardMap
-    tensors: Mapping[str, torch.Tensor]
-    """This rank's memory by the local names of the map."""
-    regions: Sequence[Region]
-    """What this rank writes of it."""
 
 
 @dataclass
@@ -54,6 +42,8 @@ class _Save:
     final: Path
     id: str
     seconds: float = 0.0
+    is_copied: threading.Event = field(default_factory=threading.Event)
+    """Of this rank's tensors: they may change."""
     files: dict[str, WrittenFile] = field(default_factory=dict)
     """What has been written, on rank 0."""
     is_written: bool = False
@@ -74,7 +64,7 @@ class StepWriter:
     Args:
         control: of the ranks that write.
         root: directory of the run's steps.
-        background: `begin` returns once this rank's part is copied to host memory.
+        background: write from a copy in host memory, after `begin`.
         check_owner: called on rank 0 before a step gets its name; raises a VerlHpcError where
             another process has taken the directory over.
         published: called on rank 0 with the number of a step that has its name.
@@ -110,25 +100,40 @@ class StepWriter:
         """Host memory of the copy that is written."""
         return self._copy.num_bytes if self._copy is not None else 0
 
-    def begin(self, number: int, components: Sequence[Component], contents: StepContents) -> Path:
+    def begin(
+        self,
+        number: int,
+        components: Sequence[Component],
+        contents: StepContents,
+        stays: bool = False,
+    ) -> Path:
         """Save a step, once the one before is finished; where it will be.
 
         Args:
             number: of the step.
             components: tensors, and what this rank writes of them.
             contents: everything else.
+            stays: the tensors' memory stays as it is until `let_change`, so that they are copied
+                in the background, too.
         """
         self.finish()
         begin = time.monotonic()
         save = self._lay_out(number, components, contents)
-        tensors = _tensors(save.id, components, contents)
-        parts = self._copied(list(tensors)) if self._background else packed(self._stored, tensors)
+        tensors = parts_of(save.id, components, contents)
+        parts = self._copied(save, tensors) if self._background else packed(self._stored, tensors)
+        if self._background and not stays:
+            parts = iter(list(parts))
         save.seconds = time.monotonic() - begin
         self._now = save
         self._work = Background(lambda: self._write(save, parts, contents))
         if not self._background:
             self.finish()
         return save.final
+
+    def let_change(self) -> None:
+        """Return once this rank's tensors are copied, and may change; no rank waits for another."""
+        if self._now is not None:
+            self._now.is_copied.wait()
 
     def look(self) -> None:
         """Go on with a save of which all ranks have written their parts; waits for no disk."""
@@ -144,26 +149,32 @@ class StepWriter:
         self, number: int, components: Sequence[Component], contents: StepContents
     ) -> _Save:
         """Agree on a save. Ranks tell rank 0 what they write where it is not what it was."""
-        stored, entries = _datasets(components, contents)
+        stored, entries = datasets(components, contents)
         changed = stored != self._stored
         if changed:
             self._stored, self._file, self._copy = stored, TensorFile(stored), None
-        ranks = self._control.allgather((secrets.token_hex(_ID_BYTES // 2), changed))
+        ranks = self._control.allgather((secrets.token_hex(ID_BYTES // 2), changed))
         if any(changed for _, changed in ranks):
             gathered = self._control.gather(entries)
             specs = {f"{c.name}/{n}": s for c in components for n, s in c.shard_map.tensors.items()}
             self._index = Index(specs, gathered)
         return _Save(number, self._root / schema.step_name(number), ranks[0][0])
 
-    def _copied(self, tensors: Sequence[torch.Tensor]) -> Iterator[np.ndarray]:
+    def _copied(self, save: _Save, tensors: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
+        """Copies all once the first part is asked for."""
+        found = list(tensors)
         if self._copy is None:
-            self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in tensors))
-        self._copy.take(tensors)
-        return self._copy.parts()
+            self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in found))
+        self._copy.take(found)
+        save.is_copied.set()
+        yield from self._copy.parts()
 
     def _write(self, save: _Save, parts: Iterable[np.ndarray], contents: StepContents) -> None:
-        save.partial.mkdir(parents=True, exist_ok=True)
-        self._file.write(save.partial / schema.rank_file(self._control.rank), parts)
+        try:
+            save.partial.mkdir(parents=True, exist_ok=True)
+            self._file.write(save.partial / schema.rank_file(self._control.rank), parts)
+        finally:
+            save.is_copied.set()
         if self._control.rank == 0:
             save.files = write_small_files(save.partial, contents, self._index.content)
 
@@ -222,33 +233,3 @@ def save_step(
 ) -> Path:
     """Write one step, and wait for it; see `StepWriter`."""
     return StepWriter(control, root, False, check_owner).begin(step, components, contents)
-
-
-def _datasets(
-    components: Sequence[Component], contents: StepContents
-) -> tuple[list[Stored], list[Entry]]:
-    """Of one rank's file, in its order; those of components as the index has them."""
-    stored, entries = [Stored(schema.SAVE_ID, torch.uint8, (_ID_BYTES,))], []
-    for component in components:
-        for region in component.regions:
-            spec, box = component.shard_map.tensors[region.tensor], region.box
-            tensor = f"{component.name}/{region.tensor}"
-            entries.append(Entry(tensor, f"{tensor}/{len(entries)}", box.start, box.stop))
-            dtype = schema.DTYPES[spec.dtype]
-            stored.append(Stored(entries[-1].dataset, dtype, box.shape))
-    for key, array in contents.rank_arrays.items():
-        stored.append(Stored(f"{schema.RANK}/{key}", array.dtype, tuple(array.shape)))
-    return stored, entries
-
-
-def _tensors(
-    save_id: str, components: Sequence[Component], contents: StepContents
-) -> Iterator[torch.Tensor]:
-    """What `_datasets` names, each when it is asked for."""
-    yield torch.tensor(list(save_id.encode()), dtype=torch.uint8)
-    for component in components:
-        for region in component.regions:
-            memory = component.tensors[region.view.name].detach()
-            first = memory.storage_offset() + region.view.offset
-            yield memory.as_strided(region.box.shape, region.view.strides, first)
-    yield from contents.rank_arrays.values()

@@ -203,6 +203,8 @@ class Loop:
             seconds = metrics["timing_s/step"]
             metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
             metrics["perf/time_per_step"] = seconds
+        if self._saves.seconds:
+            metrics["perf/save_seconds"] = self._saves.seconds
         self.records.write(step, metrics)
 
     def _most(self, mine: dict[str, float]) -> dict[str, float]:
@@ -226,6 +228,8 @@ class Loop:
         if meet and self._droppable and self.stop.agree().at_once:
             raise StepDropped
         changed = pipeline.has_changed(name)
+        if changed:
+            self._saves.let_change()
         self._droppable = self._droppable if changed is None else not changed
         self._enter(name, place, step)
 

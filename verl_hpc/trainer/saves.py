@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
+from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
 from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import prune
-from verl_hpc.checkpoint.write import Component, StepContents, StepWriter
+from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.config.load import dump_config
 from verl_hpc.engines.factory import generator_states
 from verl_hpc.engines.protocol import state_specs
@@ -22,6 +24,7 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.state import Progress, checkpoint_root
+from verl_hpc.trainer.sync import offloads_of
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +83,11 @@ class Saves:
             self._state(progress), self._config, run.hf_files, generator_states(), run.own_files
         )
         with self._failing(progress.step):
-            self._writer.begin(progress.step, components, contents)
+            self._writer.begin(progress.step, components, contents, self._stays)
+
+    def let_change(self) -> None:
+        """Before weights or optimizers change: wait until this rank's are copied."""
+        self._writer.let_change()
 
     def look(self) -> None:
         """At the end of a step: go on with a save that has been written."""
@@ -115,7 +122,13 @@ class Saves:
 
     @cached_property
     def _config(self) -> str:
-        return dump_config(self._run.config)
+        return dump_config(self._run.config) if self._run.rank == 0 else ""
+
+    @cached_property
+    def _stays(self) -> bool:
+        """Whether what is saved stays where it is while others generate."""
+        goes = any(parts for _, parts in offloads_of(self._run.trained))
+        return self._run.session.world.device == "cpu" and not goes
 
     def _prune(self, step: int) -> None:
         root = checkpoint_root(self._run.config)

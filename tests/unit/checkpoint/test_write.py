@@ -7,8 +7,9 @@ import pytest
 
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import write
+from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
-from verl_hpc.checkpoint.write import StepContents, save_step
+from verl_hpc.checkpoint.write import save_step
 from verl_hpc.errors import CheckpointError, ConfigError
 
 

@@ -66,6 +66,7 @@ class Loop:
         An error that all ranks have leaves a save under way time to finish.
         """
         self._saves = Saves(self.run, progress.step)
+        self.run.let_change = self._saves.let_change
         try:
             return self._to_the_end(progress)
         except VerlHpcError as error:
@@ -228,8 +229,6 @@ class Loop:
         if meet and self._droppable and self.stop.agree().at_once:
             raise StepDropped
         changed = pipeline.has_changed(name)
-        if changed:
-            self._saves.let_change()
         self._droppable = self._droppable if changed is None else not changed
         self._enter(name, place, step)
 

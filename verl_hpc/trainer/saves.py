@@ -86,7 +86,7 @@ class Saves:
             self._writer.begin(progress.step, components, contents, self._stays)
 
     def let_change(self) -> None:
-        """Before weights or optimizers change: wait until this rank's are copied."""
+        """Before a model computes: wait until this rank's weights and optimizers are copied."""
         self._writer.let_change()
 
     def look(self) -> None:
@@ -126,7 +126,7 @@ class Saves:
 
     @cached_property
     def _stays(self) -> bool:
-        """Whether what is saved stays where it is while others generate."""
+        """Whether what is saved stays where and as it is until a model computes."""
         goes = any(parts for _, parts in offloads_of(self._run.trained))
         return self._run.session.world.device == "cpu" and not goes
 

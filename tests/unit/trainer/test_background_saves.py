@@ -10,8 +10,10 @@ from verl_hpc.checkpoint.host_copy import HostCopy
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.tensor_file import TensorFile
+from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.errors import CheckpointError, RewardError, agreed
 from verl_hpc.runtime.stop import Signals, Wish
+from verl_hpc.testing.local_run import engine_of
 
 
 @pytest.fixture
@@ -50,15 +52,40 @@ def tensors(run, step):
     }
 
 
-def test_every_step_of_a_slow_disk_is_what_a_run_that_waits_saves(tmp_path, slow):
-    """The weights change later than the copy is made, because an operator that does waits."""
+@pytest.mark.parametrize("recipe", ["rl", "sft"])
+def test_every_step_of_a_slow_disk_is_what_a_run_that_waits_saves(tmp_path, slow, recipe):
     runs = []
     for background in (False, True):
         checkpoint = {"every": 1, "keep": 9, "background": background}
-        runs.append(small_run(tmp_path, name=str(background), steps=3, checkpoint=checkpoint))
+        runs.append(
+            small_run(tmp_path, name=str(background), steps=3, checkpoint=checkpoint, recipe=recipe)
+        )
         loop(runs[-1])
     for step in (1, 2, 3):
         assert equal(*(tensors(run, step) for run in runs)), step
+
+
+def test_no_model_computes_before_its_copy_is_made(tmp_path, slow, monkeypatch):
+    """Not even without a gradient: a reference's pass puts other weights into the actor's engine,
+    and takes them away again."""
+    run = small_run(tmp_path, steps=3, checkpoint={"every": 1, "keep": 9})
+    under_way, waited = [], []
+    begin, engine = StepWriter.begin, engine_of(run, "actor")
+    infer = engine.infer
+
+    def watched(self, *arguments):
+        under_way.append(self)
+        return begin(self, *arguments)
+
+    def spy(*arguments, **named):
+        if under_way:
+            waited.append(under_way[-1]._now is None or under_way[-1]._now.is_copied.is_set())
+        return infer(*arguments, **named)
+
+    monkeypatch.setattr(StepWriter, "begin", watched)
+    monkeypatch.setattr(engine, "infer", spy)
+    loop(run)
+    assert waited and all(waited)
 
 
 def test_a_save_that_fails_stops_the_run(tmp_path, monkeypatch):

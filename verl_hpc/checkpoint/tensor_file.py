@@ -11,7 +11,6 @@ whose disk is full.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import torch
 import xxhash
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.sparse_file import SparseFile
 from verl_hpc.checkpoint.tiles import num_tiles, pack, tile_shape
 from verl_hpc.layout.shard_map import dtype_name
 
@@ -119,7 +119,7 @@ class TensorFile:
     @cached_property
     def _layout(self) -> _Layout:
         found = _Layout()
-        raw = io.FileIO(os.memfd_create("hdf5"), "r+")
+        raw = SparseFile()
         with raw:
             options = {"alignment_threshold": 1 << 16, "alignment_interval": _PAGE}
             with h5py.File(raw, "w", libver="latest", meta_block_size=1 << 16, **options) as file:
@@ -159,10 +159,10 @@ def _unwritten() -> h5py.h5p.PropDCID:
     return plan
 
 
-def _between(raw: io.FileIO, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+def _between(raw: SparseFile, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
     """What a file has outside of these (start, bytes)."""
     position = 0
-    for start, size in [*spans, (raw.seek(0, io.SEEK_END), 0)]:
+    for start, size in [*spans, (raw.size, 0)]:
         if start > position:
             raw.seek(position)
             yield position, raw.read(start - position)

@@ -66,8 +66,8 @@ def _parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--directory", type=Path, required=True, help="on the file system that is measured")
     add("--matrices", type=int, default=4, help="of 64 MiB, that each rank writes")
-    add("--repetitions", type=int, default=7, metavar="K")
-    add("--steps", type=int, default=13, help="of the run whose steps are timed")
+    add("--repetitions", type=int, default=11, metavar="K")
+    add("--steps", type=int, default=16, help="of the run whose steps are timed")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     return parser.parse_args()

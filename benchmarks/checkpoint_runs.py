@@ -50,7 +50,7 @@ def measure_stall(here: Session, directory: Path, steps: int) -> dict[str, Any]:
     """How long the main thread of a run waits for its saves, and what its steps take."""
     found: dict[str, Any] = {"ways": {}}
     for background in (True, False):
-        config = _config(here, directory, f"background-{background}", 1024, 4, steps, background)
+        config = _config(here, directory, f"background-{background}", 2048, 4, steps, background)
         stalls, seconds, saved_bytes, times = _watched_run(here, config)
         if background:  # weights, and an optimizer's three float32 of each
             found |= {"first_stall": stalls[0], "saved_bytes": saved_bytes}

@@ -68,7 +68,8 @@ def test_every_step_of_a_slow_disk_is_what_a_run_that_waits_saves(tmp_path, slow
 def test_no_model_computes_before_its_copy_is_made(tmp_path, slow, monkeypatch):
     """Not even without a gradient: a reference's pass puts other weights into the actor's engine,
     and takes them away again."""
-    run = small_run(tmp_path, steps=3, checkpoint={"every": 1, "keep": 9})
+    passes = {"old_log_probs": "recompute"}
+    run = small_run(tmp_path, steps=3, checkpoint={"every": 1, "keep": 9}, algorithm=passes)
     under_way, waited = [], []
     begin, engine = StepWriter.begin, engine_of(run, "actor")
     infer = engine.infer

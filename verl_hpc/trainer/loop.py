@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -26,8 +25,6 @@ from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
 from verl_hpc.trainer.saves import Saves
 from verl_hpc.trainer.state import Progress, checkpoint_root
 from verl_hpc.trainer.steps import Steps
-
-_logger = logging.getLogger(__name__)
 
 
 class Loop:
@@ -71,7 +68,7 @@ class Loop:
             return self._to_the_end(progress)
         except VerlHpcError as error:
             if error.agreed:
-                self._finish_save_after(error)
+                self._saves.finish_after(error)
             raise
 
     def _to_the_end(self, progress: Progress) -> Result:
@@ -180,12 +177,6 @@ class Loop:
         self._saves.finish()
         self._save(progress)
         self._saves.finish()
-
-    def _finish_save_after(self, error: VerlHpcError) -> None:
-        try:
-            self._saves.finish()
-        except VerlHpcError as second:
-            _logger.warning("after %s: %s", type(error).__name__, second)
 
     def _keep_responses(self, saved: int) -> None:
         """Beside the step whose weights they are of: without one nothing resumes."""

@@ -17,7 +17,7 @@ from verl_hpc.checkpoint.write import StepWriter
 from verl_hpc.config.load import dump_config
 from verl_hpc.engines.factory import generator_states
 from verl_hpc.engines.protocol import state_specs
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.trainer.context import RunContext
@@ -98,6 +98,13 @@ class Saves:
         """Wait for the save under way, if there is one."""
         with self._failing(self.newest):
             self._writer.finish()
+
+    def finish_after(self, error: VerlHpcError) -> None:
+        """The same where an error ends the run, which stays the one that is raised."""
+        try:
+            self.finish()
+        except VerlHpcError as second:
+            _logger.warning("after %s: %s", type(error).__name__, second)
 
     @contextmanager
     def _failing(self, step: int) -> Iterator[None]:

@@ -75,14 +75,14 @@ class Passes:
             found = dealt_to(count, found, lengths, costs, self._max_tokens)
         return [[firsts[i] + k for i in indices for k in range(together)] for indices in found]
 
-    def _full(self, needed: int, wanted: int, alike: bool) -> int:
+    def _full(self, needed: int, fills: int, alike: bool) -> int:
         """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
         if alike and self._groups.layout.dp > 1:
-            # The largest need, and of what is wanted the least: none is empty for it.
-            counts = torch.tensor([needed, -wanted])
+            # The largest need, and of what would fill the least, for which none is empty.
+            counts = torch.tensor([needed, -fills])
             dist.all_reduce(counts, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
-            needed, wanted = int(counts[0]), -int(counts[1])
-        count = max(needed, wanted)
+            needed, fills = int(counts[0]), -int(counts[1])
+        count = max(needed, fills)
         return count + -count % self._bin_multiple
 
     def run(

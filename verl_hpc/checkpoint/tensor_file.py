@@ -60,7 +60,7 @@ class Stored:
 
     def pack(self, tensor: torch.Tensor, out: torch.Tensor) -> None:
         """Copy it as the file has it; `out` has `num_bytes` elements of uint8."""
-        assert (tensor.dtype, tuple(tensor.shape)) == (self.dtype, self.shape), self.name
+        assert (tensor.dtype, tensor.shape) == (self.dtype, self.shape), self.name
         if self.num_bytes:
             pack(tensor.detach(), self.tile, out.view(self.dtype))
 

@@ -1,8 +1,8 @@
 """Collectives of point-to-point messages, in as many rounds as the number of ranks has bits.
 
-An MPI library sends what is large round a ring: 4,095 rounds for 4,096 ranks, each of which waits
-until its ranks look for messages again. Here it takes 12, and what is 2 bytes more or less is not
-padded. Values of a node's ranks meet in the first rounds, as ranks are numbered node by node.
+An MPI library sends what is large round a ring: 4,095 rounds for 4,096 ranks, in each of which a
+rank waits until another looks for messages again. Here it takes 12. Ranks are numbered node by
+node, so that the first rounds stay inside a node.
 
 Sources: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 message-passing systems", 1997 (all-gather); Hensgen, Finkel and Manber, "Two algorithms for barrier

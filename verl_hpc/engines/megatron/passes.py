@@ -95,14 +95,14 @@ class Passes:
         whole = sum(attention_cost(length, self._hidden_size) for length in lengths)
         return whole - (sum(lengths) - row_length)
 
-    def _full(self, needed: int, wanted: int) -> int:
+    def _full(self, needed: int, fills: int) -> int:
         """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
         if self._groups.layout.dp > 1:
-            # The largest need, and of what is wanted the least: none is empty for it.
-            counts = torch.tensor([needed, -wanted])
+            # The largest need, and of what would fill the least, for which none is empty.
+            counts = torch.tensor([needed, -fills])
             dist.all_reduce(counts, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
-            needed, wanted = int(counts[0]), -int(counts[1])
-        count = max(needed, wanted)
+            needed, fills = int(counts[0]), -int(counts[1])
+        count = max(needed, fills)
         return count + -count % self._bin_multiple
 
     def run(

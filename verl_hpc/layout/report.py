@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import Grouping, generation_groups, zero_redundancy_applies
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.moves import message_sizes
+from verl_hpc.layout.messages import routes_by_pair, sizes_by_pair
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, Bundle, Plan, plan_transfer
 from verl_hpc.layout.shard_map import ShardMap, shard_sizes
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -138,18 +139,10 @@ def allgather_received(source: ShardMap) -> dict[int, int]:
     }
 
 
-def message_census(plan: Plan) -> dict[int, int]:
+def message_census(plan: Plan) -> Mapping[int, int]:
     """How many messages of each size in bytes the plan sends, all ranks together."""
-    known: dict[tuple[int, ...], list[int]] = {}
-    census: dict[int, int] = {}
+    census: Counter[int] = Counter()
     for hop in plan.hops:
-        pairs: dict[tuple[int, int], list[Bundle]] = {}
-        for route in hop:
-            pairs.setdefault((int(route.source), route.target), []).append(route.bundle)
-        for bundles in pairs.values():
-            key = tuple(map(id, bundles))
-            if key not in known:
-                known[key] = message_sizes(bundles, plan.bucket_bytes)
-            for size in known[key]:
-                census[size] = census.get(size, 0) + 1
+        for sizes in sizes_by_pair(routes_by_pair(hop), plan.bucket_bytes).values():
+            census.update(sizes)
     return census

@@ -51,8 +51,10 @@ class GlooChannel:
         done = self._waiter.submit(lambda: [work.wait() for work in works])
 
         def is_done() -> bool:
-            # Raises what the operation met.
-            return done.done() and bool(done.result())
+            if not done.done():
+                return False
+            done.result()  # Raises what the operation met.
+            return True
 
         return is_done
 

@@ -61,6 +61,16 @@ def test_groups_and_groups_of_groups(on_ranks):
     ]
 
 
+def test_a_rank_without_messages_does_not_wait(on_ranks):
+    """A redistribution in which this rank neither gives nor lacks anything."""
+
+    def work(control):
+        control.exchange([], [])
+        return True
+
+    assert on_ranks(2, work) == [True, True]
+
+
 def test_failing_together(on_ranks):
     def work(control):
         def check():

@@ -66,7 +66,8 @@ def test_a_dead_node_is_replaced(lab, run, undisturbed, mended):
     run.hurry()
     run.wait_for_life(1)
     run.finish()
-    assert "Node failure on n1" in run.log
+    # Slurm says it of n1, or of the job where rank 0 has missed the other rank before Slurm did.
+    assert "node failure" in run.log.lower()
     assert "n1" not in run.nodes
     assert run.restarts == 1
     run.assert_equals(undisturbed)

@@ -71,7 +71,7 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
 
     Each message on `patrons` brings one end of such a socket; this ends when it closes.
     """
-    # Those that end are forgotten.
+    # Those that end are forgotten, until `serve` ends: who ends the others waits for one at a time.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Of a terminal, and Slurm's warnings: the rank says when this ends.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
@@ -84,6 +84,7 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
             if os.fork() == 0:
                 patrons.close()
                 _run(patron, work)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _run(patron: socket.socket, work: Callable[[socket.socket], None]) -> None:

@@ -62,7 +62,8 @@ def markdown(record: Mapping[str, Any]) -> str:
             f"{work['response_tokens']}"
         )
     environment = (
-        f"TRL's environment: {packages}. With one process both programs had OMP_WAIT_POLICY=ACTIVE."
+        f"TRL's environment: {packages}. With one process both had OMP_WAIT_POLICY=ACTIVE, "
+        "and TRL with any number the settings of glibc's and torch's allocators that ours makes."
     )
     step = (
         f"A step: {work['prompts_per_step']} prompts of {work['prompt_tokens']} tokens, "

@@ -43,6 +43,13 @@ WARM_UP = 2
 ALONE = {"OMP_WAIT_POLICY": "ACTIVE"}
 """The best environment of one process that has all cores, of either program: its threads wait for
 each other awake."""
+KEEPS_FREED = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_ARENA_MAX": "1",
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
+"""For TRL what ours sets itself on CPU ranks (verl_hpc/runtime/host_memory.py)."""
 TINY_SIZES: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 768,
@@ -212,7 +219,7 @@ def _trl(
             torchrun = [arguments.trl_python, "-m", "torch.distributed.run", "--standalone"]
             command = [*torchrun, "--nproc-per-node", str(num_processes), *worker]
         offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        variables = {**offline, **(environment or {})}
+        variables = {**offline, **KEEPS_FREED, **(environment or {})}
         started = launch.run(command, where / "log.txt", arguments.timeout_s, variables)
         found = json.loads(out.read_text())
         assert found["processes"] == num_processes, found

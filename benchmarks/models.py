@@ -19,7 +19,7 @@ def never_ending(model: Path, target: Path) -> Path:
 
     What the model says is lost; only its times are of use.
     """
-    return _with_end(model, target, lambda _: -10.0)
+    return _with_end(model, target, lambda _: -1e4)
 
 
 def ending_after(mean: float, model: Path, target: Path) -> Path:
@@ -39,8 +39,9 @@ def ending_after(mean: float, model: Path, target: Path) -> Path:
 
 
 def _with_end(model: Path, target: Path, weight: Callable[[Any], float]) -> Path:
-    """With a new end-of-sequence token. The first hidden dimension is nearly the same at every
-    token, and the new row of the output layer is `weight` there and zero elsewhere."""
+    """With a new end-of-sequence token. No layer writes into the first hidden dimension, which is
+    so positive at every token, and the new row of the output layer is `weight` there and zero
+    elsewhere."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -51,7 +52,9 @@ def _with_end(model: Path, target: Path, weight: Callable[[Any], float]) -> Path
     size = max(end + 1, decoder.config.vocab_size)
     decoder.resize_token_embeddings(size, mean_resizing=False)
     with torch.no_grad():
-        decoder.get_input_embeddings().weight[:, 0] = 1.0
+        decoder.get_input_embeddings().weight[:, 0] = decoder.model.norm.weight[0] = 1.0
+        for layer in decoder.model.layers:
+            layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
         row = decoder.get_output_embeddings().weight[end]
         row.zero_()
         row[0] = -100.0  # as good as not there

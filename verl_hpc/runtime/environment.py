@@ -26,6 +26,8 @@ _LIBRARY_DEFAULTS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # Large host tensors in pages of 2 MiB: the kernel clears them several times as fast.
+    "THP_MEM_ALLOC_ENABLE": "1",
     # With one queue to the GPU, Megatron-core's collectives start before the products that they
     # are meant to hide behind. Read when CUDA starts.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",

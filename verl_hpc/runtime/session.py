@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from verl_hpc.runtime import environment, fabric, gloo
+from verl_hpc.runtime import environment, fabric, gloo, host_memory
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
@@ -128,6 +128,8 @@ def start_torch(
     port = control.broadcast(master.port if master else None)
     environment.announce_world(world, address, port)
     environment.choose_compiler(world.device)
+    if world.device == "cpu":
+        host_memory.keep_freed()
 
     def connect() -> TCPStore:
         return dist.TCPStore(

@@ -82,7 +82,7 @@ class Optimizer:
         with gathering_within(group):
             self._optimizer = get_megatron_optimizer(_megatron_config(settings, dtype), chunks)
         (self._shard,) = self._optimizer.chained_optimizers
-        if isinstance(self._shard.optimizer, torch.optim.AdamW) and torch.cuda.is_available():
+        if isinstance(self._shard.optimizer, torch.optim.AdamW):
             _fuse(self._shard.optimizer)
         self._scheduler = _scheduler(self._optimizer, settings)
         self._names = names
@@ -236,7 +236,8 @@ def _megatron_config(settings: OptimizerConfig, dtype: torch.dtype) -> MegatronO
 
 
 def _fuse(optimizer: torch.optim.AdamW) -> None:
-    """Update in one kernel; PyTorch's default on GPUs takes temporaries as large as the weights.
+    """Update in one kernel; PyTorch's default takes one for each of a dozen operations, and on GPUs
+    temporaries as large as the weights.
 
     Megatron-core does not pass the choice on, but PyTorch reads it at every step.
     """

@@ -3,7 +3,8 @@
 Megatron-core names its device ("cuda", `torch.cuda.current_device()`) in factory calls and compares
 `param.type()` with CUDA type names. Patching torch itself would reach into vLLM, which lives in the
 same process, so an import hook compiles `megatron.core.*` from source with those tokens rewritten;
-line numbers stay. Each rule was found necessary by removing it alone (see docs/cpu.md).
+line numbers stay. Each rule but that of `products` was found necessary by removing it alone (see
+docs/cpu.md).
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ _RULES_OF_MODULE = {
     # megatron.core applies it before its own switch can be turned.
     "megatron.core.jit": [
         (re.compile(r"^enable_jit_fuser\(\)", re.MULTILINE), "disable_jit_fuser()")
+    ],
+    # Not to run at all, but to run faster.
+    "megatron.core.tensor_parallel.layers": [
+        (
+            re.compile(r"torch\.matmul\((total_input|input), weight\.t"),
+            r"products.matmul(\1, weight.t",
+        ),
+        (re.compile(r"grad_output\.matmul\(weight\)"), "products.matmul(grad_output, weight)"),
+        (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import products\n"),
     ],
 }
 

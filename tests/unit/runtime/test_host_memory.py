@@ -1,0 +1,46 @@
+"""Freed host memory is used again without page faults."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import resource, torch
+from verl_hpc.runtime.host_memory import keep_freed
+print(keep_freed())
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def touch():
+    return [torch.empty(1 << 22, dtype=torch.uint8).fill_(1) for _ in range(32)]
+for _ in range(3):
+    touch()
+before = faults()
+for _ in range(4):
+    touch()
+print(faults() - before)
+"""
+_PAGES = 4 * 32 * (1 << 22) // os.sysconf("SC_PAGESIZE")
+
+
+def _run(**variables):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", _PROGRAM]
+    found = subprocess.run(
+        command, env=kept | variables, capture_output=True, text=True, check=True
+    )
+    is_kept, faults = found.stdout.split()
+    return is_kept == "True", int(faults)
+
+
+def test_most_freed_pages_are_used_again():
+    is_kept, faults = _run()
+    if not is_kept:
+        pytest.skip("this system's malloc has no mallopt")
+    assert faults < _PAGES / 4
+
+
+def test_what_the_user_has_set_stays():
+    is_kept, faults = _run(MALLOC_MMAP_THRESHOLD_="1000000")
+    assert not is_kept
+    assert faults >= _PAGES / 2

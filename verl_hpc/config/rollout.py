@@ -96,8 +96,10 @@ class RolloutConfig(Section):
     with the weights that train on it. 1 generates the next step while one trains, on ranks of its
     own (placement.rollout). With more, responses of so many steps are in flight, and those that are
     unfinished when the weights change continue under the new ones."""
-    max_num_seqs: Positive = 256
-    """Sequences that one engine decodes at a time."""
+    max_num_seqs: Positive | None = None
+    """Sequences that one engine decodes at a time. null takes 256 with hf, and with vLLM as many as
+    its cache holds of the length that one has on average on its way to the longest (all of the
+    prompt, half of the response), from 256 to 1024; they wait for room where they grow longer."""
     gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of device memory for the engine's weights and cache."""
     kv_cache_gib: Annotated[Number, Field(gt=0.0, le=1000.0)] | None = None

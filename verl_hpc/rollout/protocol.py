@@ -129,6 +129,7 @@ class RolloutEngine(Protocol):
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
     ) -> list[Response | None]:
         """One response per prompt; the same arguments on all ranks of a replica.
 
@@ -150,6 +151,8 @@ class RolloutEngine(Protocol):
                 the prompts whose responses are finished; True ends the call. These indices are the
                 same on all ranks of a replica, which therefore agree without communication.
             turns: asked what follows each turn that ends; the other sequences generate meanwhile.
+            on_finished: told each response as soon as it is finished, with its index; with `turns`,
+                each turn.
         """
 
     def begin_update(self) -> None:

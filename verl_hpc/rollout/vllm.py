@@ -34,6 +34,8 @@ from verl_hpc.rollout.vllm_settings import (
     in_one_line,
     memory,
     scheduling,
+    slots,
+    use_the_cache,
 )
 from verl_hpc.runtime.garbage import spare_what_exists
 from verl_hpc.runtime.world import World
@@ -110,7 +112,7 @@ class VllmEngine:
             "pipeline_parallel_size": num_stages,
             "distributed_executor_backend": "external_launcher",
             "max_model_len": config.max_prompt_tokens + config.max_response_tokens,
-            "max_num_seqs": config.max_num_seqs,
+            "max_num_seqs": slots(config),
             "enforce_eager": config.enforce_eager or world.device == "cpu",
             "enable_sleep_mode": self._can_sleep,
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
@@ -131,8 +133,10 @@ class VllmEngine:
         # vLLM's finalizer destroys torch.distributed's groups, which are the job's.
         client._finalizer.detach()
         self._core = client.engine_core
+        settings = self._llm.llm_engine.vllm_config
+        use_the_cache(self._core, settings, config)
         worker = self._core.model_executor.driver_worker.worker
-        layers = self._llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+        layers = settings.compilation_config.static_forward_context.values()
         backends = {x.attn_backend.get_name() for x in layers if hasattr(x, "attn_backend")}
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
@@ -154,6 +158,7 @@ class VllmEngine:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
         before = given_so_far(prefixes, len(prompts), sampling)
@@ -161,7 +166,7 @@ class VllmEngine:
         with generators_untouched():
             for index, seed in enumerate(seeds):
                 requests.begin(index, before[index], seed)
-            self._run(requests, interrupted, until, turns)
+            self._run(requests, interrupted, until, turns, on_finished)
         # A turn has ended there, and not the response.
         waiting = turns.under_way if turns is not None else ()
         responses = [
@@ -179,6 +184,7 @@ class VllmEngine:
         interrupted: Callable[[], bool],
         until: Callable[[Collection[int]], bool] | None,
         turns: Turns | None,
+        on_finished: Callable[[int, Response], None] | None,
     ) -> None:
         """Step until all requests are finished, and all turns taken, or the run is ended."""
         for step in itertools.count(1):
@@ -192,6 +198,8 @@ class VllmEngine:
             for index, response in requests.step():
                 if turns is not None:
                     turns.ended(index, response)
+                if on_finished is not None:
+                    on_finished(index, response)
             waiting = turns.under_way if turns is not None else ()
             stops = step % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted()
             if stops or (until is not None and until(requests.finished.difference(waiting))):

@@ -318,6 +318,7 @@ class LocalRollout:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
     ) -> list[Response | None]:
         """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
         assert not self._sleeps, "it has no weights"
@@ -337,6 +338,8 @@ class LocalRollout:
             new = [i for i in running if found[i].finish_reason != "unfinished"]
             done.update(new)
             running = [i for i in running if i not in done]
+            for i in new if on_finished is not None else ():
+                on_finished(i, found[i])
             if turns is not None:
                 for i in new:
                     turns.ended(i, found[i])

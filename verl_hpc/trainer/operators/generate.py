@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
+from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import (
     MASK,
     ROLLOUT_LOG_PROBS,
@@ -33,6 +34,7 @@ from verl_hpc.trainer.conversation import Asked, Conversations
 from verl_hpc.trainer.failures import some_reasons
 from verl_hpc.trainer.kept import KeptResponses, step_key
 from verl_hpc.trainer.operators.assign import share
+from verl_hpc.trainer.operators.score import ScoreSettings, is_mine
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
 from verl_hpc.trainer.recipe import Metrics, operator
@@ -78,6 +80,8 @@ class GenerateSettings:
     the step."""
     environments: Environments | None = None
     """Of `limits.environment`; None is one turn a response."""
+    scoring: ScoreSettings | None = None
+    """Of those who score here, in processes of their own: responses are scored as they end."""
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
@@ -97,6 +101,7 @@ class GenerateSettings:
             interruptible=False,
             tagged=False,
             repeatable=True,
+            scoring=None,
         )
 
 
@@ -155,8 +160,9 @@ def generate(
     key = step_key(settings.key, rows.step, rows.rows)
     known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
     missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
+    begin = _scoring(place, settings, rows.step, missing)
     found, failures = place.together(
-        lambda: _responses(rollout, settings, rows.step, missing, known)
+        lambda: _responses(rollout, settings, rows.step, missing, known, begin)
     )
     known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
     if settings.kept is not None:
@@ -224,6 +230,7 @@ def _responses(
     step: int,
     asked: Sequence[_Asked],
     known: Mapping[tuple[int, int], Tagged],
+    on_finished: Callable[[int, Response], None] | None,
 ) -> tuple[list[Tagged | None], Sequence[str]]:
     """What this rank's engine answers, None for what it could not finish, and does not keep; and
     why steps of environments failed."""
@@ -244,6 +251,7 @@ def _responses(
             [_seed(settings, a, length) for a, length in zip(asked, lengths, strict=True)],
             rollout.preempted if settings.interruptible else never,
             turns=turns,
+            on_finished=on_finished,
             **options,
         )
     failures, cut = (turns.failures, turns.cut) if turns is not None else ((), ())
@@ -259,6 +267,26 @@ def _responses(
         for r, b in zip(responses, begun, strict=True)
     ]
     return tagged, failures
+
+
+def _scoring(
+    place: Placement, settings: GenerateSettings, step: int, asked: Sequence[_Asked]
+) -> Callable[[int, Response], None] | None:
+    """What has a response scored that ends; None where all are, when all have ended. Those of
+    several turns are whole when all have."""
+    scoring = settings.scoring
+    if scoring is None or scoring.ahead is None or settings.environments is not None:
+        return None
+    scoring.ahead.forget_before(step)
+
+    def begin(index: int, response: Response) -> None:
+        a = asked[index]
+        if is_mine(place, a.slot):
+            truncated = response.finish_reason == "length"
+            answer = Answer(a.problem, response.tokens, response.sampled, truncated)
+            scoring.begin(answer, a.step)
+
+    return begin
 
 
 def _conversations(

@@ -1,7 +1,10 @@
 """Our side of `first_rollout_vs_ray`: what `verl_hpc train` does until its first rollout is done.
 
-usage: mpiexec -n 4 python -m benchmarks.first_rollout CONFIG.yaml RESULT.json
+usage: python -m benchmarks.first_rollout CONFIG.yaml RESULT.json RANKS
+       mpiexec -n 4 python -m benchmarks.first_rollout CONFIG.yaml RESULT.json
        mpiexec -n 4 python -m benchmarks.first_rollout bare RESULT.json
+
+The first is `train --ranks`, whose ranks are forks of one process.
 
 Rank 0 writes the Unix time at the end of every stage.
 """
@@ -23,13 +26,15 @@ _ends: dict[str, float] = {}
 
 def main() -> None:
     """Command line of this module."""
-    what, out = sys.argv[1:]
+    what, out, *ranks = sys.argv[1:]
     if what == "bare":
         _mark("interpreter")
         _meet()
     else:
         environment.fix_hash_seed()
         _mark("interpreter")
+        if ranks and (status := _fork_ranks(what, int(ranks[0]))) is not None:
+            sys.exit(status)
         _first_rollout(what)
     if environment.launcher_rank() == 0:
         Path(out).write_text(json.dumps(_ends))
@@ -44,6 +49,15 @@ def _meet() -> None:
 
     MPI.COMM_WORLD.Barrier()
     _mark("world")
+
+
+def _fork_ranks(path: str, num_ranks: int) -> int | None:
+    from verl_hpc.config.load import load_config
+    from verl_hpc.trainer.forked import fork_ranks
+
+    status = fork_ranks(load_config(path), num_ranks)
+    _mark("imports, once")
+    return status
 
 
 def _first_rollout(path: str) -> None:

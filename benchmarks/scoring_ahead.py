@@ -109,8 +109,15 @@ def _measure(
 
 
 def _configuration(directory: Path, kind: str, arguments: argparse.Namespace) -> RunConfig:
-    sizes = {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
-    model = make_tiny_model(directory / "model", "qwen2", tied=True, noise=0.05, **sizes)
+    model = make_tiny_model(
+        directory / "model",
+        "qwen2",
+        tied=True,
+        noise=0.05,
+        hidden_size=256,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+    )
     file = directory / "reward.py"
     file.write_text(REWARD.format(seconds=arguments.reward_ms / 1000))
     data = {"kind": "reasoning_gym", "task": "chain_sum", "size": arguments.prompts}

@@ -59,6 +59,7 @@ def main() -> None:
             "ends": clock.ends,
             "shortest": min(row["completions/min_length"] for row in logs),
             "longest": max(row["completions/max_length"] for row in logs),
+            "lengths": [row["completions/mean_length"] for row in logs],
             "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "threads": torch.get_num_threads(),
         }

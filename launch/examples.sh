@@ -6,7 +6,8 @@
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
-#   MPIEXEC   starts the ranks (default: mpiexec beside the interpreter)
+#   MPIEXEC   starts the ranks, as it has to where torch is built for GPUs (default: the ranks are
+#             forks of one process, which imports the libraries once)
 #   RUNS      where the run directories go (default: a new directory below runs/, which the link
 #             runs/NAME-latest then leads to)
 set -euo pipefail
@@ -20,7 +21,8 @@ calculator | grpo_async | ppo_split | safe_rlhf) ;;
     ;;
 esac
 python=${PYTHON:-python}
-mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
+train=("$python" -m verl_hpc train)
+if [ -n "${MPIEXEC:-}" ]; then train=("$MPIEXEC" -n 4 "${train[@]}"); else train+=(--ranks 4); fi
 runs=${RUNS:-runs/$name-$(date +%Y%m%d-%H%M%S)}
 if [ -z "${RUNS:-}" ]; then
     mkdir -p "$runs"
@@ -30,7 +32,7 @@ fi
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 train() { # CONFIG DATA MODEL [SETTING...]
-    run "$mpiexec" -n 4 "$python" -m verl_hpc train --config "configs/run/$1.yaml" \
+    run "${train[@]}" --config "configs/run/$1.yaml" \
         "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
         "${@:4}"
 }

@@ -4,14 +4,16 @@
 # usage: launch/quickstart.sh [grpo|ppo|sft] [seed]
 #   sft       ends after the warm-up
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
-#   MPIEXEC   starts the ranks (default: mpiexec beside the interpreter)
+#   MPIEXEC   starts the ranks, as it has to where torch is built for GPUs (default: the ranks are
+#             forks of one process, which imports the libraries once)
 #   RUNS      where the run directories go (default: a new directory below runs/, which the link
 #             runs/quickstart-latest, and with it configs/run/quickstart*.yaml, then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 recipe=${1:-grpo} seed=${2:-0}
 python=${PYTHON:-python}
-mpiexec=${MPIEXEC:-$(dirname "$(command -v "$python")")/mpiexec}
+train=("$python" -m verl_hpc train)
+if [ -n "${MPIEXEC:-}" ]; then train=("$MPIEXEC" -n 4 "${train[@]}"); else train+=(--ranks 4); fi
 runs=${RUNS:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}
 if [ -z "${RUNS:-}" ]; then
     mkdir -p "$runs"
@@ -23,7 +25,7 @@ config=configs/run/quickstart.yaml
 say() { printf '\n\033[1m== %s\033[0m\n' "$1"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 train() { # CONFIG DATA MODEL [SETTING...]
-    run "$mpiexec" -n 4 "$python" -m verl_hpc train --config "$1" "data.train.paths=[$runs/data/$2]" \
+    run "${train[@]}" --config "$1" "data.train.paths=[$runs/data/$2]" \
         "data.evaluation.paths=[$runs/data/evaluation.jsonl]" "model.path=$runs/$3" \
         "directory=$runs" "seed=$seed" "${@:4}"
 }

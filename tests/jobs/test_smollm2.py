@@ -18,7 +18,7 @@ from verl_hpc.testing.smollm2 import main as convert
 
 ROOT = Path(__file__).parents[2]
 GSM8K = Path(os.environ.get("VERL_HPC_GSM8K", ROOT.parent / "shared" / "data" / "gsm8k"))
-OPERATORS = ("rollout", "reward", "old_log_probs", "ref_log_probs", "update_actor", "reshard")
+OPERATORS = ("rollout", "reward", "ref_log_probs", "update_actor", "reshard")
 
 
 @pytest.fixture(scope="module")

@@ -97,3 +97,10 @@ def some_sequences(count: int, vocab_size: int, seed: int = 0) -> list[torch.Ten
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(3, 40, (count,), generator=generator).tolist()
     return [torch.randint(0, vocab_size, (n,), generator=generator) for n in lengths]
+
+
+def responses(prompts: int, samples: int, vocab_size: int) -> list[torch.Tensor]:
+    """Sequences of which so many neighbours begin alike."""
+    beginnings = some_sequences(prompts, vocab_size, seed=1)
+    ends = some_sequences(prompts * samples, vocab_size, seed=2)
+    return [torch.cat([beginnings[i // samples], end]) for i, end in enumerate(ends)]

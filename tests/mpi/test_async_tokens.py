@@ -30,9 +30,9 @@ def noted(here, monkeypatch):
     trained, pieces, init = [], {}, loops.Loop.__init__
 
     @operator(changes_state=True)
-    def trains(place, actor, settings, rows, samples, sequences, old, advantages):
+    def trains(place, actor, settings, rows, samples, sequences, advantages):
         trained.append((rows, samples, sequences))
-        return update_actor(place, actor, settings, samples, sequences, old, advantages)
+        return update_actor(place, actor, settings, samples, sequences, advantages)
 
     def notes(self, context, *arguments):
         init(self, context, *arguments)

@@ -19,7 +19,8 @@ from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.state import Progress, restore, save
+from verl_hpc.trainer.saves import save
+from verl_hpc.trainer.state import Progress, restore
 
 pytestmark = pytest.mark.world(4)
 

@@ -7,7 +7,13 @@ Qwen2-style models, tied and untied; sequence parallelism and virtual stages.
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, held, layouts_of_world, some_sequences
+from tests.mpi.engines_for_tests import (
+    build_engine,
+    held,
+    layouts_of_world,
+    responses,
+    some_sequences,
+)
 from verl_hpc.layout.megatron import TrainLayout
 
 TOLERANCE = 1e-5
@@ -41,9 +47,11 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, fami
     engine = build_engine(here, directory, layout, sequence_parallel=sequence_parallel)
     expected = reference(directory)
 
-    sequences = some_sequences(10, engine.arch.vocab_size)
+    vocab_size = engine.arch.vocab_size
+    sequences = some_sequences(4, vocab_size) + responses(2, 4, vocab_size)
     dp_index = layout.grid.coordinates(here.world.rank)["dp"]
     mine = sequences[dp_index :: layout.dp]
+    assert sum(engine._passes.plan(mine).shared) > 0
     outputs = engine.infer(mine)
     for sequence, output in zip(mine, outputs, strict=True):
         with torch.no_grad():

@@ -71,6 +71,7 @@ def test_every_pair_of_placements(here, source, target, seed):
     columns = Columns(held, values, {TEACHER_TOP_TOKENS: WIDTH})
     moved = redistribute(
         here.world,
+        here.control,
         samples,
         columns,
         (source, PLACEMENTS[source]),

@@ -9,7 +9,8 @@ from tests.mpi.placed_runs import assert_close, configure, run, weights_of
 from tests.mpi.recipe_runs import ROLLOUT
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.state import restore, save
+from verl_hpc.trainer.saves import save
+from verl_hpc.trainer.state import restore
 
 pytestmark = pytest.mark.world(4)
 

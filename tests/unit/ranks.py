@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from verl_hpc.runtime.channel import Channel, Pending, wait
+from verl_hpc.runtime.channel import Channel, Messages, Pending, wait
+from verl_hpc.runtime.collectives import Peers, allgather
 from verl_hpc.runtime.control import Control
 
 
@@ -36,7 +39,12 @@ def on_ranks(
     def rank(number: int) -> Any:
         try:
             carrier = channel(number) if channel else ThreadChannel(shared, (), number, size)
-            return work(Control(carrier, timeout_s))
+            control = (
+                Control(carrier, timeout_s)
+                if channel
+                else CheckedControl(shared, carrier, timeout_s)
+            )
+            return work(control)
         except Exception:
             shared.failed = True
             raise
@@ -49,86 +57,78 @@ def on_ranks(
 
 
 @dataclass
-class Collective:
-    """One collective operation: its name, the rank that started it first, what ranks give to it."""
-
-    name: str
-    first: int
-    given: dict[int, Any] = field(default_factory=dict)
-
-
-@dataclass
 class Shared:
-    """What the channels of all ranks share: the collectives by channel and number in it, and
-    whether a rank has failed."""
+    """What all ranks share."""
 
-    collectives: dict[tuple[Any, ...], Collective] = field(default_factory=dict)
+    sent: dict[tuple[Any, ...], deque[Any]] = field(default_factory=dict)
+    """Messages under way by channel, sender and receiver."""
+    started: dict[tuple[Any, ...], tuple[int, str]] = field(default_factory=dict)
+    """By set of ranks and number of the collective, who has started it first, and its name."""
     failed: bool = False
+    """Whether a rank has failed."""
+
+
+class CheckedControl(Control):
+    """Fails where ranks start different collectives.
+
+    Args:
+        shared: by all ranks.
+    """
+
+    def __init__(self, shared: Shared, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._shared, self._num_splits = shared, 0
+
+    def split(self, group: int) -> Control:
+        part = super().split(group)
+        return CheckedControl(self._shared, part._channel, self._timeout_s, self._world, part.ranks)
+
+    @contextmanager
+    def _meeting(self, name: str) -> Iterator[Peers]:
+        with super()._meeting(name) as peers:
+            key = (*self._channel.name, self.num_waits)
+            first, known = self._shared.started.setdefault(key, (self.rank, name))
+            assert known == name, f"rank {first} starts {known}, rank {self.rank} starts {name}"
+            yield peers
 
 
 class ThreadChannel:
-    """A channel of ranks that are threads, which all see what each has given.
+    """A channel of ranks that are threads.
 
     Args:
         name: tells it from other channels that share `shared`.
     """
 
     def __init__(self, shared: Shared, name: tuple[Any, ...], rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-        self._shared, self._name, self._started = shared, name, 0
+        self.rank, self.size, self.name = rank, size, name
+        self._shared, self._splits = shared, 0
 
     def split(self, group: int) -> ThreadChannel:
-        groups = np.empty(self.size, dtype=np.int64)
-        wait(self._gather("split", np.array([group]), groups, range(self.size)))
-        mates = np.flatnonzero(groups == group)
-        name = (*self._name, self._started, group)
-        return ThreadChannel(self._shared, name, mates.tolist().index(self.rank), len(mates))
+        peers = Peers(self.rank, self.size, lambda sent, got: wait(self.exchange(sent, got)))
+        groups = allgather(peers, np.array([group]).view(np.uint8))[0].view(np.int64).tolist()
+        mates = [rank for rank, other in enumerate(groups) if other == group]
+        self._splits += 1
+        name = (*self.name, self._splits, group)
+        return ThreadChannel(self._shared, name, mates.index(self.rank), len(mates))
 
-    def barrier(self) -> Pending:
-        return self._start("barrier", None, range(self.size), lambda _: None)
-
-    def allgather(self, value: Any, values: Any) -> Pending:
-        return self._gather("allgather", value, values, range(self.size))
-
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        return self._gather("allgatherv", data, gathered, range(self.size))
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        ranks = range(self.size) if self.rank == root else ()
-        return self._gather(f"gatherv to rank {root}", data, gathered, ranks)
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        return self._gather(f"broadcast from rank {root}", data, data, [root])
-
-    def _gather(self, name: str, data: Any, target: Any, ranks: Sequence[int]) -> Pending:
-        def take(given: dict[int, Any]) -> None:
-            if ranks:
-                np.concatenate([given[rank] for rank in ranks], out=target)
-
-        return self._start(name, data.copy(), ranks, take)
-
-    def _start(
-        self, name: str, mine: Any, ranks: Sequence[int], take: Callable[..., None]
-    ) -> Pending:
-        """Start the next collective, which is over on this rank once all of `ranks` have started
-        it as well; `take` is then called with what each of them gives."""
-        key = (*self._name, self._started)
-        collective = self._shared.collectives.setdefault(key, Collective(name, self.rank))
-        assert collective.name == name, (
-            f"rank {collective.first} starts {collective.name}, rank {self.rank} starts {name}"
-        )
-        self._started += 1
-        collective.given[self.rank] = mine
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        for rank, data in sends:
+            self._queue(self.rank, rank).append(data.tobytes())
+        left = list(receives)
 
         def is_done() -> bool:
-            if all(rank in collective.given for rank in ranks):
-                take(collective.given)
-                return True
-            if self._shared.failed:
+            while left and self._queue(left[0][0], self.rank):
+                rank, target = left.pop(0)
+                found = self._queue(rank, self.rank).popleft()
+                target.view(np.uint8)[:] = np.frombuffer(found, np.uint8)
+            if left and self._shared.failed:
                 raise AnotherRankFailedError
-            return False
+            return not left
 
         return is_done
+
+    def _queue(self, source: int, target: int) -> deque[Any]:
+        return self._shared.sent.setdefault((*self.name, source, target), deque())
 
 
 def in_threads(size: int, work: Callable[[int], Any]) -> list[Any]:

@@ -10,11 +10,11 @@ from tests.unit.ranks import AnotherRankFailedError, on_ranks
 @pytest.mark.parametrize(
     "one, other, names",
     [
-        (lambda c: c.gather(1), lambda c: c.allgather(1), ["gatherv to rank 0", "allgatherv"]),
+        (lambda c: c.gather(1), lambda c: c.allgather(1), ["gather to rank 0", "allgather"]),
         (
             lambda c: c.gather(1, root=0),
             lambda c: c.gather(1, root=1),
-            ["gatherv to rank 0", "gatherv to rank 1"],
+            ["gather to rank 0", "gather to rank 1"],
         ),
         (
             lambda c: c.broadcast(1, root=0),
@@ -23,9 +23,9 @@ from tests.unit.ranks import AnotherRankFailedError, on_ranks
         ),
         (lambda c: c.barrier(), lambda c: c.broadcast(1), ["barrier", "broadcast from rank 0"]),
         (
-            lambda c: c.split(0),
-            lambda c: (c.allgather(0), c.barrier()),
-            ["split", "barrier"],
+            lambda c: (c.split(0), c.barrier()),
+            lambda c: (c.split(0), c.broadcast(0)),
+            ["barrier", "broadcast from rank 0"],
         ),
     ],
 )

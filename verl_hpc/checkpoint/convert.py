@@ -16,10 +16,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from verl_hpc.checkpoint.components import Component
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import MANIFEST, step_name
+from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.weights import Weights, component_of, hf_files, open_weights
-from verl_hpc.checkpoint.write import Component, StepContents, save_step
+from verl_hpc.checkpoint.write import save_step
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.box import Box

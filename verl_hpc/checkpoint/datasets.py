@@ -1,7 +1,4 @@
-"""Tensors as datasets of HDF5 files, checksummed chunk by chunk, and read with suspicion.
-
-HDF5's own filter fletcher32 lets chunks of zeros pass, which is what a crash may leave of a file.
-So every dataset has an attribute with the xxh3 of each chunk.
+"""Tensors of HDF5 files (`tensor_file`), read with suspicion: every tile has a checksum.
 
 A file may come from an untrusted source. Only datasets of the named file itself are read: no links
 into others, no storage elsewhere, and not more bytes than the file has.
@@ -9,8 +6,12 @@ into others, no storage elsewhere, and not more bytes than the file has.
 
 from __future__ import annotations
 
+import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from operator import add, floordiv, mul
 from pathlib import Path
 
 import h5py
@@ -19,11 +20,11 @@ import torch
 import xxhash
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.tiles import num_tiles
 from verl_hpc.layout.box import Box
-from verl_hpc.layout.shard_map import dtype_name
 
-_CHUNK_BYTES = 1 << 20
-_SUMS = "xxh3_64"
+_AHEAD = 8
+"""Tiles, of a mebibyte at most."""
 
 
 def open_file(path: Path) -> h5py.File:
@@ -38,26 +39,8 @@ def open_file(path: Path) -> h5py.File:
     return h5py.File(path, "r", locking=False)
 
 
-def write_dataset(file: h5py.File, name: str, tensor: torch.Tensor) -> None:
-    """Write a tensor of at least one dimension.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    stored = schema.to_stored(tensor)
-    chunks = _chunks(stored) if stored.size else None
-    dataset = file.create_dataset(
-        name, data=stored, chunks=chunks, fletcher32=True if chunks else None
-    )
-    dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype_name(tensor.dtype)
-    if chunks:
-        starts = range(0, stored.shape[0], chunks[0])
-        sums = [_sum_of(stored[start : start + chunks[0]]) for start in starts]
-        dataset.attrs[_SUMS] = np.array(sums, np.uint64)
-
-
 def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Tensor:
-    """A part of a dataset, or all of it; every chunk that it touches is checked.
+    """A part of a dataset, or all of it; every tile that it touches is checked.
 
     Raises:
         KeyError, ValueError, OSError, RuntimeError: it is not there, or not as it was written.
@@ -71,10 +54,10 @@ def read_dataset(file: h5py.File, name: str, box: Box | None = None) -> torch.Te
         raise ValueError(f"{name} has elements of {dataset.dtype}, meant to be {dtype}")
     array = np.empty(window.shape, dataset.dtype)
     if array.size:
-        for start, chunk in _sound_chunks(dataset, window.start[0], window.stop[0]):
-            low, high = max(start, window.start[0]), min(start + len(chunk), window.stop[0])
-            inside = (slice(low - start, high - start), *window.slices[1:])
-            array[low - window.start[0] : high - window.start[0]] = chunk[inside]
+        for place, tile in _sound_tiles(file, dataset, window):
+            part = place.intersect(window)
+            assert part is not None
+            array[part.relative_to(window).slices] = tile[part.relative_to(place).slices]
     return schema.from_stored(array, dtype)
 
 
@@ -102,8 +85,9 @@ def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     plan = dataset.id.get_create_plist()
     if {plan.get_filter(i)[0] for i in range(plan.get_nfilters())} - {h5py.h5z.FILTER_FLETCHER32}:
         raise ValueError(f"{name} has other filters than checksums")
-    if dataset.nbytes > file.id.get_filesize():
-        raise ValueError(f"{name} means {dataset.nbytes} bytes, more than the file has")
+    num_bytes = max(dataset.nbytes, dataset.dtype.itemsize * prod(dataset.chunks or ()))
+    if num_bytes > file.id.get_filesize():
+        raise ValueError(f"{name} means {num_bytes} bytes, more than the file has")
     return dataset
 
 
@@ -116,23 +100,47 @@ def _check_links(file: h5py.File, name: str) -> None:
             raise ValueError(f"{path} is a link to somewhere else")
 
 
-def _sound_chunks(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-    """The chunks with rows from `start` to `stop`, each with the row it begins at."""
-    if dataset.chunks is None or dataset.chunks[1:] != dataset.shape[1:]:
-        raise ValueError(f"{dataset.name} has chunks {dataset.chunks}, not of whole rows")
-    rows, sums = dataset.chunks[0], dataset.attrs[_SUMS]
-    for first in range(start - start % rows, stop, rows):
-        chunk = dataset[first : first + rows]
-        if _sum_of(chunk) != sums[first // rows]:
+def _sound_tiles(
+    file: h5py.File, dataset: h5py.Dataset, window: Box
+) -> Iterator[tuple[Box, np.ndarray]]:
+    """The tiles that a window meets, and where each lies."""
+    if dataset.chunks is None:
+        raise ValueError(f"{dataset.name} has no chunks")
+    is_old = schema.SUMS in dataset.attrs
+    sums = dataset.attrs[schema.SUMS] if is_old else _sums(file, dataset)
+    shape, tile = dataset.shape, dataset.chunks
+    ranges = [
+        range(a // t, -(-b // t)) for a, b, t in zip(window.start, window.stop, tile, strict=True)
+    ]
+    grid = num_tiles(shape, tile)
+    starts = [tuple(map(mul, index, tile)) for index in product(*ranges)]
+    for number, start in enumerate(starts):
+        if number % _AHEAD == 0:
+            _fetch(file, dataset, starts[number + _AHEAD if number else 0 : number + 2 * _AHEAD])
+        place = Box(start, tuple(map(add, start, tile)))
+        if is_old:  # its checksums leave out what is beyond the edge
+            place = Box(start, tuple(map(min, place.stop, shape)))
+        _, raw = dataset.id.read_direct_chunk(start)
+        data = raw[: place.num_elements * dataset.dtype.itemsize]
+        index = np.ravel_multi_index(tuple(map(floordiv, start, tile)), grid)
+        if xxhash.xxh3_64_intdigest(data) != sums[index]:
             raise ValueError(f"{dataset.name} has another checksum than what was written")
-        yield first, chunk
+        yield place, np.frombuffer(data, dataset.dtype).reshape(place.shape)
 
 
-def _sum_of(array: np.ndarray) -> int:
-    return int(xxhash.xxh3_64_intdigest(array.data))
+def _fetch(file: h5py.File, dataset: h5py.Dataset, starts: Sequence[tuple[int, ...]]) -> None:
+    """Have the disk look for tiles that are read soon: it cannot guess where a slice goes on."""
+    for start in starts:
+        place = dataset.id.get_chunk_info_by_coord(start)
+        if place.byte_offset is not None:
+            handle = file.id.get_vfd_handle()
+            os.posix_fadvise(handle, place.byte_offset, place.size, os.POSIX_FADV_WILLNEED)
 
 
-def _chunks(array: np.ndarray) -> tuple[int, ...]:
-    """Whole rows, about a mebibyte together: reads of any other layout touch few chunks."""
-    row = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    return (max(min(_CHUNK_BYTES // max(row, 1), array.shape[0]), 1), *array.shape[1:])
+def _sums(file: h5py.File, dataset: h5py.Dataset) -> np.ndarray:
+    """Checksums of a dataset's tiles."""
+    first = int(dataset.attrs[schema.FIRST_TILE])
+    count = prod(num_tiles(dataset.shape, dataset.chunks))
+    if first < 0:
+        raise ValueError(f"{dataset.name} has no place among the checksums")
+    return plain_dataset(file, schema.SUMS)[first : first + count]

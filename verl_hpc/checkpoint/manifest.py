@@ -1,7 +1,7 @@
 """manifest.json: what a step consists of, with checksums; the last file of a step to be written.
 
 Small files and the index have a SHA-256 here. Those of ranks, which hold nearly all bytes, have
-checksums of their own inside, chunk by chunk. The manifest has one of itself.
+checksums of their own inside, tile by tile. The manifest has one of itself.
 """
 
 from __future__ import annotations
@@ -138,9 +138,12 @@ def write_manifest(step: Path, manifest: Manifest) -> None:
 
 def describe(path: Path, hashed: bool) -> WrittenFile:
     """A file as it is now."""
-    data = path.read_bytes() if hashed else None
-    digest = None if data is None else hashlib.sha256(data).hexdigest()
-    return WrittenFile(bytes=path.stat().st_size, sha256=digest)
+    return described(path.read_bytes()) if hashed else WrittenFile(bytes=path.stat().st_size)
+
+
+def described(data: bytes) -> WrittenFile:
+    """A file of this content."""
+    return WrittenFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def read_manifest(step: Path) -> Manifest:
@@ -162,12 +165,12 @@ def read_manifest(step: Path) -> Manifest:
         version = content["format"]
         if own != sum_of(content) and not _is_first_format(content, own):
             raise ValueError("its checksum is not that of what was written")
-    if version != schema.FORMAT_VERSION:
+    if version not in schema.READABLE:
         raise CheckpointError(
-            f"{step}: written in format {version} of checkpoints, this program reads format "
-            f"{schema.FORMAT_VERSION}; resume with the version of verl_hpc that wrote it "
-            "(job/source.json, facts.json), or export the step with that version and start a new "
-            "run from the export"
+            f"{step}: written in format {version} of checkpoints, this program reads formats "
+            f"{' and '.join(map(str, schema.READABLE))}; resume with the version of verl_hpc that "
+            "wrote it (job/source.json, facts.json), or export the step with that version and "
+            "start a new run from the export"
         )
     with reading(path):
         del content["format"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from io import BytesIO
@@ -20,7 +21,6 @@ from verl_hpc.errors import CheckpointError, DamageError
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
-# HDF5's cache of open datasets' chunks; regions are read once, front to back.
 _OPEN_FILES = 32
 
 
@@ -84,7 +84,7 @@ class Step:
         Raises:
             DamageError: the index is not as it was written.
         """
-        return sorted({name.split("/")[0] for name in self._table[0]})
+        return sorted(self._maps)
 
     def component(self, name: str) -> ShardMap:
         """The tensors of one component, without its name; holders are file paths.
@@ -93,20 +93,10 @@ class Step:
             DamageError: the index is not as it was written.
             CheckpointError: the step has no such component.
         """
-        prefix = f"{name}/"
-        tensors, regions = self._table
-        chosen = {n.removeprefix(prefix): s for n, s in tensors.items() if n.startswith(prefix)}
-        if not chosen:
+        if name not in self._maps:
             found = ", ".join(self.components)
             raise CheckpointError(f"{self.path}: no {name} in it, only {found}")
-        return ShardMap(
-            chosen,
-            [
-                Region(r.tensor.removeprefix(prefix), r.box, r.holders, r.view)
-                for r in regions
-                if r.tensor.startswith(prefix)
-            ],
-        )
+        return self._maps[name]
 
     def rank_arrays(self, rank: int) -> dict[str, torch.Tensor]:
         """What rank `rank` wrote for itself alone.
@@ -116,22 +106,23 @@ class Step:
         """
         path = self.path / schema.rank_file(rank)
         with reading(path), _open(path, self.manifest.save_id) as file:
-            names = dataset_names(file, "rank")
-            return {name: read_dataset(file, f"rank/{name}") for name in names}
+            names = dataset_names(file, schema.RANK)
+            return {name: read_dataset(file, f"{schema.RANK}/{name}") for name in names}
 
     def reader(self) -> Hdf5Reader:
         """Reads the files that the shard maps of this step name."""
         return Hdf5Reader(self.manifest.save_id)
 
     @cached_property
-    def _table(self) -> tuple[dict[str, TensorSpec], list[Region]]:
+    def _maps(self) -> dict[str, ShardMap]:
+        """By component."""
         data = self.manifest.read(self.path, schema.INDEX)
         with reading(self.path / schema.INDEX), h5py.File(BytesIO(data), "r") as file:
             return _parse_table(file, self.path, self.manifest.files)
 
 
 class Hdf5Reader:
-    """Reads boxes of datasets; every chunk that it touches is checked.
+    """Reads boxes of datasets; every tile that it touches is checked.
 
     Args:
         save_id: of the save that files must be of.
@@ -151,14 +142,20 @@ class Hdf5Reader:
 
 def _open(path: Path, save_id: str) -> h5py.File:
     file = open_file(path)
-    if file.attrs[schema.SAVE_ATTRIBUTE] != save_id:
+    is_old = schema.SAVE_ID in file.attrs
+    found = file.attrs[schema.SAVE_ID] if is_old else _text(read_dataset(file, schema.SAVE_ID))
+    if found != save_id:
         raise ValueError("of another save than the rest of the step")
     return file
 
 
+def _text(of_bytes: torch.Tensor) -> str:
+    return bytes(of_bytes.tolist()).decode()
+
+
 def _parse_table(
     file: h5py.File, directory: Path, written: Mapping[str, Any]
-) -> tuple[dict[str, TensorSpec], list[Region]]:
+) -> dict[str, ShardMap]:
     def column(name: str) -> Any:
         return plain_dataset(file, f"regions/{name}")[:].tolist()
 
@@ -170,17 +167,21 @@ def _parse_table(
     if unknown:
         raise ValueError(f"names {', '.join(sorted(unknown))}, which is not part of a step")
     shapes = [tuple(n for n in row if n >= 0) for row in column("shapes")]
-    tensors = {n: TensorSpec(s, d) for n, s, d in zip(names, shapes, dtypes, strict=True)}
+    tensors: dict[str, dict[str, TensorSpec]] = defaultdict(dict)
+    regions: dict[str, list[Region]] = defaultdict(list)
+    for name, shape, dtype in zip(names, shapes, dtypes, strict=True):
+        component, _, tensor = name.partition("/")
+        tensors[component][tensor] = TensorSpec(shape, dtype)
     paths = [str(directory / f) for f in files]
     rows = zip(
         column("tensor"), column("file"), datasets, column("start"), column("stop"), strict=True
     )
-    regions = []
-    for tensor, holder, dataset, start, stop in rows:
-        dims = len(shapes[tensor])
-        box = Box(tuple(start[:dims]), tuple(stop[:dims]))
-        if not Box.whole(shapes[tensor]).contains(box):
-            raise ValueError(f"names a part of {names[tensor]} outside of it")
+    for number, holder, dataset, start, stop in rows:
+        shape = shapes[number]
+        box = Box(tuple(start[: len(shape)]), tuple(stop[: len(shape)]))
+        if not Box.whole(shape).contains(box):
+            raise ValueError(f"names a part of {names[number]} outside of it")
         view = View(dataset, 0, row_major_strides(box.shape))
-        regions.append(Region(names[tensor], box, (paths[holder],), view))
-    return tensors, regions
+        component, _, tensor = names[number].partition("/")
+        regions[component].append(Region(tensor, box, (paths[holder],), view))
+    return {name: ShardMap(found, regions[name]) for name, found in tensors.items()}

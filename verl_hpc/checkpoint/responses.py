@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from verl_hpc.checkpoint.damage import reading
-from verl_hpc.checkpoint.datasets import open_file, read_dataset, write_dataset
-from verl_hpc.checkpoint.guarded_file import GuardedFile
+from verl_hpc.checkpoint.datasets import open_file, read_dataset
+from verl_hpc.checkpoint.tensor_file import write_tensors
 from verl_hpc.errors import CheckpointError
 
 _DIRECTORY = "rollout"
@@ -59,10 +59,7 @@ def write_responses(
     }
     try:
         path.parent.mkdir(exist_ok=True)
-        with GuardedFile(partial) as guarded, h5py.File(guarded, "w", libver="latest") as file:
-            file.attrs[_KEY] = key
-            for name, column in columns.items():
-                write_dataset(file, name, column)
+        write_tensors(partial, columns, **{_KEY: key})
         partial.replace(path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error}") from None

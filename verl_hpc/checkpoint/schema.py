@@ -5,7 +5,7 @@
       step_00000010/
         manifest.json       written last: a directory without it is no step; checksums
         index.h5            every tensor as one virtual dataset, and the table of regions
-        rank_00000.h5 ...   the regions each rank wrote, checksummed chunk by chunk
+        rank_00000.h5 ...   the regions each rank wrote, checksummed tile by tile (`tensor_file`)
         state.json          counters, data position, everything small; an imported model has none
         config.yaml         the resolved configuration of the run
         hf/                 config.json and tokenizer, for export
@@ -25,8 +25,10 @@ import torch
 
 from verl_hpc.layout.shard_map import ITEM_BYTES
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """1 had no checksums but those of HDF5's chunks."""
+READABLE = (3, FORMAT_VERSION)
+"""3 has chunks of whole rows, their checksums beside each dataset, and HDF5's fletcher32."""
 
 MANIFEST = "manifest.json"
 INDEX = "index.h5"
@@ -50,8 +52,14 @@ _AS_BITS = {
     torch.float8_e5m2: torch.uint8,
 }
 DTYPE_ATTRIBUTE = "dtype"
-SAVE_ATTRIBUTE = "save_id"
-"""Of a rank's file: the save that it belongs to."""
+SUMS = "xxh3_64"
+"""Of a file of tensors: the checksums of all tiles. Of a dataset in format 3: of its chunks."""
+FIRST_TILE = "first_tile"
+"""Of a dataset: the place of its first tile among the checksums."""
+RANK = "rank"
+"""Group, in a rank's file, of what is of this rank alone."""
+SAVE_ID = "save_id"
+"""Of a rank's file: the save that it belongs to; a dataset of bytes, in format 3 an attribute."""
 
 
 def step_name(step: int) -> str:

@@ -1,75 +1,226 @@
-"""Writing a step: every rank its own file, the manifest last, one rename to make it real."""
+"""Writing steps: every rank its own file, the manifest last, one rename to make it real.
+
+While training goes on, a thread writes from a copy in host memory. Ranks agree on how it went where
+they meet anyway: a thread of ours never communicates.
+"""
 
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-import h5py
 import numpy as np
 import torch
 
 from verl_hpc.checkpoint import schema
-from verl_hpc.checkpoint.datasets import write_dataset
-from verl_hpc.checkpoint.guarded_file import GuardedFile
-from verl_hpc.checkpoint.manifest import Manifest, describe, write_manifest
-from verl_hpc.checkpoint.run_state import RunState
-from verl_hpc.checkpoint.store import point_latest
+from verl_hpc.checkpoint.background import Background
+from verl_hpc.checkpoint.components import ID_BYTES, Component, datasets, parts_of
+from verl_hpc.checkpoint.host_copy import HostCopy
+from verl_hpc.checkpoint.index import Index
+from verl_hpc.checkpoint.manifest import Manifest, WrittenFile, describe, write_manifest
+from verl_hpc.checkpoint.step_files import StepContents, make_real, write_small_files
+from verl_hpc.checkpoint.tensor_file import Stored, TensorFile, packed
 from verl_hpc.errors import CheckpointError, VerlHpcError
-from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.runtime.control import Control
 
 _ROOM = "Free space there, or set `directory` to a file system with room"
 _ADVICE = {errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: _ROOM}
 _OTHER_ADVICE = "See that this directory can be written from every node"
 
-T = TypeVar("T")
+
+@dataclass
+class _Save:
+    """A save under way, on one rank."""
+
+    number: int
+    final: Path
+    id: str
+    seconds: float = 0.0
+    is_copied: threading.Event = field(default_factory=threading.Event)
+    """Of this rank's tensors: they may change."""
+    files: dict[str, WrittenFile] = field(default_factory=dict)
+    """What has been written, on rank 0."""
+    is_written: bool = False
+    """By all ranks; what is left is the manifest."""
+
+    @property
+    def partial(self) -> Path:
+        return self.final.parent / f".{self.final.name}.{self.id}.partial"
 
 
-@dataclass(frozen=True)
-class Component:
-    """A part of a step: tensors of one kind, and which of them this rank writes."""
+class StepWriter:
+    """Writes the steps of a run, one at a time; all ranks call every method together.
 
-    name: str
-    shard_map: ShardMap
-    tensors: Mapping[str, torch.Tensor]
-    """This rank's memory by the local names of the map."""
-    regions: Sequence[Region]
-    """What this rank writes of it."""
+    Until the last moment nothing bears a step's name. If one rank cannot write (a full disk, say),
+    every method raises a CheckpointError on all: earlier steps and `latest` are untouched, the
+    partial directory is gone.
 
+    Args:
+        control: of the ranks that write.
+        root: directory of the run's steps.
+        background: write from a copy in host memory, after `begin`.
+        check_owner: called on rank 0 before a step gets its name; raises a VerlHpcError where
+            another process has taken the directory over.
+        published: called on rank 0 with the number of a step that has its name.
+        finished: the newest step that is there already.
+    """
 
-@dataclass(frozen=True)
-class StepContents:
-    """Everything of a step that is not a tensor."""
+    def __init__(
+        self,
+        control: Control,
+        root: Path,
+        background: bool,
+        check_owner: Callable[[], None] = lambda: None,
+        published: Callable[[int], None] = lambda _: None,
+        finished: int = 0,
+    ) -> None:
+        self._control, self._root, self._background = control, root, background
+        self._check_owner, self._published, self._finished = check_owner, published, finished
+        self._stored: list[Stored] = []
+        self._file, self._index = TensorFile(()), Index({}, ())
+        self._copy: HostCopy | None = None
+        self._now: _Save | None = None
+        self._work = Background(lambda: None)
+        self.seconds = 0.0
+        """That the newest finished save took; what a run waits for that has nothing else to do."""
 
-    state: RunState | None = None
-    """None for weights alone, which no run resumes from."""
-    config: str = ""
-    """The resolved configuration, YAML."""
-    hf_files: Mapping[str, Path] = field(default_factory=dict)
-    """Files to copy to hf/, by name."""
-    rank_arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Per-rank tensors that no other layout could use, such as random-number states."""
-    own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
-    """As `hf_files`, of components that have a model of their own, by component."""
+    @property
+    def newest(self) -> int:
+        """The newest step that has its name, or is under way."""
+        return self._now.number if self._now is not None else self._finished
 
+    @property
+    def copy_bytes(self) -> int:
+        """Host memory of the copy that is written."""
+        return self._copy.num_bytes if self._copy is not None else 0
 
-@dataclass(frozen=True)
-class _Entry:
-    """One dataset of one rank's file."""
+    def begin(
+        self,
+        number: int,
+        components: Sequence[Component],
+        contents: StepContents,
+        stays: bool = False,
+    ) -> Path:
+        """Save a step, once the one before is finished; where it will be.
 
-    tensor: str
-    file: str
-    dataset: str
-    start: tuple[int, ...]
-    stop: tuple[int, ...]
+        Args:
+            number: of the step.
+            components: tensors, and what this rank writes of them.
+            contents: everything else.
+            stays: the tensors' memory stays as it is until `let_change`, so that they are copied
+                in the background, too.
+        """
+        self.finish()
+        begin = time.monotonic()
+        save = self._lay_out(number, components, contents)
+        tensors = parts_of(save.id, components, contents)
+        parts = self._copied(save, tensors) if self._background else packed(self._stored, tensors)
+        if self._background and not stays:
+            parts = iter(list(parts))
+        save.seconds = time.monotonic() - begin
+        self._now = save
+        self._work = Background(lambda: self._write(save, parts, contents))
+        if not self._background:
+            self.finish()
+        return save.final
+
+    def let_change(self) -> None:
+        """Return once this rank's tensors are copied, and may change; no rank waits for another."""
+        if self._now is not None:
+            self._now.is_copied.wait()
+
+    def look(self) -> None:
+        """Go on with a save of which all ranks have written their parts; waits for no disk."""
+        if self._now is not None and all(self._control.allgather(self._work.is_over)):
+            self._advance(self._now)
+
+    def finish(self) -> None:
+        """Wait for the save under way, if there is one."""
+        while self._now is not None:
+            self._advance(self._now)
+
+    def _lay_out(
+        self, number: int, components: Sequence[Component], contents: StepContents
+    ) -> _Save:
+        """Agree on a save. Ranks tell rank 0 what they write where it is not what it was."""
+        stored, entries = datasets(components, contents)
+        changed = stored != self._stored
+        if changed:
+            self._stored, self._file, self._copy = stored, TensorFile(stored), None
+        ranks = self._control.allgather((secrets.token_hex(ID_BYTES // 2), changed))
+        if any(changed for _, changed in ranks):
+            gathered = self._control.gather(entries)
+            specs = {f"{c.name}/{n}": s for c in components for n, s in c.shard_map.tensors.items()}
+            self._index = Index(specs, gathered)
+        return _Save(number, self._root / schema.step_name(number), ranks[0][0])
+
+    def _copied(self, save: _Save, tensors: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
+        """Copies all once the first part is asked for."""
+        found = list(tensors)
+        if self._copy is None:
+            self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in found))
+        self._copy.take(found)
+        save.is_copied.set()
+        yield from self._copy.parts()
+
+    def _write(self, save: _Save, parts: Iterable[np.ndarray], contents: StepContents) -> None:
+        try:
+            save.partial.mkdir(parents=True, exist_ok=True)
+            self._file.write(save.partial / schema.rank_file(self._control.rank), parts)
+        finally:
+            save.is_copied.set()
+        if self._control.rank == 0:
+            save.files = write_small_files(save.partial, contents, self._index.content)
+
+    def _advance(self, save: _Save) -> None:
+        """To the next agreement: all have written; the step has its name."""
+        try:
+            self._control.together(lambda: self._wait(save))
+        except VerlHpcError:
+            self._now = None
+            if self._control.rank == 0:
+                shutil.rmtree(save.partial, ignore_errors=True)
+            raise
+        save.seconds += self._work.seconds
+        if save.is_written:
+            self._now, self._finished, self.seconds = None, save.number, save.seconds
+        else:
+            save.is_written = True
+            leads = self._control.rank == 0
+            self._work = Background(lambda: self._publish(save) if leads else None)
+
+    def _wait(self, save: _Save) -> None:
+        try:
+            self._work.wait()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CheckpointError(
+                f"could not write {save.final.name} to {self._root} (rank {self._control.rank}: "
+                f"{reason}); earlier steps are intact. "
+                f"{_ADVICE.get(error.errno or 0, _OTHER_ADVICE)}, and resume"
+            ) from error
+
+    def _publish(self, save: _Save) -> None:
+        num_ranks = self._control.size
+        for name in map(schema.rank_file, range(num_ranks)):
+            save.files[name] = describe(save.partial / name, hashed=False)
+        manifest = Manifest(
+            step=save.number,
+            time=time.time(),
+            num_ranks=num_ranks,
+            save_id=save.id,
+            files=dict(sorted(save.files.items())),
+        )
+        write_manifest(save.partial, manifest)
+        self._check_owner()
+        make_real(save.partial, save.final)
+        self._published(save.number)
 
 
 def save_step(
@@ -80,192 +231,5 @@ def save_step(
     contents: StepContents,
     check_owner: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Write a step; every rank calls it. Until the last moment nothing bears the step's name.
-
-    Args:
-        control: of the ranks that write.
-        root: directory of the run's steps.
-        step: number of the step.
-        components: tensors, and what this rank writes of them.
-        contents: everything else.
-        check_owner: called on rank 0 before the step gets its name; raises a VerlHpcError where
-            another process has taken the directory over.
-
-    Raises:
-        CheckpointError: on every rank if any rank could not write (a full disk, say); earlier
-            steps and `latest` are untouched, the partial directory is gone.
-    """
-    final = root / schema.step_name(step)
-    save_id = control.broadcast(secrets.token_hex(8))
-    partial = root / f".{final.name}.{save_id}.partial"
-
-    def prepare() -> None:
-        if control.rank == 0:
-            partial.mkdir(parents=True)
-
-    def write() -> list[_Entry]:
-        path = partial / schema.rank_file(control.rank)
-        return _write_rank_file(path, save_id, components, contents.rank_arrays)
-
-    def finish(gathered: Sequence[Sequence[_Entry]]) -> None:
-        if control.rank == 0:
-            entries = [entry for entries in gathered for entry in entries]
-            _write_index(partial, components, entries)
-            _write_small(partial, contents)
-            write_manifest(partial, _manifest(partial, step, control.size, save_id))
-            check_owner()
-            _make_real(partial, final)
-
-    try:
-        control.together(lambda: _reporting(prepare, final, control.rank))
-        entries = control.together(lambda: _reporting(write, final, control.rank))
-        gathered = control.gather(entries)
-        control.together(lambda: _reporting(lambda: finish(gathered), final, control.rank))
-    except VerlHpcError:
-        if control.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return final
-
-
-def _reporting(work: Callable[[], T], final: Path, rank: int) -> T:
-    try:
-        return work()
-    except OSError as error:
-        reason = error.strerror or str(error).split(" (")[0]  # HDF5 appends a page of details
-        raise CheckpointError(
-            f"could not write {final.name} to {final.parent} (rank {rank}: {reason}); earlier "
-            f"steps are intact. {_ADVICE.get(error.errno or 0, _OTHER_ADVICE)}, and resume"
-        ) from error
-
-
-def _write_rank_file(
-    path: Path,
-    save_id: str,
-    components: Iterable[Component],
-    rank_arrays: Mapping[str, torch.Tensor],
-) -> list[_Entry]:
-    entries: list[_Entry] = []
-    with GuardedFile(path) as guarded, h5py.File(guarded, "w", libver="latest") as file:
-        file.attrs[schema.SAVE_ATTRIBUTE] = save_id
-        for component in components:
-            for region in component.regions:
-                if guarded.error is not None:
-                    return []  # the error is raised on the way out
-                memory = component.tensors[region.view.name]
-                first = memory.storage_offset() + region.view.offset
-                part = memory.as_strided(region.box.shape, region.view.strides, first)
-                tensor = f"{component.name}/{region.tensor}"
-                dataset = f"{tensor}/{len(entries)}"
-                write_dataset(file, dataset, part)
-                box = region.box
-                entries.append(_Entry(tensor, path.name, dataset, box.start, box.stop))
-        for key, array in rank_arrays.items():
-            write_dataset(file, f"rank/{key}", array)
-    return entries
-
-
-def _write_index(
-    directory: Path, components: Sequence[Component], entries: Sequence[_Entry]
-) -> None:
-    shapes = {
-        f"{c.name}/{tensor}": spec
-        for c in components
-        for tensor, spec in c.shard_map.tensors.items()
-    }
-    names = sorted({entry.tensor for entry in entries})
-    place = {name: i for i, name in enumerate(names)}
-    files = sorted({entry.file for entry in entries})
-    path = directory / schema.INDEX
-    with GuardedFile(path) as guarded, h5py.File(guarded, "w", libver="latest") as file:
-        table = file.create_group("regions")
-        table.create_dataset("tensors", data=_texts(names))
-        table.create_dataset("dtypes", data=_texts(shapes[n].dtype for n in names))
-        table.create_dataset("shapes", data=_padded([shapes[n].shape for n in names]))
-        table.create_dataset("files", data=_texts(files))
-        table.create_dataset("tensor", data=[place[e.tensor] for e in entries], dtype="i4")
-        table.create_dataset("file", data=[files.index(e.file) for e in entries], dtype="i4")
-        table.create_dataset("dataset", data=_texts(e.dataset for e in entries))
-        table.create_dataset("start", data=_padded([e.start for e in entries]))
-        table.create_dataset("stop", data=_padded([e.stop for e in entries]))
-        by_tensor: dict[str, list[_Entry]] = {}
-        for entry in entries:
-            by_tensor.setdefault(entry.tensor, []).append(entry)
-        for name, parts in by_tensor.items():
-            _write_virtual(file, name, shapes[name].shape, shapes[name].dtype, parts)
-
-
-def _texts(texts: Iterable[str]) -> np.ndarray:
-    """Of one length, so that a table has no more bytes than its file."""
-    return np.array([text.encode() for text in texts], np.bytes_)
-
-
-def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Coordinates of tensors of different rank in one table; -1 marks dimensions they lack."""
-    width = max((len(row) for row in rows), default=1)
-    return np.array([[*row, *[-1] * (width - len(row))] for row in rows], dtype=np.int64)
-
-
-def _write_virtual(
-    file: h5py.File, name: str, shape: tuple[int, ...], dtype: str, parts: Sequence[_Entry]
-) -> None:
-    """The whole tensor as one dataset, for people and tools that do not know the shards."""
-    stored = schema.stored_dtype(schema.DTYPES[dtype])
-    layout = h5py.VirtualLayout(shape, stored)
-    for part in parts:
-        size = tuple(b - a for a, b in zip(part.start, part.stop, strict=True))
-        window = tuple(map(slice, part.start, part.stop))
-        layout[window] = h5py.VirtualSource(part.file, part.dataset, shape=size)
-    dataset = file.create_virtual_dataset(name, layout, fillvalue=schema.fill_value(stored))
-    dataset.attrs[schema.DTYPE_ATTRIBUTE] = dtype
-
-
-def _write_small(directory: Path, contents: StepContents) -> None:
-    if contents.state is not None:
-        _write_text(directory / schema.STATE, contents.state.model_dump_json(indent=1))
-    _write_text(directory / schema.CONFIG, contents.config)
-    _copy_hf(contents.hf_files, directory / schema.HF)
-    for component, files in contents.own_files.items():
-        _copy_hf(files, directory / schema.hf_of(component))
-
-
-def _copy_hf(files: Mapping[str, Path], hf: Path) -> None:
-    hf.mkdir()
-    for name, path in files.items():
-        if not path.is_file():
-            raise CheckpointError(
-                f"{path} is gone, of which every step has a copy; put the model's directory back"
-            )
-        shutil.copyfile(path, hf / name)
-        _sync(hf / name)
-    _sync(hf)
-
-
-def _manifest(directory: Path, step: int, num_ranks: int, save_id: str) -> Manifest:
-    files = {
-        str(path.relative_to(directory)): describe(path, not schema.RANK_FILE.fullmatch(path.name))
-        for path in sorted(directory.rglob("*"))
-        if path.is_file()
-    }
-    return Manifest(step=step, time=time.time(), num_ranks=num_ranks, save_id=save_id, files=files)
-
-
-def _make_real(partial: Path, final: Path) -> None:
-    _sync(partial)
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
-    _sync(final.parent)
-    point_latest(final)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Write one step, and wait for it; see `StepWriter`."""
+    return StepWriter(control, root, False, check_owner).begin(step, components, contents)

@@ -3,6 +3,7 @@
 Start it with the launcher of your MPI library, or with srun; one process is a world of one rank.
 
 examples:
+  python -m verl_hpc train --ranks 4 --config configs/run/quickstart.yaml name=mine
   mpiexec -n 4 python -m verl_hpc train --config configs/run/quickstart.yaml name=mine
   srun --mpi=pmi2 python -m verl_hpc train --config run.yaml optimizer.lr=1e-6 seed=3
   srun --mpi=none --kill-on-bad-exit=1 python -m verl_hpc train --bootstrap slurm --config run.yaml
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, LaunchError
 from verl_hpc.runs.contract import OUTCOME, RESTART
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how ranks find each other: slurm needs srun --mpi=none and no MPI library",
     )
     parser.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="start N ranks on the CPUs of this machine, which import the libraries once",
+    )
+    parser.add_argument(
         "overrides", nargs="*", metavar="section.field=value", help="settings over the file's"
     )
 
@@ -54,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         if environment.launcher_rank() == 0:
             raise
         return 1
+    if arguments.ranks is not None and (ended := _fork_ranks(arguments, config)) is not None:
+        return ended
     status = 1
     try:
         with supervised(config.run_directory) as note:
@@ -64,6 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         end_within(status)
     return status
+
+
+def _fork_ranks(arguments: argparse.Namespace, config: RunConfig) -> int | None:
+    if arguments.bootstrap != "mpi":
+        raise LaunchError("--ranks starts ranks that find each other by MPI; leave --bootstrap out")
+    if arguments.ranks < 1:
+        raise LaunchError(f"--ranks {arguments.ranks}: choose 1 or more")
+    from verl_hpc.trainer.forked import fork_ranks
+
+    return fork_ranks(config, arguments.ranks)
 
 
 def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> int:

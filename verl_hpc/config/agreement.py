@@ -120,16 +120,14 @@ def _check_rollout_log_probs(config: RunConfig) -> None:
     if corrects and algorithm.old_log_probs == "rollout":
         raise ValueError(
             f"{correction} with algorithm.old_log_probs = rollout: every weight is 1 where the "
-            "ratio starts from the rollout's log-probs; choose recompute, or do not correct"
+            "ratio starts from the rollout's log-probs; choose auto, or do not correct"
         )
     if not config.rollout.filters:
         return
     filters = ", ".join(f"rollout.{n} = {v:g}" for n, v in config.rollout.filters.items())
     why = "the rollout engine then has no log-probs of the policy that is trained"
     if algorithm.old_log_probs == "rollout":
-        raise ValueError(
-            f"algorithm.old_log_probs = rollout with {filters}: {why}; choose recompute"
-        )
+        raise ValueError(f"algorithm.old_log_probs = rollout with {filters}: {why}; choose auto")
     if corrects:
         raise ValueError(
             f"{correction} with {filters}: {why}; do not correct, or leave the filters out"

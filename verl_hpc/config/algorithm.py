@@ -133,8 +133,10 @@ class AlgorithmConfig(Section):
     rollout.max_response_tokens."""
     entropy_coefficient: Finite = 0.0
     """Weight of the policy's entropy, which is taken off its loss: above 0 keeps samples varied."""
-    old_log_probs: Literal["recompute", "rollout"] = "recompute"
-    """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's."""
+    old_log_probs: Literal["auto", "recompute", "rollout"] = "auto"
+    """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's. auto and
+    rollout make no forward pass for them where a batch is one optimizer step and nothing else needs
+    them before it: its own forward pass has the trainer's."""
     correction: CorrectionConfig | None = None
     """Weigh, or leave out, tokens by how likely the trainer finds them, relative to the engine that
     sampled them: with a rollout.staleness the decoupled loss (arXiv 2505.24298). null weighs all

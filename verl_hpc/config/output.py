@@ -16,6 +16,9 @@ class CheckpointConfig(Section):
     """Steps between saves; 0 saves only at the end."""
     keep: Positive = 2
     """Newest complete steps that are kept."""
+    background: bool = True
+    """Write from a copy in host memory while the run goes on; false waits for the disk, and takes
+    no copy. A run that ends or leaves waits either way."""
     resume: Literal["auto", "never", "must", "force"] = "auto"
     """auto continues from the newest trustworthy step if there is one, must only if there is one.
     Both refuse another recipe, seed, training data set or KL reference than the run's so far;

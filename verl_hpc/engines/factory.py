@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     import torch
 
 
+def import_engine() -> None:
+    """Import what engines are built from, before any is."""
+    import verl_hpc.engines.megatron.engine  # noqa: F401
+
+
 def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> None:
     """Make the process groups of all layouts; every rank of the world calls it, before any engine.
 

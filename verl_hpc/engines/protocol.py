@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
 import torch
@@ -81,12 +81,25 @@ class TokenOutputs:
     scores: torch.Tensor | None = None
     """Head score: (1,), the output at the last token, which has read the whole sequence."""
 
+    def detached(self) -> TokenOutputs:
+        """The same numbers without a graph."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return TokenOutputs(**{n: v.detach() for n, v in found.items() if v is not None})
 
-Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]]
+
+Sums = dict[str, torch.Tensor]
+"""Of metrics over a micro-batch, scalars without a graph: read as numbers, they would have the host
+wait for the device at every micro-batch."""
+
+Loss = Callable[[Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sums]]
 """(indices of a micro-batch's sequences, their outputs) to (scalar, sums of metrics).
 
 The scalar is divided by global normalisers already: gradients are summed over everything.
 """
+
+Seen = Callable[[Sequence[TokenOutputs]], None]
+"""Told the outputs of all sequences that an update is of, without a graph, before the weights
+change."""
 
 
 class InferenceEngine(Protocol):
@@ -167,6 +180,7 @@ class TrainingEngine(InferenceEngine, Protocol):
         temperature: float = 1.0,
         together: int = 1,
         wanted: Wanted = NOTHING_MORE,
+        seen: Seen | None = None,
     ) -> dict[str, float]:
         """One optimizer step on the summed loss of all sequences of all replicas.
 
@@ -176,6 +190,8 @@ class TrainingEngine(InferenceEngine, Protocol):
             temperature: divides a language model's logits.
             together: so many neighbours always share a micro-batch, in their order: 2 for pairs.
             wanted: what else the loss gets of a language model.
+            seen: called on every rank of the model-parallel group; what it raises leaves the
+                weights as they are.
 
         Returns:
             Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;

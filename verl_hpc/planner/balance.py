@@ -101,9 +101,7 @@ def _merge(deal: _Deal, other: _Deal, num_bins: int) -> _Deal:
     return large
 
 
-def micro_batches(
-    lengths: Sequence[int], max_tokens: int, multiple: int = 1, at_least: int = 1
-) -> list[list[int]]:
+def micro_batches(lengths: Sequence[int], max_tokens: int, multiple: int = 1) -> list[list[int]]:
     """Indices of sequences in balanced micro-batches of at most `max_tokens` tokens each.
 
     As few as best-fit-decreasing needs, or fewer where `balance` fits the budget with fewer. A
@@ -113,7 +111,6 @@ def micro_batches(
         lengths: tokens of each sequence.
         max_tokens: budget of a micro-batch.
         multiple: the number of micro-batches is a multiple of this (interleaved pipelines).
-        at_least: the least number of micro-batches; some may be empty.
     """
 
     def balanced(count: int) -> list[list[int]] | None:
@@ -122,13 +119,13 @@ def micro_batches(
         return _bins(deal, count) if fits else None
 
     packed = _best_fit(lengths, max_tokens)
-    enough = -(-max(len(packed), at_least, 1) // multiple)  # multiples
+    enough = -(-max(len(packed), 1) // multiple)  # multiples
     best = balanced(enough * multiple)
     if best is None:
         best = packed + [[] for _ in range(enough * multiple - len(packed))]
     # Two sequences of more than half the budget each are never together.
     tokens = sum(min(length, max_tokens) for length in lengths)
-    least = max(-(-tokens // max_tokens), sum(2 * n > max_tokens for n in lengths), at_least, 1)
+    least = max(-(-tokens // max_tokens), sum(2 * n > max_tokens for n in lengths), 1)
     too_few, tried = -(-least // multiple) - 1, enough - 1
     while tried > too_few:
         if found := balanced(tried * multiple):

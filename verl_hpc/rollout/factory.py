@@ -39,6 +39,16 @@ def check_model(model: Path) -> None:
             raise ModelError(f"model: {file}: eos_token_id = {ends!r}; expected token ids")
 
 
+def import_engine(name: str, device: str) -> None:
+    """Import what the engine `name` is built from, before it is; nothing if it is not installed."""
+    if name == "hf":
+        import verl_hpc.rollout.hf  # noqa: F401
+    elif importlib.util.find_spec("vllm") is not None:
+        from verl_hpc.rollout.vllm import import_worker
+
+        import_worker(device)
+
+
 def build_rollout(
     world: World,
     arch: Architecture,

@@ -14,8 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import vllm._custom_ops
-import vllm.model_executor.layers.utils
 from vllm import LLM
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.utils import gc_utils
@@ -23,6 +21,7 @@ from vllm.utils import gc_utils
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.rollout import vllm_cpu
 from verl_hpc.rollout.partial import given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
 from verl_hpc.rollout.shard_map import staged_shard_map
@@ -33,7 +32,6 @@ from verl_hpc.rollout.vllm_settings import (
     custom_all_reduce,
     in_one_line,
     memory,
-    scheduling,
     slots,
     use_the_cache,
 )
@@ -91,12 +89,9 @@ class VllmEngine:
         self.shard_map = staged_shard_map(arch, replicas, config.pipeline_parallel, dtype)
         self._can_sleep = world.device != "cpu"
         self._asleep = False
-        if world.device == "cpu":
-            # Otherwise linear weights are packed into handles that nothing can be written into
-            # (small ones in bfloat16 by the second), and a tied output layer silently keeps its
-            # old values.
-            vllm._custom_ops._supports_onednn = False
-            vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+        self._on_cpu = world.device == "cpu"
+        if self._on_cpu:
+            vllm_cpu.prepare()
         import_worker(world.device)
         spare_what_exists()
         options = checked(config.engine_options, world.device)
@@ -118,7 +113,7 @@ class VllmEngine:
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
             "disable_log_stats": True,
             **memory(config, world.device),
-            **scheduling(world.device),
+            **(vllm_cpu.options() if self._on_cpu else {}),
             **options,
         }
         try:
@@ -216,6 +211,8 @@ class VllmEngine:
         if self._asleep:
             self._wake_up("kv_cache")
             self._asleep = False
+        if self._on_cpu:
+            vllm_cpu.pack_linears(self._model)
         forgotten = self._llm.reset_prefix_cache()
         assert forgotten, "requests were running during a weight update"
 

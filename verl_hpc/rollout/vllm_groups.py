@@ -46,40 +46,70 @@ def start_groups(
     assert all(list(group) == sorted(group) for group in replicas), replicas
     backend = "gloo" if world.device == "cpu" else "nccl"
     environment.name_shared_memory(world)
-    parallel_state.init_distributed_environment(
-        world.size, world.rank, "env://", world.device_index, backend
-    )
     parallel_state.set_custom_all_reduce(custom_all_reduce)
-    alone = [[rank] for rank in range(world.size)]
-    # Every rank must be in a group of each kind.
-    others = [[rank] for rank in range(world.size) if replica_of(replicas, rank) is None]
-
     stages = stage_groups(replicas, num_stages)
     tensor_parallel = [ranks for stage in stages for ranks in stage]
     pipelines = [ranks for parts in zip(*stages, strict=True) for ranks in zip(*parts, strict=True)]
 
-    def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
-        return parallel_state.init_model_parallel_group(
-            [list(r) for r in ranks],
-            world.device_index,
-            backend,
-            use_message_queue_broadcaster=broadcaster,
-            group_name=name,
-        )
-
+    _start_world(world, backend)
     with set_current_vllm_config(VllmConfig()):
-        parallel_state._TP = group("tp", [*tensor_parallel, *others], broadcaster=True)
-        parallel_state._ETP = parallel_state._TP
-        parallel_state._DCP = group("dcp", alone, broadcaster=True)
-        parallel_state._PCP = group("pcp", alone)
-        parallel_state._PP = group("pp", [*pipelines, *others])
-        parallel_state._DP = group("dp", alone)
+        # Every rank makes its own, in the same place of the order that torch names groups by.
+        alone = _coordinator("alone", [(world.rank,)], world, backend)
+
+        def group(name: str, ranks: Sequence[Sequence[int]], broadcaster: bool = False) -> Any:
+            if len(ranks[0]) == 1:
+                return alone
+            if replica_of(replicas, world.rank) is None:
+                _count_along(ranks, backend)
+                return alone
+            return _coordinator(name, ranks, world, backend, broadcaster)
+
+        parallel_state._TP = parallel_state._ETP = group("tp", tensor_parallel, broadcaster=True)
+        parallel_state._DCP = parallel_state._PCP = parallel_state._DP = alone
+        parallel_state._PP = group("pp", pipelines)
         parallel_state._EP = None
-        _replica = parallel_state._TP
-        if num_stages > 1:
-            _replica = group("replica", [*replicas, *others])
+        _replica = group("replica", replicas) if num_stages > 1 else parallel_state._TP
     _copy_inputs_of_graphs(parallel_state._TP)
     dist.barrier()
+
+
+def _start_world(world: World, backend: str) -> None:
+    """vLLM's group of all ranks, once a process.
+
+    vLLM's own function counts the nodes besides, with a round of collectives for each.
+    """
+    if parallel_state._WORLD is None:
+        everyone = list(range(world.size))
+        parallel_state._WORLD = parallel_state.init_world_group(
+            everyone, world.device_index, backend
+        )
+        parallel_state._NODE_COUNT = world.num_nodes
+
+
+def _coordinator(
+    name: str,
+    groups: Sequence[Sequence[int]],
+    world: World,
+    backend: str,
+    broadcaster: bool = False,
+) -> Any:
+    return parallel_state.init_model_parallel_group(
+        [list(ranks) for ranks in groups],
+        world.device_index,
+        backend,
+        use_message_queue_broadcaster=broadcaster,
+        group_name=name,
+    )
+
+
+def _count_along(groups: Sequence[Sequence[int]], backend: str) -> None:
+    """What a coordinator asks of a rank that is in none of its groups, and that it refuses.
+
+    torch names a group by how many a process has asked for.
+    """
+    for ranks in groups:
+        for kind in (backend, "gloo"):
+            dist.new_group(list(ranks), backend=kind)
 
 
 def _copy_inputs_of_graphs(tensor_parallel: Any) -> None:

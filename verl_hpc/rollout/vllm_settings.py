@@ -90,9 +90,3 @@ def in_one_line(error: ValueError) -> str:
             for detail in error.errors()
         )
     return str(error).split("\n")[0]
-
-
-def scheduling(device: str) -> dict[str, Any]:
-    """On CPUs a prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
-    supports on GPUs only. Whole prompts that are too many for one step wait for the next."""
-    return {"enable_chunked_prefill": False} if device == "cpu" else {}

@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.channel import Channel, MpiChannel, wait
+from verl_hpc.runtime.channel import Channel, MpiChannel
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.mpi import start_mpi, stop_mpi
 from verl_hpc.slurm.hostlist import expand_hosts
@@ -109,7 +109,7 @@ class MpiBootstrap:
         return self._channel
 
     def meet(self) -> None:
-        wait(self._channel.barrier(), self._timeout_s)
+        Control(self._channel, self._timeout_s).barrier()
 
     def leave(self) -> None:
         stop_mpi()
@@ -247,7 +247,7 @@ class SlurmBootstrap:
 
     def meet(self) -> None:
         if self._channel is not None:
-            wait(self._channel.barrier())
+            Control(self._channel).barrier()
 
     def leave(self) -> None:
         """Nobody waits for this rank."""

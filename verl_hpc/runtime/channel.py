@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+Messages = Sequence[tuple[int, Any]]
+"""The other rank and a contiguous array that is not empty; several to one rank arrive in order."""
 
 Pending = Callable[[], bool]
 """An operation under way: true once it is over; its buffers must be left alone until then."""
@@ -22,25 +23,25 @@ Pending = Callable[[], bool]
 _LONGEST_SLEEP_S = 0.002
 
 
-def wait(pending: Pending, timeout_s: float = math.inf) -> None:
+def wait(pending: Pending, limit: float = math.inf) -> None:
     """Return when the operation is over.
 
+    Args:
+        limit: in seconds of `time.monotonic`.
+
     Raises:
-        TimeoutError: other ranks have not come so far in time.
+        TimeoutError: other ranks have not come so far by then.
     """
     pause = 0.0
-    limit = time.monotonic() + timeout_s
     while not pending():
         if time.monotonic() > limit:
-            raise TimeoutError(
-                f"waited {timeout_s:g} s (runtime.collective_timeout_s) for ranks that do not come"
-            )
+            raise TimeoutError
         time.sleep(pause)
         pause = min(pause + 0.0001, _LONGEST_SLEEP_S)
 
 
 class Channel(Protocol):
-    """Starts collectives on numpy arrays; every rank starts the same ones in the same order."""
+    """Carries numpy arrays between ranks."""
 
     rank: int
     size: int
@@ -48,20 +49,8 @@ class Channel(Protocol):
     def split(self, group: int) -> Channel:
         """A channel of the ranks that give the same number; returns when all have."""
 
-    def barrier(self) -> Pending:
-        """Over when every rank has started it."""
-
-    def allgather(self, value: Any, values: Any) -> Pending:
-        """One element of every rank, into an array of all."""
-
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        """Bytes of every rank one after the other; `sizes` are their numbers by rank."""
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        """The same on one rank; `gathered` counts there alone."""
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        """The root's elements into everybody's array."""
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        """Send arrays to ranks, and fill arrays with what ranks send."""
 
 
 class MpiChannel:
@@ -75,33 +64,17 @@ class MpiChannel:
     def split(self, group: int) -> MpiChannel:
         return MpiChannel(self._comm.Split(group, self.rank))
 
-    def barrier(self) -> Pending:
-        return self._pending(self._comm.Ibarrier())
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        from mpi4py.MPI import BYTE, Request
 
-    def allgather(self, value: Any, values: Any) -> Pending:
-        return self._pending(self._comm.Iallgather(value, values))
+        requests = [self._comm.Irecv([data, BYTE], rank) for rank, data in receives]
+        requests += [self._comm.Isend([data, BYTE], rank) for rank, data in sends]
 
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        return self._pending(self._comm.Iallgatherv(data, [gathered, (sizes, _starts(sizes))]))
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        target = [gathered, (sizes, _starts(sizes))] if self.rank == root else None
-        return self._pending(self._comm.Igatherv(data, target, root))
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        return self._pending(self._comm.Ibcast(data, root))
-
-    def _pending(self, request: MPI.Request) -> Pending:
         def is_done() -> bool:
-            if not request.Test():
+            if not Request.Testall(requests):
                 return False
             # This rank is done when MPI has taken what it sends; one more call sends it off.
             self._comm.Iprobe()
             return True
 
         return is_done
-
-
-def _starts(sizes: Any) -> Any:
-    """Where each rank's bytes begin."""
-    return np.cumsum(sizes) - sizes

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 
 from verl_hpc.errors import VerlHpcError
-from verl_hpc.runtime.channel import Channel, Pending, wait
+from verl_hpc.runtime import collectives
+from verl_hpc.runtime.channel import Channel, Messages, wait
+from verl_hpc.runtime.collectives import Peers
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
+
+_Failure = tuple[int, type[VerlHpcError], str]
+"""The rank, and what it has met."""
 
 
 class Control:
@@ -54,56 +60,95 @@ class Control:
 
     def split(self, group: int) -> Control:
         """The control plane of the ranks that give the same number; all ranks call it."""
-        groups = self.allgather(group)
+        groups = self.allgather_array(np.array([group]))[0].tolist()
         ranks = [rank for rank, other in zip(self.ranks, groups, strict=True) if other == group]
         # A split cannot be given up as the other operations can; here it waits for nobody.
-        return Control(self._channel.split(group), self._timeout_s, self._world, ranks)
+        channel = self._channel.split(group)
+        return Control(channel, self._timeout_s, self._world, ranks)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self._wait(self._channel.barrier())
+        with self._meeting("barrier") as peers:
+            collectives.merge(peers, None, lambda *_: None)
 
     def allgather(self, value: T) -> list[T]:
         """The values of all ranks, in rank order."""
-        data, sizes = self._sized(value)
-        gathered: Any = np.empty(int(sizes.sum()), dtype=np.uint8)
-        self._wait(self._channel.allgatherv(data, gathered, sizes))
-        return _unpickle(gathered, sizes)
+        with self._meeting("allgather") as peers:
+            return _loaded(*collectives.allgather(peers, collectives.dumped(value)))
+
+    def allgather_array(self, rows: Any) -> tuple[Any, Any]:
+        """Rows of all ranks in rank order, and how many each has, (size,) int64.
+
+        For what grows with the batch: it travels as it is in memory.
+
+        Args:
+            rows: (n, ...) array; all but n are the same on every rank.
+        """
+        item = rows.dtype.itemsize * math.prod(rows.shape[1:])
+        data = np.frombuffer(rows.tobytes(), np.uint8)
+        with self._meeting("allgather") as peers:
+            found, sizes = collectives.allgather(peers, data)
+        return found.view(rows.dtype).reshape(-1, *rows.shape[1:]), sizes // item
 
     def gather(self, value: T, root: int = 0) -> list[T]:
         """The values of all ranks on the root, in rank order; nothing elsewhere."""
-        data, sizes = self._sized(value)
-        gathered: Any = np.empty(int(sizes.sum()) if self.rank == root else 0, dtype=np.uint8)
-        self._wait(self._channel.gatherv(data, gathered, sizes, root))
-        return _unpickle(gathered, sizes) if self.rank == root else []
+        with self._meeting(f"gather to rank {root}") as peers:
+            return _loaded(*collectives.gather(peers, collectives.dumped(value), root))
 
     def broadcast(self, value: T | None, root: int = 0) -> T:
         """The root's value on every rank."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8).copy()
-        size = np.array([data.size], dtype=np.int64)
-        self._wait(self._channel.broadcast(size, root))
-        if self.rank != root:
-            data = np.empty(int(size[0]), dtype=np.uint8)
-        self._wait(self._channel.broadcast(data, root))
-        return pickle.loads(data.tobytes())  # noqa: S301 (as below)
+        data = collectives.dumped(value if self.rank == root else None)
+        with self._meeting(f"broadcast from rank {root}") as peers:
+            found: T = collectives.loaded(collectives.broadcast(peers, data, root))
+        return found
 
-    def _sized(self, value: Any) -> tuple[Any, Any]:
-        """A value as bytes, and how many every rank has."""
-        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
-        sizes: Any = np.empty(self.size, dtype=np.int64)
-        self._wait(self._channel.allgather(np.array([data.size], dtype=np.int64), sizes))
-        return data, sizes
+    def merge(self, value: T, combine: Callable[[T, T], T]) -> T:
+        """What all ranks' values combine to; of few messages however many ranks there are.
 
-    def _wait(self, pending: Pending) -> None:
+        Args:
+            combine: in whatever order, and the same value more than once: a maximum, a union.
+        """
+        with self._meeting("merge") as peers:
+            return collectives.merge(peers, value, combine)
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """Send arrays to ranks of the job, and fill arrays with what ranks of the job send.
+
+        Every rank of this control plane calls it; what each sends to each, both of them know.
+        """
+        place = {rank: index for index, rank in enumerate(self.ranks)}
+        with self._meeting("exchange") as peers:
+            peers.exchange(
+                [(place[rank], data) for rank, data in sends],
+                [(place[rank], data) for rank, data in receives],
+            )
+
+    @contextmanager
+    def _meeting(self, name: str) -> Iterator[Peers]:
+        """What ranks meet in, and for how long at most."""
         self.num_waits += 1
-        world = self._world
+        world, limit = self._world, time.monotonic() + self._timeout_s
         world.waiting_for, world.waiting_since = self.ranks, time.time()
-        wait(pending, self._timeout_s)
+
+        def exchange(sends: Messages, receives: Messages) -> None:
+            try:
+                wait(self._channel.exchange(sends, receives), limit)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"waited {self._timeout_s:g} s (runtime.collective_timeout_s) for ranks that "
+                    f"do not come to this {name}"
+                ) from None
+
+        yield Peers(self.rank, self.size, exchange)
         world.waiting_since = None
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is true on one."""
-        return any(self.allgather(flag))
+        return self.merge(flag, lambda one, other: one or other)
+
+    def max(self, value: N) -> N:
+        """The largest of all ranks' numbers."""
+        return self.merge(value, lambda one, other: max(one, other))
 
     def together(self, work: Callable[[], T]) -> T:
         """Run `work` on every rank; if it fails on one, it fails on all.
@@ -118,18 +163,25 @@ class Control:
             result = work()
         except VerlHpcError as error:
             failure = error
-        described = None if failure is None else (type(failure), str(failure))
-        failures = [(r, f) for r, f in enumerate(self.allgather(described)) if f is not None]
-        if not failures:
+        mine = None if failure is None else (self.rank, type(failure), str(failure))
+        first = self.merge(mine, _lower)
+        if first is None:
             return result
-        rank, (kind, text) = failures[0]
-        agreed = failure if described == failures[0][1] else kind(f"{text} (on rank {rank})")
+        rank, kind, text = first
+        same = mine is not None and mine[1:] == (kind, text)
+        agreed = failure if same else kind(f"{text} (on rank {rank})")
         assert agreed is not None
         agreed.agreed, agreed.elsewhere = self.is_world, agreed is not failure
         raise agreed
 
 
-def _unpickle(data: Any, sizes: Any) -> list[Any]:
-    # These bytes were pickled a moment ago by ranks of this very program.
-    pieces = np.split(data, np.cumsum(sizes)[:-1])
-    return [pickle.loads(piece.tobytes()) for piece in pieces]  # noqa: S301
+def _lower(one: _Failure | None, other: _Failure | None) -> _Failure | None:
+    """That of the lower rank, of those that there are."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other, key=lambda failure: failure[0])
+
+
+def _loaded(data: Any, sizes: Any) -> list[Any]:
+    pieces = np.split(data, np.cumsum(sizes)[:-1]) if sizes.size else []
+    return [collectives.loaded(piece) for piece in pieces]

@@ -15,9 +15,6 @@ from verl_hpc.runs.contract import ATTEMPT
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
-    # Ranks share cores on CPU machines; a spinning OpenMP team starves its neighbours.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
     # vLLM's engine core must live in this process, not in a child of it.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Its warnings are about the choices made for it here, once per rank.
@@ -33,6 +30,8 @@ _LIBRARY_DEFAULTS = {
     # are meant to hide behind. Read when CUDA starts.
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
 }
+_WAIT_ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""Where ranks share cores a spinning OpenMP team starves its neighbours."""
 
 _ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Settings of torch's allocator on GPUs; the first that is set counts."""
@@ -55,7 +54,7 @@ def prepare_environment(threads: int | None, sharers: int) -> int:
     Returns:
         The number of CPU threads of this rank.
     """
-    for name, value in _LIBRARY_DEFAULTS.items():
+    for name, value in (_LIBRARY_DEFAULTS | (_WAIT_ASLEEP if sharers > 1 else {})).items():
         os.environ.setdefault(name, value)
     if not any(name in os.environ for name in _ALLOCATOR_NAMES):
         os.environ[_ALLOCATOR_NAMES[0]] = _ALLOCATOR
@@ -127,11 +126,11 @@ def choose_mpi_network(library: str) -> None:
         os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
 
 
-def choose_compiler(world: World) -> None:
+def choose_compiler(device: str) -> None:
     """No torch.compile on CPU ranks: for the little that vLLM compiles there, every rank waits
     seconds for a C++ compiler. Before torch._dynamo is imported, which reads the variable once.
     """
-    if world.device == "cpu":
+    if device == "cpu":
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 
 
@@ -176,6 +175,13 @@ def launcher_rank() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 0
+
+
+def take_over(process: int, **changed: str) -> None:
+    """Take the variables that `process`, one of this user's, was started with, but `changed`."""
+    text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
+    pairs = (line.partition("=") for line in text.split("\0") if line)
+    os.environ.update({name: value for name, _, value in pairs} | changed)
 
 
 def fix_hash_seed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from verl_hpc.runtime import gloo
-from verl_hpc.runtime.channel import Pending, wait
+from verl_hpc.runtime.channel import Messages, Pending, wait
+from verl_hpc.runtime.collectives import Peers, allgather
 
 
 class GlooChannel:
@@ -30,68 +32,31 @@ class GlooChannel:
         timeout = timedelta(seconds=timeout_s)
         named = dist.PrefixStore("control", store)
         self._group: Any = c10d.ProcessGroupGloo(named, rank, size, timeout)
+        self._waiter = ThreadPoolExecutor(1, "verl_hpc-gloo")
 
     def split(self, group: int) -> GlooChannel:
-        groups: Any = np.empty(self.size, dtype=np.int64)
-        wait(self.allgather(np.array([group], dtype=np.int64), groups))
+        peers = Peers(self.rank, self.size, lambda sent, got: wait(self.exchange(sent, got)))
+        groups = allgather(peers, np.array([group]).view(np.uint8))[0].view(np.int64)
         members = np.flatnonzero(groups == group)
         self._splits += 1
         store = dist.PrefixStore(f"split{self._splits}.{group}", self._store)
         rank = int(np.searchsorted(members, self.rank))
         return GlooChannel(store, rank, len(members), self._timeout_s)
 
-    def barrier(self) -> Pending:
-        return _pending(self._group.barrier())
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        group = self._group
+        works = [group.recv([_tensor(data)], rank, 0) for rank, data in receives]
+        works += [group.send([_tensor(data)], rank, 0) for rank, data in sends]
+        # Whether a message has arrived is known only to those who wait for it.
+        done = self._waiter.submit(lambda: [work.wait() for work in works])
 
-    def allgather(self, value: Any, values: Any) -> Pending:
-        return _pending(self._group._allgather_base(_tensor(values), _tensor(value)))
+        def is_done() -> bool:
+            # Raises what the operation met.
+            return done.done() and bool(done.result())
 
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        # gloo gathers equal pieces only.
-        padded = torch.empty((self.size, int(sizes.max())), dtype=torch.uint8)
-        work = self._group._allgather_base(padded.view(-1), _padded(data, padded.shape[1]))
-        return _pending(work, lambda: _unpad(padded, sizes, gathered))
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        longest = int(sizes.max())
-        options = c10d.GatherOptions()
-        options.rootRank = root
-        if self.rank != root:
-            return _pending(self._group.gather([], [_padded(data, longest)], options))
-        padded = torch.empty((self.size, longest), dtype=torch.uint8)
-        work = self._group.gather([list(padded)], [_padded(data, longest)], options)
-        return _pending(work, lambda: _unpad(padded, sizes, gathered))
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        options = c10d.BroadcastOptions()
-        options.rootRank = root
-        return _pending(self._group.broadcast([_tensor(data)], options))
-
-
-def _pending(work: Any, after: Any = None) -> Pending:
-    def is_done() -> bool:
-        if not work.is_completed():
-            return False
-        # Raises what the operation met.
-        work.wait()
-        if after is not None:
-            after()
-        return True
-
-    return is_done
+        return is_done
 
 
 def _tensor(array: Any) -> torch.Tensor:
-    """The same memory."""
-    return torch.from_numpy(array)
-
-
-def _padded(data: Any, size: int) -> torch.Tensor:
-    padded = torch.zeros(size, dtype=torch.uint8)
-    padded[: data.size] = torch.from_numpy(data.copy())
-    return padded
-
-
-def _unpad(padded: torch.Tensor, sizes: Any, gathered: Any) -> None:
-    pieces = [row[:n].numpy() for row, n in zip(padded, sizes.tolist(), strict=True)]
-    np.concatenate(pieces, out=gathered)
+    """The same memory, if it may be written to: torch takes no other."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

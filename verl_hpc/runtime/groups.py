@@ -17,6 +17,11 @@ class Groups:
     one order, whether it is in it or not. `use_local_synchronization` is no way around that: it
     names a group by its ranks and by how many groups the process has, and ranks of pools that
     overlap in part have different numbers of them.
+
+    A rank that is not in a group asks the job's store for nothing (torch 2.13, unless
+    TORCH_DIST_INIT_BARRIER is set), and one that is does so a number of times that does not grow
+    with the world (`runtime.gloo`). Groups of one rank would be as many as there are ranks: every
+    rank makes its own instead, all in the same place of the order.
     """
 
     def __init__(self) -> None:
@@ -25,15 +30,17 @@ class Groups:
     def make(self, groups: Iterable[Sequence[int]], backend: Backend | None = None) -> None:
         """Make those of `groups` that are not there yet; every rank of the world calls it alike.
 
+        Where one of `groups` has one rank, every rank of the world has a group of its own then.
+
         Args:
             groups: ranks of each group, ascending.
             backend: nccl where the job has GPUs, gloo elsewhere, if None.
         """
         rank = dist.get_rank()
         for ranks in groups:
-            key = _key(ranks, backend)
+            key = _key(ranks if len(ranks) > 1 else (rank,), backend)
             if key not in self._made:
-                group = dist.new_group(list(ranks), backend=key[0])
+                group = dist.new_group(list(key[1]), backend=key[0])
                 self._made[key] = group if rank in key[1] else None
 
     def mine(

@@ -127,7 +127,7 @@ def start_torch(
         )
     port = control.broadcast(master.port if master else None)
     environment.announce_world(world, address, port)
-    environment.choose_compiler(world)
+    environment.choose_compiler(world.device)
 
     def connect() -> TCPStore:
         return dist.TCPStore(

@@ -166,7 +166,7 @@ class StopFlag:
     def agree(self, num_steps_done: int | None = None) -> Wish:
         """The strongest wish of all ranks; every rank calls it at the same boundary."""
         mine = self.wish(num_steps_done)
-        agreed = Wish(max(self._control.allgather(int(mine))))
+        agreed = Wish(self._control.max(int(mine)))
         if agreed.leaves and not self.reason:
             self.reason = "another rank was asked to stop"
         return agreed

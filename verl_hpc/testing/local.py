@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -22,6 +22,7 @@ from verl_hpc.engines.protocol import (
     STATE_KINDS,
     Loss,
     Part,
+    Seen,
     TokenOutputs,
     Wanted,
     state_specs,
@@ -33,14 +34,14 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
 from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
-from verl_hpc.runtime.channel import Pending
+from verl_hpc.runtime.channel import Messages, Pending
 from verl_hpc.runtime.control import Control
 
 EMBEDDING = "model.embed_tokens.weight"
 
 
 class LocalChannel:
-    """A channel of one rank: whatever it sends has arrived."""
+    """A channel of one rank."""
 
     rank, size = 0, 1
 
@@ -48,24 +49,8 @@ class LocalChannel:
         del group
         return LocalChannel()
 
-    def barrier(self) -> Pending:
-        return _over
-
-    def allgather(self, value: Any, values: Any) -> Pending:
-        values[:] = value
-        return _over
-
-    def allgatherv(self, data: Any, gathered: Any, sizes: Any) -> Pending:
-        del sizes
-        gathered[:] = data
-        return _over
-
-    def gatherv(self, data: Any, gathered: Any, sizes: Any, root: int) -> Pending:
-        del root
-        return self.allgatherv(data, gathered, sizes)
-
-    def broadcast(self, data: Any, root: int) -> Pending:
-        del data, root
+    def exchange(self, sends: Messages, receives: Messages) -> Pending:
+        assert not sends and not receives, "there is nobody else"
         return _over
 
 
@@ -221,9 +206,11 @@ class LocalEngine:
         temperature: float = 1.0,
         together: int = 1,
         wanted: Wanted = NOTHING_MORE,
+        seen: Seen | None = None,
     ) -> dict[str, float]:
         assert self._settings is not None, "it is not trained"
         metrics = {"loss": 0.0}
+        kept: list[TokenOutputs] = []
         size = max(self.micro_batch // together, 1) * together
         with self._gradients_kept():
             for start in range(0, len(sequences), size):
@@ -233,8 +220,11 @@ class LocalEngine:
                 ]
                 part, sums = loss(indices, outputs)
                 part.backward()  # type: ignore[no-untyped-call]
-                for name, value in {"loss": float(part.detach()), **sums}.items():
-                    metrics[name] = metrics.get(name, 0.0) + value
+                kept += [o.detached() for o in outputs]
+                for name, value in {"loss": part.detach(), **sums}.items():
+                    metrics[name] = metrics.get(name, 0.0) + float(value)
+        if seen is not None:
+            seen(kept)
         return metrics | {"grad_norm": self._step(self._settings), "lr": self._settings.lr}
 
     @contextmanager
@@ -338,8 +328,9 @@ class LocalRollout:
             new = [i for i in running if found[i].finish_reason != "unfinished"]
             done.update(new)
             running = [i for i in running if i not in done]
-            for i in new if on_finished is not None else ():
-                on_finished(i, found[i])
+            if on_finished is not None:
+                for i in new:
+                    on_finished(i, found[i])
             if turns is not None:
                 for i in new:
                     turns.ended(i, found[i])

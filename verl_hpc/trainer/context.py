@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +75,8 @@ class RunContext:
 
     numbers: dict[str, Number] = field(default_factory=dict)
     """Of the recipe, by name."""
+    let_change: Callable[[], None] = lambda: None
+    """Called before a model computes: weights may then change, if only for a reference's pass."""
 
     @property
     def num_steps(self) -> int:
@@ -142,9 +144,11 @@ class RunContext:
         return Exchange(self.session.world, self.places, self.controls)
 
     def prepare(self, roles: Sequence[Role | Rollout]) -> None:
-        """Make room for the engines of roles before they compute."""
-        if self.sync is not None and any(isinstance(role, Role) for role in roles):
-            self.sync.to_training()
+        """Make room for the engines of roles before they compute, and let a save copy them."""
+        if any(isinstance(role, Role) for role in roles):
+            self.let_change()
+            if self.sync is not None:
+                self.sync.to_training()
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What carries values between the placements of a flow: facts by broadcast, columns by a plan."""
+"""What carries values between placements of a flow: facts by broadcast, columns rank to rank."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ class Exchange(Mover):
             assert mine is not None
             columns[name] = redistribute(
                 self._world,
+                control,
                 values[move.index],
                 mine,
                 (source.name, source.groups),

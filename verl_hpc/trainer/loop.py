@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -10,7 +9,7 @@ from contextlib import ExitStack
 import torch
 
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Abandoned, Pipeline
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
@@ -23,10 +22,9 @@ from verl_hpc.trainer.evaluate import evaluate, evaluate_by
 from verl_hpc.trainer.metrics import memory_metrics
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.records import ENDS, Outcome, Records, Result
-from verl_hpc.trainer.state import Progress, checkpoint_root, save
+from verl_hpc.trainer.saves import Saves
+from verl_hpc.trainer.state import Progress, checkpoint_root
 from verl_hpc.trainer.steps import Steps
-
-_logger = logging.getLogger(__name__)
 
 
 class Loop:
@@ -43,8 +41,7 @@ class Loop:
         self._step_now = 0
         self._evaluated = -1
         """The newest step with an evaluation."""
-        self._saved = 0
-        """The newest step with a checkpoint."""
+        self._saves: Saves
         self._rollout_has: int | None = None
         """The step whose weights the rollout engine has."""
         self._stages = ExitStack()
@@ -62,21 +59,32 @@ class Loop:
 
         A step is saved before its weights go to the rollout engine, and they go there only where
         somebody generates with them: an evaluation, and the next step.
+
+        An error that all ranks have leaves a save under way time to finish.
         """
+        self._saves = Saves(self.run, progress.step)
+        self.run.let_change = self._saves.let_change
+        try:
+            return self._to_the_end(progress)
+        except VerlHpcError as error:
+            if error.agreed:
+                self._saves.finish_after(error)
+            raise
+
+    def _to_the_end(self, progress: Progress) -> Result:
         self._evaluated = self.run.session.control.broadcast(self.records.last_evaluated)
         owed: dict[str, float] = {}
         if self._owes_evaluation(progress.step):
             owed = self._evaluate(progress.step)
             self._record(progress.step, dict(owed))
-        self._saved = progress.step
         outcome = self._outcome(progress, owed if progress.step else {}, Wish.CONTINUE)
         while not outcome:
             self._step_now = step = progress.step + 1
             try:
                 progress, metrics = self._step(step, progress)
             except Abandoned:
-                self._save(progress)
-                if self._saved == progress.step:
+                self._save_for_good(progress)
+                if self._saves.newest == progress.step:
                     self._keep_responses(progress.step)
                 outcome = self._outcome(progress, {}, self.stop.agree())
                 break
@@ -89,16 +97,20 @@ class Loop:
                 or step == self.run.num_steps
             ):
                 self._save(progress)
+            else:
+                self._saves.look()
             if wish is Wish.SAVE:
+                self._saves.finish()
                 self.stop.honoured(wish)
             if self._owes_evaluation(step) and not wish.at_once:
                 metrics |= self._evaluate(step)
             outcome = self._outcome(progress, metrics, wish)
             if outcome == "goal reached":
-                self._save(progress)
+                self._save_for_good(progress)
             self._record(step, metrics)
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
+        self._saves.finish()
         if outcome != "restart":
             self.stop.honoured()
         self._stages.close()
@@ -125,7 +137,7 @@ class Loop:
         begin = time.monotonic()
         self._droppable = True
         found = self._steps.take(step, progress)
-        self.stop.took(step=time.monotonic() - begin)
+        self.stop.took(step=time.monotonic() - begin, save=self._saves.seconds)
         self.records.samples(step, "train", found.samples)
         return found.progress, found.metrics
 
@@ -154,23 +166,17 @@ class Loop:
 
     def _save(self, progress: Progress) -> None:
         """Unless the step is saved already; the rollout engine gives up its weights."""
-        if progress.step <= self._saved:
+        if progress.step <= self._saves.newest:
             return
         self._enter("save_checkpoint")
         self._rollout_has = None
-        begin = time.monotonic()
-        try:
-            save(self.run, progress)
-        except CheckpointError as error:
-            if self.config.checkpoint.on_write_failure == "stop":
-                raise
-            if self.run.rank == 0:
-                _logger.warning(
-                    "continuing without a checkpoint of step %s: %s", progress.step, error
-                )
-            return
-        self.stop.took(save=time.monotonic() - begin)
-        self._saved = progress.step
+        self._saves.begin(progress)
+
+    def _save_for_good(self, progress: Progress) -> None:
+        """The same, and wait for it; what has failed in the background is tried once more."""
+        self._saves.finish()
+        self._save(progress)
+        self._saves.finish()
 
     def _keep_responses(self, saved: int) -> None:
         """Beside the step whose weights they are of: without one nothing resumes."""
@@ -189,6 +195,8 @@ class Loop:
             seconds = metrics["timing_s/step"]
             metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
             metrics["perf/time_per_step"] = seconds
+        if self._saves.seconds:
+            metrics["perf/save_seconds"] = self._saves.seconds
         self.records.write(step, metrics)
 
     def _most(self, mine: dict[str, float]) -> dict[str, float]:

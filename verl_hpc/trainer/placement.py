@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -84,11 +85,16 @@ class Placement:
         """The values of all ranks, in their order."""
         return self.control.allgather(value)
 
-    def gather_samples(self, mine: Iterable[tuple[int, T]]) -> dict[int, T]:
-        """Values of all samples by position, from those that each group has; every rank calls it
-        with its group's."""
-        led = list(mine) if self.leads_group else []
-        return {position: value for part in self.allgather(led) for position, value in part}
+    def gather_rows(self, rows: Any) -> Any:
+        """Rows of all ranks, in the ranks' order: `Control.allgather_array`."""
+        return self.control.allgather_array(rows)[0]
+
+    def gather_of_groups(self, rows: Any) -> tuple[Any, Any]:
+        """Rows that each group has, and the group of each, (n,) int64; every rank calls it with
+        its group's."""
+        found, counts = self.control.allgather_array(rows if self.leads_group else rows[:0])
+        group_of = {group[0]: index for index, group in enumerate(self.groups)}
+        return found, np.repeat([group_of.get(rank, -1) for rank in self.ranks], counts)
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over groups: each rank gives what its group has, and gets the sum of all groups."""

@@ -1,30 +1,28 @@
-"""Moving samples between placements: the same planner and transfer that move weights.
+"""Moving samples between placements: each rank packs and unpacks its own messages, and no others.
 
-A column is a logical tensor of all samples' tokens, one behind another; a group of ranks holds the
-boxes of its samples. So a rank receives only what it lacks, inside a node where it can.
+A rank knows from the facts about samples what it lacks and who has it, so that nobody plans for
+others. Messages go through host memory by the control plane's channel: they are small, between
+ranks that differ in every step, and a GPU's network keeps buffers for each peer it ever had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
-from verl_hpc.config.explain import near_or_all
-from verl_hpc.errors import FlowError
-from verl_hpc.layout.box import Box, View
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, dtype_name
+from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.world import World
-from verl_hpc.trainer.batch import COLUMNS, Columns, Samples
-from verl_hpc.transfer.execute import Transfer
-
-Groups = Sequence[Sequence[int]]
+from verl_hpc.trainer.batch import Columns, Samples
+from verl_hpc.trainer.column_bytes import ColumnBytes
+from verl_hpc.trainer.routes import Groups, Routes
 
 
 def redistribute(
     world: World,
+    control: Control,
     samples: Samples,
     columns: Columns,
     source: tuple[str, Groups],
@@ -33,96 +31,49 @@ def redistribute(
 ) -> Columns:
     """Columns as this rank has them under the target placement; the ranks of both call it.
 
+    A rank receives what it lacks and nothing else. It comes from a rank of its node where one has
+    it; what a node lacks enters it once, and is passed on inside.
+
     Args:
+        control: of the ranks of both.
         samples: lengths and owners of all samples.
         columns: what this rank has under the source placement; without samples elsewhere, but
             with the names and widths.
         source, target: (placement label, groups of ranks).
-        device: where the columns are.
+        device: where the result is to be.
 
     Raises:
         FlowError: a column that `COLUMNS` does not know, or of another shape than it says.
     """
-    dtypes = _dtypes(columns)
-    sizes = {name: _sizes(samples, columns, name) for name in dtypes}
-    source_map = _column_map(samples, *source, dtypes, sizes)
-    target_map = _column_map(samples, *target, dtypes, sizes)
-    plan = plan_transfer(source_map, target_map, world.node_of)
-    label, groups = target
-    mine = [i for i, ranks in enumerate(groups) if world.rank in ranks]
-    positions = samples.owned_by(label, mine[0]) if mine else []
-    here = {name: [sizes[name][i] for i in positions] for name in dtypes}
-    memory = {
-        name: torch.empty(sum(here[name]), dtype=dtype, device=device)
-        for name, dtype in dtypes.items()
+    content = ColumnBytes(samples, columns)
+    routes = Routes(world.rank, world.node_of, source[1], target[1])
+    held = _by_owner(columns.positions, samples.owners[target[0]])
+    packed = {group: content.pack(members) for group, members in held.items()}
+    here = routes.target_group
+    positions = [] if here is None else samples.owned_by(target[0], here)
+    lacking = _by_owner(positions, samples.owners[source[0]])
+    arrived = {
+        group: packed[here]
+        if group == routes.source_group and here is not None
+        else np.empty(content.num_bytes(members), np.uint8)
+        for group, members in lacking.items()
     }
-    packed = {
-        name: _cat([v.to(device).flatten() for v in columns[name]], dtype, device)
-        for name, dtype in dtypes.items()
-    }
-    Transfer(plan, world.rank, verify=False).run(packed, memory, dtypes)
-    values = {name: list(memory[name].split(here[name])) for name in dtypes}
-    for name, width in columns.widths.items():
-        values[name] = [row.view(-1, width) for row in values[name]]
-    return Columns(positions, values, columns.widths)
+    sends = [(rank, packed[group]) for group in packed for rank in routes.receivers(group)]
+    origins = {group: routes.origin(group) for group in arrived if group != routes.source_group}
+    for hop in (0, 1):
+        receives = [(o.rank, arrived[group]) for group, o in origins.items() if o.hop == hop]
+        control.exchange(_filled(sends), _filled(receives))
+        sends = [(mate, arrived[group]) for group in origins for mate in routes.mates(group)]
+    parts = [(lacking[group], message) for group, message in arrived.items()]
+    return content.unpack(positions, parts, device)
 
 
-def _dtypes(columns: Columns) -> dict[str, torch.dtype]:
-    for name in columns.values:
-        if name not in COLUMNS:
-            raise FlowError(
-                f"column {name!r} has no type, so ranks without samples could not take part in "
-                f"moving it; make it known with verl_hpc.trainer.batch.add_column; "
-                f"{near_or_all(name, COLUMNS)}"
-            )
-    return {name: COLUMNS[name].dtype for name in columns.values}
+def _filled(messages: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    return [(rank, data) for rank, data in messages if data.size]
 
 
-def _cat(parts: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.cat(list(parts)) if parts else torch.empty(0, dtype=dtype, device=device)
-
-
-def _sizes(samples: Samples, columns: Columns, name: str) -> list[int]:
-    """Elements of a column of every sample."""
-    per, width = COLUMNS[name].per, columns.widths.get(name)
-    lengths = [
-        {"sequence": sample.length, "token": sample.response_length, "sample": 1}[per]
-        for sample in samples
-    ]
-    for position, row in zip(columns.positions, columns[name], strict=True):
-        shape = (lengths[position],) if width is None else (lengths[position], width)
-        if row.shape != shape:
-            raise FlowError(
-                f"column {name!r} of sample {position} has shape {tuple(row.shape)}, expected "
-                f"{shape}; give one row a {per}, and Columns(..., widths={{{name!r}: N}}) where "
-                "a row is N numbers"
-            )
-    return [length * (width or 1) for length in lengths]
-
-
-def _column_map(
-    samples: Samples,
-    placement: str,
-    groups: Groups,
-    dtypes: Mapping[str, torch.dtype],
-    sizes: Mapping[str, Sequence[int]],
-) -> ShardMap:
-    """Where each column's samples are: one region a sample.
-
-    Four samples of lengths 3, 2, 4, 1, owned by groups 0, 1, 0, 1 of ranks (0, 1) and (2, 3): ranks
-    0 and 1 hold elements 0-3 and 5-9, at 0 and 3 of their memory.
-    """
-    holders = [tuple(sorted(ranks)) for ranks in groups]
-    tensors: dict[str, TensorSpec] = {}
-    regions: list[Region] = []
-    for name, dtype in dtypes.items():
-        lengths = sizes[name]
-        starts = [0, *accumulate(lengths)]
-        tensors[name] = TensorSpec((starts[-1],), dtype_name(dtype))
-        filled = [0] * len(groups)
-        for i, owner in enumerate(samples.owners[placement]):
-            if lengths[i]:
-                box = Box((starts[i],), (starts[i + 1],))
-                regions.append(Region(name, box, holders[owner], View(name, filled[owner], (1,))))
-                filled[owner] += lengths[i]
-    return ShardMap(tensors, regions)
+def _by_owner(positions: Sequence[int], owners: Sequence[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for position in positions:
+        found.setdefault(owners[position], []).append(position)
+    return found

@@ -138,6 +138,8 @@ class Settings:
             self._config.batch.shuffle_mini_batches,
             self._config.batch.update_epochs,
             self._config.seed,
+            # Transformer Engine's layers share none.
+            shares_prompts=self._run.session.world.device == "cpu",
         )
 
     @property
@@ -184,6 +186,22 @@ class Settings:
             MismatchSettings.from_config(config),
             keeps_entropy=config.algorithm.top_entropy < 1,
             sum_p_squared="sum_p_squared" in self.advantage.needs,
+        )
+
+    @property
+    def log_probs_before(self) -> bool:
+        """Whether log-probs of the policy are needed before its update: by another operator, or by
+        optimizer steps after the first. Else the update's own forward pass has them."""
+        config, algorithm = self._config, self._config.algorithm
+        return (
+            algorithm.old_log_probs == "recompute"
+            or config.batch.mini_batches * config.batch.update_epochs > 1
+            or algorithm.kl.placement == "reward"
+            or self.correction is not None
+            or self.select is not None
+            or "sum_p_squared" in self.advantage.needs
+            # Steps that leave the policy alone prove its weights arrived all the same.
+            or ("values" in self.advantage.needs and config.critic.warmup_steps > 0)
         )
 
     @cached_property
@@ -266,7 +284,8 @@ class Settings:
 
     @property
     def policy(self) -> PolicySettings:
-        return PolicySettings(self._config.algorithm, self.loss, self.steps(self.temperature))
+        steps = self.steps(self.temperature)
+        return PolicySettings(self._config.algorithm, self.loss, steps, self.old_log_probs)
 
     @property
     def prm(self) -> ProcessRewardSettings:

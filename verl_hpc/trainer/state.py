@@ -1,4 +1,4 @@
-"""Saving and restoring everything that a run needs to continue as if it had never stopped."""
+"""Restoring everything that a run needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -10,18 +10,14 @@ from pathlib import Path
 import torch
 
 from verl_hpc.checkpoint.read import Step
-from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
-from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
-from verl_hpc.checkpoint.write import Component, StepContents, save_step
-from verl_hpc.config.load import dump_config
+from verl_hpc.checkpoint.store import complete_steps, remove_torn
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
-from verl_hpc.engines.factory import generator_states, restore_generators
+from verl_hpc.engines.factory import restore_generators
 from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.layout.writers import assign_writers
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import (
@@ -34,7 +30,6 @@ from verl_hpc.trainer.fingerprint import (
     changed,
     check_fingerprint,
 )
-from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
 
@@ -62,79 +57,6 @@ def has_steps(session: Session, config: RunConfig) -> bool:
     """Whether a run resumes from a step; every rank calls it."""
     steps = complete_steps(checkpoint_root(config)) if session.world.rank == 0 else []
     return session.control.broadcast(bool(steps))
-
-
-def save(run: RunContext, progress: Progress) -> Path:
-    """Write a step and let old ones go; every rank calls it.
-
-    Raises:
-        CheckpointError: on every rank, if it could not be written; earlier steps are intact.
-        ConfigError: another process has taken over the run directory.
-    """
-    if run.sync is not None:
-        run.sync.to_training()
-    control = run.session.control
-    counters = {role.name: _counters(run, role) for role in run.trained}
-    state = RunState(
-        step=progress.step,
-        position=progress.position,
-        kl_coefficient=_kl_coefficient(run),
-        optimizers=counters,
-        numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
-        fingerprint=run.fingerprint,
-    )
-    components = [part for role in run.trained for part in _components(role, run.rank)]
-    contents = StepContents(
-        state, dump_config(run.config), run.hf_files, generator_states(), run.own_files
-    )
-    root = checkpoint_root(run.config)
-    check_owner = run.lock.check if run.lock is not None else lambda: None
-    path = save_step(control, root, progress.step, components, contents, check_owner)
-    if run.rank == 0:
-        try:
-            prune(root, run.config.checkpoint.keep, progress.step)
-        except OSError as error:
-            _logger.warning("old steps below %s stay: %s", root, error)
-    return path
-
-
-def _components(role: Role, rank: int) -> list[Component]:
-    """Weights and optimizer state of a role, of which a rank elsewhere has nothing."""
-    moments = f"{role.name}.optimizer"
-    if role.training is None:
-        specs = ShardMap(state_specs(role.shard_map.tensors), [])
-        return [Component(role.name, role.shard_map, {}, ()), Component(moments, specs, {}, ())]
-    engine = role.training
-    writers = assign_writers(engine.shard_map)
-    primary = engine.optimizer_map(primary=True)
-    return [
-        Component(role.name, engine.shard_map, engine.weights, writers[rank]),
-        Component(
-            moments, engine.optimizer_map(), engine.optimizer_tensors(), primary.held_by(rank)
-        ),
-    ]
-
-
-def _counters(run: RunContext, role: Role) -> OptimizerCounters:
-    """The same on every rank."""
-    mine = role.training.counters() if role.training is not None else None
-    if not role.place.is_world:
-        mine = run.session.control.broadcast(mine, root=role.place.ranks[0])
-    assert mine is not None
-    return OptimizerCounters(**mine)
-
-
-def _kl_coefficient(run: RunContext) -> float | None:
-    """Where an adaptive controller has taken it; the ranks that have updated it know."""
-    if not run.kl.is_adaptive:
-        return None
-    _, coefficient = max(run.session.control.allgather((run.kl.num_updates, run.kl.coefficient)))
-    return coefficient
-
-
-def _at_place(run: RunContext, place: Placement, mine: float) -> float:
-    """What the ranks of a placement have, on all ranks."""
-    return mine if place.is_world else run.session.control.broadcast(mine, root=place.ranks[0])
 
 
 def restore(run: RunContext) -> Progress | None:

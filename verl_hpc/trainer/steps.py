@@ -190,7 +190,8 @@ class Steps:
         # Else the sequences are the data's, and no response of the model.
         look = step_samples(self._run, values.made()) if self._generates else NOTHING
         leads = any(place.leads for place in self._run.places.values())
-        gathered = self._run.session.control.gather((mine if leads else {}, look))
+        said = (mine if leads else {}, look) if leads or look is not NOTHING else None
+        gathered = [part for part in self._run.session.control.gather(said) if part is not None]
         together = dict(metrics)
         for of_rank, _ in gathered:
             together |= of_rank

@@ -106,10 +106,10 @@ def test_a_step_of_the_first_format_is_refused_and_is_no_damage(step):
 
 def test_a_step_of_a_later_format_is_refused_and_is_no_damage(step, monkeypatch):
     manifest = Step(step).manifest
-    monkeypatch.setattr(schema, "FORMAT_VERSION", 4)
+    monkeypatch.setattr(schema, "FORMAT_VERSION", 5)
     write_manifest(step, manifest)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 4 of checkpoints, this program reads") as e:
+    with pytest.raises(CheckpointError, match="format 5 of checkpoints, this program reads") as e:
         Step(step)
     assert not isinstance(e.value, DamageError)
 

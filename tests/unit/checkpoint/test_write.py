@@ -7,8 +7,9 @@ import pytest
 
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint import write
+from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import complete_steps, prune, remove_torn
-from verl_hpc.checkpoint.write import StepContents, save_step
+from verl_hpc.checkpoint.write import save_step
 from verl_hpc.errors import CheckpointError, ConfigError
 
 
@@ -69,7 +70,7 @@ def test_the_advice_is_about_what_went_wrong(tmp_path, monkeypatch, code, advice
     def fail(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(write, "_make_real", fail)
+    monkeypatch.setattr(write, "make_real", fail)
     with pytest.raises(CheckpointError, match=f"{os.strerror(code)}.*{advice}"):
         save(tmp_path, 1)
     assert list(tmp_path.iterdir()) == []

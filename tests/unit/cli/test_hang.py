@@ -11,7 +11,7 @@ from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 from verl_hpc.runs.stacks.stack import Frame, Stack, Thread
 
 CALLS = tuple(Frame(f"call_{i}", "/x/reward.py", i) for i in range(15))
-WAIT = Frame("_wait", "/x/verl_hpc/runtime/control.py", 84)
+WAIT = Frame("wait", "/x/verl_hpc/runtime/channel.py", 38)
 
 
 def progress(rank, **fields):
@@ -47,7 +47,7 @@ def test_the_text(tmp_path):
         "    ... and 3 outer calls; --full shows them",
         "",
         "ranks 0-1: in reward, waiting for other ranks",
-        "    _wait  /x/verl_hpc/runtime/control.py:84",
+        "    wait  /x/verl_hpc/runtime/channel.py:38",
         "",
         "rank 3 on n1: in reward",
         "  (no process 103 on n1: the rank is gone)",

@@ -82,7 +82,7 @@ def test_stopping_at_a_score_needs_evaluation():
 def test_a_filter_leaves_no_log_probs_of_the_policy(name, value):
     filtered = {f"rollout__{name}": value}
     assert parse(**filtered).rollout.filters == {name: value}
-    words = ["algorithm.old_log_probs = rollout", f"rollout.{name} = {value}", "choose recompute"]
+    words = ["algorithm.old_log_probs = rollout", f"rollout.{name} = {value}", "choose auto"]
     refused(words, algorithm__old_log_probs="rollout", **filtered)
     assert parse(algorithm__old_log_probs="rollout").rollout.filters == {}
     words = ["algorithm.correction with", f"rollout.{name} = {value}", "leave the filters out"]
@@ -91,7 +91,7 @@ def test_a_filter_leaves_no_log_probs_of_the_policy(name, value):
 
 def test_a_correction_corrects_from_the_rollout_to_the_trainer():
     assert parse(algorithm__correction={}).algorithm.correction.upper == 2.0
-    words = ["algorithm.correction with algorithm.old_log_probs = rollout", "choose recompute"]
+    words = ["algorithm.correction with algorithm.old_log_probs = rollout", "choose auto"]
     refused(words, algorithm__correction={}, algorithm__old_log_probs="rollout")
     refused(["correction.upper"], algorithm__correction={"upper": 0})
 

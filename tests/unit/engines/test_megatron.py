@@ -17,7 +17,9 @@ from verl_hpc.engines.megatron.log_probs import (
     log_probs_and_entropy,
     sum_p_squared,
 )
-from verl_hpc.engines.megatron.packing import PaddedView, PaddedViews, pack, similar_lengths
+from verl_hpc.engines.megatron.packing import pack
+from verl_hpc.engines.megatron.padded import PaddedView, PaddedViews, similar_lengths
+from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units, within
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -321,6 +323,89 @@ def test_a_row_through_its_rectangles_and_back(lengths):
     assert torch.equal(back, packed)
     (back * torch.arange(1.0, total + 1)[:, None, None]).sum().backward()
     assert torch.equal(packed.grad, torch.arange(1.0, total + 1)[:, None, None].expand(-1, 1, 2))
+
+
+# Tokens that sequences share
+
+
+@st.composite
+def alike(draw):
+    """Sequences of which many begin like the one before."""
+    found = [draw(st.lists(st.integers(1, 3), min_size=1, max_size=9))]
+    for _ in range(draw(st.integers(0, 5))):
+        kept = draw(st.integers(0, len(found[-1])))
+        rest = draw(st.lists(st.integers(1, 3), min_size=not kept, max_size=6))
+        found.append(found[-1][:kept] + rest)
+    return [torch.tensor(tokens) for tokens in found]
+
+
+@given(alike())
+def test_what_neighbours_share(parts):
+    assert num_shared(parts)[0] == 0
+    for before, part, count in zip(parts, parts[1:], num_shared(parts)[1:], strict=False):
+        both = [a == b for a, b in zip(before.tolist(), part.tolist(), strict=False)]
+        equal = both.index(False) if False in both else len(both)
+        most = max(equal - 1, 0)
+        assert count == (most if most * 8 >= len(part) else 0)
+
+
+@given(alike(), st.integers(1, 8))
+def test_a_row_with_shared_tokens_is_the_sequences(parts, multiple):
+    shared = num_shared(parts)
+    row, plain = pack(parts, multiple, shared), pack(parts, multiple)
+    num_own = sum(map(len, parts)) - sum(shared)
+    assert row.tokens.shape[1] == num_own + -num_own % multiple
+    for name in ("tokens", "positions", "targets"):
+        for mine, theirs in zip(
+            row.split(getattr(row, name).view(-1)),
+            plain.split(getattr(plain, name).view(-1)),
+            strict=True,
+        ):
+            assert torch.equal(mine, theirs), name
+
+
+@given(alike(), st.integers(1, 8))
+def test_numbers_of_shared_tokens_are_joined_once(parts, multiple):
+    """Where they are equal, which they are of candidates that a loss may ask for."""
+    row = pack(parts, multiple, num_shared(parts))
+    given = [torch.stack([part, -part], dim=1)[1:] for part in parts]
+    for mine, part in zip(row.split(row.join(given)), given, strict=True):
+        assert torch.equal(mine[:-1], part)
+
+
+@given(alike(), st.integers(1, 8))
+def test_shared_tokens_through_rectangles_and_back(parts, multiple):
+    row = pack(parts, multiple, num_shared(parts))
+    total = row.tokens.shape[1]
+    packed = torch.arange(2.0 * total).view(total, 1, 2).requires_grad_()
+    views = PaddedViews(row)
+    padded = [view.pad(packed) for view in views.views]
+    back = views.join([v.unpad(p) for v, p in zip(views.views, padded, strict=True)])
+    assert torch.equal(back, packed)
+    sum(p.sum() for p in padded).backward()
+    places = row.places if row.places is not None else torch.arange(total)
+    uses = places.bincount(minlength=total).float()
+    assert torch.equal(packed.grad, uses[:, None, None].expand(-1, 1, 2))
+
+
+@given(alike(), st.integers(1, 12), st.sampled_from([1, 2]))
+def test_runs_of_neighbours_that_share(parts, most, together):
+    parts = parts[: len(parts) // together * together]
+    lengths, shared = [len(p) for p in parts], num_shared(parts)
+    units, sizes = share_units(lengths, shared, most, together)
+    assert [i for unit in units for i in unit] == list(range(len(parts)))
+    for unit, size in zip(units, sizes, strict=True):
+        assert len(unit) % together == 0
+        assert size == pack(parts[unit.start : unit.stop], 1, within(unit, shared)).tokens.shape[1]
+        assert size <= most or len(unit) == together
+        assert all(shared[first] for first in unit[together::together])
+
+
+def test_the_examples_of_shared_prefixes():
+    rows = [torch.tensor(row) for row in ([5, 6, 7, 1], [5, 6, 7, 2], [8, 9])]
+    assert num_shared(rows) == [0, 2, 0]
+    assert share_units([4, 4, 4, 2], [0, 2, 2, 0], 100) == ([range(3), range(3, 4)], [8, 2])
+    assert within([0, 1, 3, 4], [0, 2, 2, 3, 4]) == [0, 2, 0, 4]
 
 
 # Ranks

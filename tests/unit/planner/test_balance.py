@@ -74,12 +74,11 @@ def test_fewer_costs_than_bins(num_bins):
 lengths = st.lists(st.integers(1, 60), max_size=14)
 
 
-@given(lengths, st.integers(1, 100), st.integers(1, 4), st.integers(1, 6))
-def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple, at_least):
-    dealt = micro_batches(lengths, max_tokens, multiple, at_least)
+@given(lengths, st.integers(1, 100), st.integers(1, 4))
+def test_micro_batches_keep_the_rules(lengths, max_tokens, multiple):
+    dealt = micro_batches(lengths, max_tokens, multiple)
     assert sorted(i for indices in dealt for i in indices) == list(range(len(lengths)))
     assert len(dealt) % multiple == 0
-    assert len(dealt) >= at_least
     for indices, tokens in zip(dealt, sums(lengths, dealt), strict=True):
         assert tokens <= max_tokens or len(indices) == 1
 
@@ -132,9 +131,9 @@ def test_hardly_more_micro_batches_than_the_fewest_possible(lengths, max_tokens)
     assert fewest <= count <= fewest + (fewest > 1)
 
 
-def one_more_at_a_time(lengths, max_tokens, multiple, at_least):
+def one_more_at_a_time(lengths, max_tokens, multiple):
     """The first number of bins from the least upwards whose balanced deal keeps the budget."""
-    count = max(-(-sum(lengths) // max_tokens), at_least, 1)
+    count = max(-(-sum(lengths) // max_tokens), 1)
     count += -count % multiple
     while count < len(lengths) and any(
         len(indices) > 1 and sum(lengths[i] for i in indices) > max_tokens
@@ -152,7 +151,7 @@ def test_never_more_micro_batches_than_the_plain_search_finds():
         low = dice.choice([1, high // 3 + 1, high // 2 + 1])
         lengths = [dice.randint(low, high) for _ in range(dice.randint(1, 40))]
         budget = int(high * dice.choice([1, 1.3, 2, 3, 4]))
-        limits = budget, dice.choice([1, 1, 2, 4]), dice.choice([1, 1, 6])
+        limits = budget, dice.choice([1, 1, 2, 4])
         count, before = len(micro_batches(lengths, *limits)), one_more_at_a_time(lengths, *limits)
         assert count <= before, (lengths, limits)
         fewer += count < before
@@ -205,7 +204,7 @@ def test_the_number_is_a_multiple_for_interleaved_pipelines():
 def test_nothing_to_do_is_still_a_micro_batch():
     """Ranks of one group must run the same number of passes."""
     assert micro_batches([], 10) == [[]]
-    assert micro_batches([], 10, multiple=2, at_least=3) == [[], [], [], []]
+    assert micro_batches([], 10, multiple=2) == [[], []]
 
 
 def test_attention_makes_long_sequences_dearer_than_their_tokens():

@@ -190,6 +190,8 @@ def test_when_they_are_started(monkeypatch, processes, cores, expected):
         {
             "name": "x",
             "recipe": "rl",
+            "steps": 1,
+            "rollout": {"num_samples": 2},
             "model": {"path": "m"},
             "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 3}},
             "runtime": {"reward_processes": processes},
@@ -203,6 +205,8 @@ def test_functions_with_many_responses_under_way_stay_in_the_rank():
         {
             "name": "x",
             "recipe": "rl",
+            "steps": 1,
+            "rollout": {"num_samples": 2},
             "model": {"path": "m"},
             "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 3}},
             "runtime": {"reward_processes": 1},

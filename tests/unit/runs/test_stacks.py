@@ -29,7 +29,7 @@ from verl_hpc.runs.stacks.stack import (
 from verl_hpc.runs.stacks.take import main, process_state, py_spy, take_here
 from verl_hpc.testing.slurm_lab.processes import wait_for
 
-WAIT = Frame("_wait", "/x/verl_hpc/runtime/control.py", 84)
+WAIT = Frame("wait", "/x/verl_hpc/runtime/channel.py", 38)
 HOST = socket.gethostname()
 
 DUMP = """\
@@ -81,7 +81,7 @@ def test_groups_begin_with_the_odd_one_out():
     reward = Frame("score", "/x/reward.py", 7)
     stacks = [
         stack(0, WAIT),
-        stack(1, Frame("_wait", WAIT.file, 85)),
+        stack(1, Frame("wait", WAIT.file, 40)),
         stack(2, reward),
         stack(3, reward),
         stack(4, Frame("score", "/x/reward.py", 8)),

@@ -16,8 +16,8 @@ class Others:
     def __init__(self, rank=0, wishes=()):
         self.rank, self.wishes = rank, wishes
 
-    def allgather(self, mine):
-        return [mine, *map(int, self.wishes)]
+    def max(self, mine):
+        return max([mine, *map(int, self.wishes)])
 
 
 @pytest.fixture

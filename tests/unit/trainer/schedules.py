@@ -15,7 +15,6 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.planner.layouts import place_roles
 from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout, tiny_architecture
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session
-from verl_hpc.trainer.batch import Columns
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.operators.assign import assign
@@ -209,26 +208,5 @@ def _context(schedule, control):
     run.rollout = Rollout(
         place, engine.shard_map, engine if place.is_here else None, replica_control=LocalControl()
     )
-    run.exchange = _Gathered(run.session.world, places, controls)
+    run.exchange = Exchange(run.session.world, places, controls)
     return run
-
-
-class _Gathered(Exchange):
-    """Columns go by the control plane instead of MPI."""
-
-    def _columns(self, move, values, source, target, control, root):
-        found = {}
-        for name in move.values:
-            mine = values[name] if source.is_here else Columns([], {})
-            parts = control.allgather((list(mine.positions), mine.values))
-            columns = {column for _, held in parts for column in held}
-            by_position = {
-                position: {column: held[column][i] for column in columns}
-                for positions, held in parts
-                for i, position in enumerate(positions)
-            }
-            wanted = values["samples"].owned_by(target.name, target.index) if target.is_here else []
-            found[name] = Columns(
-                wanted, {column: [by_position[p][column] for p in wanted] for column in columns}
-            )
-        return found

@@ -15,7 +15,7 @@ from verl_hpc.trainer.facts import run_facts
 
 OPERATORS = [
     *("rollout", "assign", "reward", "rollout to train"),
-    *("old_log_probs", "advantages", "update_actor"),
+    *("advantages", "update_actor"),
 ]
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_is_interrupted_goes_on_as_if_it_had_not_been(tmp_path, kind)
     assert again.kl.coefficient == whole.kl.coefficient
 
 
-@pytest.mark.parametrize("stage", ["assign", "reward", "old_log_probs"])
+@pytest.mark.parametrize("stage", ["assign", "reward", "advantages"])
 def test_a_step_that_has_changed_nothing_is_dropped(tmp_path, stage):
     signals = Signals()
     run = small_run(tmp_path, signals, steps=4, evaluation__every=1)

@@ -18,7 +18,16 @@ from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.passes import Passes
 from verl_hpc.engines.megatron.precision import choose_backend
-from verl_hpc.engines.protocol import NOTHING_MORE, Head, Loss, Part, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import (
+    NOTHING_MORE,
+    Head,
+    Loss,
+    Part,
+    Seen,
+    Sums,
+    TokenOutputs,
+    Wanted,
+)
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.live import check_parameters
@@ -87,7 +96,7 @@ class MegatronEngine:
             self._config,
             self._chunks,
             self._outputs,
-            self.layout,
+            groups,
             backend=backend,
             max_tokens=max_tokens,
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)
@@ -163,7 +172,7 @@ class MegatronEngine:
         temperature: float = 1.0,
         wanted: Wanted = NOTHING_MORE,
     ) -> list[TokenOutputs]:
-        bins = self._passes.bins(sequences)
+        plan = self._passes.plan(sequences)
 
         def collect(indices: Sequence[int], outputs: list[TokenOutputs]) -> list[TokenOutputs]:
             del indices
@@ -173,10 +182,10 @@ class MegatronEngine:
             chunk.eval()
         with torch.no_grad(), self._groups.entered():
             found = self._passes.run(
-                sequences, bins, temperature, collect, forward_only=True, wanted=wanted
+                sequences, plan, temperature, collect, forward_only=True, wanted=wanted
             )
         lengths = [len(s) for s in sequences]
-        return self._outputs.share(found, bins, lengths, wanted, self._passes.device)
+        return self._outputs.share(found, plan.bins, lengths, wanted, self._passes.device)
 
     def update(
         self,
@@ -185,19 +194,44 @@ class MegatronEngine:
         temperature: float = 1.0,
         together: int = 1,
         wanted: Wanted = NOTHING_MORE,
+        seen: Seen | None = None,
     ) -> dict[str, float]:
         assert self.optimizer is not None
-        bins = self._passes.bins(sequences, together)
+        plan = self._passes.plan(sequences, together)
+        kept: dict[tuple[int, ...], list[TokenOutputs]] = {}
+
+        def keeping(
+            indices: Sequence[int], outputs: Sequence[TokenOutputs]
+        ) -> tuple[torch.Tensor, Sums]:
+            kept[tuple(indices)] = [o.detached() for o in outputs]
+            return loss(indices, outputs)
+
         with self._groups.entered():
             for chunk in self._chunks:
                 chunk.train()
                 chunk.zero_grad_buffer()
             self.optimizer.zero_grad()
+            consume = keeping if seen is not None else loss
             found = self._passes.run(
-                sequences, bins, temperature, loss, forward_only=False, wanted=wanted
+                sequences, plan, temperature, consume, forward_only=False, wanted=wanted
             )
             metrics = sum_metrics([f for f in found if f is not None], self._groups)
+            if seen is not None:
+                seen(self._shared(kept, plan.bins, sequences, wanted))
             return metrics | self._step(self.optimizer, metrics["loss"])
+
+    def _shared(
+        self,
+        kept: Mapping[tuple[int, ...], list[TokenOutputs]],
+        bins: Sequence[Sequence[int]],
+        sequences: Sequence[torch.Tensor],
+        wanted: Wanted,
+    ) -> list[TokenOutputs]:
+        """Outputs of the last stage, by micro-batch, on every stage and in the caller's order."""
+        # An interleaved pipeline may run through empty micro-batches, too, which give none.
+        found = [kept.get(tuple(indices), []) for indices in bins] if kept else []
+        lengths = [len(s) for s in sequences]
+        return self._outputs.share(found, bins, lengths, wanted, self._passes.device)
 
     def _step(self, optimizer: Optimizer, loss: float) -> dict[str, float]:
         """Update the weights, unless the loss or the gradient is not finite."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from verl_hpc.engines.megatron.log_probs import (
 )
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.protocol import NOTHING_MORE, Head, TokenOutputs, Wanted
+from verl_hpc.engines.protocol import NOTHING_MORE, Head, Sums, TokenOutputs, Wanted
 from verl_hpc.layout.megatron import padded_vocab
 
 
@@ -157,11 +157,12 @@ class Outputs:
         ]
 
 
-def sum_metrics(found: Sequence[Mapping[str, float]], groups: LayoutGroups) -> dict[str, float]:
+def sum_metrics(found: Sequence[Sums], groups: LayoutGroups) -> dict[str, float]:
     """Sum over micro-batches, then over replicas; only the last stage has any."""
-    names = sorted({name for sums in found for name in sums})
+    mine = _read_sums(found)
+    names = sorted(mine)
     # Every last stage computes the same metrics, but a stage before it knows no names.
-    shared: list[Any] = [names, [sum(s.get(n, 0.0) for s in found) for n in names]]
+    shared: list[Any] = [names, [mine[name] for name in names]]
     if groups.layout.pp > 1:
         dist.broadcast_object_list(shared, groups.stages[-1], group=groups.pp)
     names, values = shared
@@ -175,3 +176,13 @@ def sum_metrics(found: Sequence[Mapping[str, float]], groups: LayoutGroups) -> d
     if groups.layout.dp > 1:
         dist.all_reduce(totals, group=groups.dp_gloo)
     return dict(zip(names, totals.tolist(), strict=True))
+
+
+def _read_sums(found: Sequence[Sums]) -> dict[str, float]:
+    """Over micro-batches; the host waits for the device once."""
+    flat = [(name, value) for sums in found for name, value in sums.items()]
+    values = torch.stack([value.double() for _, value in flat]).tolist() if flat else []
+    totals = dict.fromkeys((name for name, _ in flat), 0.0)
+    for (name, _), value in zip(flat, values, strict=True):
+        totals[name] += value
+    return totals

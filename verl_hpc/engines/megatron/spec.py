@@ -24,7 +24,8 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import scaled_dot_product_attention
 
-from verl_hpc.engines.megatron.packing import PackedRow, PaddedViews
+from verl_hpc.engines.megatron.packing import PackedRow
+from verl_hpc.engines.megatron.padded import PaddedViews
 
 
 class RMSNorm(torch.nn.RMSNorm):

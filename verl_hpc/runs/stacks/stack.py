@@ -19,7 +19,6 @@ DIRECTORY = "stacks"
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
 _WAITS = (
-    ("verl_hpc/runtime/control.py", "_wait"),
     ("verl_hpc/runtime/channel.py", "wait"),
     ("torch/distributed/distributed_c10d.py", ""),
 )

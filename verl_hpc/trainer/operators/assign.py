@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
 from typing import Literal
 
 from verl_hpc.data.order import permute
@@ -39,6 +40,9 @@ class AssignSettings:
     """Passes over a batch, each with mini-batches of its own if they are shuffled."""
     seed: int = 0
     """Of the run."""
+    shares_prompts: bool = False
+    """Whether an engine computes what neighbours begin with once, so that samples of a prompt are
+    better off together."""
 
 
 def share(count: int, index: int, num_shares: int) -> range:
@@ -128,14 +132,35 @@ def _groups(
     together: int,
 ) -> list[int]:
     groups = [0] * len(samples)
-    costs = [attention_cost(sample.length, settings.hidden_size) for sample in samples]
     for batch in mini_batches:
-        firsts = batch[::together]
-        work = [sum(costs[i : i + together]) for i in firsts]
-        for group, members in enumerate(balance(work, count)):
+        units: list[Sequence[int]] = [range(i, i + together) for i in batch[::together]]
+        deal = _balanced(settings, samples, units, count)
+        if settings.shares_prompts and together == 1 and count > 1:
+            by_prompt = groupby(batch, key=lambda i: samples[i].group)
+            whole = _balanced(settings, samples, [list(of_one) for _, of_one in by_prompt], count)
+            deal = min(deal, whole, key=lambda d: max(_work(settings, samples, part) for part in d))
+        for group, members in enumerate(deal):
             for member in members:
-                groups[firsts[member] : firsts[member] + together] = [group] * together
+                groups[member] = group
     return groups
+
+
+def _balanced(
+    settings: AssignSettings, samples: Sequence[Sample], units: Sequence[Sequence[int]], count: int
+) -> list[list[int]]:
+    """Positions in parts of nearly equal work, ascending, no unit of them parted."""
+    parts = balance([_work(settings, samples, unit) for unit in units], count)
+    return [[i for unit in part for i in units[unit]] for part in parts]
+
+
+def _work(settings: AssignSettings, samples: Sequence[Sample], positions: Sequence[int]) -> float:
+    """Of an engine that has these samples, in tokens of its linear layers."""
+    work = sum(attention_cost(samples[i].length, settings.hidden_size) for i in positions)
+    if settings.shares_prompts:
+        for before, i in pairwise(positions):
+            if samples[before].group == samples[i].group:
+                work -= samples[i].prompt_length
+    return work
 
 
 def check_samples(

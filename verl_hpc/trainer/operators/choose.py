@@ -48,7 +48,7 @@ def choose_tokens(
     settings: ChooseSettings,
     samples: Samples,
     sequences: Columns,
-    old: Columns,
+    old: Columns | None = None,
     scores: Scores | None = None,
 ) -> tuple[Columns, Metrics]:
     """The mask of tokens that are trained on, for all losses and advantages, and the weights of
@@ -60,6 +60,7 @@ def choose_tokens(
     ]
     found = {MASK: masks}
     if settings.correction is not None:
+        assert old is not None
         corrected = correct(
             settings.correction,
             padded(sequences[ROLLOUT_LOG_PROBS], place.device),

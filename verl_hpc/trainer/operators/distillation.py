@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.algorithms.distillation import forward_kl
 from verl_hpc.config.distillation import DistillationConfig
-from verl_hpc.engines.protocol import TokenOutputs, Wanted
+from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
     MASK,
@@ -117,12 +117,12 @@ def update_student(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         total, metrics = policy(batch, indices, outputs)
         student, mask = batch.responses(indices, [o.candidate_log_probs for o in outputs])
         teacher = batch.column(graded, TEACHER_TOP_LOG_PROBS, indices)
         kl = batch.aggregation(forward_kl(teacher, student), mask)
-        return total + kl, {**metrics, "forward_kl": float(kl.detach())}
+        return total + kl, {**metrics, "forward_kl": kl.detach()}
 
     tokens = [row.long() for row in graded[TEACHER_TOP_TOKENS]]
     metrics = optimise(
@@ -132,7 +132,7 @@ def update_student(
         samples,
         sequences,
         loss,
-        candidates=sequence_parts(samples, sequences, tokens),
+        wanted=Wanted(candidates=sequence_parts(samples, sequences, tokens)),
         masks=selected or trained,
     )
     return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from verl_hpc.config.rollout import RolloutConfig
@@ -39,6 +40,7 @@ from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Rollout, Tagged
+from verl_hpc.trainer.sample_rows import sample_rows, samples_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -333,14 +335,11 @@ def _agree(place: Placement, mine: Sequence[Sample], unfinished: bool) -> Sample
     Raises:
         StepDropped: on every rank, if the engine of one has not finished all of its responses.
     """
-    owned = [(sample, place.index) for sample in mine if place.leads_group]
-    gathered = place.allgather((unfinished, owned))
-    if any(is_unfinished for is_unfinished, _ in gathered):
+    if place.control.any(unfinished):
         raise StepDropped
-    everyone = [item for _, part in gathered for item in part]
-    everyone.sort(key=lambda item: item[0].index)
-    owners = {place.name: [owner for _, owner in everyone]}
-    return Samples(tuple(sample for sample, _ in everyone), owners)
+    rows, owners = place.gather_of_groups(sample_rows(mine))
+    order = np.argsort(rows["index"])
+    return Samples(tuple(samples_of(rows[order])), {place.name: owners[order].tolist()})
 
 
 def _columns(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from verl_hpc.engines.protocol import TokenOutputs, Wanted
@@ -24,6 +26,8 @@ from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Role
+
+_SCORED: Any = np.dtype([("position", "<i4"), ("score", "<f8")])
 
 
 @dataclass(frozen=True)
@@ -91,22 +95,40 @@ def old_log_probs(
     """
     wanted = Wanted(untempered=settings.filtered, sum_p_squared=settings.sum_p_squared)
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
-    log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
-    like_rollout = log_probs
-    if settings.filtered:
-        like_rollout = response_parts(samples, sequences, [o.untempered for o in outputs])
-    entropies = response_parts(samples, sequences, [o.entropy for o in outputs])
-    mismatch = compare(place, sequences, like_rollout, entropies)
-    check(place, settings.mismatch, mismatch)
-    if settings.from_rollout:
-        log_probs = sequences[ROLLOUT_LOG_PROBS]
+    metrics = probe(place, settings, samples, sequences, outputs)
+    log_probs = sequences[ROLLOUT_LOG_PROBS]
+    if not settings.from_rollout:
+        log_probs = response_parts(samples, sequences, [o.log_probs for o in outputs])
     columns = {OLD_LOG_PROBS: log_probs}
     if settings.keeps_entropy:
-        columns[ENTROPY] = entropies
+        columns[ENTROPY] = response_parts(samples, sequences, [o.entropy for o in outputs])
     if settings.sum_p_squared:
         found = [o.sum_p_squared for o in outputs]
         columns[SUM_P_SQUARED] = response_parts(samples, sequences, found)
-    return Columns(sequences.positions, columns), mismatch.metrics
+    return Columns(sequences.positions, columns), metrics
+
+
+def probe(
+    place: Placement,
+    settings: OldLogProbsSettings,
+    samples: Samples,
+    sequences: Columns,
+    outputs: Sequence[TokenOutputs],
+) -> Metrics:
+    """How far the rollout engine's log-probs are from the policy's outputs, and its entropy.
+
+    Raises:
+        TrainingError: as `old_log_probs`.
+    """
+    like_rollout = [o.untempered if settings.filtered else o.log_probs for o in outputs]
+    mismatch = compare(
+        place,
+        sequences,
+        response_parts(samples, sequences, like_rollout),
+        response_parts(samples, sequences, [o.entropy for o in outputs]),
+    )
+    check(place, settings.mismatch, mismatch)
+    return mismatch.metrics
 
 
 @operator("reference")
@@ -159,5 +181,7 @@ def scores_of(place: Placement, role: Role, sequences: Columns, count: int) -> l
     rows = [_without_padding(tokens, role.pad_token) for tokens in sequences[TOKENS]]
     outputs: Sequence[TokenOutputs] = role.engine.infer(rows)
     mine = [float(o.scores) for o in outputs if o.scores is not None]
-    found = place.gather_samples(zip(sequences.positions, mine, strict=True))
-    return [found[position] for position in range(count)]
+    rows = np.array(list(zip(sequences.positions, mine, strict=True)), _SCORED)
+    found, _ = place.gather_of_groups(rows)
+    assert len(found) == count
+    return found["score"][np.argsort(found["position"])].tolist()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.algorithms.kto import Kto, reference_point
-from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.trainer.batch import MASK, REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
 from verl_hpc.trainer.operators.assign import DROPPED, length_metrics
 from verl_hpc.trainer.operators.examples import (
@@ -119,7 +119,7 @@ def update_on_labels(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         answers = read_answers(batch, indices, outputs, reference)
         desirable = torch.tensor(
             [labels[sequences.positions[batch.rows[i]]] for i in indices],
@@ -131,9 +131,9 @@ def update_on_labels(
         rewards, log_probs = settings.loss.rewards(answers).detach(), answers.log_probs.detach()
         metrics = {}
         for kind, chosen in (("chosen", desirable), ("rejected", ~desirable)):
-            metrics[f"count/{kind}"] = float(chosen.sum()) / count
-            metrics[f"rewards/{kind}"] = float(rewards[chosen].sum()) / count
-            metrics[f"logps/{kind}"] = float(log_probs[chosen].sum()) / count
+            metrics[f"count/{kind}"] = chosen.sum().double() / count
+            metrics[f"rewards/{kind}"] = rewards[chosen].sum().double() / count
+            metrics[f"logps/{kind}"] = log_probs[chosen].sum().double() / count
         return losses.sum() / count, metrics
 
     metrics = _of_kinds(

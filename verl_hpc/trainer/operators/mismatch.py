@@ -78,7 +78,7 @@ def compare(
     ]
     total, entropy, count = place.reduce(torch.stack(sums)).tolist()
     largest = max([float(d.max()) for d in differences if len(d)] + [0.0])
-    largest = max(place.allgather(largest))
+    largest = place.control.max(largest)
     statistics = off_policy(
         padded(sequences[ROLLOUT_LOG_PROBS], place.device),
         padded(log_probs, place.device),

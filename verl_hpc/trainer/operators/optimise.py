@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from verl_hpc.algorithms.aggregation import Aggregation, Mode
-from verl_hpc.engines.protocol import TokenOutputs, Wanted
+from verl_hpc.engines.protocol import NOTHING_MORE, Seen, Sums, TokenOutputs, Wanted
 from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Samples, pad_rows
 from verl_hpc.trainer.operators.infer import response_part
 from verl_hpc.trainer.placement import Placement
@@ -65,9 +65,7 @@ class MiniBatch:
         return pad_rows([columns[name][self.rows[i]] for i in indices])
 
 
-TokenLoss = Callable[
-    [MiniBatch, Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, dict[str, float]]
-]
+TokenLoss = Callable[[MiniBatch, Sequence[int], Sequence[TokenOutputs]], tuple[torch.Tensor, Sums]]
 """(mini-batch, indices of a micro-batch in it, their outputs) to (scalar, sums of metrics)."""
 
 
@@ -80,8 +78,9 @@ def optimise(
     loss: TokenLoss,
     together: int = 1,
     masks: Columns | None = None,
-    candidates: Sequence[torch.Tensor] | None = None,
+    wanted: Wanted = NOTHING_MORE,
     prepare: Callable[[MiniBatch], None] | None = None,
+    seen: Seen | None = None,
 ) -> dict[str, float]:
     """One optimizer step per mini-batch and epoch; none for a mini-batch without a token that
     counts.
@@ -89,9 +88,9 @@ def optimise(
     Args:
         together: as `TrainingEngine.update`.
         masks: has a MASK in place of that of the sequences.
-        candidates: (L - 1, k) tokens for each of this rank's sequences, whose log-probs the loss
-            gets, too (`Wanted`).
+        wanted: what else the loss gets; candidates are of each of this rank's sequences.
         prepare: called before each step, on all ranks.
+        seen: called in each step, before the weights change, with the outputs of its sequences.
 
     Returns:
         Means of the metrics over the steps, the number of those skipped, and num_empty, of
@@ -108,10 +107,14 @@ def optimise(
         if prepare is not None:
             prepare(batch)
         tokens = [sequences[TOKENS][row] for row in batch.rows]
-        wanted = Wanted(candidates=candidates).of(batch.rows)
         found.append(
             role.trained.update(
-                tokens, partial(loss, batch), settings.temperature, together, wanted
+                tokens,
+                partial(loss, batch),
+                settings.temperature,
+                together,
+                wanted.of(batch.rows),
+                seen,
             )
         )
     metrics = {

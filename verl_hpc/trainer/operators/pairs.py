@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.algorithms.preference import Answers, PreferenceLoss, answers_of
-from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.trainer.batch import MASK, REF_LOG_PROBS, Columns, Samples, StepRows, pad_rows
 from verl_hpc.trainer.operators.infer import log_probs_of
@@ -52,7 +52,7 @@ def update_on_pairs(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         answers = read_answers(batch, indices, outputs, reference)
         chosen, rejected = answers.pairs()
         losses = _losses(settings.loss, chosen, rejected)
@@ -61,7 +61,7 @@ def update_on_pairs(
             losses = losses - settings.loss.sft_weight * chosen.mean_log_probs
             sums[NLL_LOSS] = -chosen.mean_log_probs.sum()
         num_pairs = batch.aggregation.num_sequences // 2
-        metrics = {name: float(value.detach()) / num_pairs for name, value in sums.items()}
+        metrics = {name: value.detach().double() / num_pairs for name, value in sums.items()}
         return losses.sum() / num_pairs, metrics
 
     metrics = optimise(place, actor, settings.steps, samples, sequences, loss, together=2)

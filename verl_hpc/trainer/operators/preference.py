@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from verl_hpc.algorithms.preference import bradley_terry
-from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.trainer.batch import Columns, Samples, StepRows
 from verl_hpc.trainer.operators.infer import scores_of
 from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, optimise
@@ -33,14 +33,14 @@ def update_reward(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         num_pairs = batch.aggregation.num_sequences // 2
         found = [o.scores for o in outputs if o.scores is not None]
         assert len(found) == len(outputs), "the engine has no scores"
         chosen, rejected = torch.cat(found).view(-1, 2).unbind(1)
         margins = (chosen - rejected).detach()
         metrics = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
-        shares = {name: float(value) / num_pairs for name, value in metrics.items()}
+        shares = {name: value.double() / num_pairs for name, value in metrics.items()}
         return bradley_terry(chosen, rejected).sum() / num_pairs, shares
 
     metrics = optimise(place, reward, settings, samples, sequences, loss, together=2)

@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.algorithms.preference import answers_of
 from verl_hpc.algorithms.process_reward import outcome_cross_entropy
-from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.engines.protocol import Sums, TokenOutputs
 from verl_hpc.errors import TrainingError
 from verl_hpc.trainer.batch import MASK, PROCESS_REWARDS, REF_LOG_PROBS, Columns, Samples
 from verl_hpc.trainer.operators.infer import log_probs_of
@@ -51,7 +51,7 @@ def update_prm(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
         before = batch.column(prm_reference, REF_LOG_PROBS, indices)
         answers = answers_of(log_probs, mask, before)
@@ -62,7 +62,7 @@ def update_prm(
         losses = torch.where(counts, outcome_cross_entropy(rewards, outcomes), 0)
         num_responses = max(batch.aggregation.num_sequences, 1)
         right = counts & ((rewards > 0) == (outcomes > 0.5))
-        return losses.sum() / num_responses, {"accuracy": float(right.sum()) / num_responses}
+        return losses.sum() / num_responses, {"accuracy": right.sum().double() / num_responses}
 
     metrics = optimise(place, prm, settings.steps, samples, sequences, loss)
     return (), {f"{prm.name}/{name}": value for name, value in metrics.items()}

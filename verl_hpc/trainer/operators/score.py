@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.trainer.ahead import Ahead
 from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import MASK, Columns, Samples, StepRows
-from verl_hpc.trainer.failures import some_reasons
+from verl_hpc.trainer.failures import agreed_reasons
 from verl_hpc.trainer.metrics import spread
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
@@ -132,19 +135,37 @@ def is_mine(place: Placement, index: int) -> bool:
 def _gather(
     place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
 ) -> Scores:
-    told = [(i, s.value, s.metrics) for i, s in zip(positions, mine, strict=True)]
-    reasons = [s.error for s in mine if s.error is not None]
-    gathered = place.allgather((told, len(reasons), some_reasons(reasons)))
-    by_position = {i: (v, m) for part, _, _ in gathered for i, v, m in part}
-    scores = [by_position[i] for i in range(count)]
-    num_failed = sum(failures for _, failures, _ in gathered)
-    if num_failed and place.leads:
-        examples = some_reasons(r for _, _, part in gathered for r in part)
-        _logger.warning(
-            "%d of %d rewards failed and are 0: %s", num_failed, len(scores), "; ".join(examples)
-        )
-    details = [metrics for _, metrics in scores]
-    return Scores([value for value, _ in scores], num_failed, _means(details), details)
+    known = {name for score in mine for name in score.metrics}
+    known = place.control.merge(known, lambda one, other: one | other)
+    names = sorted(known)
+    found = place.gather_rows(score_rows(positions, mine, names))
+    assert len(found) == count
+    found = found[np.argsort(found["position"])]
+    num_failed = int(found["failed"].sum())
+    if num_failed:
+        reasons = agreed_reasons(place.control, (s.error for s in mine if s.error is not None))
+        if place.leads:
+            _logger.warning(
+                "%d of %d rewards failed and are 0: %s", num_failed, count, "; ".join(reasons)
+            )
+    rows = zip(found["numbers"].tolist(), found["has"].tolist(), strict=True)
+    details = [dict(compress(zip(names, numbers, strict=True), has)) for numbers, has in rows]
+    return Scores(found["value"].tolist(), num_failed, _means(details), details)
+
+
+def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequence[str]) -> Any:
+    """Scores as they travel between ranks, (n,) of a structured dtype: 13 bytes, and 9 for each of
+    the further numbers that `names` has."""
+    size = (len(names),)
+    dtype = [("position", "<i4"), ("value", "<f8"), ("failed", "?")]
+    rows: Any = np.zeros(len(positions), [*dtype, ("has", "?", size), ("numbers", "<f8", size)])
+    rows["position"] = positions
+    rows["value"] = [score.value for score in scores]
+    rows["failed"] = [score.error is not None for score in scores]
+    for place, name in enumerate(names):
+        rows["has"][:, place] = [name in score.metrics for score in scores]
+        rows["numbers"][:, place] = [score.metrics.get(name, 0.0) for score in scores]
+    return rows
 
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -12,19 +12,22 @@ from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
 from verl_hpc.algorithms.value_loss import clipped_value_loss
 from verl_hpc.config.algorithm import AlgorithmConfig
-from verl_hpc.engines.protocol import TokenOutputs
+from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
+from verl_hpc.errors import FlowError
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
     MASK,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
     RETURNS,
+    ROLLOUT_LOG_PROBS,
     SELECTED,
     VALUES,
     WEIGHTS,
     Columns,
     Samples,
 )
+from verl_hpc.trainer.operators.infer import OldLogProbsSettings, probe
 from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
@@ -38,6 +41,7 @@ class PolicySettings:
     algorithm: AlgorithmConfig
     loss: PolicyLoss
     steps: OptimiseSettings
+    old: OldLogProbsSettings
 
 
 @dataclass(frozen=True)
@@ -55,40 +59,78 @@ def update_actor(
     settings: PolicySettings,
     samples: Samples,
     sequences: Columns,
-    old: Columns,
     advantages: Columns,
+    old: Columns | None = None,
     reference: Columns | None = None,
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> tuple[tuple[()], Metrics]:
     """Steps on the policy's loss.
 
+    Without `old` a batch is one step, whose ratio starts from its own forward pass, or by
+    algorithm.old_log_probs from the rollout engine's log-probs; the two are compared before the
+    weights change.
+
     Raises:
-        TrainingError: a loss or gradient is not finite.
+        FlowError: on every rank, if a batch without `old` is several steps.
+        TrainingError: a loss or gradient is not finite; without `old` also as `old_log_probs`.
     """
-    loss = actor_loss(settings, old, advantages, reference, trained, selected)
-    masks = selected or trained
-    metrics = optimise(place, actor, settings.steps, samples, sequences, loss, masks=masks)
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
+    mismatch: dict[str, float] = {}
+
+    def compare(outputs: Sequence[TokenOutputs]) -> None:
+        mismatch.update(probe(place, settings.old, samples, sequences, outputs))
+
+    starts_here = old is None
+    if starts_here:
+        _check_one_step(place, settings, samples)
+        if settings.old.from_rollout:
+            columns = {OLD_LOG_PROBS: sequences[ROLLOUT_LOG_PROBS]}
+            old = Columns(sequences.positions, columns)
+    metrics = optimise(
+        place,
+        actor,
+        settings.steps,
+        samples,
+        sequences,
+        actor_loss(settings, old, advantages, reference, trained, selected),
+        masks=selected or trained,
+        wanted=Wanted(untempered=starts_here and settings.old.filtered),
+        seen=compare if starts_here else None,
+    )
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch
+
+
+def _check_one_step(place: Placement, settings: PolicySettings, samples: Samples) -> None:
+    num_steps = len(samples.all_epochs(settings.steps.update_epochs))
+    if num_steps > 1:
+        raise place.alike(
+            FlowError(
+                f"operator update_actor takes {num_steps} optimizer steps on a batch, and nothing "
+                "gives it the log-probs from before the first; put the operator old_log_probs "
+                "before it"
+            )
+        )
 
 
 def actor_loss(
     settings: PolicySettings,
-    old: Columns,
+    old: Columns | None,
     advantages: Columns,
     reference: Columns | None = None,
     trained: Columns | None = None,
     selected: Columns | None = None,
 ) -> TokenLoss:
     """The policy's loss, weighted by algorithm.correction, less its entropy; with kl.placement:
-    loss the KL to the reference is part of it."""
+    loss the KL to the reference is part of it. Without `old` its ratio is 1, with a gradient."""
     algorithm = settings.algorithm
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
-        before = batch.column(old, OLD_LOG_PROBS, indices)
+        before = log_probs.detach()
+        if old is not None:
+            before = batch.column(old, OLD_LOG_PROBS, indices)
         advantage = batch.column(advantages, ADVANTAGES, indices)
         chosen = None
         if settings.loss.selects:
@@ -98,8 +140,8 @@ def actor_loss(
         if trained is not None and WEIGHTS in trained.values:
             losses = losses * batch.column(trained, WEIGHTS, indices)
         policy = batch.aggregation(losses, mask)
-        metrics = {name: float(value) / batch.num_tokens for name, value in sums.items()}
-        metrics["pg_loss"] = float(policy.detach())
+        metrics = {name: value.double() / batch.num_tokens for name, value in sums.items()}
+        metrics["pg_loss"] = policy.detach()
         total = policy
         if algorithm.entropy_coefficient:
             entropy, _ = batch.responses(indices, [o.entropy for o in outputs])
@@ -109,7 +151,7 @@ def actor_loss(
             ref = batch.column(reference, REF_LOG_PROBS, indices)
             kl = batch.aggregation(kl_penalty(log_probs, ref, algorithm.kl.chosen_estimator), mask)
             total = total + algorithm.kl.coefficient * kl
-            metrics["kl_loss"] = float(kl.detach())
+            metrics["kl_loss"] = kl.detach()
         return total, metrics
 
     return loss
@@ -134,7 +176,7 @@ def update_critic(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         predicted, mask = batch.responses(indices, [o.values for o in outputs])
         losses, sums = clipped_value_loss(
             predicted,
@@ -144,9 +186,9 @@ def update_critic(
             settings.clip,
         )
         value = batch.aggregation(losses, mask)
-        metrics = {name: float(v) / batch.num_tokens for name, v in sums.items()}
-        metrics["vf_loss"] = float(value.detach())
-        metrics["vpred_mean"] = float(masked_sum(predicted.detach(), mask)) / batch.num_tokens
+        metrics = {name: v.double() / batch.num_tokens for name, v in sums.items()}
+        metrics["vf_loss"] = value.detach()
+        metrics["vpred_mean"] = masked_sum(predicted.detach(), mask).double() / batch.num_tokens
         return value, metrics
 
     metrics = optimise(place, critic, settings.steps, samples, sequences, loss, masks=trained)
@@ -170,7 +212,7 @@ def update_sft(
 
     def loss(
         batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
-    ) -> tuple[torch.Tensor, dict[str, float]]:
+    ) -> tuple[torch.Tensor, Sums]:
         log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
         return batch.aggregation(-log_probs, mask), {}
 

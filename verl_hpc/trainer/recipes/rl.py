@@ -195,9 +195,11 @@ def add_penalties(recipe: Recipe, run: RunContext, of: str = "") -> dict[str, st
 
 
 def add_log_probs(recipe: Recipe, run: RunContext) -> None:
-    """Of the policy, and of the reference with a KL penalty, which may be part of the reward."""
+    """Of the policy where something needs them before its update, and of the reference with a KL
+    penalty, which may be part of the reward."""
     settings, kl = run.settings, run.config.algorithm.kl
-    recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
+    if settings.log_probs_before:
+        recipe.operator(old_log_probs, roles=["actor"], settings=settings.old_log_probs)
     if kl.placement != "none":
         recipe.operator(ref_log_probs, roles=["reference"], settings=settings.temperature)
     if kl.placement == "reward":

@@ -57,6 +57,28 @@ def test_groups_have_equal_work():
     assert work[0] == work[1]
 
 
+def sharing(prompts, count):
+    """Owners of samples given as (prompt length, response lengths) prompt by prompt."""
+    found = [
+        (group, prompt, length)
+        for group, (prompt, lengths) in enumerate(prompts)
+        for length in lengths
+    ]
+    samples = tuple(Sample(i, g, p, n, False) for i, (g, p, n) in enumerate(found))
+    given = replace(settings(train=count), hidden_size=10**6, shares_prompts=True)
+    return assign_groups(given, samples).owners["train"]
+
+
+def test_samples_of_a_prompt_stay_together_where_that_is_less_work():
+    # 20 + 4 x 5 tokens on either rank, and not 20 + 20 + 4 x 5.
+    assert sharing([(20, [5] * 4), (20, [5] * 4)], 2) == [0] * 4 + [1] * 4
+    # Four of one prompt are 20 + 4 x 5 on one rank; two and two are 20 + 2 x 5.
+    assert sharing([(20, [5] * 4)], 2).count(0) == 2
+    # One prompt a rank would leave one of them 2 + 3 x 90 tokens.
+    owners = sharing([(2, [90, 90, 90]), (2, [1, 1, 1])], 2)
+    assert max(owners[:3].count(rank) for rank in (0, 1)) == 2
+
+
 def test_which_samples_a_step_sees_does_not_depend_on_the_layout():
     one, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=1)
     two, _ = assigned([5, 6, 7, 8, 9, 10], mini_batches=3, train=2, critic=3)

@@ -16,11 +16,11 @@ from tests.unit.trainer.operators.batches import (
     samples,
     sequences,
 )
-from tests.unit.trainer.operators.test_update import SMALL, ppo_term, same, slow, steps
+from tests.unit.trainer.operators.test_update import SMALL, ppo_term, same, slow
+from tests.unit.trainer.operators.test_update import policy as policy_settings
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.distillation import ForwardKl, ReverseKl
 from verl_hpc.trainer.operators.distillation import GradeSettings, follow, grade, update_student
-from verl_hpc.trainer.operators.update import PolicySettings
 
 TEMPERATURE = 0.7
 
@@ -113,7 +113,7 @@ def test_a_student_follows_its_teachers_likeliest_tokens(mode, k, earns):
     _, metrics = update_student(
         PLACE,
         actor,
-        PolicySettings(algorithm, algorithm.loss, steps(mode, temperature=TEMPERATURE)),
+        policy_settings(algorithm, mode, temperature=TEMPERATURE),
         samples(),
         sequences(),
         column(old_log_probs=old),

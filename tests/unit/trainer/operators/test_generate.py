@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.unit.ranks import on_ranks
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError, TrainingError
@@ -93,22 +94,17 @@ def test_a_response_depends_on_run_step_and_slot():
 
 @pytest.mark.parametrize("num_engines", [2, 3])
 def test_who_generates_changes_no_response(num_engines):
-    """Each engine as if the others were there: what it has is a part of what one would have."""
+    """What an engine has is a part of what one alone would have."""
     _, alone = run()
-    found = []
-    for rank in range(num_engines):
-        here = Mates(rank, num_engines)
-        columns = run(some=rollout(place=here), place=here)[1]
-        found += [t.tolist() for t in columns["tokens"]]
-    assert found == [t.tolist() for t in alone["tokens"]]
 
+    def work(control):
+        groups = tuple((i,) for i in range(num_engines))
+        here = Placement(Pool("rollout", groups), control.rank, control, CPU)
+        _, columns = run(some=rollout(place=here), place=here)
+        return [tokens.tolist() for tokens in columns["tokens"]]
 
-class Mates(Placement):
-    """One of several ranks with an engine each; the others say that they have nothing."""
-
-    def __init__(self, rank, count):
-        groups = tuple((i,) for i in range(count))
-        super().__init__(Pool("rollout", groups), rank, LocalControl(), CPU)
+    found = [tokens for part in on_ranks(num_engines, work) for tokens in part]
+    assert found == [tokens.tolist() for tokens in alone["tokens"]]
 
 
 def test_prompts_that_are_too_long_are_dropped_or_refused():
@@ -181,9 +177,8 @@ def test_a_model_that_gives_no_numbers_ends_the_run():
 class Halfway(LocalRollout):
     """Begins what is not waited for, and leaves it in flight two tokens further."""
 
-    def generate(self, prompts, sampling, seeds, *given, prefixes, keep_unfinished, until, turns):
-        assert keep_unfinished
-        assert turns is None
+    def generate(self, prompts, sampling, seeds, *given, prefixes, until, **options):
+        assert options == {"keep_unfinished": True, "turns": None, "on_finished": None}
         found = super().generate(prompts, sampling, seeds, *given, prefixes=prefixes)
         waited = next(n for n in range(len(prompts) + 1) if until(range(n)))
         for i in range(waited, len(prompts)):

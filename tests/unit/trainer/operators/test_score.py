@@ -1,6 +1,6 @@
 """Scores of all ranks, and how much of what failed is told to all of them."""
 
-import json
+import pickle
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tests.unit.ranks import on_ranks
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import RewardError
@@ -16,6 +17,7 @@ from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.testing.local import LocalControl
 from verl_hpc.testing.local_run import CPU
 from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
+from verl_hpc.trainer.failures import agreed_reasons
 from verl_hpc.trainer.operators.score import ScoreSettings, score
 from verl_hpc.trainer.placement import Placement
 
@@ -23,11 +25,18 @@ NUM = 2000
 
 
 class Remembers(LocalControl):
-    """Of one rank; remembers what it would have sent."""
+    """Of one rank; counts the bytes that it would have sent."""
 
-    def allgather(self, value):
-        self.sent = value
-        return super().allgather(value)
+    sent = 0
+
+    def allgather_array(self, rows):
+        self.sent += rows.nbytes
+        return super().allgather_array(rows)
+
+    def merge(self, value, combine):
+        # What goes to the next rank.
+        self.sent += len(pickle.dumps(combine(value, value)))
+        return super().merge(value, combine)
 
 
 class Problems:
@@ -81,7 +90,8 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
         "reward/length": 3.0,
         "reward/num_failed": NUM - 1,
     }
-    assert len(json.dumps(control.sent)) < 30 * NUM, "not the thousands of reasons"
+    row = 4 + 8 + 1 + 1 + 8  # position, score, whether it failed, whether it has a length, length
+    assert NUM * row < control.sent < NUM * row + 2000, "not the thousands of reasons"
     (record,) = caplog.records
     assert record.getMessage().startswith(
         f"{NUM - 1} of {NUM} rewards failed and are 0: ValueError: no answer in 0 0 0"
@@ -123,14 +133,33 @@ def test_a_function_sees_tokens_whether_they_were_cut_and_the_row():
 
 
 def test_ranks_of_a_group_divide_its_samples():
-    """Rank 0 of the group (0, 1) scores every other one; the rest comes from its mate."""
+    """Each of two scores every other one."""
 
-    class Mate(LocalControl):
-        def allgather(self, value):
-            told = [([(1, 0.25, {}), (3, 0.25, {})], 0, [])] if isinstance(value, tuple) else []
-            return [*super().allgather(value), *told]
+    def work(control):
+        known = settings(lambda **_: {"score": 0.5 - 0.25 * control.rank, "rank": control.rank})
+        here = Placement(Pool("rollout", ((0, 1),)), control.rank, control, CPU)
+        found, _ = score(here, known, *generated(5))
+        return found.values, found.details, known.problems.asked
 
-    known = settings(lambda **_: 0.5)
-    found, _ = score(place(((0, 1),), Mate()), known, *generated(5))
-    assert list(found.values) == [0.5, 0.25, 0.5, 0.25, 0.5]
-    assert known.problems.asked == [10, 12, 14]
+    values = [0.5, 0.25, 0.5, 0.25, 0.5]
+    details = [{"rank": float(i % 2)} for i in range(5)]
+    asked = [[10, 12, 14], [11, 13]]
+    assert on_ranks(2, work) == [(values, details, rows) for rows in asked]
+
+
+def test_a_number_that_some_samples_lack_is_not_theirs():
+    def reward(solution_str, **_):
+        return {"score": 1.0, "length": 3.0} if solution_str.startswith("1 ") else 0.0
+
+    found, _ = score(place(), settings(reward), *generated(3))
+    assert list(found.details) == [{}, {"length": 3.0}, {}]
+
+
+def test_reasons_of_many_ranks_are_the_first_of_all():
+    """However the ranks' reasons meet."""
+
+    def work(control):
+        return agreed_reasons(control, [f"reason {control.rank // 2}", "the same everywhere"])
+
+    found = ["reason 0", "the same everywhere", "reason 1"]
+    assert on_ranks(7, work) == [found] * 7

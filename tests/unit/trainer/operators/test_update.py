@@ -20,8 +20,11 @@ from tests.unit.trainer.operators.batches import (
 )
 from verl_hpc.config.algorithm import AlgorithmConfig
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.errors import TrainingError
+from verl_hpc.config.rollout import VerifyConfig
+from verl_hpc.errors import FlowError, TrainingError
 from verl_hpc.trainer.batch import MASK
+from verl_hpc.trainer.operators.infer import OldLogProbsSettings, old_log_probs
+from verl_hpc.trainer.operators.mismatch import MismatchSettings
 from verl_hpc.trainer.operators.optimise import OptimiseSettings
 from verl_hpc.trainer.operators.update import (
     PolicySettings,
@@ -41,6 +44,14 @@ SCALE = 16.0
 
 def steps(mode="token-mean", epochs=1, temperature=1.0):
     return OptimiseSettings(epochs, mode, SCALE, temperature)
+
+
+def policy(
+    algorithm, mode="token-mean", epochs=1, temperature=1.0, from_rollout=False, tolerance=math.inf
+):
+    mismatch = MismatchSettings(VerifyConfig(), tolerance)
+    old = OldLogProbsSettings(temperature, False, from_rollout, mismatch)
+    return PolicySettings(algorithm, algorithm.loss, steps(mode, epochs, temperature), old)
 
 
 def weight_of(mode, mask, masks=MASKS):
@@ -177,11 +188,11 @@ def test_the_policys_loss_is_ppos(changes, mode):
     _, metrics = update_actor(
         PLACE,
         actor,
-        PolicySettings(algorithm, algorithm.loss, steps(mode, temperature=0.7)),
+        policy(algorithm, mode, temperature=0.7),
         samples(),
         sequences(),
-        column(old_log_probs=old),
         column(advantages=advantages),
+        column(old_log_probs=old),
         None if in_loss is None else column(ref_log_probs=reference),
         trained,
     )
@@ -206,15 +217,66 @@ def test_what_is_left_out_leaves_the_normalisers(mode):
     _, metrics = update_actor(
         PLACE,
         actor,
-        PolicySettings(algorithm, algorithm.loss, steps(mode)),
+        policy(algorithm, mode),
         samples(),
         sequences(),
-        column(old_log_probs=old),
         column(advantages=advantages),
+        column(old_log_probs=old),
         trained=column(mask=[torch.tensor(mask, dtype=torch.uint8) for mask in LEFT]),
     )
     assert metrics["actor/loss"] == pytest.approx(expected, rel=1e-4)
     same(actor.training.gradients, gradients)
+
+
+def with_rollout(rows):
+    given = sequences()
+    given.values["rollout_log_probs"] = rows
+    return given
+
+
+def own_log_probs(actor, temperature):
+    outputs = actor.training.infer(sequences()["tokens"], temperature)
+    return [o.log_probs[len(p) - 1 :] for o, p in zip(outputs, PROMPTS, strict=True)]
+
+
+@pytest.mark.parametrize("from_rollout", [False, True])
+def test_one_step_needs_no_log_probs_from_before_it(from_rollout):
+    """Its own, or the engine's, give the same gradient and metrics as those of a pass before it."""
+    algorithm, given = AlgorithmConfig(), column(advantages=per_token(6))
+    actors = [role(optimizer=SMALL), role(optimizer=SMALL)]
+    near = zip(own_log_probs(actors[0], 0.7), per_token(3, 0.1), strict=True)
+    sampled = [row + noise for row, noise in near]
+    settings = policy(algorithm, temperature=0.7, from_rollout=from_rollout)
+    _, found = update_actor(PLACE, actors[0], settings, samples(), with_rollout(sampled), given)
+    before, metrics = old_log_probs(
+        PLACE, actors[1], settings.old, samples(), with_rollout(sampled)
+    )
+    _, expected = update_actor(
+        PLACE, actors[1], settings, samples(), with_rollout(sampled), given, before
+    )
+    assert found == expected | metrics
+    assert metrics["training/rollout_log_probs_diff_mean"] > 0.01
+    assert (found["actor/ppo_kl"] == 0) is not from_rollout
+    for name, gradient in actors[0].training.gradients.items():
+        assert torch.equal(gradient, actors[1].training.gradients[name])
+
+
+def test_a_mismatch_that_the_update_finds_leaves_the_weights():
+    actor = role(optimizer=SMALL)
+    before = {name: weight.clone() for name, weight in actor.training.weights.items()}
+    settings = policy(AlgorithmConfig(), tolerance=1e-3)
+    with pytest.raises(TrainingError, match="Nothing was trained on these responses"):
+        given = column(advantages=per_token(6))
+        update_actor(PLACE, actor, settings, samples(), with_rollout(per_token(1)), given)
+    assert all(torch.equal(w, before[name]) for name, w in actor.training.weights.items())
+    assert actor.training.counters() == {"num_steps": 0}
+
+
+def test_several_steps_need_log_probs_from_before_them():
+    actor, given = role(optimizer=SMALL), column(advantages=per_token(6))
+    settings = policy(AlgorithmConfig(), epochs=2)
+    with pytest.raises(FlowError, match=r"2 optimizer steps.*put the operator old_log_probs"):
+        update_actor(PLACE, actor, settings, samples(), with_rollout(per_token(1)), given)
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])

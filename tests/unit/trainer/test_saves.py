@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from verl_hpc.algorithms.kl import KlController
-from verl_hpc.trainer.state import _kl_coefficient
+from verl_hpc.trainer.saves import _kl_coefficient
 
 
 def test_the_coefficient_is_that_of_the_ranks_that_update_it():

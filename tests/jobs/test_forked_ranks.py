@@ -1,0 +1,182 @@
+"""Ranks that are forks of one process: they end as ranks of mpiexec do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import ppo
+from tests.jobs.launch import ancestors, differing, finish, train, wait_until, write_config
+
+BODY = """
+import os, signal, sys, threading, time
+from pathlib import Path
+os.environ["IMPORTED_BY"] = str(os.getpid())
+{before}
+from verl_hpc.runtime.forked_ranks import start_ranks
+
+status = start_ranks(2)
+if status is not None:
+    sys.exit(status)
+from verl_hpc.runtime.mpi import start_mpi
+
+comm = start_mpi(60).COMM_WORLD
+notes = Path(sys.argv[1])
+(notes / f"rank{{comm.rank}}").write_text(
+    f"{{os.getpid()}} {{os.environ['PMI_RANK']}} {{os.environ['IMPORTED_BY']}}"
+)
+{body}
+"""
+WAIT = "time.sleep(600)"
+
+
+def start(tmp_path, body, before=""):
+    script = tmp_path / "job.py"
+    script.write_text(BODY.format(before=before, body=body))
+    return subprocess.Popen(
+        [sys.executable, script, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def ranks(tmp_path, job):
+    """Processes of the ranks, once both have MPI."""
+    files = [tmp_path / f"rank{rank}" for rank in range(2)]
+    assert wait_until(lambda: all(f.exists() and f.read_text() for f in files), job, 60)
+    return [int(file.read_text().split()[0]) for file in files]
+
+
+def ended(process):
+    """Whether it is gone, or about to be reaped."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return True
+
+
+def test_ranks_meet_and_share_what_was_imported(tmp_path):
+    job = start(tmp_path, "assert comm.allreduce(comm.rank + 1) == 3")
+    status, output = finish(job, 20)
+    assert (status, output) == (0, "")
+    said = [(tmp_path / f"rank{rank}").read_text().split() for rank in range(2)]
+    processes, numbers, importers = zip(*said, strict=True)
+    assert len({*processes, str(job.pid)}) == 3
+    assert numbers == ("0", "1")
+    assert importers == (str(job.pid), str(job.pid))
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("os._exit(4)", 4),
+        ("comm.Abort(5)", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 9),
+    ],
+)
+def test_one_rank_ends_and_takes_the_other_with_it(tmp_path, end, status):
+    job = start(tmp_path, f"if comm.rank == 1: {end}\n{WAIT}")
+    alive = ranks(tmp_path, job)
+    found, output = finish(job, 20)
+    # mpiexec may tell of the other, which it has killed.
+    assert found in (status, 9), output
+    assert all(map(ended, alive))
+
+
+def test_a_signal_reaches_all_ranks(tmp_path):
+    body = (
+        "signal.signal(signal.SIGUSR1, lambda *_: ((notes / f'told{comm.rank}').touch(),"
+        " sys.exit()))\n(notes / f'ready{comm.rank}').touch()\n" + WAIT
+    )
+    job = start(tmp_path, body)
+    files = [tmp_path / f"ready{rank}" for rank in range(2)]
+    assert wait_until(lambda: all(file.exists() for file in files), job, 60)
+    job.send_signal(signal.SIGUSR1)
+    status, output = finish(job, 20)
+    assert status == 0, output
+    assert (tmp_path / "told0").exists()
+    assert (tmp_path / "told1").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_starting_process_is_ended(tmp_path, number):
+    job = start(tmp_path, WAIT)
+    alive = ranks(tmp_path, job)
+    job.send_signal(number)
+    finish(job, 20)
+    deadline = time.monotonic() + 20
+    while not all(map(ended, alive)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_thread_is_found_before_a_fork_would_wait_for_it(tmp_path):
+    status, output = finish(
+        start(tmp_path, "", f"threading.Thread(target=lambda: {WAIT}, daemon=True).start()"), 60
+    )
+    assert status == 1
+    assert "LaunchError: --ranks: a library has started threads" in output
+
+
+def forked(config, *words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "verl_hpc", "train", "--ranks", "2", "--config", config, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_that_score(job):
+    """Two ranks' processes, those that others are forked from and these, while the job runs."""
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    mine = [process for process in processes if job.pid in ancestors(process)]
+    return [p for p in mine if b"verl_hpc.rewards.worker" in command(p)]
+
+
+def command(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_processes_that_score_end_with_a_rank_that_is_killed(model, tmp_path):
+    config = ppo(model, tmp_path) | {"steps": 1000, "runtime": {"reward_processes": 1}}
+    job = forked(write_config(tmp_path / "config.yaml", config))
+    try:
+        assert wait_until(lambda: len(processes_that_score(job)) == 4, job, 120)
+        found = processes_that_score(job)
+        rank = next(p for p in ancestors(found[0]) if job.pid == ancestors(p)[0])
+        os.kill(rank, signal.SIGKILL)
+        status, output = finish(job, 60)
+        assert status != 0, output
+        deadline = time.monotonic() + 20
+        while not all(map(ended, found)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        job.kill()
+
+
+def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
+    steps = []
+    for name in ("mpiexec", "forked"):
+        directory = tmp_path / name
+        directory.mkdir()
+        config = write_config(directory / "config.yaml", ppo(model, directory))
+        if name == "mpiexec":
+            status, output = train(2, config)
+        else:
+            # Also where processes of the ranks, which are forks, score.
+            status, output = finish(forked(config, "runtime.reward_processes=1"))
+        assert status == 0, output
+        steps.append(max((directory / "run/checkpoints").glob("step_*")))
+    assert steps[0].name == steps[1].name
+    assert differing(*steps) == []

@@ -1,0 +1,43 @@
+"""A batch of one optimizer step needs no forward pass for the log-probs that its ratio starts
+from."""
+
+import pytest
+
+from tests.jobs.launch import differing
+from tests.mpi.recipe_runs import BATCH, SAME_DRAWS, configure, finish, write_reward
+from tests.mpi.test_steps import LAYOUTS
+
+pytestmark = pytest.mark.world(4)
+
+SAMPLING = {"plain": {}, "filtered": {"top_p": 0.8}}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_weights_and_metrics_are_the_same_without_the_pass(
+    here, tiny_model, shared_directory, layout, sampling
+):
+    def trained(chosen):
+        config = configure(
+            f"{layout}-{sampling}-{chosen}",
+            tiny_model(),
+            shared_directory,
+            recipe="rl",
+            parallel=LAYOUTS[layout],
+            algorithm={"old_log_probs": chosen},
+            batch=BATCH | {"mini_batches": 1},
+            rollout=SAME_DRAWS | {"num_samples": 4} | SAMPLING[sampling],
+            reward={"function": write_reward(here, shared_directory)},
+        )
+        return config, finish(here, config)
+
+    (with_pass, expected), (without, found) = trained("recompute"), trained("auto")
+    for mine, theirs in zip(found, expected, strict=True):
+        assert set(theirs) - set(mine) == {"timing_s/old_log_probs"} and set(mine) <= set(theirs)
+        for name in mine:
+            if name.startswith(("actor/", "critic/", "training/", "rollout_corr/")):
+                assert mine[name] == theirs[name], name
+        assert 0 < mine["training/rollout_log_probs_diff_mean"] < 1e-4
+        assert mine["actor/ppo_kl"] == 0
+    last = [config.run_directory / "checkpoints" / "latest" for config in (with_pass, without)]
+    assert differing(*last) == []

@@ -1,0 +1,67 @@
+"""The one copy of what a rank saves, in host memory, while training goes on."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from verl_hpc.checkpoint.tensor_file import Stored
+
+_ALIGNED = 64
+
+_logger = logging.getLogger(__name__)
+
+
+class HostCopy:
+    """Memory for one rank's tensors as their file has them; it is kept from save to save.
+
+    New memory is slow: the system clears every page. GPUs copy fast to page-locked memory alone.
+
+    Args:
+        tensors: what is copied.
+        on_gpu: page-lock the memory.
+    """
+
+    def __init__(self, tensors: Sequence[Stored], on_gpu: bool) -> None:
+        self.tensors = tuple(tensors)
+        self._starts = [0]
+        for stored in self.tensors:
+            end = self._starts[-1] + stored.num_bytes
+            self._starts.append(-(-end // _ALIGNED) * _ALIGNED)
+        # What lies beyond the edges of tensors stays zero.
+        self._memory = torch.zeros(self._starts[-1], dtype=torch.uint8)
+        if on_gpu and self.num_bytes:
+            self._page_lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """All the memory that it takes."""
+        return self._memory.numel()
+
+    def take(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy them; they may change afterwards."""
+        on_gpu = False
+        for stored, tensor, start in zip(self.tensors, tensors, self._starts, strict=False):
+            on_gpu = on_gpu or tensor.is_cuda
+            stored.pack(tensor, self._memory[start : start + stored.num_bytes])
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    def parts(self) -> Iterator[np.ndarray]:
+        """What was copied, for `TensorFile.write`."""
+        memory = np.from_dlpack(self._memory)
+        for stored, start in zip(self.tensors, self._starts, strict=False):
+            yield memory[start : start + stored.num_bytes]
+
+    def _page_lock(self) -> None:
+        """In place: torch's own page-locked allocations are rounded up to powers of two."""
+        runtime, start = torch.cuda.cudart(), self._memory.data_ptr()
+        status = int(runtime.cudaHostRegister(start, self.num_bytes, 0))
+        if status:
+            _logger.warning("the copy that is saved is not page-locked (CUDA error %s)", status)
+            return
+        weakref.finalize(self, runtime.cudaHostUnregister, start).atexit = False

@@ -1,0 +1,104 @@
+"""index.h5: which file has which region of every tensor, and the tensors as virtual datasets.
+
+It says nothing of what the tensors hold, and so is the same at every save of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+
+import h5py
+import numpy as np
+
+from verl_hpc.checkpoint import schema
+from verl_hpc.layout.shard_map import TensorSpec
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One dataset of one rank's file."""
+
+    tensor: str
+    dataset: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+
+class Index:
+    """What a step's tensors are, and where their parts lie.
+
+    Args:
+        tensors: whole ones, by name.
+        entries: by rank.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, TensorSpec], entries: Sequence[Sequence[Entry]]
+    ) -> None:
+        self._tensors, self._entries = tensors, entries
+
+    @cached_property
+    def content(self) -> bytes:
+        """Of the file."""
+        image = BytesIO()
+        with h5py.File(image, "w", libver="latest") as file:
+            _write_table(file, self._tensors, self._entries)
+            parts: dict[str, list[tuple[str, Entry]]] = {}
+            for rank, of_rank in enumerate(self._entries):
+                for entry in of_rank:
+                    parts.setdefault(entry.tensor, []).append((schema.rank_file(rank), entry))
+            for name, found in parts.items():
+                _write_virtual(file, name, self._tensors[name], found)
+        return image.getvalue()
+
+
+def _write_table(
+    file: h5py.File, tensors: Mapping[str, TensorSpec], entries: Sequence[Sequence[Entry]]
+) -> None:
+    rows = [(rank, entry) for rank, of_rank in enumerate(entries) for entry in of_rank]
+    names = sorted({entry.tensor for _, entry in rows})
+    place = {name: i for i, name in enumerate(names)}
+    writers = sorted({rank for rank, _ in rows})
+    number = {rank: i for i, rank in enumerate(writers)}
+    table = file.create_group("regions")
+    table.create_dataset("tensors", data=_texts(names))
+    table.create_dataset("dtypes", data=_texts(tensors[n].dtype for n in names))
+    table.create_dataset("shapes", data=_padded([tensors[n].shape for n in names]))
+    table.create_dataset("files", data=_texts(map(schema.rank_file, writers)))
+    table.create_dataset("tensor", data=[place[e.tensor] for _, e in rows], dtype="i4")
+    table.create_dataset("file", data=[number[rank] for rank, _ in rows], dtype="i4")
+    table.create_dataset("dataset", data=_texts(e.dataset for _, e in rows))
+    table.create_dataset("start", data=_padded([e.start for _, e in rows]))
+    table.create_dataset("stop", data=_padded([e.stop for _, e in rows]))
+
+
+def _texts(texts: Iterable[str]) -> np.ndarray:
+    """Of one length, so that a table has no more bytes than its file."""
+    return np.array([text.encode() for text in texts], np.bytes_)
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Coordinates of tensors of different rank in one table; -1 marks dimensions they lack."""
+    width = max((len(row) for row in rows), default=1)
+    return np.array([[*row, *[-1] * (width - len(row))] for row in rows], dtype=np.int64)
+
+
+def _write_virtual(
+    file: h5py.File, name: str, spec: TensorSpec, parts: Sequence[tuple[str, Entry]]
+) -> None:
+    """The whole tensor as one dataset, for people and tools that do not know the shards."""
+    stored = schema.stored_dtype(schema.DTYPES[spec.dtype])
+    whole = h5py.h5s.create_simple(spec.shape)
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    # Not h5py.VirtualLayout, which takes ten times as long; there are tens of thousands of parts.
+    for path, part in parts:
+        size = tuple(b - a for a, b in zip(part.start, part.stop, strict=True))
+        whole.select_hyperslab(part.start, (1,) * len(size), block=size)
+        source = h5py.h5s.create_simple(size)
+        plan.set_virtual(whole, path.encode(), part.dataset.encode(), source)
+    plan.set_fill_value(np.array(schema.fill_value(stored), stored))
+    dataset = file.create_dataset(name, spec.shape, stored, dcpl=plan)
+    dataset.attrs[schema.DTYPE_ATTRIBUTE] = spec.dtype

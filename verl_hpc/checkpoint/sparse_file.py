@@ -1,0 +1,68 @@
+"""A file in memory that is as long as it says, and takes only what is written."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterator
+
+_PAGE = 4096
+
+
+class SparseFile(io.RawIOBase):
+    """For h5py's file-object driver; what was never written reads as zeros.
+
+    No file of the system, not even one without a name: a limit on the size of files would hold for
+    it, and HDF5 may end a process that cannot write.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = defaultdict(lambda: bytearray(_PAGE))
+        self._position = 0
+        self.size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._position if size is None else size
+        return self.size
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(buffer).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            found = self._pages.get(page, bytes(_PAGE))
+            view[at : at + stop - start] = found[start:stop]
+        self._position += len(view)
+        return len(view)
+
+    def write(self, data: memoryview) -> int:  # type: ignore[override]
+        view = memoryview(data).cast("B")
+        for at, page, start, stop in self._pieces(len(view)):
+            self._pages[page][start:stop] = view[at : at + stop - start]
+        self._position += len(view)
+        self.size = max(self.size, self._position)
+        return len(view)
+
+    def _pieces(self, count: int) -> Iterator[tuple[int, int, int, int]]:
+        """Of so many bytes from here: (place among them, page, start and stop in it)."""
+        at = 0
+        while at < count:
+            page, start = divmod(self._position + at, _PAGE)
+            stop = min(start + count - at, _PAGE)
+            yield at, page, start, stop
+            at += stop - start

@@ -1,0 +1,94 @@
+"""What rank 0 writes of a step besides its tensors: small files, the manifest, and the name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.manifest import WrittenFile, described
+from verl_hpc.checkpoint.run_state import RunState
+from verl_hpc.checkpoint.store import point_latest
+from verl_hpc.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class StepContents:
+    """Everything of a step that is not a component."""
+
+    state: RunState | None = None
+    """None for weights alone, which no run resumes from."""
+    config: str = ""
+    """The resolved configuration, YAML."""
+    hf_files: Mapping[str, Path] = field(default_factory=dict)
+    """Files to copy to hf/, by name."""
+    rank_arrays: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Per-rank tensors that no other layout could use, such as random-number states."""
+    own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
+    """As `hf_files`, of components that have a model of their own, by component."""
+
+
+def write_small_files(
+    directory: Path, contents: StepContents, index: bytes
+) -> dict[str, WrittenFile]:
+    """Write all that is small, to disk for good; what was written, by path.
+
+    Raises:
+        OSError: it cannot be written.
+        CheckpointError: a file that is to be copied is gone.
+    """
+    for hf in (schema.HF, *map(schema.hf_of, contents.own_files)):
+        (directory / hf).mkdir()
+    written: dict[str, WrittenFile] = {}
+    for name, data in _small_files(contents, index):
+        with (directory / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        written[name] = described(data)
+    for parent in {Path(name).parent for name in written}:
+        sync(directory / parent)
+    return written
+
+
+def _small_files(contents: StepContents, index: bytes) -> Iterator[tuple[str, bytes]]:
+    yield schema.INDEX, index
+    if contents.state is not None:
+        yield schema.STATE, contents.state.model_dump_json(indent=1).encode()
+    yield schema.CONFIG, contents.config.encode()
+    own = {schema.hf_of(name): files for name, files in contents.own_files.items()}
+    for hf, files in {schema.HF: contents.hf_files, **own}.items():
+        for name, path in files.items():
+            yield f"{hf}/{name}", _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} is gone, of which every step has a copy; put the model's directory back"
+        ) from None
+
+
+def make_real(partial: Path, final: Path) -> None:
+    """Give a whole step its name, and let `latest` be it."""
+    sync(partial)
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    sync(final.parent)
+    point_latest(final)
+
+
+def sync(path: Path) -> None:
+    """Bring a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,94 @@
+"""Packed rows as right-padded rectangles, for attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from verl_hpc.engines.megatron.packing import PackedRow, first_of_each
+
+
+class PaddedView:
+    """Where tokens of a packed row lie in a right-padded (sequences, longest) rectangle.
+
+    With right padding a causal mask alone keeps padding away from real tokens, so attention can
+    use the fused causal kernels.
+
+    Args:
+        row: the packed row.
+        members: ascending indices of the sequences in the rectangle; all if None.
+    """
+
+    def __init__(self, row: PackedRow, members: Sequence[int] | None = None) -> None:
+        chosen = range(len(row.lengths)) if members is None else members
+        lengths = [row.lengths[i] for i in chosen]
+        self.num_rows, self.row_length = len(lengths), max(lengths)
+        device = row.tokens.device
+        starts = torch.arange(self.num_rows, device=device) * self.row_length
+        repeats = torch.tensor(lengths, device=device)
+        is_whole = len(lengths) == len(row.lengths) and row.places is None
+        self.tokens = None if is_whole else _tokens_of(row, chosen)
+        """Places of the members' tokens in the row; None if it is all of them, each once."""
+        positions = row.positions[0] if self.tokens is None else row.positions[0][self.tokens]
+        self.slots = torch.repeat_interleave(starts, repeats) + positions
+        self.is_dense = self.num_rows * self.row_length == self.slots.numel()
+
+    def pad(self, packed: torch.Tensor) -> torch.Tensor:
+        """(T, heads, size) of the whole row to (sequences, heads, longest, size)."""
+        if self.tokens is not None:
+            packed = packed.index_select(0, self.tokens)
+        shape = packed.shape[1:]
+        if not self.is_dense:
+            padded = packed.new_zeros(self.num_rows * self.row_length, *shape)
+            packed = padded.index_copy(0, self.slots, packed)
+        return packed.view(self.num_rows, self.row_length, *shape).transpose(1, 2)
+
+    def unpad(self, padded: torch.Tensor) -> torch.Tensor:
+        """(sequences, heads, longest, size) to (tokens of the members, heads, size)."""
+        rows = padded.transpose(1, 2).reshape(-1, padded.shape[1], padded.shape[3])
+        return rows if self.is_dense else rows.index_select(0, self.slots)
+
+
+class PaddedViews:
+    """A packed row as rectangles that are at most half padding.
+
+    One rectangle for all would grow with the square of the row where one sequence is long and
+    many are short.
+    """
+
+    def __init__(self, row: PackedRow) -> None:
+        self.views = [PaddedView(row, members) for members in similar_lengths(row.lengths)]
+        places = [v.tokens for v in self.views if v.tokens is not None]
+        self._order = first_of_each(torch.cat(places)) if places else None
+
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What each view's `unpad` gave, in the order of the row; of a shared token, one of it."""
+        if self._order is None:
+            return parts[0]
+        return torch.cat(list(parts)).index_select(0, self._order)
+
+
+def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices in groups whose rectangles are at most half padding; as one group where that is.
+
+    Lengths 9, 2, 8, 1 and 1 give [0, 2] and [1, 3, 4].
+    """
+    if len(lengths) * max(lengths) <= 2 * sum(lengths):
+        return [list(range(len(lengths)))]
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups and 2 * lengths[index] >= lengths[groups[-1][0]]:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return [sorted(group) for group in groups]
+
+
+def _tokens_of(row: PackedRow, members: Sequence[int]) -> torch.Tensor:
+    """Places in the row of the members' tokens, member by member."""
+    chosen = set(members)
+    flags = torch.tensor([i in chosen for i in range(len(row.lengths))])
+    kept = torch.repeat_interleave(flags, torch.tensor(row.lengths))
+    found = kept.nonzero()[:, 0].to(row.tokens.device)
+    return found if row.places is None else row.places[found]

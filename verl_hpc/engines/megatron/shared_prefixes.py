@@ -1,0 +1,65 @@
+"""Sequences that begin alike, such as responses to one prompt: what they share is computed once.
+
+A causal model's layers find the same for equal tokens behind equal tokens, so that a row of packed
+sequences needs them once; only attention reads them once for each sequence. Found by comparing
+neighbours, since samples of a prompt, and the two answers of a pair, are neighbours.
+
+Source: Prefix Grouper (arXiv 2506.05433), whose gradients are those of separate sequences, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_LEAST_SHARE = 8
+"""Less than one part in so many of a sequence is not worth that attention gathers its inputs."""
+
+
+def num_shared(sequences: Sequence[torch.Tensor]) -> list[int]:
+    """How many tokens each of the (L,) sequences has in common with the one before it, and the
+    token behind them, too: a token's output is compared with the next one.
+
+    [5, 6, 7, 1], [5, 6, 7, 2] and [8, 9] give 0, 2 and 0.
+    """
+    found = [0] * len(sequences)
+    for i in range(1, len(sequences)):
+        count = max(_num_equal(sequences[i - 1], sequences[i]) - 1, 0)
+        found[i] = count if count * _LEAST_SHARE >= len(sequences[i]) else 0
+    return found
+
+
+def _num_equal(one: torch.Tensor, other: torch.Tensor) -> int:
+    size = min(len(one), len(other))
+    differing = (one[:size] != other[:size]).nonzero()
+    return int(differing[0]) if len(differing) else size
+
+
+def share_units(
+    lengths: Sequence[int], shared: Sequence[int], max_tokens: int, together: int = 1
+) -> tuple[list[range], list[int]]:
+    """Runs of neighbours that share tokens, and how many tokens each run is in a packed row.
+
+    A run ends where nothing is shared, and where it would be longer than `max_tokens`; `together`
+    neighbours are never parted. Lengths 4, 4, 4 and 2, of which 0, 2, 2 and 0 are shared, give
+    [0, 1, 2] of 8 tokens and [3] of 2.
+    """
+    units: list[range] = []
+    sizes: list[int] = []
+    for first in range(0, len(lengths), together):
+        members = range(first, first + together)
+        inner = sum(lengths[i] - shared[i] for i in members[1:])
+        joined = sizes[-1] + lengths[first] - shared[first] + inner if sizes else 0
+        if shared[first] and joined <= max_tokens:
+            units[-1], sizes[-1] = range(units[-1].start, members.stop), joined
+        else:
+            units.append(members)
+            sizes.append(lengths[first] + inner)
+    return units, sizes
+
+
+def within(indices: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Of chosen sequences: what each shares with the one before it, if that is chosen, too."""
+    before = (None, *indices)
+    return [shared[i] if b == i - 1 else 0 for b, i in zip(before, indices, strict=False)]

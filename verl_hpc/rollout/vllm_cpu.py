@@ -1,0 +1,100 @@
+"""What vLLM does otherwise on CPUs: its kernels, on parameters that can be written into."""
+
+from __future__ import annotations
+
+import torch
+import vllm._custom_ops as ops
+import vllm.model_executor.layers.utils
+from vllm import ir
+
+_PROVIDER = "verl_hpc"
+
+
+def prepare() -> None:
+    """Before an engine is built: weights stay ordinary parameters.
+
+    Otherwise linear weights are packed into handles that nothing can be written into (small ones in
+    bfloat16 by the second), and a tied output layer silently keeps its old values.
+    """
+    ops._supports_onednn = False
+    vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+
+
+def options() -> dict[str, object]:
+    """Of an engine: norms in one kernel, small blocks of the cache, and prompts in one piece.
+
+    Samples of a prompt share whole blocks of it, and 32 tokens is the smallest that the attention
+    takes. A prompt that is cut in two fails: vLLM rewinds the request's generator, which torch
+    supports on GPUs only. Whole prompts that are too many for one step wait for the next.
+    """
+    norms = {name: [_PROVIDER, "native"] for name in ("rms_norm", "fused_add_rms_norm")}
+    return {"enable_chunked_prefill": False, "ir_op_priority": norms, "block_size": 32}
+
+
+def pack_linears(model: torch.nn.Module) -> None:
+    """After weights were written: multiply with copies of them in oneDNN's own layout.
+
+    That takes the memory of the linear layers once more, and is 1.3 to 2.5 times as fast as MKL on
+    the few rows of a decoding step (benchmarks/results/2026-11-grpo-step-vs-trl-cpu.md).
+    """
+    for layer in model.modules():
+        if hasattr(layer, "cpu_linear") and layer.weight.ndim == 2:
+            layer.cpu_linear = _Packed(layer.weight.detach())
+
+
+class _Packed:
+    """A linear layer's product with a copy of its weight (outputs, inputs)."""
+
+    _MOST_SHAPES = 32
+    """Of inputs whose kernels are kept, vLLM's own choice."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._handler = ops.create_onednn_mm(weight.t(), self._MOST_SHAPES)
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        del weight
+        return ops.onednn_mm(self._handler, x, bias)
+
+
+def _fits(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> bool:
+    """What vLLM's kernels know."""
+    del epsilon
+    same = weight is not None and weight.dtype == x.dtype
+    return variance_size is None and same and x.is_contiguous()
+
+
+def _fits_both(
+    x: torch.Tensor,
+    x_residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> bool:
+    return _fits(x, weight, epsilon, variance_size) and x_residual.is_contiguous()
+
+
+@ir.ops.rms_norm.register_impl(_PROVIDER, supports_args=_fits)
+def _rms_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, epsilon: float, variance_size: int | None = None
+) -> torch.Tensor:
+    del variance_size
+    output = torch.empty_like(x)
+    torch.ops._C.rms_norm(output, x, weight, epsilon)
+    return output
+
+
+@ir.ops.fused_add_rms_norm.register_impl(_PROVIDER, supports_args=_fits_both, inplace=True)
+def _fused_add_rms_norm(
+    x: torch.Tensor,
+    x_residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    epsilon: float,
+    variance_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del variance_size
+    torch.ops._C.fused_add_rms_norm(x, x_residual, weight, epsilon)
+    return x, x_residual

@@ -1,0 +1,184 @@
+"""Ranks of one machine that share one import: forks, for which what mpiexec starts stands in.
+
+Ranks that have few cores for each of them import torch, Megatron-core and vLLM one after another;
+one process imports them once here, and its forks are the ranks. What mpiexec starts for a rank (see
+`stand_in`) hands over its environment, its standard streams and its channel to mpiexec, passes
+signals on, and ends as the fork does. MPI starts in the fork, as in any other rank.
+
+It takes processes of one machine, and an mpiexec whose ranks reach it over a descriptor (MPICH's
+Hydra). Below srun every task has its own cores, limits and cgroup, which a fork of another task's
+process would not be in.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from verl_hpc.errors import LaunchError
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.children import end_with_parent
+from verl_hpc.runtime.stand_in import NUMBER_BYTES, PASSED_ON
+
+_LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID")
+_LOOK_EVERY_S = 0.05
+_TOLERATED = "jemalloc_bg_thd"
+"""A thread of pyarrow's allocator, which expects forks."""
+
+
+def check_alone() -> None:
+    """Refuse to start ranks where a launcher does.
+
+    Raises:
+        LaunchError: this is a rank already, or a job of Slurm.
+    """
+    found = [name for name in _LAUNCHERS if name in os.environ]
+    if found:
+        raise LaunchError(
+            f"--ranks starts ranks on one machine, and {found[0]} is set: a launcher has started "
+            "this process. Leave --ranks out; under Slurm start the ranks with srun"
+        )
+
+
+def start_ranks(size: int) -> int | None:
+    """Fork `size` ranks off this process, which has imported what they need.
+
+    Returns:
+        Here the status of mpiexec, once all ranks have ended; None in each rank.
+
+    Raises:
+        LaunchError: there is no mpiexec, or a thread runs here, which forks would not have.
+    """
+    _check_threads()
+    mpiexec = _mpiexec()
+    address = f"verl_hpc-{os.getpid()}-{size}"
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind("\0" + address)
+    door.listen(size)
+    door.settimeout(_LOOK_EVERY_S)
+    stand_in = Path(__file__).with_name("stand_in.py")
+    program = [sys.executable, "-S", "-E", str(stand_in), address]
+    job = subprocess.Popen([mpiexec, "-n", str(size), *program])
+    lines: dict[int, socket.socket] = {}
+    with door, _passing_on_to(job):
+        while job.poll() is None:
+            with suppress(TimeoutError):
+                line, _ = door.accept()
+                process, user = _peer(line)
+                if user != os.getuid():
+                    line.close()
+                    continue
+                rank = _fork(line, process)
+                if rank == 0:
+                    for other in lines.values():
+                        other.close()
+                    return None
+                lines[rank] = line
+            lines = {rank: line for rank, line in lines.items() if _lives(rank, line)}
+    for rank in lines:
+        os.kill(rank, signal.SIGKILL)
+        os.waitpid(rank, 0)
+    return job.returncode if job.returncode >= 0 else 128 - job.returncode
+
+
+def _check_threads() -> None:
+    tasks = Path("/proc/self/task").iterdir()
+    names = [(task / "comm").read_text().strip() for task in tasks if int(task.name) != os.getpid()]
+    found = sorted(set(names) - {_TOLERATED})
+    if found:
+        raise LaunchError(
+            f"--ranks: a library has started threads while it was imported ({', '.join(found)}), "
+            "which forked ranks would not have; leave --ranks out and start with mpiexec"
+        )
+
+
+def _mpiexec() -> str:
+    """That of this environment's MPI library."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise LaunchError(
+            f"--ranks: there is no mpiexec beside {sys.executable}, and none in PATH; install the "
+            "mpich wheel (requirements/cpu.txt)"
+        )
+    return found
+
+
+@contextmanager
+def _passing_on_to(job: subprocess.Popen[bytes]) -> Iterator[None]:
+    def pass_on(number: int, _: object) -> None:
+        job.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    # A terminal sends it to mpiexec, too.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _peer(line: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
+    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", credentials)
+    return process, user
+
+
+def _fork(line: socket.socket, stand_in: int) -> int:
+    """A rank in place of the process `stand_in` at the other end of `line`.
+
+    Returns:
+        Its process here, 0 there.
+    """
+    _, handed, _, _ = socket.recv_fds(line, NUMBER_BYTES, 4)
+    sys.stdout.flush()
+    parent = os.getpid()
+    rank = os.fork()
+    if rank == 0:
+        line.close()
+        _stand_for(stand_in, parent, handed)
+        return 0
+    for descriptor in handed:
+        os.close(descriptor)
+    line.send(str(rank).encode())
+    return rank
+
+
+def _stand_for(stand_in: int, parent: int, handed: list[int]) -> None:
+    """Take over what mpiexec gave to the process `stand_in`; end when this one's parent does."""
+    end_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    os.setsid()  # as mpiexec's own: a terminal's signals reach it through mpiexec
+    *streams, channel = handed
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.sched_setaffinity(0, os.sched_getaffinity(stand_in))
+    environment.take_over(stand_in, PMI_FD=str(channel))
+
+
+def _lives(rank: int, line: socket.socket) -> bool:
+    """Tell a rank's end to its stand-in, and end the rank where the stand-in was killed."""
+    process, status = os.waitpid(rank, os.WNOHANG)
+    if process:
+        with suppress(OSError):
+            line.send(str(os.waitstatus_to_exitcode(status)).encode())
+        line.close()
+        return False
+    try:
+        line.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    os.kill(rank, signal.SIGKILL)
+    return True

@@ -1,0 +1,48 @@
+"""CPU ranks of one machine, forked from a process that has imported what a run needs."""
+
+from __future__ import annotations
+
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import LaunchError
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.forked_ranks import check_alone, start_ranks
+from verl_hpc.runtime.garbage import pause_collection, spare_what_exists
+
+
+def fork_ranks(config: RunConfig, size: int) -> int | None:
+    """Import what ranks of the run do, and become `size` of them.
+
+    Returns:
+        In the process that called it the status of all ranks, once they have ended; None in each
+        rank.
+
+    Raises:
+        LaunchError: a launcher has started this process, there is none to start ranks with, or the
+            packages are those for GPUs.
+    """
+    check_alone()
+    # One thread until the ranks are there: a fork has no others. A rank then sets its own number.
+    environment.prepare_environment(threads=1, sharers=size)
+    environment.choose_compiler("cpu")
+    pause_collection()
+    import torch
+
+    if torch.backends.cuda.is_built():
+        raise LaunchError(
+            "--ranks forks CPU ranks, and this torch is built for GPUs, whose libraries do not "
+            "survive a fork; leave --ranks out and start with mpiexec or srun"
+        )
+    _import_for(config)
+    spare_what_exists()
+    return start_ranks(size)
+
+
+def _import_for(config: RunConfig) -> None:
+    """In the order in which a rank comes to need them: libraries patch one another."""
+    import verl_hpc.trainer.train  # noqa: F401
+    from verl_hpc.engines import factory as engines
+    from verl_hpc.rollout import factory as rollouts
+
+    engines.import_engine()
+    if config.generates:
+        rollouts.import_engine(config.rollout.engine, "cpu")

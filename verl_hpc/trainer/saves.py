@@ -1,0 +1,215 @@
+"""Saving everything that a run needs to continue as if it had never stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from verl_hpc.checkpoint.components import Component
+from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
+from verl_hpc.checkpoint.schema import step_name
+from verl_hpc.checkpoint.step_files import StepContents
+from verl_hpc.checkpoint.store import prune
+from verl_hpc.checkpoint.write import StepWriter
+from verl_hpc.config.load import dump_config
+from verl_hpc.engines.factory import generator_states
+from verl_hpc.engines.protocol import state_specs
+from verl_hpc.errors import CheckpointError, VerlHpcError
+from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.writers import assign_writers
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.role import Role
+from verl_hpc.trainer.state import Progress, checkpoint_root
+from verl_hpc.trainer.sync import offloads_of
+
+_logger = logging.getLogger(__name__)
+
+
+class Saves:
+    """The saves of a run, at most one of them under way; all ranks call every method together.
+
+    What checkpoint.on_write_failure says of a save that fails, every method does.
+
+    Args:
+        run: its trained roles, and the settings of `checkpoint`.
+        saved: the newest step with a checkpoint.
+
+    Raises (every method):
+        CheckpointError: on every rank, if a step could not be written; earlier ones are intact.
+        ConfigError: another process has taken over the run directory.
+    """
+
+    def __init__(self, run: RunContext, saved: int = 0) -> None:
+        settings = run.config.checkpoint
+        self._run, self._goes_on = run, settings.on_write_failure == "continue"
+        check_owner = run.lock.check if run.lock is not None else lambda: None
+        self._writer = StepWriter(
+            run.session.control,
+            checkpoint_root(run.config),
+            settings.background,
+            check_owner,
+            self._prune,
+            saved,
+        )
+        self._parts = [_Parts(role, run.rank) for role in run.trained]
+
+    @property
+    def newest(self) -> int:
+        """The newest step that has a checkpoint, or one under way."""
+        return self._writer.newest
+
+    @property
+    def seconds(self) -> float:
+        """That the last finished save took."""
+        return self._writer.seconds
+
+    @property
+    def copy_bytes(self) -> int:
+        """Host memory of this rank's copy of what is saved."""
+        return self._writer.copy_bytes
+
+    def begin(self, progress: Progress) -> None:
+        """Save a step; with checkpoint.background it is written while the run goes on."""
+        self.finish()
+        run = self._run
+        if run.sync is not None:
+            run.sync.to_training()
+        components = [component for parts in self._parts for component in parts.components()]
+        contents = StepContents(
+            self._state(progress), self._config, run.hf_files, generator_states(), run.own_files
+        )
+        with self._failing(progress.step):
+            self._writer.begin(progress.step, components, contents, self._stays)
+
+    def let_change(self) -> None:
+        """Before a model computes: wait until this rank's weights and optimizers are copied."""
+        self._writer.let_change()
+
+    def look(self) -> None:
+        """At the end of a step: go on with a save that has been written."""
+        with self._failing(self.newest):
+            self._writer.look()
+
+    def finish(self) -> None:
+        """Wait for the save under way, if there is one."""
+        with self._failing(self.newest):
+            self._writer.finish()
+
+    def finish_after(self, error: VerlHpcError) -> None:
+        """The same where an error ends the run, which stays the one that is raised."""
+        try:
+            self.finish()
+        except VerlHpcError as second:
+            _logger.warning("after %s: %s", type(error).__name__, second)
+
+    @contextmanager
+    def _failing(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            if not self._goes_on:
+                raise
+            if self._run.rank == 0:
+                _logger.warning("continuing without a checkpoint of step %s: %s", step, error)
+
+    def _state(self, progress: Progress) -> RunState:
+        run = self._run
+        return RunState(
+            step=progress.step,
+            position=progress.position,
+            kl_coefficient=_kl_coefficient(run),
+            optimizers={role.name: _counters(run, role) for role in run.trained},
+            numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
+            fingerprint=run.fingerprint,
+        )
+
+    @cached_property
+    def _config(self) -> str:
+        return dump_config(self._run.config) if self._run.rank == 0 else ""
+
+    @cached_property
+    def _stays(self) -> bool:
+        """Whether what is saved stays where and as it is until a model computes."""
+        goes = any(parts for _, parts in offloads_of(self._run.trained))
+        return self._run.session.world.device == "cpu" and not goes
+
+    def _prune(self, step: int) -> None:
+        root = checkpoint_root(self._run.config)
+        try:
+            prune(root, self._run.config.checkpoint.keep, step)
+        except OSError as error:
+            _logger.warning("old steps below %s stay: %s", root, error)
+
+
+def save(run: RunContext, progress: Progress) -> Path:
+    """Write one step, and wait for it; where it is. Every rank calls it.
+
+    Raises:
+        CheckpointError, ConfigError: as `Saves`.
+    """
+    saves = Saves(run)
+    saves.begin(progress)
+    saves.finish()
+    return checkpoint_root(run.config) / step_name(progress.step)
+
+
+class _Parts:
+    """Weights and optimizer state of a role, of which a rank elsewhere has nothing.
+
+    Where they lie is worked out once a run.
+    """
+
+    def __init__(self, role: Role, rank: int) -> None:
+        self._role, self._rank = role, rank
+
+    def components(self) -> tuple[Component, Component]:
+        """Of the role as it is now."""
+        name, engine, (weights, states) = self._role.name, self._role.training, self._maps
+        mine = engine.weights if engine is not None else {}
+        moments = engine.optimizer_tensors() if engine is not None else {}
+        return (
+            Component(name, weights, mine, self._weights),
+            Component(f"{name}.optimizer", states, moments, self._states),
+        )
+
+    @cached_property
+    def _maps(self) -> tuple[ShardMap, ShardMap]:
+        engine, tensors = self._role.training, self._role.shard_map.tensors
+        if engine is None:
+            return self._role.shard_map, ShardMap(state_specs(tensors), [])
+        return engine.shard_map, engine.optimizer_map(primary=True)
+
+    @cached_property
+    def _weights(self) -> Sequence[Region]:
+        engine = self._role.training
+        return assign_writers(engine.shard_map)[self._rank] if engine is not None else ()
+
+    @cached_property
+    def _states(self) -> Sequence[Region]:
+        return self._maps[1].held_by(self._rank)
+
+
+def _counters(run: RunContext, role: Role) -> OptimizerCounters:
+    """The same on every rank."""
+    mine = role.training.counters() if role.training is not None else None
+    if not role.place.is_world:
+        mine = run.session.control.broadcast(mine, root=role.place.ranks[0])
+    assert mine is not None
+    return OptimizerCounters(**mine)
+
+
+def _kl_coefficient(run: RunContext) -> float | None:
+    """Where an adaptive controller has taken it; the ranks that have updated it know."""
+    if not run.kl.is_adaptive:
+        return None
+    _, coefficient = max(run.session.control.allgather((run.kl.num_updates, run.kl.coefficient)))
+    return coefficient
+
+
+def _at_place(run: RunContext, place: Placement, mine: float) -> float:
+    """What the ranks of a placement have, on all ranks."""
+    return mine if place.is_world else run.session.control.broadcast(mine, root=place.ranks[0])

@@ -83,9 +83,9 @@ def test_options_of_vllm_reach_it(here, directory):
 
 @pytest.mark.parametrize(
     "kv_cache_gib, expected",
-    # 1,024 bytes a token (2 layers, keys and values of 2 heads with 32 floats), a block of 128
-    # tokens a sequence of 64, which has 48 on average: 245 blocks, and 983.
-    [(0.002, 256), (0.03, 245 * 64 // 48), (0.12, 1024)],
+    # 2,048 bytes a token (4 layers, keys and values of 2 heads with 32 floats), two blocks of 32
+    # tokens a sequence of 64, which has 48 on average: 491 blocks, and 1,966.
+    [(0.002, 256), (0.03, 491 * 64 // (2 * 48)), (0.12, 1024)],
 )
 def test_an_engine_decodes_as_many_sequences_as_its_cache_holds(
     here, directory, kv_cache_gib, expected

@@ -5,7 +5,7 @@ after another, when all have ended; then in processes of the rank, as they end. 
 program, in turn, with the same responses; their scores are compared. `sleep` waits, as for a
 service; `burn` computes, as a parser of mathematics does.
 
-    mpiexec -n 1 python -m benchmarks.scoring_ahead --markdown ahead.md --json ahead.json
+    mpiexec -n 1 python -m benchmarks.scoring_ahead --sequences 32 --markdown ahead.md
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--sequences", type=int, help="generated at a time; all, if left out")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory, session(threads_per_rank=1) as here:
@@ -60,9 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for kind in ("sleep", "burn")
         }
     facts = machine(("verl_hpc", "torch", "vllm"))
+    options = "" if arguments.sequences is None else f" --sequences {arguments.sequences}"
     text = "\n\n".join(
         (
-            "`mpiexec -n 1 python -m benchmarks.scoring_ahead`",
+            f"`mpiexec -n 1 python -m benchmarks.scoring_ahead{options}`",
             machine_markdown(facts),
             _what(arguments),
             _table(record),
@@ -136,6 +138,7 @@ def _configuration(directory: Path, kind: str, arguments: argparse.Namespace) ->
                 "overlong_prompt": "truncate_left",
                 "max_response_tokens": arguments.tokens,
                 "kv_cache_gib": 0.25,
+                "max_num_seqs": arguments.sequences,
             },
             "reward": {"function": f"{file}:{kind}"},
             "runtime": {"reward_processes": arguments.processes},
@@ -144,8 +147,10 @@ def _configuration(directory: Path, kind: str, arguments: argparse.Namespace) ->
 
 
 def _what(arguments: argparse.Namespace) -> str:
+    at_a_time = "all" if arguments.sequences is None else arguments.sequences
     return (
-        f"{arguments.prompts} prompts, {arguments.samples} responses each, a reward of "
+        f"{arguments.prompts} prompts, {arguments.samples} responses each of at most "
+        f"{arguments.tokens} tokens, {at_a_time} at a time, a reward of "
         f"{arguments.reward_ms:g} ms, processes of the rank: {arguments.processes}; "
         f"{arguments.repeats} repetitions in turn. Seconds to generate and score."
     )

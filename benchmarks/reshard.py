@@ -28,7 +28,7 @@ from verl_hpc.cli.sizes import parse_sizes
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, plan_transfer
+from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.shard_map import ShardMap, shard_sizes
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 ALL_GATHER = "all-gather of full tensors"
 POINT_TO_POINT = "the same by point-to-point messages"
+RIVALS = (ALL_GATHER, POINT_TO_POINT)
 COPY = "memcpy of the target's bytes"
 PACKAGES = ("torch", "numpy", "mpi4py", "mpich", "xxhash")
 
@@ -105,7 +106,6 @@ def _parse() -> argparse.Namespace:
     add("--train", metavar="SIZES", help="tp=..,pp=..; data parallelism takes the ranks left")
     add("--rollout", metavar="SIZES", default="tp=1", help="tp of each engine, with --train")
     add("--repetitions", type=int, default=5, metavar="K")
-    add("--small-bucket-mib", type=int, default=16, metavar="N", help="of the small-bucket row")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     return parser.parse_args()
@@ -146,7 +146,7 @@ def _measure(
     here: Session, arch: Architecture, case: Case, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     """Check every method once, then repeat them in turn."""
-    bench = _Bench(here, arch, case, arguments.small_bucket_mib * MIB)
+    bench = _Bench(here, arch, case)
     growth = {name: bench.check(method) for name, method in bench.methods.items()}
     names = list(bench.methods)
     for repetition in range(arguments.repetitions):
@@ -181,9 +181,7 @@ def _measure(
 class _Bench:
     """One case: both memories of this rank and the methods that fill one from the other."""
 
-    def __init__(
-        self, here: Session, arch: Architecture, case: Case, small_bucket_bytes: int
-    ) -> None:
+    def __init__(self, here: Session, arch: Architecture, case: Case) -> None:
         from benchmarks.allgather import AllGather, local_sizes, stage_sizes
 
         self.here, self.rank = here, here.world.rank
@@ -200,8 +198,8 @@ class _Bench:
         self.wanted = _memory(local_sizes(self.target, self.rank))
         _fill(self.source, self.rank, self.held)
         self.methods: dict[str, Method] = {}
-        self._add_transfers(small_bucket_bytes)
-        for name in (ALL_GATHER, POINT_TO_POINT):
+        self._add_transfers()
+        for name in RIVALS:
             rival = AllGather(
                 self.source, self.target, case.train, self.rank, name == POINT_TO_POINT
             )
@@ -214,24 +212,22 @@ class _Bench:
         sizes = shard_sizes(self.target)
         self.target_bytes = [sizes[r] for r in range(here.world.size)]
 
-    def _add_transfers(self, small_bucket_bytes: int) -> None:
+    def _add_transfers(self) -> None:
         import torch
 
         from verl_hpc.transfer.execute import Transfer
 
+        nodes = self.here.world.node_of
         start = time.perf_counter()
-        plan = plan_transfer(self.source, self.target, self.here.world.node_of)
+        plan = plan_transfer(self.source, self.target, nodes, HOST_BUCKET_BYTES)
         transfers = {"transfer": Transfer(plan, self.rank)}
         self.planning_seconds = time.perf_counter() - start
         minimum = minimum_received(plan.bundles)
         self.minimum = [minimum.get(r, 0) for r in range(self.here.world.size)]
         transfers["transfer, no checksums"] = Transfer(plan, self.rank, verify=False)
-        if small_bucket_bytes < DEFAULT_BUCKET_BYTES:
-            small = plan_transfer(
-                self.source, self.target, self.here.world.node_of, small_bucket_bytes
-            )
-            name = f"transfer, {small_bucket_bytes // MIB} MiB buckets"
-            transfers[name] = Transfer(small, self.rank)
+        large = plan_transfer(self.source, self.target, nodes, DEFAULT_BUCKET_BYTES)
+        name = f"transfer, {DEFAULT_BUCKET_BYTES // MIB} MiB buckets"
+        transfers[name] = Transfer(large, self.rank)
         for name, transfer in transfers.items():
             method = Method(lambda: None)
 
@@ -364,7 +360,7 @@ def _markdown(record: Mapping[str, Any]) -> str:
 
 
 def _case_markdown(result: Mapping[str, Any]) -> str:
-    rival = result["methods"][ALL_GATHER]["seconds"]["median"]
+    rivals = [result["methods"][name]["seconds"]["median"] for name in RIVALS]
     rows = []
     for name, found in result["methods"].items():
         seconds = found["seconds"]
@@ -373,7 +369,7 @@ def _case_markdown(result: Mapping[str, Any]) -> str:
                 name,
                 *(f"{seconds[key]:.3f}" for key in ("median", "min", "max")),
                 f"{found['cpu_seconds']['median']:.2f}",
-                f"{rival / seconds['median']:.2f}",
+                *(f"{rival / seconds['median']:.2f}" for rival in rivals),
                 *(_mib(found["received_bytes_per_rank"]) if name != COPY else ("0", "0")),
                 f"{max(found['buffer_bytes_per_rank']) / MIB:.1f}",
                 f"{max(found['resident_growth_bytes_per_rank']) / MIB:.1f}",
@@ -381,7 +377,7 @@ def _case_markdown(result: Mapping[str, Any]) -> str:
         )
     header = (
         *("method", "median s", "min s", "max s", "CPU s, all ranks"),
-        "times as fast as all-gather",
+        *("times as fast as all-gather", "as point-to-point"),
         *("received per rank, mean MiB", "max MiB"),
         *("extra memory, counted MiB", "measured MiB"),
     )

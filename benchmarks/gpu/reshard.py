@@ -91,7 +91,9 @@ def _whole(shard_map: ShardMap, memory: Mapping[str, torch.Tensor], name: str) -
 
 def _strange_sums(memory: Mapping[str, torch.Tensor]) -> int:
     """Tensors whose fingerprint the device and the CPU compute differently."""
-    parts = [tensor[: 1 << 20] for tensor in memory.values()][:8]
+    import torch
+
+    parts = [tensor[: 1 << 20].view(torch.uint8) for tensor in memory.values()][:8]
     return sum(
         int(position_weighted_sum(part)) != int(position_weighted_sum(part.cpu())) for part in parts
     )

@@ -12,7 +12,8 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import message_census
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.transfer import execute
+from verl_hpc.transfer import sums
+from verl_hpc.transfer.checksum import checksum
 from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(4)
@@ -67,9 +68,7 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes):
         for b in range(4):
             assert pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0), "sent is not received"
     assert sum(here.control.allgather(stats.messages)) == sum(message_census(plan).values())
-    largest = max(message_census(plan))
-    most_fragments = bucket_bytes // 4  # one checksum of 8 bytes each
-    assert stats.peak_buffer_bytes <= 2 * (largest + 8 * (most_fragments + 1))
+    assert stats.peak_buffer_bytes <= 4 * max(message_census(plan)), "two under way, each way"
     held = source.num_bytes / 4
     inbound = sum(
         r.bundle.num_bytes
@@ -124,42 +123,115 @@ def test_types_of_all_widths_share_a_message(here):
         assert all(torch.equal(got[k], numbers[k]) for k in kinds)
 
 
+@pytest.fixture
+def flips(here, monkeypatch):
+    """`flips(rank, place, bit)`: a bit of the `place`-th message that a rank receives."""
+    exchange = dist.batch_isend_irecv
+
+    def install(rank, place, bit):
+        arriving = []
+
+        def corrupted(operations):
+            found = []
+            for op, request in zip(operations, exchange(operations), strict=True):
+                if op.op is dist.irecv and op.tensor.dtype == torch.uint8:
+                    arriving.append(op)
+                    is_it = here.world.rank == rank and len(arriving) == place + 1
+                    request = Flipping(request, op.tensor, bit) if is_it else request
+                found.append(request)
+            return found
+
+        monkeypatch.setattr(dist, "batch_isend_irecv", corrupted)
+
+    yield install
+    monkeypatch.undo()
+    here.control.barrier()
+
+
+class Flipping:
+    def __init__(self, request, buffer, bit):
+        self.request, self.buffer, self.bit = request, buffer, bit
+
+    def wait(self):
+        self.request.wait()
+        self.buffer[self.bit // 8 % len(self.buffer)] ^= 1 << self.bit % 8
+
+
 @pytest.mark.parametrize("bit", [0, 5, 12345])
-def test_a_flipped_bit_on_the_way_is_found_and_named(here, monkeypatch, bit):
-    # One message in all: nobody waits for the rank that refuses it.
+def test_a_flipped_bit_on_the_way_is_found_and_named(here, flips, bit):
     source = megatron_shard_map(ARCH, TrainLayout())
     target = vllm_shard_map(ARCH, [(3,)])
     plan = plan_transfer(source, target, here.world.node_of)
     rank = here.world.rank
-    exchange = dist.batch_isend_irecv
-
-    class Flipping:
-        def __init__(self, request, buffer):
-            self.request, self.buffer = request, buffer
-
-        def wait(self):
-            self.request.wait()
-            self.buffer[bit // 8] ^= 1 << bit % 8
-
-    def corrupted(operations):
-        requests = exchange(operations)
-        return [
-            Flipping(request, op.tensor) if op.op is dist.irecv and rank == 3 else request
-            for op, request in zip(operations, requests, strict=True)
-        ]
-
-    monkeypatch.setattr(execute.dist, "batch_isend_irecv", corrupted)
+    flips(3, 0, bit)
     transfer = Transfer(plan, rank, nodes=["n0", "n0", "n1", "n1"])
     have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
     if rank == 3:
         with pytest.raises(
-            TransferError, match=r"rank 3: 1 of \d+ fragments from rank 0 .*--exclude=n0,n1"
+            TransferError,
+            match=r"rank 3: 1 of 1 messages from rank 0 .* and \d+ more; .*--exclude=n0,n1",
         ):
             transfer.run(have, got, torch.float32)
     else:
         transfer.run(have, got, torch.float32)
-    monkeypatch.undo()
-    here.control.barrier()
+
+
+@pytest.mark.parametrize("place", [0, 3, 11])
+def test_one_wrong_message_of_many_is_named_where_it_arrived(here, flips, place):
+    """Also where others pass on what is wrong: they got what was sent to them."""
+    source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
+    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
+    plan = plan_transfer(source, target, (0, 0, 1, 1), 4096)
+    rank = here.world.rank
+    flips(2, place, 77)
+    transfer = Transfer(plan, rank)
+    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
+    if rank == 2:
+        with pytest.raises(TransferError, match=r"rank 2: 1 of \d+ messages from rank \d"):
+            transfer.run(have, got, torch.float32)
+    else:
+        transfer.run(have, got, torch.float32)
+
+
+def test_what_lies_as_it_travels_is_not_copied_and_summed_once(here, monkeypatch):
+    """Rows of a matrix, from one rank to three, and columns of it to one of them."""
+    rows = TensorSpec((64, 32), "float32")
+    top, columns = Box((0, 0), (64, 32)), Box((0, 0), (64, 4))
+    row_strides = (32, 1)
+    source = ShardMap(
+        {"rows": rows, "columns": rows},
+        [Region(n, top, (0,), View(n, 0, row_strides)) for n in ("rows", "columns")],
+    )
+    target = ShardMap(
+        {"rows": rows, "columns": rows},
+        [
+            Region("rows", top, (1, 2, 3), View("rows", 0, row_strides)),
+            Region("columns", columns, (3,), View("columns", 0, (4, 1))),
+        ],
+    )
+    plan = plan_transfer(source, target, here.world.node_of, 8192)
+    rank = here.world.rank
+    whole = {n: torch.randn(64, 32) for n in ("rows", "columns")} if rank == 0 else {}
+    got = {"rows": torch.zeros(64 * 32)} if rank else {}
+    if rank == 3:
+        got["columns"] = torch.zeros(64 * 4)
+    summed = []
+    monkeypatch.setattr(sums, "checksum", lambda t: summed.append(t.numel()) or checksum(t))
+    transfer = Transfer(plan, rank)
+    stats = transfer.run(whole, got, torch.float32)
+    expected = here.control.broadcast(whole)
+    assert all(
+        torch.equal(tensor.view(64, -1), expected[name][:, : tensor.numel() // 64])
+        for name, tensor in got.items()
+    )
+    # Columns are a message of 1 KiB: below a quarter of a bucket, but alone, and contiguous where
+    # they arrive.
+    in_place = {0: 3 * 8192, 1: 8192, 2: 8192, 3: 8192 + 1024}
+    assert stats.in_place_bytes == in_place[rank]
+    assert stats.peak_buffer_bytes == (1024 if rank == 0 else 0)
+    assert summed == {0: [8192, 1024], 3: [8192, 1024]}.get(rank, [8192])
+    buckets = transfer._buckets.num_bytes
+    assert transfer.run(whole, got, torch.float32).peak_buffer_bytes == buckets
 
 
 def test_without_verification_nothing_is_checked_and_as_much_is_moved(here):

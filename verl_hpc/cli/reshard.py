@@ -1,11 +1,15 @@
 """Count what moving the weights from a training to a rollout layout costs.
 
-Pure arithmetic on the two layouts: no GPU, no MPI, no weights; a config.json is enough.
+Pure arithmetic on the two layouts: no GPU, no MPI, no weights; a config.json is enough. Seconds are
+simulated over links of given speeds: those of a site profile's `links`, or the defaults (NVLink 200
+and network 45 GB/s per GPU).
 
 examples:
   python -m verl_hpc reshard --model DIR --train tp=4,pp=1,dp=2 --rollout tp=2 --gpus-per-node 8
   python -m verl_hpc reshard --model config.json --train tp=8,pp=16,dp=32 --rollout tp=8 \\
       --gpus-per-node 8 --json
+  python -m verl_hpc reshard --model DIR --train tp=8,pp=8,dp=2 --rollout tp=8 \\
+      --site slurm/my_site.yaml
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import argparse
 import json
 
 from verl_hpc.cli.sizes import parse_sizes
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.link_model import Links
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES
 from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
@@ -25,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, metavar="DIR_OR_CONFIG_JSON", help="Hugging Face model")
     add("--train", required=True, metavar="SIZES", help="tp, pp, dp; also vpp, ep, etp")
     add("--rollout", required=True, metavar="SIZES", help="tp of each vLLM engine")
-    add("--gpus-per-node", required=True, type=int, metavar="N", help="ranks that share a node")
+    add(
+        "--gpus-per-node",
+        type=int,
+        metavar="N",
+        help="ranks that share a node (default: the site's)",
+    )
+    add("--site", metavar="PROFILE", help="site profile: its links, and GPUs per node")
     add(
         "--grouping",
         choices=("zero_redundancy", "contiguous"),
@@ -38,19 +50,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    gpus_per_node, links = _site(arguments)
     train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
     rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
     report = reshard_report(
         read_architecture(arguments.model),
         TrainLayout(**train),
         rollout.get("tp", 1),
-        arguments.gpus_per_node,
+        gpus_per_node,
         arguments.grouping,
         arguments.bucket_mib * 2**20,
         arguments.dtype,
+        links,
     )
     print(json.dumps(report.as_json(), indent=1) if arguments.json else as_text(report))
     return 0
+
+
+def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
+    """Ranks that share a node, and what links carry.
+
+    Raises:
+        ConfigError: neither a site nor the number is given.
+    """
+    if arguments.site is None:
+        if arguments.gpus_per_node is None:
+            raise ConfigError("give --gpus-per-node N, or --site with a profile that has it")
+        return arguments.gpus_per_node, Links()
+    from verl_hpc.cluster.profile import load_profile
+
+    site = load_profile(arguments.site, {}).site
+    return arguments.gpus_per_node or site.ranks_per_node, site.links
 
 
 def as_text(report: ReshardReport) -> str:
@@ -71,6 +101,8 @@ def as_text(report: ReshardReport) -> str:
         f"{'model':34} {readable(report.model_bytes):>25}",
         f"{'largest message':34} {readable(report.peak_bucket_bytes):>25}",
         f"{'messages':34} {report.messages:>25,}",
+        f"{'predicted, with checksums':34} {report.predicted_seconds:>23.3f} s",
+        f"{'  least that the links allow':34} {report.limit_seconds:>23.3f} s",
         f"{'planning':34} {report.planning_seconds:>23.2f} s",
     ]
     return "\n".join(rows)

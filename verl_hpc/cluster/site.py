@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
+from verl_hpc.layout.link_model import Links
 from verl_hpc.section import NonNegative, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
@@ -121,6 +122,8 @@ class Site(Section):
     """What happens to a run that is not done when its time is up."""
     preflight: PreflightConfig = PreflightConfig()
     """What the doctor expects of nodes."""
+    links: Links = Links()
+    """What the nodes' links carry: `reshard --site` predicts seconds from them."""
     check_paths: bool = True
     """Refuse to submit if a path of the run does not exist here; false where login nodes do not
     see the file systems of the compute nodes."""

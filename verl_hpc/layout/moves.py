@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.fragments import Fragment
-from verl_hpc.layout.planner import Bundle, Plan, Route
+from verl_hpc.layout.messages import messages, routes_by_pair, schedule
+from verl_hpc.layout.planner import Plan, Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,19 @@ class Receive:
     targets: tuple[View, ...]
 
 
-@dataclass(frozen=True)
-class Hop:
-    """Messages of one hop by peer; a message holds at most a bucket of bytes.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a rank does in one round: at most one message each way.
 
-    The fragments of the n-th message to a peer are those of its n-th message from this rank.
+    The fragments of a message come in the same order at both its ends.
     """
 
-    sends: Mapping[int, Sequence[Sequence[Send]]]
-    receives: Mapping[int, Sequence[Sequence[Receive]]]
+    to: int = -1
+    sends: Sequence[Send] = ()
+    """Empty where nothing is sent."""
+    frm: int = -1
+    receives: Sequence[Receive] = ()
+    """Empty where nothing is received."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,15 @@ class RankMoves:
     rank: int
     copies: Sequence[Copy]
     reads: Sequence[Read]
-    hops: Sequence[Hop]
+    hops: Sequence[Sequence[Step]]
+    """Of each hop, the steps in the order of their rounds."""
 
 
 def moves_of(plan: Plan, rank: int) -> RankMoves:
-    """The part of `rank` in a plan. Costs one pass over the plan's routes."""
+    """The part of `rank` in a plan.
+
+    Costs a pass over the plan's routes, and the order of all its messages.
+    """
     return RankMoves(
         rank,
         [
@@ -79,7 +88,7 @@ def moves_of(plan: Plan, rank: int) -> RankMoves:
             for f in bundle.fragments
         ],
         [read for route in plan.reads if route.target == rank for read in _reads(route)],
-        [_hop(hop, rank, plan.bucket_bytes) for hop in plan.hops],
+        [_steps(hop, rank, plan.bucket_bytes) for hop in plan.hops],
     )
 
 
@@ -90,24 +99,24 @@ def _reads(route: Route) -> Iterator[Read]:
         yield Read(f, str(route.source), region.view.name, f.box.relative_to(region.box), targets)
 
 
-def _hop(routes: Sequence[Route], rank: int, bucket_bytes: int) -> Hop:
-    sends: dict[int, list[Route]] = {}
-    receives: dict[int, list[Route]] = {}
-    for route in routes:
-        if route.source == rank:
-            sends.setdefault(route.target, []).append(route)
-        if route.target == rank:
-            receives.setdefault(int(route.source), []).append(route)
-    return Hop(
-        {
-            peer: [[_send(*item) for item in message] for message in messages(r, bucket_bytes)]
-            for peer, r in sends.items()
-        },
-        {
-            peer: [[_receive(*item) for item in message] for message in messages(r, bucket_bytes)]
-            for peer, r in receives.items()
-        },
-    )
+def _steps(hop: Sequence[Route], rank: int, bucket_bytes: int) -> list[Step]:
+    by_pair = routes_by_pair(hop)
+    sending: dict[int, tuple[int, list[Send]]] = {}
+    receiving: dict[int, tuple[int, list[Receive]]] = {}
+    for pair, runs in schedule(by_pair, bucket_bytes).items():
+        if rank not in pair:
+            continue
+        rounds = [first + i for first, n in runs for i in range(n)]
+        for place, message in zip(rounds, messages(by_pair[pair], bucket_bytes), strict=True):
+            if rank == pair[0]:
+                sending[place] = pair[1], [_send(*item) for item in message]
+            else:
+                receiving[place] = pair[0], [_receive(*item) for item in message]
+    nothing = (-1, ())
+    return [
+        Step(*sending.get(place, nothing), *receiving.get(place, nothing))
+        for place in sorted({*sending, *receiving})
+    ]
 
 
 def _send(fragment: Fragment, route: Route) -> Send:
@@ -117,36 +126,3 @@ def _send(fragment: Fragment, route: Route) -> Send:
 
 def _receive(fragment: Fragment, route: Route) -> Receive:
     return Receive(fragment, fragment.target.views(route.target, fragment.box))
-
-
-def messages(routes: Sequence[Route], bucket_bytes: int) -> Iterator[list[tuple[Fragment, Route]]]:
-    """Cut the fragments that travel between one pair of ranks into messages.
-
-    Wider elements come first within a message, so that each stays aligned.
-    """
-    message: list[tuple[Fragment, Route]] = []
-    filled = 0
-    for route in routes:
-        for fragment in route.bundle.fragments:
-            if message and filled + fragment.num_bytes > bucket_bytes:
-                yield sorted(message, key=_narrowness)
-                message, filled = [], 0
-            message.append((fragment, route))
-            filled += fragment.num_bytes
-    if message:
-        yield sorted(message, key=_narrowness)
-
-
-def _narrowness(item: tuple[Fragment, Route]) -> int:
-    return -(item[0].num_bytes // item[0].box.num_elements)
-
-
-def message_sizes(bundles: Sequence[Bundle], bucket_bytes: int) -> list[int]:
-    """Bytes of each message that carries `bundles` between one pair of ranks."""
-    sizes: list[int] = []
-    for bundle in bundles:
-        for fragment in bundle.fragments:
-            if not sizes or sizes[-1] + fragment.num_bytes > bucket_bytes:
-                sizes.append(0)
-            sizes[-1] += fragment.num_bytes
-    return sizes

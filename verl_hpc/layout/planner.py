@@ -5,7 +5,9 @@ The planner knows boxes, holders and nodes, nothing of models. What it reaches:
 - a rank receives exactly the bytes it needs and does not hold;
 - a node receives each byte it lacks once from other nodes, then passes it on inside;
 - a file is read once, by one of the ranks that need the bytes, and passed on like any other;
-- among equals the least loaded rank sends, reads, or is first to receive.
+- among equals the least loaded rank sends, reads, or is first to receive;
+- what is small goes between ranks that have more to tell each other, if it can: a new pair costs a
+  connection and a message, and one bundle below a 64th of the largest unbalances nothing.
 
 Every rank computes the same plan. Fragments with the same holders on both sides travel as one
 `Bundle`, so the work grows with the number of distinct shards times the ranks that lack them.
@@ -23,6 +25,10 @@ from verl_hpc.layout.fragments import Fragment, fragments
 from verl_hpc.layout.shard_map import Holder, ShardMap
 
 DEFAULT_BUCKET_BYTES = 32 * 2**20
+HOST_BUCKET_BYTES = 8 * 2**20
+"""For transfers between host memories: what arrived is still in a cache when it is summed."""
+_SMALL = 64
+"""A bundle below one part in so many of the largest one is small."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,8 +106,9 @@ def plan_transfer(
     """
     if bucket_bytes < 4096:
         raise LayoutError(f"bucket_bytes = {bucket_bytes}: at least 4096")
-    router = _Router(node_of)
-    bundles = [part for b in _bundles(source, target, bucket_bytes) for part in router.split(b)]
+    whole = _bundles(source, target, bucket_bytes)
+    router = _Router(node_of, max((b.num_bytes for b in whole), default=0) // _SMALL)
+    bundles = [part for b in whole for part in router.split(b)]
     bundles.sort(key=lambda b: -b.num_bytes)
     for bundle in bundles:
         router.route(bundle)
@@ -131,18 +138,23 @@ def _bundle(members: Sequence[Fragment]) -> Bundle:
 class _Router:
     """Chooses sources while it keeps count of what each rank sends, reads and brings in."""
 
-    def __init__(self, node_of: Sequence[int]) -> None:
+    def __init__(self, node_of: Sequence[int], small_bytes: int) -> None:
         self.node_of = node_of
+        self.small_bytes = small_bytes
         self.reads: list[Route] = []
         self.hops: list[list[Route]] = [[], []]
         self._sent: dict[int, int] = defaultdict(int)
         self._read: dict[int, int] = defaultdict(int)
         self._brought: dict[int, int] = defaultdict(int)
+        self._into: list[dict[int, set[int]]] = [defaultdict(set), defaultdict(set)]
+        """Of each hop, the ranks that send to a rank."""
 
     def split(self, bundle: Bundle) -> Iterator[Bundle]:
         """Cut a bundle where several ranks can share the work of reading or bringing it in."""
         if isinstance(bundle.sources[0], str):
             parts = len(bundle.targets)
+        elif self._is_small(bundle):
+            parts = 1
         else:
             lacking = self._by_node(set(bundle.targets).difference(bundle.sources))
             near = {self.node_of[int(s)] for s in bundle.sources}
@@ -179,7 +191,7 @@ class _Router:
                 for receiver in receivers:
                     self._send(0, near[node], receiver, bundle, from_target)
                 continue
-            first = min(receivers, key=self._brought.__getitem__)
+            first = min(self._known(receivers, sources, bundle), key=self._brought.__getitem__)
             self._brought[first] += bundle.num_bytes
             self._send(0, sources, first, bundle, from_target)
             for receiver in receivers:
@@ -187,9 +199,20 @@ class _Router:
                     self._send(1, [first], receiver, bundle, True)
 
     def _send(self, hop: int, sources: list[int], target: int, bundle: Bundle, relay: bool) -> None:
-        source = min(sources, key=self._sent.__getitem__)
+        known = self._into[hop][target].intersection(sources) if self._is_small(bundle) else ()
+        source = min(sorted(known) or sources, key=self._sent.__getitem__)
         self._sent[source] += bundle.num_bytes
+        self._into[hop][target].add(source)
         self.hops[hop].append(Route(source, target, bundle, relay))
+
+    def _known(self, receivers: list[int], sources: list[int], bundle: Bundle) -> list[int]:
+        """Of those who can be first to receive a small bundle, those whom a source sends to."""
+        if not self._is_small(bundle):
+            return receivers
+        return [r for r in receivers if not self._into[0][r].isdisjoint(sources)] or receivers
+
+    def _is_small(self, bundle: Bundle) -> bool:
+        return bundle.num_bytes < self.small_bytes
 
     def _by_node(self, ranks: set[int] | Sequence[int]) -> dict[int, list[int]]:
         grouped: dict[int, list[int]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import Grouping, generation_groups, zero_redundancy_applies
 from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.link_model import Links, limit_seconds, predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.moves import message_sizes
+from verl_hpc.layout.messages import routes_by_pair, sizes_by_pair
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, Bundle, Plan, plan_transfer
 from verl_hpc.layout.shard_map import ShardMap, shard_sizes
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -48,8 +50,12 @@ class ReshardReport:
     apply."""
     model_bytes: int
     peak_bucket_bytes: int
-    """Largest message; a rank holds one of them per direction."""
+    """Largest message; a rank holds at most two of them per direction."""
     messages: int
+    predicted_seconds: float
+    """With checksums, over the links of a site: `link_model`."""
+    limit_seconds: float
+    """In which the network brings the fullest node its bytes, or NVLink the fullest rank."""
     planning_seconds: float
 
     def as_json(self) -> dict[str, Any]:
@@ -64,11 +70,13 @@ def reshard_report(
     grouping: Grouping | None = None,
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     dtype: str | None = None,
+    links: Links | None = None,
 ) -> ReshardReport:
     """Plan Megatron `train` -> vLLM with `rollout_tp` on the same ranks, and count.
 
     Args:
         grouping: None takes zero redundancy where it applies.
+        links: what they carry; None takes the defaults.
 
     Raises:
         LayoutError: sizes that do not divide.
@@ -83,6 +91,7 @@ def reshard_report(
     plan = plan_transfer(source, target, nodes, bucket_bytes)
     seconds = time.perf_counter() - start
     sizes = message_census(plan)
+    links = links or Links()
     model_parallel = train.tp * train.pp
     follows_paper = chosen == "zero_redundancy"
     return ReshardReport(
@@ -99,6 +108,8 @@ def reshard_report(
         model_bytes=source.num_bytes,
         peak_bucket_bytes=max(sizes, default=0),
         messages=sum(sizes.values()),
+        predicted_seconds=predicted_seconds(plan, nodes, links),
+        limit_seconds=limit_seconds(plan, nodes, links),
         planning_seconds=seconds,
     )
 
@@ -138,18 +149,10 @@ def allgather_received(source: ShardMap) -> dict[int, int]:
     }
 
 
-def message_census(plan: Plan) -> dict[int, int]:
+def message_census(plan: Plan) -> Mapping[int, int]:
     """How many messages of each size in bytes the plan sends, all ranks together."""
-    known: dict[tuple[int, ...], list[int]] = {}
-    census: dict[int, int] = {}
+    census: Counter[int] = Counter()
     for hop in plan.hops:
-        pairs: dict[tuple[int, int], list[Bundle]] = {}
-        for route in hop:
-            pairs.setdefault((int(route.source), route.target), []).append(route.bundle)
-        for bundles in pairs.values():
-            key = tuple(map(id, bundles))
-            if key not in known:
-                known[key] = message_sizes(bundles, plan.bucket_bytes)
-            for size in known[key]:
-                census[size] = census.get(size, 0) + 1
+        for sizes in sizes_by_pair(routes_by_pair(hop), plan.bucket_bytes).values():
+            census.update(sizes)
     return census

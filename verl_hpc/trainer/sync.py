@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
-from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, plan_transfer
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
@@ -80,7 +80,13 @@ class WeightSync:
         self._dtype = dtype
         self._sends = actor.training.weights if actor.training is not None else {}
         self._offloads = offloads if rollout.engine is not None else ()
-        plan = plan_transfer(actor.shard_map, rollout.shard_map, session.world.node_of)
+        on_host = session.device.type == "cpu"
+        plan = plan_transfer(
+            actor.shard_map,
+            rollout.shard_map,
+            session.world.node_of,
+            HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
+        )
         self._transfer = Transfer(
             plan,
             session.world.rank,
@@ -97,7 +103,7 @@ class WeightSync:
             Bytes received by all ranks, the least that was possible, and this rank's seconds.
 
         Raises:
-            TransferError: a received region is not what was sent.
+            TransferError: a received message is not what was sent.
         """
         self.to_training()
         engine = self._rollout.engine

@@ -35,6 +35,8 @@ NUMBERS = {
     "model_bytes",
     "peak_bucket_bytes",
     "messages",
+    "predicted_seconds",
+    "limit_seconds",
     "planning_seconds",
 }
 
@@ -98,6 +100,30 @@ def test_flags_reach_the_plan(reshard):
     assert figures(rollout="tp=4")["messages"] == 0
 
 
+def test_a_site_gives_links_and_gpus_per_node(tmp_path, model, capsys):
+    """Half the network, and no other change: twice the seconds that the network needs."""
+    site = tmp_path / "site.yaml"
+    limits = []
+    for network in (40.0, 20.0):
+        site.write_text(
+            f"name: here\ngpus_per_node: 2\ncores_per_node: 8\nlinks: {{network_gb_s: {network}}}\n"
+        )
+        words = ["--train", "tp=4,pp=2", "--rollout", "tp=2", "--site", str(site), "--json"]
+        assert main(["reshard", "--model", model, *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["limit_seconds"] < found["predicted_seconds"]
+        limits.append(found["limit_seconds"])
+        inbound = found["inbound_bytes_per_node"]["max"]
+        assert found["limit_seconds"] == pytest.approx(inbound / (2 * network * 1e9))
+    assert limits[1] == pytest.approx(2 * limits[0])
+
+
+def test_neither_a_site_nor_gpus_per_node(model, capsys):
+    words = ["--train", "tp=4", "--rollout", "tp=2"]
+    assert main(["reshard", "--model", model, *words]) == 1
+    assert "give --gpus-per-node N, or --site" in capsys.readouterr().err
+
+
 def test_the_bucket_bounds_messages(tmp_path, reshard):
     (tmp_path / "8b.json").write_text(json.dumps(PUBLISHED["Llama-3.1-8B"][0]))
     sizes = {"model": str(tmp_path / "8b.json"), "train": "tp=2"}
@@ -127,7 +153,9 @@ def test_the_program_as_a_user_starts_it(tmp_path):
 
 def test_the_table():
     same = Spread(0, 1536.0, 3 * 2**30)
-    report = ReshardReport(same, same, same, same, same, None, 2**41, 512, 1_234_567, 1.5)
+    report = ReshardReport(
+        same, same, same, same, same, None, 2**41, 512, 1_234_567, 0.5, 0.25, 1.5
+    )
     assert as_text(report) == "\n".join(
         [
             f"{'':34} {'min':>12} {'mean':>12} {'max':>12}",
@@ -145,6 +173,8 @@ def test_the_table():
             f"{'model':34} {'2.00 TiB':>25}",
             f"{'largest message':34} {'512 B':>25}",
             f"{'messages':34} {'1,234,567':>25}",
+            f"{'predicted, with checksums':34} {'0.500':>23} s",
+            f"{'  least that the links allow':34} {'0.250':>23} s",
             f"{'planning':34} {'1.50':>23} s",
         ]
     )
@@ -214,4 +244,4 @@ def test_flags_that_are_needed(capsys):
         main(["reshard"])
     assert ended.value.code == 2
     complaint = capsys.readouterr().err.splitlines()[-1]
-    assert complaint.endswith("are required: --model, --train, --rollout, --gpus-per-node")
+    assert complaint.endswith("are required: --model, --train, --rollout")

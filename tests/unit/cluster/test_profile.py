@@ -13,6 +13,7 @@ from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
 from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
+from verl_hpc.layout.link_model import Links
 
 SHIPPED = sorted((ROOT / "slurm").glob("*.yaml"))
 
@@ -59,7 +60,7 @@ def test_generic_names_every_setting_and_gives_the_defaults():
 
 def test_the_documentation_has_every_setting():
     page = (ROOT / "docs/site_profile.md").read_text()
-    sections = {"restarts": RestartConfig, "preflight": PreflightConfig}
+    sections = {"restarts": RestartConfig, "preflight": PreflightConfig, "links": Links}
     names = set(Site.model_fields) - set(sections)
     names |= {f"{name}.{field}" for name, model in sections.items() for field in model.model_fields}
     names |= {name for model in KINDS for name in model.model_fields if name != "kind"}

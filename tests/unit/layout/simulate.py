@@ -7,12 +7,13 @@ carried out message by message. What a rank must end up with is computed without
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from verl_hpc.layout.box import Box, View
-from verl_hpc.layout.moves import moves_of
+from verl_hpc.layout.moves import Step, moves_of
 from verl_hpc.layout.planner import Plan
 from verl_hpc.layout.shard_map import Holder, ShardMap
 
@@ -101,26 +102,27 @@ def carry_out(plan: Plan, source: ShardMap, target: ShardMap) -> tuple[dict, dic
             data = values[read.fragment.tensor][read.fragment.box.slices]
             put(rank, read.targets, read.fragment.box, data)
     for index in range(len(plan.hops)):
-        wires: dict[tuple[int, int], list[np.ndarray]] = {}
-        for rank, work in moves.items():
-            for peer, sent in work.hops[index].sends.items():
-                memory = [want if s.relay else have for m in sent for s in m]
-                items = [s for m in sent for s in m]
-                wires[rank, peer] = [
-                    window(mem[rank][s.view.name], s.view, s.fragment.box).copy()
-                    for mem, s in zip(memory, items, strict=True)
-                ]
-        for rank, work in moves.items():
-            for peer, messages in work.hops[index].receives.items():
-                data = wires.pop((peer, rank))
-                items = [r for m in messages for r in m]
-                assert len(data) == len(items)
-                for item, piece in zip(items, data, strict=True):
-                    assert (piece != EMPTY).all(), "a relay sent what it had not received"
-                    received[rank] += piece.size
-                    put(rank, item.targets, item.fragment.box, piece)
-        assert not wires, "sent and never received"
+        hop = {rank: work.hops[index] for rank, work in moves.items()}
+        wires = _sent(hop, have, want)
+        for rank, step in ((rank, step) for rank, steps in hop.items() for step in steps):
+            for item in step.receives:
+                data = wires[step.frm, rank].pop(0)
+                assert (data != EMPTY).all(), "a relay sent what it had not received"
+                received[rank] += data.size
+                put(rank, item.targets, item.fragment.box, data)
+        assert not any(wires.values()), "sent and never received"
     return want, received
+
+
+def _sent(hop: dict[int, Sequence[Step]], have: dict, want: dict) -> dict:
+    """What is under way of a hop by (sender, receiver), fragment by fragment."""
+    wires: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
+    for rank, steps in hop.items():
+        for step in steps:
+            for item in step.sends:
+                memory = (want if item.relay else have)[rank][item.view.name]
+                wires[rank, step.to].append(window(memory, item.view, item.fragment.box).copy())
+    return wires
 
 
 def elements_of(shard_map: ShardMap, holder: Holder) -> dict[str, set[int]]:

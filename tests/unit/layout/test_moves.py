@@ -1,5 +1,7 @@
 """One rank's part of a plan, and how fragments become messages."""
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -7,7 +9,8 @@ from tests.unit.layout.models import architecture
 from tests.unit.layout.partitions import pairs
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.moves import message_sizes, messages, moves_of
+from verl_hpc.layout.messages import message_sizes, messages, routes_by_pair
+from verl_hpc.layout.moves import moves_of
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import message_census
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec, whole
@@ -22,6 +25,23 @@ def plans(draw):
     return plan_transfer(source, target, nodes_of(len(RANKS), draw(st.sampled_from([1, 2, 3, 6]))))
 
 
+def sends(moves, hop=0):
+    """The messages of one rank by receiver, in order."""
+    found = {}
+    for step in moves.hops[hop]:
+        if step.sends:
+            found.setdefault(step.to, []).append(step.sends)
+    return found
+
+
+def receives(moves, hop=0):
+    found = {}
+    for step in moves.hops[hop]:
+        if step.receives:
+            found.setdefault(step.frm, []).append(step.receives)
+    return found
+
+
 def test_mixed_types_travel_widest_first():
     """So that, from the start of a message, each lies at a multiple of its own width."""
     shapes = {"a": (3, "bfloat16"), "b": (3, "float32"), "c": (3, "int8"), "d": (2, "float64")}
@@ -31,7 +51,7 @@ def test_mixed_types_travel_widest_first():
         return ShardMap(tensors, [whole(n, n, s.shape, (rank,)) for n, s in tensors.items()])
 
     plan = plan_transfer(held_by(0), held_by(1), (0, 0))
-    (message,) = moves_of(plan, 0).hops[0].sends[1]
+    (message,) = sends(moves_of(plan, 0))[1]
     assert [send.fragment.tensor for send in message] == ["d", "b", "a", "c"]
 
 
@@ -43,12 +63,12 @@ def test_what_one_rank_sends_another_expects_in_the_same_order(plan):
         sent = {
             (rank, peer): [[s.fragment for s in message] for message in messages]
             for rank in RANKS
-            for peer, messages in moves[rank].hops[index].sends.items()
+            for peer, messages in sends(moves[rank], index).items()
         }
         expected = {
             (peer, rank): [[r.fragment for r in message] for message in messages]
             for rank in RANKS
-            for peer, messages in moves[rank].hops[index].receives.items()
+            for peer, messages in receives(moves[rank], index).items()
         }
         assert sent == expected
         assert all(rank != peer for rank, peer in sent)
@@ -56,23 +76,23 @@ def test_what_one_rank_sends_another_expects_in_the_same_order(plan):
 
 @settings(max_examples=60)
 @given(plans(), st.data())
-def test_messages_fill_a_bucket_and_never_more(plan, data):
-    routes = {}
-    for hop, all_routes in enumerate(plan.hops):
-        for route in all_routes:
-            routes.setdefault((hop, route.source, route.target), []).append(route)
-    for together in routes.values():
-        bundles = [route.bundle for route in together]
+def test_large_fragments_travel_alone_and_small_ones_fill_buckets(plan, data):
+    for routes in (found for hop in plan.hops for found in routes_by_pair(hop).values()):
+        bundles = [route.bundle for route in routes]
         whole = [f for b in bundles for f in b.fragments]
         largest = max(f.num_bytes for f in whole)
-        bucket_bytes = data.draw(st.integers(largest, 3 * largest))
-        cut = [[f for f, _ in message] for message in messages(together, bucket_bytes)]
+        bucket_bytes = data.draw(st.integers(largest, 6 * largest))
+        cut = [[f for f, _ in message] for message in messages(routes, bucket_bytes)]
+        assert sorted(map(id, (f for message in cut for f in message))) == sorted(map(id, whole))
         sizes = [sum(f.num_bytes for f in message) for message in cut]
-        assert [f for message in cut for f in message] == whole, "one type: nothing changes places"
-        assert sizes == message_sizes(bundles, bucket_bytes)
+        assert sizes == message_sizes(bundles, bucket_bytes) == sorted(sizes, reverse=True)
         assert max(sizes) <= bucket_bytes
-        for size, following in zip(sizes, cut[1:], strict=False):
-            assert size + following[0].num_bytes > bucket_bytes, "no message ends early"
+        small = [m for m in cut if len(m) > 1 or 4 * m[0].num_bytes < bucket_bytes]
+        assert all(4 * f.num_bytes < bucket_bytes for message in small for f in message)
+        by_place = sorted(small, key=lambda message: whole.index(message[0]))
+        for message, following in pairwise(by_place):
+            filled = sum(f.num_bytes for f in message)
+            assert filled + following[0].num_bytes > bucket_bytes, "no message ends early"
 
 
 @settings(max_examples=60)
@@ -82,8 +102,7 @@ def test_the_census_counts_the_messages_of_all_ranks(plan):
         sum(s.fragment.num_bytes for s in message)
         for rank in RANKS
         for hop in moves_of(plan, rank).hops
-        for sent in hop.sends.values()
-        for message in sent
+        for message in (step.sends for step in hop if step.sends)
     ]
     census = message_census(plan)
     assert sorted(sizes) == sorted(size for size, n in census.items() for _ in range(n))
@@ -101,8 +120,8 @@ def test_what_a_rank_holds_already_is_copied_and_not_sent():
         assert moves.rank == rank
         assert not moves.reads
         assert copied + plan.received_bytes[rank] == target.num_bytes
-        assert list(moves.hops[0].sends) == list(moves.hops[0].receives) == [1 - rank]
-        assert not any(s.relay for m in moves.hops[0].sends[1 - rank] for s in m)
+        assert list(sends(moves)) == list(receives(moves)) == [1 - rank]
+        assert not any(s.relay for m in sends(moves)[1 - rank] for s in m)
 
 
 def test_a_rank_outside_the_plan_does_nothing():
@@ -113,7 +132,7 @@ def test_a_rank_outside_the_plan_does_nothing():
     moves = moves_of(plan, 2)
     assert not moves.copies
     assert not moves.reads
-    assert not any(hop.sends or hop.receives for hop in moves.hops)
+    assert not any(moves.hops)
     assert not moves_of(plan, 0).copies, "rank 0 needs nothing, it only sends"
 
 
@@ -127,6 +146,6 @@ def test_bytes_that_cross_nodes_are_passed_on_from_target_memory():
     first, second = plan.hops
     assert {route.source for route in first} == {0}
     assert all(route.relay and {route.source, route.target} == {2, 3} for route in second)
-    relayed = [s for r in (2, 3) for m in moves[r].hops[1].sends.values() for x in m for s in x]
+    relayed = [s for r in (2, 3) for m in sends(moves[r], 1).values() for x in m for s in x]
     assert all(s.relay for s in relayed)
     assert {s.view.name for s in relayed} <= {r.view.name for r in target.regions}

@@ -156,6 +156,8 @@ def test_json_has_every_figure_and_no_other():
         "model_bytes",
         "peak_bucket_bytes",
         "messages",
+        "predicted_seconds",
+        "limit_seconds",
         "planning_seconds",
     }
     assert set(found) == spreads | numbers

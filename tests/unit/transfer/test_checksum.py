@@ -12,7 +12,13 @@ from verl_hpc.transfer.checksum import checksum, position_weighted_sum
 DTYPES = [getattr(torch, name) for name in ITEM_BYTES]
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
-BOTH = [checksum, position_weighted_sum]
+
+def on_gpus(tensor):
+    """What GPUs compute."""
+    return position_weighted_sum(tensor.contiguous().view(-1).view(torch.uint8))
+
+
+BOTH = [checksum, on_gpus]
 """On CPUs, and what GPUs compute, which runs here as well."""
 
 NARROW = [dtype for dtype in DTYPES if dtype.itemsize < 8]
@@ -39,7 +45,7 @@ def test_equal_bits_have_equal_sums(algorithm, tensor):
 
 
 @given(st.data(), st.integers(0, 2**32), st.integers(1, 40))
-@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (position_weighted_sum, NARROW)])
+@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (on_gpus, NARROW)])
 def test_any_single_flipped_bit_is_seen(algorithm, dtypes, data, seed, size):
     dtype = data.draw(st.sampled_from([d for d in dtypes if d != torch.bool]))
     tensor = random_bits(seed, size, dtype)
@@ -50,7 +56,7 @@ def test_any_single_flipped_bit_is_seen(algorithm, dtypes, data, seed, size):
 
 
 @given(st.data(), st.integers(0, 2**32), st.integers(2, 40))
-@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (position_weighted_sum, NARROW)])
+@pytest.mark.parametrize("algorithm, dtypes", [(checksum, DTYPES), (on_gpus, NARROW)])
 def test_two_elements_that_change_places_are_seen(algorithm, dtypes, data, seed, size):
     tensor = random_bits(seed, size, data.draw(st.sampled_from(dtypes)))
     a, b = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True))
@@ -96,11 +102,24 @@ def test_an_empty_tensor(dtype):
     assert checksum(torch.empty(0, dtype=dtype)) == checksum(torch.empty(0, 7, dtype=dtype))
 
 
-def test_the_weighted_sum_works_in_parts(monkeypatch):
-    """Large tensors are summed piece by piece; positions go on counting."""
-    tensor = random_bits(3, 1000, torch.bfloat16)
-    whole = position_weighted_sum(tensor)
-    monkeypatch.setattr("verl_hpc.transfer.checksum._CHUNK", 7)
-    assert position_weighted_sum(tensor) == whole
-    moved = torch.cat([tensor[7:14], tensor[:7], tensor[14:]])
-    assert position_weighted_sum(moved) != whole
+@pytest.mark.parametrize("row", [1, 7, 1 << 12])
+@pytest.mark.parametrize("start", [0, 2, 3])
+def test_the_weighted_sum_against_its_definition(monkeypatch, row, start):
+    """Rows of any length, bytes that do not fill a word, memory that is not aligned."""
+    monkeypatch.setattr("verl_hpc.transfer.checksum._ROW", row)
+    flat = random_bits(3, 4 * 9000 + 3, torch.uint8)[start:]
+    padded = np.concatenate([flat.numpy(), np.zeros(-len(flat) % 4, np.uint8)])
+    words = [int(word) for word in padded.view(np.int32)]
+    expected = sum(word * (2 * p + 1) for p, word in enumerate(words))
+    assert int(position_weighted_sum(flat)) % 2**64 == expected % 2**64
+
+
+@given(st.integers(0, 2**32), st.integers(2, 400), st.integers(0, 31), st.data())
+def test_two_bits_of_the_same_weight_are_seen(seed, size, bit, data):
+    """As where a lane of memory is bad. Sums of 64-bit words miss two flipped signs."""
+    words = random_bits(seed, size, torch.int32)
+    flipped = words.clone()
+    for place in data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=2, unique=True)):
+        flipped[place] ^= -(1 << 31) if bit == 31 else 1 << bit
+    sums = [position_weighted_sum(w.view(torch.uint8)) for w in (words, flipped)]
+    assert sums[0] != sums[1]

@@ -1,0 +1,31 @@
+"""What one rank moved in one transfer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TransferStats:
+    """Payload bytes of one rank; checksums are not counted."""
+
+    sent_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By receiving rank."""
+    received_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By sending rank."""
+    copied_bytes: int = 0
+    """From the rank's own source memory."""
+    read_bytes: int = 0
+    """From files."""
+    messages: int = 0
+    """Sent."""
+    in_place_bytes: int = 0
+    """Sent or received without a copy through a bucket."""
+    peak_buffer_bytes: int = 0
+    """All buckets together."""
+    seconds: float = 0.0
+
+    @property
+    def total_received_bytes(self) -> int:
+        return sum(self.received_bytes.values())

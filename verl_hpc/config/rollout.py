@@ -94,7 +94,8 @@ class RolloutConfig(Section):
     balance: Literal["fixed", "stealing"] = "fixed"
     """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
     take prompts from one queue as they have room, those whose responses were longest the last time
-    first: they end together, and a run is not repeatable bit for bit (docs/asynchronous.md)."""
+    first, so that they end together. Who answers then depends on speed; seeds do not, but a
+    response's last bits may depend on its neighbours in a batch (docs/placements.md)."""
     staleness: Annotated[NonNegative, Field(le=64)] = 0
     """Steps that the weights of a response may be behind those that train on it. 0 generates a step
     with the weights that train on it. 1 generates the next step while one trains, on ranks of its

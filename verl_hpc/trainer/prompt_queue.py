@@ -1,8 +1,7 @@
 """Prompts that engines take from one queue, those with the longest expected responses first.
 
 Longest first is Graham's rule (1969, "Bounds on multiprocessing timing anomalies"). Which engine
-answers what then depends on how fast each is, and with it the neighbours of a response in a batch,
-which change the last bits of its log-probs.
+answers what then depends on how fast each is, and with it the neighbours of a response in a batch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class PromptQueue:
     control: Control
     """Of this engine's ranks."""
     _lengths: dict[int, float] = field(default_factory=dict)
-    """Mean length of the responses to a row, the last time."""
+    """Mean length of the responses to a row, the last time; a run that resumes knows none."""
     _num_calls: int = 0
 
     def deal(

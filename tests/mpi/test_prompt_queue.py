@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.mpi.recipe_runs import configure
+from tests.mpi.recipe_runs import assert_same, configure, run
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.build import build_run
@@ -21,7 +21,7 @@ def answers(here: Session, tiny_model, shared_directory):
     engines, and how many each gave."""
     model = tiny_model("qwen2", True, hidden_size=64, num_attention_heads=2, num_key_value_heads=2)
 
-    def run(name, slow_s, **rollout):
+    def ask(name, slow_s, **rollout):
         sizes = {"max_prompt_tokens": 96, "overlong_prompt": "truncate_left", "num_samples": 2}
         sizes |= {"max_response_tokens": 24, "kv_cache_gib": 0.05, "max_num_seqs": 2}
         config = configure(
@@ -58,7 +58,7 @@ def answers(here: Session, tiny_model, shared_directory):
         whole = {slot: answer for part in by_engine.values() for slot, answer in part.items()}
         return [whole[slot] for slot in range(2 * NUM)], [len(by_engine[i]) for i in (0, 1)]
 
-    return run
+    return ask
 
 
 def test_the_fast_engine_answers_more(answers):
@@ -72,3 +72,15 @@ def test_the_fast_engine_answers_more(answers):
         assert tokens == others, "seeds belong to slots"
         # Neighbours in a batch change the last bits.
         np.testing.assert_allclose(log_probs, their, atol=1e-5)
+
+
+def test_a_run_trains_on_what_comes_from_a_queue(here, tiny_model, shared_directory):
+    model = tiny_model("qwen2", True, hidden_size=64, num_attention_heads=2, num_key_value_heads=2)
+    rollout = {"max_prompt_tokens": 96, "overlong_prompt": "truncate_left", "num_samples": 2}
+    rollout |= {"max_response_tokens": 12, "kv_cache_gib": 0.05, "max_num_seqs": 2}
+    fixed, stealing = (
+        run(here, f"run-{way}", model, shared_directory, recipe="rl", batch={"size": 12},
+            rollout=rollout | {"balance": way})
+        for way in ("fixed", "stealing")
+    )  # fmt: skip
+    assert_same(stealing, fixed, ("actor/", "critic/", "response"), rel=1e-4)

@@ -66,7 +66,8 @@ def add_rollout(builder: Builder, run: RunContext) -> None:
     run.rollout = Rollout(place, shard_map, None, replica_control=replica)
     if config.rollout.balance == "stealing":
         control = builder.session.control
-        name = f"verl_hpc/prompts/{control.broadcast(_count('verl_hpc/prompt_queues'))}"
+        number = _count("verl_hpc/prompt_queues") if control.rank == 0 else None
+        name = f"verl_hpc/prompts/{control.broadcast(number)}"
         run.rollout.queue = PromptQueue(name, _count, replica)
     run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
 

@@ -109,6 +109,10 @@ def test_what_belongs_to_an_engine_is_not_taken_from_a_queue(changes, words):
         RolloutConfig(balance="stealing", **changes)
 
 
-def test_an_evaluation_has_shares():
-    sampling = Sampling(max_tokens=2)
-    assert not settings(steals=True).answering(None, "val", sampling, 1).steals
+def test_an_evaluation_has_shares_and_teaches_nothing():
+    asks = settings(steals=True)
+    asks = asks.answering(asks.problems, "val", Sampling(max_tokens=2), 1)
+    some = rollout(queue=PromptQueue("q", counter(), LocalControl()))
+    generate(some.place, some, asks, ROWS)
+    assert not asks.steals
+    assert some.queue._lengths == {}

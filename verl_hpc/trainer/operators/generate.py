@@ -186,7 +186,7 @@ def generate(
     mine = [_sample(a, known[a.key].response) for a in complete]
     ended_early = supply is not None and not supply.is_empty
     samples = _agree(place, mine, ended_early or len(complete) < len(current))
-    if rollout.queue is not None:
+    if supply is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
     by_slot = {a.slot: (a.prompt, known[a.key]) for a in complete}
     columns = _columns(place, settings, samples, by_slot)

@@ -91,6 +91,11 @@ class RolloutConfig(Section):
     on_interrupt: Literal["drop", "keep"] = "drop"
     """What a run that must leave during a rollout does with its finished responses: generate the
     step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
+    balance: Literal["fixed", "stealing"] = "fixed"
+    """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
+    take prompts from one queue as they have room, those whose responses were longest the last time
+    first, so that they end together. Who answers then depends on speed; seeds do not, but a
+    response's last bits may depend on its neighbours in a batch (docs/placements.md)."""
     staleness: Annotated[NonNegative, Field(le=64)] = 0
     """Steps that the weights of a response may be behind those that train on it. 0 generates a step
     with the weights that train on it. 1 generates the next step while one trains, on ranks of its
@@ -130,9 +135,21 @@ class RolloutConfig(Section):
             )
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
+        self._check_balance()
         self._check_environment()
         refuse_owned(self.engine_options)
         return self
+
+    def _check_balance(self) -> None:
+        if self.balance == "fixed":
+            return
+        if self.engine != "vllm":
+            raise ValueError("balance: stealing needs engine: vllm")
+        if self.staleness or self.on_interrupt == "keep":
+            raise ValueError(
+                "balance: stealing needs staleness: 0 and on_interrupt: drop, since what is begun "
+                "or kept belongs to an engine"
+            )
 
     def _check_environment(self) -> None:
         if self.environment is None:

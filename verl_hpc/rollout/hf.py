@@ -100,7 +100,7 @@ class HfEngine:
             )
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self._batch = config.max_num_seqs or _BATCH
+        self._batch = self.at_a_time = config.max_num_seqs or _BATCH
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()
         self._ends = torch.tensor(_end_tokens(model, tokenizer))
@@ -122,7 +122,9 @@ class HfEngine:
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
         on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
+        assert more is None, "its responses depend on their neighbours in the batch"
         found: list[Response] = given_so_far(prefixes, len(prompts), sampling)
         ended: set[int] = set()
         finished: Collection[int] = ()

@@ -129,7 +129,7 @@ class VllmEngine:
         client._finalizer.detach()
         self._core = client.engine_core
         settings = self._llm.llm_engine.vllm_config
-        use_the_cache(self._core, settings, config)
+        self.at_a_time = use_the_cache(self._core, settings, config)
         worker = self._core.model_executor.driver_worker.worker
         layers = settings.compilation_config.static_forward_context.values()
         backends = {x.attn_backend.get_name() for x in layers if hasattr(x, "attn_backend")}
@@ -154,14 +154,22 @@ class VllmEngine:
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
         on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
         before = given_so_far(prefixes, len(prompts), sampling)
         requests = Requests(self._llm.llm_engine, prompts, sampling, before)
+        everything = iter([range(len(prompts)), ()])
+
+        def begin() -> bool:
+            """Whether there was something left to begin."""
+            indices = more() if more is not None else next(everything)
+            for index in indices:
+                requests.begin(index, before[index], seeds[index])
+            return bool(indices)
+
         with generators_untouched():
-            for index, seed in enumerate(seeds):
-                requests.begin(index, before[index], seed)
-            self._run(requests, interrupted, until, turns, on_finished)
+            self._run(requests, begin, interrupted, until, turns, on_finished)
         # A turn has ended there, and not the response.
         waiting = turns.under_way if turns is not None else ()
         responses = [
@@ -176,13 +184,17 @@ class VllmEngine:
     def _run(
         self,
         requests: Requests,
+        begin: Callable[[], bool],
         interrupted: Callable[[], bool],
         until: Callable[[Collection[int]], bool] | None,
         turns: Turns | None,
         on_finished: Callable[[int, Response], None] | None,
     ) -> None:
         """Step until all requests are finished, and all turns taken, or the run is ended."""
+        has_more = True
         for step in itertools.count(1):
+            while has_more and requests.num_running < self.at_a_time:
+                has_more = begin()
             if turns is not None:
                 for index, prefix, seed in turns.next(wait=not requests.are_running):
                     requests.begin(index, prefix, seed)

@@ -47,6 +47,10 @@ class Requests:
     def are_running(self) -> bool:
         return self._engine.has_unfinished_requests()
 
+    @property
+    def num_running(self) -> int:
+        return self._engine.get_num_unfinished_requests()
+
     def begin(self, index: int, prefix: Response, seed: int) -> None:
         """Request what follows `prefix`."""
         name = f"{index}/{len(self._names)}"

@@ -42,16 +42,22 @@ def slots(config: RolloutConfig) -> int:
     return config.max_num_seqs or max(fits, 1)
 
 
-def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> None:
-    """Have an engine decode as many sequences at a time as its cache holds, unless it was told."""
-    if config.max_num_seqs is not None:
-        return
+def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> int:
+    """Have an engine decode as many sequences at a time as its cache holds, unless it was told.
+
+    Returns:
+        How many it decodes at a time.
+    """
     scheduler = core.scheduler
+    # As engine_options say, or as many as there are slots.
+    most = int(scheduler.max_num_active_reqs)
+    if config.max_num_seqs is not None:
+        return most
     num_longest = get_max_concurrency_for_kv_cache_config(vllm_config, scheduler.kv_cache_config)
     prompt, response = config.max_prompt_tokens, config.max_response_tokens
     held = int(num_longest * (prompt + response) / (prompt + response / 2))
-    # What engine_options say of it stands.
-    scheduler.max_num_active_reqs = min(max(held, LEAST_SEQUENCES), scheduler.max_num_active_reqs)
+    scheduler.max_num_active_reqs = count = min(max(held, LEAST_SEQUENCES), most)
+    return count
 
 
 _CUTS_PROMPTS = (

@@ -108,6 +108,7 @@ class Settings:
             key=rollout_key(config),
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
+            steals=config.rollout.balance == "stealing",
             scoring=self.score if self._scores_where_it_generates else None,
         )
 

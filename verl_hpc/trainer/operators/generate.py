@@ -38,6 +38,7 @@ from verl_hpc.trainer.operators.assign import share
 from verl_hpc.trainer.operators.score import ScoreSettings, is_mine
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.prompt_queue import Supply
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Rollout, Tagged
 from verl_hpc.trainer.sample_rows import sample_rows, samples_of
@@ -82,6 +83,9 @@ class GenerateSettings:
     the step."""
     environments: Environments | None = None
     """Of `limits.environment`; None is one turn a response."""
+    steals: bool = False
+    """Whether engines take prompts from the rollout's queue; else each has its share of the slots.
+    """
     scoring: ScoreSettings | None = None
     """Of those who score here, in processes of their own: responses are scored as they end."""
 
@@ -103,6 +107,7 @@ class GenerateSettings:
             interruptible=False,
             tagged=False,
             repeatable=True,
+            steals=False,
             scoring=None,
         )
 
@@ -145,8 +150,9 @@ def generate(
     """Answer every prompt `num_samples` times.
 
     Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that
-    the samples of a prompt mostly share an engine's prefix cache. A prompt that is too long is
-    dropped, cut or an error, by rollout.overlong_prompt. Responses to prompts of upcoming steps are
+    the samples of a prompt mostly share an engine's prefix cache; or they take prompts from a queue
+    (`settings.steals`). A prompt that is too long is dropped, cut or an error, by
+    rollout.overlong_prompt. Responses to prompts of upcoming steps are
     begun beside those of this one, and stay in flight when these are finished; they continue in the
     next call, under the weights that the engine has then.
 
@@ -159,12 +165,13 @@ def generate(
         StepDropped: on every rank, if it is interruptible and one was asked to leave at once.
     """
     asked = place.together(lambda: _asked(place, settings, rows))
+    supply = _supply(place, rollout, settings, rows, asked) if settings.steals else None
     key = step_key(settings.key, rows.step, rows.rows)
     known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
     missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
     begin = _scoring(place, settings, rows.step, missing)
     found, failures = place.together(
-        lambda: _responses(rollout, settings, rows.step, missing, known, begin)
+        lambda: _responses(rollout, settings, rows.step, missing, known, begin, supply)
     )
     known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
     if settings.kept is not None:
@@ -173,9 +180,14 @@ def generate(
     if settings.tagged:
         rollout.in_flight = {key: known[key] for key in known if key[0] > rows.step}
     current = [a for a in asked if a.step == rows.step]
+    if supply is not None:
+        current = [a for a in current if a.group in supply.taken]
     complete = [a for a in current if a.key in known and known[a.key].is_finished]
     mine = [_sample(a, known[a.key].response) for a in complete]
-    samples = _agree(place, mine, len(complete) < len(current))
+    ended_early = supply is not None and not supply.is_empty
+    samples = _agree(place, mine, ended_early or len(complete) < len(current))
+    if supply is not None and rollout.queue is not None:
+        rollout.queue.learn(rows, samples)
     by_slot = {a.slot: (a.prompt, known[a.key]) for a in complete}
     columns = _columns(place, settings, samples, by_slot)
     metrics = _lag(place, rows.step, columns) if settings.tagged else {}
@@ -190,6 +202,8 @@ def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list
     for part in (rows, *(rows.upcoming if settings.tagged else ())):
         num_slots = len(part.rows) * settings.num_samples
         slots = share(num_slots, place.index, len(place.groups))
+        if settings.steals:
+            slots = range(num_slots)
         groups = {slot: slot // settings.num_samples for slot in slots}
         prompts = _encode(settings, part, set(groups.values()))
         found += [
@@ -233,6 +247,7 @@ def _responses(
     asked: Sequence[_Asked],
     known: Mapping[tuple[int, int], Tagged],
     on_finished: Callable[[int, Response], None] | None,
+    supply: Supply | None,
 ) -> tuple[list[Tagged | None], Sequence[str]]:
     """What this rank's engine answers, None for what it could not finish, and does not keep; and
     why steps of environments failed."""
@@ -254,6 +269,7 @@ def _responses(
             rollout.preempted if settings.interruptible else never,
             turns=turns,
             on_finished=on_finished,
+            more=_in_slots(supply, asked) if supply is not None else None,
             **options,
         )
     failures, cut = (turns.failures, turns.cut) if turns is not None else ((), ())
@@ -269,6 +285,30 @@ def _responses(
         for r, b in zip(responses, begun, strict=True)
     ]
     return tagged, failures
+
+
+def _supply(
+    place: Placement,
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    asked: Sequence[_Asked],
+) -> Supply:
+    """What this rank's engine takes from the queue, all samples of a prompt together: they share
+    its prefix cache."""
+    assert rollout.queue is not None
+    at_a_time = place.control.merge(rollout.here.at_a_time, min)
+    prompts = {a.group: a.prompt for a in asked}
+    num_prompts = math.ceil(at_a_time / settings.num_samples)
+    return rollout.queue.deal(place, prompts, rows, num_prompts)
+
+
+def _in_slots(supply: Supply, asked: Sequence[_Asked]) -> Callable[[], list[int]]:
+    """`Supply.more` by the places in `asked` of what answers these groups."""
+    places: dict[int, list[int]] = {}
+    for i, a in enumerate(asked):
+        places.setdefault(a.group, []).append(i)
+    return lambda: [i for group in supply.more() for i in places[group]]
 
 
 def _scoring(

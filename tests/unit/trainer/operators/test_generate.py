@@ -178,7 +178,7 @@ class Halfway(LocalRollout):
     """Begins what is not waited for, and leaves it in flight two tokens further."""
 
     def generate(self, prompts, sampling, seeds, *given, prefixes, until, **options):
-        assert options == {"keep_unfinished": True, "turns": None, "on_finished": None}
+        assert options.pop("keep_unfinished") and set(options.values()) == {None}
         found = super().generate(prompts, sampling, seeds, *given, prefixes=prefixes)
         waited = next(n for n in range(len(prompts) + 1) if until(range(n)))
         for i in range(waited, len(prompts)):

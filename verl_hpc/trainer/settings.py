@@ -109,13 +109,16 @@ class Settings:
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
             steals=config.rollout.balance == "stealing",
-            scoring=self.score if self._scores_where_it_generates else None,
+            scoring=self.score if self._scores_ahead else None,
         )
 
     @property
-    def _scores_where_it_generates(self) -> bool:
+    def _scores_ahead(self) -> bool:
+        """Whether processes score where responses are generated."""
+        if self._run.ahead is None or not self._config.calls_reward:
+            return False
         pools = self._run.layouts.pool_of
-        return self._config.calls_reward and pools[SCORING] == pools[ROLLOUT]
+        return pools[SCORING] == pools[ROLLOUT]
 
     @property
     def refill(self) -> RefillSettings | None:

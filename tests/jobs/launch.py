@@ -83,7 +83,7 @@ def ranks_of(job: subprocess.Popen) -> list[int]:
             command = (directory / "cmdline").read_bytes()
         except (OSError, ValueError):
             continue
-        parents = _ancestors(int(directory.name)) if directory.name.isdigit() else ()
+        parents = ancestors(int(directory.name)) if directory.name.isdigit() else ()
         if job.pid in parents and b"PMI_RANK=" in environ and "python" in status.split("\n")[0]:
             number = int(environ.split(b"PMI_RANK=")[1].split(b"\0")[0])
             found[int(directory.name)] = (number, parents[0], command)
@@ -93,7 +93,7 @@ def ranks_of(job: subprocess.Popen) -> list[int]:
     return sorted(ranks, key=ranks.__getitem__)
 
 
-def _ancestors(process: int) -> list[int]:
+def ancestors(process: int) -> list[int]:
     """Its parent first."""
     chain = []
     while process > 1:

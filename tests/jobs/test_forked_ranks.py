@@ -1,5 +1,6 @@
 """Ranks that are forks of one process: they end as ranks of mpiexec do."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.conftest import ppo
-from tests.jobs.launch import differing, finish, train, wait_until, write_config
+from tests.jobs.launch import ancestors, differing, finish, train, wait_until, write_config
 
 BODY = """
 import os, signal, sys, threading, time
@@ -123,6 +124,47 @@ def test_a_thread_is_found_before_a_fork_would_wait_for_it(tmp_path):
     assert "LaunchError: --ranks: a library has started threads" in output
 
 
+def forked(config, *words):
+    return subprocess.Popen(
+        [sys.executable, "-m", "verl_hpc", "train", "--ranks", "2", "--config", config, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_that_score(job):
+    """Two ranks' processes, those that others are forked from and these, while the job runs."""
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    mine = [process for process in processes if job.pid in ancestors(process)]
+    return [p for p in mine if b"verl_hpc.rewards.worker" in command(p)]
+
+
+def command(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_processes_that_score_end_with_a_rank_that_is_killed(model, tmp_path):
+    config = ppo(model, tmp_path) | {"steps": 1000, "runtime": {"reward_processes": 1}}
+    job = forked(write_config(tmp_path / "config.yaml", config))
+    try:
+        assert wait_until(lambda: len(processes_that_score(job)) == 4, job, 120)
+        found = processes_that_score(job)
+        rank = next(p for p in ancestors(found[0]) if job.pid == ancestors(p)[0])
+        os.kill(rank, signal.SIGKILL)
+        status, output = finish(job, 60)
+        assert status != 0, output
+        deadline = time.monotonic() + 20
+        while not all(map(ended, found)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        job.kill()
+
+
 def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
     steps = []
     for name in ("mpiexec", "forked"):
@@ -132,14 +174,8 @@ def test_a_run_ends_with_the_same_weights_as_below_mpiexec(model, tmp_path):
         if name == "mpiexec":
             status, output = train(2, config)
         else:
-            words = ["-m", "verl_hpc", "train", "--ranks", "2", "--config", str(config)]
-            job = subprocess.Popen(
-                [sys.executable, *words],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            status, output = finish(job)
+            # Also where processes of the ranks, which are forks, score.
+            status, output = finish(forked(config, "runtime.reward_processes=1"))
         assert status == 0, output
         steps.append(max((directory / "run/checkpoints").glob("step_*")))
     assert steps[0].name == steps[1].name

@@ -19,7 +19,7 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.rollout.vllm_groups import start_groups
 from verl_hpc.runtime.garbage import resume_collection
@@ -56,9 +56,12 @@ def hf(here, directory):
     return engine
 
 
-def build(here, directory, kv_cache_gib=LIMITS.kv_cache_gib, **options):
+def build(
+    here, directory, kv_cache_gib=LIMITS.kv_cache_gib, max_num_seqs=LIMITS.max_num_seqs, **options
+):
     """An engine of one rank with options of vLLM's."""
-    changes = {"engine_options": options, "kv_cache_gib": kv_cache_gib}
+    sizes = {"kv_cache_gib": kv_cache_gib, "max_num_seqs": max_num_seqs}
+    changes = {"engine_options": options, **sizes}
     limits = LIMITS.model_copy(update=changes)
     path = str(directory)
     arch = read_architecture(directory)
@@ -74,6 +77,60 @@ def test_options_of_vllm_reach_it(here, directory):
         assert engine.attention == "CPU_ATTN"
         load_rollout(here, engine, directory)
         assert len(engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4])) == 4
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    "kv_cache_gib, expected",
+    # 2,048 bytes a token (4 layers, keys and values of 2 heads with 32 floats), two blocks of 32
+    # tokens a sequence of 64, which has 48 on average: 491 blocks, and 1,966.
+    [(0.002, 256), (0.03, 491 * 64 // (2 * 48)), (0.12, 1024)],
+)
+def test_an_engine_decodes_as_many_sequences_as_its_cache_holds(
+    here, directory, kv_cache_gib, expected
+):
+    engine = build(here, directory, kv_cache_gib, max_num_seqs=None)
+    try:
+        assert engine._core.scheduler.max_num_active_reqs == expected
+        load_rollout(here, engine, directory)
+        count = expected + 40
+        found = engine.generate([PROMPTS[0]] * count, Sampling(max_tokens=2), range(count))
+        assert all(response is not None for response in found)
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    "sequences, options, expected",
+    [(7, {}, 7), (None, {"max_num_active_seqs": 5}, 5), (None, {"max_num_batched_tokens": 99}, 99)],
+)
+def test_who_says_how_many_sequences_is_heard(here, directory, sequences, options, expected):
+    engine = build(here, directory, max_num_seqs=sequences, **options)
+    try:
+        assert engine._core.scheduler.max_num_active_reqs == expected
+    finally:
+        engine.close()
+
+
+def test_requests_share_their_parameters_but_for_seeds_and_limits(here, directory, monkeypatch):
+    """A copy of all of them for each costs more than what an engine does with it."""
+    engine = build(here, directory)
+    given = []
+    original = engine._llm.llm_engine.engine_core.add_request
+
+    def add(request):
+        given.append(request.sampling_params)
+        return original(request)
+
+    monkeypatch.setattr(engine._llm.llm_engine.engine_core, "add_request", add)
+    try:
+        load_rollout(here, engine, directory)
+        begun = Response((6, 7), (-1.0, -1.0), "unfinished")
+        prefixes = [None, begun, None, None]
+        engine.generate(PROMPTS, Sampling(max_tokens=4), [1, 2, 3, 4], prefixes=prefixes)
+        assert [(p.seed, p.max_tokens) for p in given] == [(1, 4), (2, 2), (3, 4), (4, 4)]
+        assert len({id(p._all_stop_token_ids) for p in given}) == 1, "shared, not copied"
     finally:
         engine.close()
 

@@ -97,6 +97,11 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
         from verl_hpc.environments.processes import start_environments
 
         start_environments(config.rollout.environment)
+    if config.generates and config.runtime.reward_processes != 0:
+        from verl_hpc.rewards.workers import calls_ahead, start_workers
+
+        if calls := calls_ahead(config):
+            start_workers(calls)
     pause_collection()
     settings = config.runtime
     with session(

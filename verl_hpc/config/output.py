@@ -48,6 +48,9 @@ class RuntimeConfig(Section):
     threads_per_rank: Annotated[Positive, Field(le=4096)] | None = None
     """CPU threads of a rank, at most the node's cores; null takes the cores it may run on, shared
     with the ranks that have the same."""
+    reward_processes: Annotated[NonNegative, Field(le=256)] | None = None
+    """Processes of a rank that call reward functions while it generates (docs/rewards.md); 0 calls
+    them in the rank, afterwards. null takes one for each four of the rank's threads, at most 8."""
     post_mortem: bool = False
     """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
     a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""

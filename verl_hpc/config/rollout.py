@@ -91,13 +91,20 @@ class RolloutConfig(Section):
     on_interrupt: Literal["drop", "keep"] = "drop"
     """What a run that must leave during a rollout does with its finished responses: generate the
     step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""
+    balance: Literal["fixed", "stealing"] = "fixed"
+    """fixed gives each engine the same part of a step's prompts in every run. With stealing engines
+    take prompts from one queue as they have room, those whose responses were longest the last time
+    first, so that they end together. Who answers then depends on speed; seeds do not, but a
+    response's last bits may depend on its neighbours in a batch (docs/placements.md)."""
     staleness: Annotated[NonNegative, Field(le=64)] = 0
     """Steps that the weights of a response may be behind those that train on it. 0 generates a step
     with the weights that train on it. 1 generates the next step while one trains, on ranks of its
     own (placement.rollout). With more, responses of so many steps are in flight, and those that are
     unfinished when the weights change continue under the new ones."""
-    max_num_seqs: Positive = 256
-    """Sequences that one engine decodes at a time."""
+    max_num_seqs: Positive | None = None
+    """Sequences that one engine decodes at a time. null takes 256 with hf, and with vLLM as many as
+    its cache holds of the length that one has on average on its way to the longest (all of the
+    prompt, half of the response), from 256 to 1024; they wait for room where they grow longer."""
     gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of device memory for the engine's weights and cache."""
     kv_cache_gib: Annotated[Number, Field(gt=0.0, le=1000.0)] | None = None
@@ -128,9 +135,21 @@ class RolloutConfig(Section):
             )
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
+        self._check_balance()
         self._check_environment()
         refuse_owned(self.engine_options)
         return self
+
+    def _check_balance(self) -> None:
+        if self.balance == "fixed":
+            return
+        if self.engine != "vllm":
+            raise ValueError("balance: stealing needs engine: vllm")
+        if self.staleness or self.on_interrupt == "keep":
+            raise ValueError(
+                "balance: stealing needs staleness: 0 and on_interrupt: drop, since what is begun "
+                "or kept belongs to an engine"
+            )
 
     def _check_environment(self) -> None:
         if self.environment is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.rewards.registry import get_reward_function
-from verl_hpc.rewards.request import Request, RewardFunction
+from verl_hpc.rewards.request import Request, RewardFunction, is_batched, taken
 from verl_hpc.rewards.scoring import Score, score_responses
 
 
@@ -22,6 +22,26 @@ class FunctionScorer:
     def __call__(self, requests: Sequence[Request]) -> list[Score]:
         """As `score_responses`."""
         return score_responses(self.function, requests, self.config, self.setting)
+
+    @property
+    def functions(self) -> Sequence[FunctionScorer]:
+        """All that are called."""
+        return [self]
+
+    def combined(self, by_function: Sequence[Sequence[Score]]) -> list[Score]:
+        """Scores of responses from those of each of `functions`."""
+        (scores,) = by_function
+        return list(scores)
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it is called with all responses of a rank."""
+        return is_batched(self.function)
+
+    @property
+    def takes_row(self) -> bool:
+        """Whether it is given all columns of the row."""
+        return "row" in taken(self.function)
 
 
 @dataclass(frozen=True)
@@ -45,8 +65,16 @@ class SumScorer:
 
     def __call__(self, requests: Sequence[Request]) -> list[Score]:
         """As `score_responses`."""
-        by_term = [term.scorer(requests) for term in self.terms]
-        return [self._sum(scores) for scores in zip(*by_term, strict=True)]
+        return self.combined([function(requests) for function in self.functions])
+
+    @property
+    def functions(self) -> Sequence[FunctionScorer]:
+        """All that are called."""
+        return [term.scorer for term in self.terms]
+
+    def combined(self, by_function: Sequence[Sequence[Score]]) -> list[Score]:
+        """Scores of responses from those of each of `functions`."""
+        return [self._sum(scores) for scores in zip(*by_function, strict=True)]
 
     def _sum(self, scores: Sequence[Score]) -> Score:
         metrics: dict[str, float] = {}

@@ -132,18 +132,37 @@ class _Call:
             return self._failed(describe(error), error)
 
     def _failed(self, reason: str, error: BaseException) -> Score:
-        if self.config.on_error == "zero":
-            return Score(0.0, error=reason)
-        raise RewardError(
-            f"{self._words()}: {reason}; mend the function, or set {self.setting}.on_error to zero"
-        ) from error
+        return failed(self.config, self.setting, self.request, reason, error)
 
     def _words(self) -> str:
-        request = self.request
-        return (
-            f"{self.setting}.function = {self.config.function}, "
-            f"{request.origin or f'row {request.index}'}, response {request.response!r:.100}"
-        )
+        return _words(self.config, self.setting, self.request)
+
+
+def failed(
+    config: RewardConfig,
+    setting: str,
+    request: Request,
+    reason: str,
+    error: BaseException | None = None,
+) -> Score:
+    """What becomes of a call that failed.
+
+    Raises:
+        RewardError: `config.on_error` is stop.
+    """
+    if config.on_error == "zero":
+        return Score(0.0, error=reason)
+    raise RewardError(
+        f"{_words(config, setting, request)}: {reason}; mend the function, or set "
+        f"{setting}.on_error to zero"
+    ) from error
+
+
+def _words(config: RewardConfig, setting: str, request: Request) -> str:
+    return (
+        f"{setting}.function = {config.function}, "
+        f"{request.origin or f'row {request.index}'}, response {request.response!r:.100}"
+    )
 
 
 def _read(result: Any) -> Score:

@@ -26,6 +26,9 @@ from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, Turns, nev
 from verl_hpc.rollout.shard_map import hf_shard_map
 from verl_hpc.runtime.world import World
 
+_BATCH = 256
+"""Responses at a time, where rollout.max_num_seqs is null."""
+
 
 def _end_tokens(model: str, tokenizer: str) -> list[int]:
     """Tokens that end a response, the same as vLLM's: the tokenizer's, and those of
@@ -97,7 +100,7 @@ class HfEngine:
             )
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self._batch = config.max_num_seqs
+        self._batch = self.at_a_time = config.max_num_seqs or _BATCH
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()
         self._ends = torch.tensor(_end_tokens(model, tokenizer))
@@ -118,7 +121,10 @@ class HfEngine:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
+        assert more is None, "its responses depend on their neighbours in the batch"
         found: list[Response] = given_so_far(prefixes, len(prompts), sampling)
         ended: set[int] = set()
         finished: Collection[int] = ()
@@ -135,6 +141,8 @@ class HfEngine:
                 found[index] = response
                 if turns is not None:
                     turns.ended(index, response)
+                if on_finished is not None:
+                    on_finished(index, response)
             ended |= {index for index, *_ in part}
             if turns is not None:
                 todo += turns.next(wait=not todo)

@@ -114,6 +114,8 @@ class RolloutEngine(Protocol):
     """Ranks of every replica, in tensor-parallel order within its pipeline stages."""
     attention: str
     """Name of the kernel that computes attention."""
+    at_a_time: int
+    """Responses that a replica generates at a time."""
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
@@ -129,6 +131,8 @@ class RolloutEngine(Protocol):
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         """One response per prompt; the same arguments on all ranks of a replica.
 
@@ -150,6 +154,11 @@ class RolloutEngine(Protocol):
                 the prompts whose responses are finished; True ends the call. These indices are the
                 same on all ranks of a replica, which therefore agree without communication.
             turns: asked what follows each turn that ends; the other sequences generate meanwhile.
+            on_finished: told each response as soon as it is finished, with its index; with `turns`,
+                each turn.
+            more: gives indices of prompts to begin, asked whenever fewer than `at_a_time` are
+                unfinished, until it gives none; the same on all ranks of a replica. None begins all
+                prompts. One that it never gives has no response.
         """
 
     def begin_update(self) -> None:

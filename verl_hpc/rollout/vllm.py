@@ -32,6 +32,8 @@ from verl_hpc.rollout.vllm_settings import (
     custom_all_reduce,
     in_one_line,
     memory,
+    slots,
+    use_the_cache,
 )
 from verl_hpc.runtime.garbage import spare_what_exists
 from verl_hpc.runtime.world import World
@@ -105,7 +107,7 @@ class VllmEngine:
             "pipeline_parallel_size": num_stages,
             "distributed_executor_backend": "external_launcher",
             "max_model_len": config.max_prompt_tokens + config.max_response_tokens,
-            "max_num_seqs": config.max_num_seqs,
+            "max_num_seqs": slots(config),
             "enforce_eager": config.enforce_eager or world.device == "cpu",
             "enable_sleep_mode": self._can_sleep,
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
@@ -126,8 +128,10 @@ class VllmEngine:
         # vLLM's finalizer destroys torch.distributed's groups, which are the job's.
         client._finalizer.detach()
         self._core = client.engine_core
+        settings = self._llm.llm_engine.vllm_config
+        self.at_a_time = use_the_cache(self._core, settings, config)
         worker = self._core.model_executor.driver_worker.worker
-        layers = self._llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
+        layers = settings.compilation_config.static_forward_context.values()
         backends = {x.attn_backend.get_name() for x in layers if hasattr(x, "attn_backend")}
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
@@ -149,14 +153,23 @@ class VllmEngine:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
         before = given_so_far(prefixes, len(prompts), sampling)
         requests = Requests(self._llm.llm_engine, prompts, sampling, before)
+        everything = iter([range(len(prompts)), ()])
+
+        def begin() -> bool:
+            """Whether there was something left to begin."""
+            indices = more() if more is not None else next(everything)
+            for index in indices:
+                requests.begin(index, before[index], seeds[index])
+            return bool(indices)
+
         with generators_untouched():
-            for index, seed in enumerate(seeds):
-                requests.begin(index, before[index], seed)
-            self._run(requests, interrupted, until, turns)
+            self._run(requests, begin, interrupted, until, turns, on_finished)
         # A turn has ended there, and not the response.
         waiting = turns.under_way if turns is not None else ()
         responses = [
@@ -171,12 +184,17 @@ class VllmEngine:
     def _run(
         self,
         requests: Requests,
+        begin: Callable[[], bool],
         interrupted: Callable[[], bool],
         until: Callable[[Collection[int]], bool] | None,
         turns: Turns | None,
+        on_finished: Callable[[int, Response], None] | None,
     ) -> None:
         """Step until all requests are finished, and all turns taken, or the run is ended."""
+        has_more = True
         for step in itertools.count(1):
+            while has_more and requests.num_running < self.at_a_time:
+                has_more = begin()
             if turns is not None:
                 for index, prefix, seed in turns.next(wait=not requests.are_running):
                     requests.begin(index, prefix, seed)
@@ -187,6 +205,8 @@ class VllmEngine:
             for index, response in requests.step():
                 if turns is not None:
                     turns.ended(index, response)
+                if on_finished is not None:
+                    on_finished(index, response)
             waiting = turns.under_way if turns is not None else ()
             stops = step % _STEPS_BETWEEN_QUESTIONS == 0 and interrupted()
             if stops or (until is not None and until(requests.finished.difference(waiting))):

@@ -34,6 +34,7 @@ class Requests:
         before: Sequence[Response],
     ) -> None:
         self._engine, self._prompts, self._sampling = engine, prompts, sampling
+        self._parameters = _parameters(sampling)
         self._before = list(before)
         self._outputs: dict[int, RequestOutput] = {}
         self._names: dict[str, int] = {}
@@ -46,6 +47,10 @@ class Requests:
     def are_running(self) -> bool:
         return self._engine.has_unfinished_requests()
 
+    @property
+    def num_running(self) -> int:
+        return self._engine.get_num_unfinished_requests()
+
     def begin(self, index: int, prefix: Response, seed: int) -> None:
         """Request what follows `prefix`."""
         name = f"{index}/{len(self._names)}"
@@ -53,7 +58,10 @@ class Requests:
         self._before[index] = prefix
         self._outputs.pop(index, None)
         self.finished.discard(index)
-        _add_request(self._engine, name, self._prompts[index], prefix, self._sampling, seed)
+        # The engine takes a copy of them.
+        self._parameters.seed = seed
+        self._parameters.max_tokens = self._sampling.max_tokens - len(prefix.tokens)
+        _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
 
     def step(self) -> list[tuple[int, Response]]:
         """One step of the engine; the responses whose turn has ended in it."""
@@ -83,15 +91,13 @@ def _add_request(
     name: str,
     prompt: Sequence[int],
     prefix: Response,
-    sampling: Sampling,
-    seed: int,
+    parameters: SamplingParams,
 ) -> None:
     """Request what follows `prompt` and the tokens of `prefix`."""
-    parameters = _parameters(sampling, len(prefix.tokens), seed)
     tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
     internal_name = engine.add_request(name, tokens, parameters)
     said = this_turn(prefix)
-    if said and sampling.stop:
+    if said and parameters.stop:
         state = engine.output_processor.request_states[internal_name]
         tokenizer = engine.output_processor.tokenizer
         read = [*prompt, *prefix.tokens[: len(prefix.tokens) - len(said)]]
@@ -124,20 +130,23 @@ def _detokenizer_after(
     return detokenizer
 
 
-def _parameters(sampling: Sampling, num_done: int, seed: int) -> SamplingParams:
-    # Without a seed of its own a request draws from the process's generator, which may differ
-    # between the ranks of a replica: they would silently sample different tokens.
+def _parameters(sampling: Sampling) -> SamplingParams:
+    """Of all requests of a call; each has a seed and a limit of its own.
+
+    Without a seed of its own a request draws from the process's generator, which may differ between
+    the ranks of a replica: they would silently sample different tokens.
+    """
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
-        max_tokens=sampling.max_tokens - num_done,
         stop=list(sampling.stop) or None,
         detokenize=bool(sampling.stop),
-        seed=seed,
         logprobs=0,
+        # The engine's copy of each request's is a shallow one.
+        skip_clone=True,
     )
 
 

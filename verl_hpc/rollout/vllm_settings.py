@@ -9,6 +9,7 @@ from typing import Any
 import pydantic
 import vllm
 from vllm import EngineArgs
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.rollout import RolloutConfig
@@ -26,6 +27,37 @@ def memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     if config.kv_cache_gib is not None:
         sizes["kv_cache_memory_bytes"] = int(config.kv_cache_gib * _GIB)
     return sizes
+
+
+LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
+"""At a time, where rollout.max_num_seqs is null: both are defaults of vLLM's, the second that of
+GPUs with 70 GiB and more."""
+
+
+def slots(config: RolloutConfig) -> int:
+    """Sequences that vLLM has buffers for; with each of them its sampler needs a row of logits."""
+    most = config.engine_options.get("max_num_batched_tokens") or MOST_SEQUENCES
+    # vLLM wants a token of every sequence to fit into a step, and says itself what is no number.
+    fits = min(most, MOST_SEQUENCES) if isinstance(most, int) else MOST_SEQUENCES
+    return config.max_num_seqs or max(fits, 1)
+
+
+def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> int:
+    """Have an engine decode as many sequences at a time as its cache holds, unless it was told.
+
+    Returns:
+        How many it decodes at a time.
+    """
+    scheduler = core.scheduler
+    # As engine_options say, or as many as there are slots.
+    most = int(scheduler.max_num_active_reqs)
+    if config.max_num_seqs is not None:
+        return most
+    num_longest = get_max_concurrency_for_kv_cache_config(vllm_config, scheduler.kv_cache_config)
+    prompt, response = config.max_prompt_tokens, config.max_response_tokens
+    held = int(num_longest * (prompt + response) / (prompt + response / 2))
+    scheduler.max_num_active_reqs = count = min(max(held, LEAST_SEQUENCES), most)
+    return count
 
 
 _CUTS_PROMPTS = (

@@ -293,7 +293,7 @@ class LocalRollout:
         max_num_seqs: int = 1,
     ) -> None:
         self._model, self._end = TinyModel(arch or tiny_architecture(), seed=seed), end
-        self._max_num_seqs = max_num_seqs
+        self._max_num_seqs = self.at_a_time = max_num_seqs
         self._sleeps = False
         self.shard_map = self._model.shard_map
         self.weights: Mapping[str, torch.Tensor] = self._model.weights
@@ -308,14 +308,17 @@ class LocalRollout:
         keep_unfinished: bool = False,
         until: Callable[[Collection[int]], bool] | None = None,
         turns: Turns | None = None,
+        on_finished: Callable[[int, Response], None] | None = None,
+        more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         """See `RolloutEngine.generate`; `interrupted` is asked before each response begins."""
         assert not self._sleeps, "it has no weights"
         found = given_so_far(prefixes, len(prompts), sampling)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        waiting, running = deque(range(len(prompts))), list[int]()
+        waiting, running = deque(range(len(prompts) if more is None else 0)), list[int]()
         done, finished = set[int](), set[int]()
         ended = False
+        waiting.extend(more() if more is not None else ())
         while (waiting or running or (turns is not None and turns.under_way)) and not ended:
             if not (waiting or running):
                 ended = interrupted()
@@ -327,6 +330,9 @@ class LocalRollout:
             new = [i for i in running if found[i].finish_reason != "unfinished"]
             done.update(new)
             running = [i for i in running if i not in done]
+            if on_finished is not None:
+                for i in new:
+                    on_finished(i, found[i])
             if turns is not None:
                 for i in new:
                     turns.ended(i, found[i])
@@ -334,6 +340,10 @@ class LocalRollout:
                     found[i], generators[i] = prefix, torch.Generator().manual_seed(seed)
                     running.append(i)
                 done.difference_update(running)
+            while more is not None and len(waiting) + len(running) < self._max_num_seqs:
+                new = [*more()]
+                waiting.extend(new)
+                more = more if new else None
             finished = done.difference(turns.under_way if turns is not None else ())
             ended = ended or (until is not None and until(finished))
         return [r if keep_unfinished or i in finished else None for i, r in enumerate(found)]

@@ -21,6 +21,7 @@ from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.ahead import open_ahead
 from verl_hpc.trainer.build_roles import Builder, add_rollout, build_engines, make_roles
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls
@@ -90,6 +91,7 @@ def plan_run(
     tokenizer = together(lambda: load_tokenizer(tokenizer_path, first.arch.vocab_size))
     together(lambda: _check_tokenizers(Path(tokenizer_path), weights) if leads else None)
     reward = together(lambda: make_scorer(config.reward)) if config.generates else None
+    ahead = together(lambda: open_ahead(config))
     environments = together(lambda: _environments(config))
     problems = open_problems(session, config, tokenizer)
     num_steps = config.num_steps(len(problems.train))
@@ -119,6 +121,7 @@ def plan_run(
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
         reward=reward,
+        ahead=ahead,
         environments=environments,
         own_files=own_files,
         fingerprint=known,

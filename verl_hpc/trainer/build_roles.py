@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.distributed as dist
 
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.roles import RoleSettings
@@ -22,6 +23,7 @@ from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.prompt_queue import PromptQueue
 from verl_hpc.trainer.role import FirstWeights, Role, Rollout
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
 from verl_hpc.transfer.execute import Transfer
@@ -62,7 +64,17 @@ def add_rollout(builder: Builder, run: RunContext) -> None:
     index = place.index if place.is_here else len(layouts.replicas)
     replica = builder.session.control.split(index)
     run.rollout = Rollout(place, shard_map, None, replica_control=replica)
+    if config.rollout.balance == "stealing":
+        control = builder.session.control
+        number = _count("verl_hpc/prompt_queues") if control.rank == 0 else None
+        name = f"verl_hpc/prompts/{control.broadcast(number)}"
+        run.rollout.queue = PromptQueue(name, _count, replica)
     run.kept = KeptResponses() if config.rollout.on_interrupt == "keep" else None
+
+
+def _count(name: str) -> int:
+    """Of the job's store: it answers while its rank computes, as MPI's counters may not."""
+    return int(dist.distributed_c10d._get_default_store().add(name, 1)) - 1
 
 
 def build_engines(

@@ -22,6 +22,7 @@ from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import StopFlag
+from verl_hpc.trainer.ahead import Ahead
 from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.number import Number
@@ -57,6 +58,8 @@ class RunContext:
     rollout: Rollout | None = None
     sync: WeightSync | None = None
     reward: Scorer | None = None
+    ahead: Ahead | None = None
+    """Processes that score; None where the rank does."""
     environments: Environments | None = None
     """Of rollout.environment."""
     stop: StopFlag | None = None

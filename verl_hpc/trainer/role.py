@@ -23,6 +23,7 @@ from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import Response, RolloutEngine
 from verl_hpc.runtime.control import Control
 from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.prompt_queue import PromptQueue
 
 
 @dataclass
@@ -132,6 +133,8 @@ class Rollout:
     """Whether this rank is preempted."""
     replica_control: Control | None = None
     """Of the ranks of this rank's engine."""
+    queue: PromptQueue | None = None
+    """Of rollout.balance: stealing."""
     version: int = 0
     """How many steps had changed the weights that the engines have."""
     in_flight: dict[tuple[int, int], Tagged] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
+from verl_hpc.planner.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.section import Section
@@ -78,11 +79,12 @@ class Settings:
         if own is not None:
             setting = f"evaluation.sets.{name}.reward"
             scoring = replace(scoring, scorer=make_scorer(own, setting))
+        generate = self.generate.answering(problems, purpose, sampling, chosen.num_samples)
         return EvaluationSet(
             name,
             setting_of(self._config, name),
             min(chosen.max_prompts or len(source), len(source)),
-            self.generate.answering(problems, purpose, sampling, chosen.num_samples),
+            replace(generate, scoring=scoring),
             scoring,
         )
 
@@ -106,7 +108,17 @@ class Settings:
             key=rollout_key(config),
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
+            steals=config.rollout.balance == "stealing",
+            scoring=self.score if self._scores_ahead else None,
         )
+
+    @property
+    def _scores_ahead(self) -> bool:
+        """Whether processes score where responses are generated."""
+        if self._run.ahead is None or not self._config.calls_reward:
+            return False
+        pools = self._run.layouts.pool_of
+        return pools[SCORING] == pools[ROLLOUT]
 
     @property
     def refill(self) -> RefillSettings | None:
@@ -156,7 +168,7 @@ class Settings:
     @property
     def score(self) -> ScoreSettings:
         assert self._run.reward is not None
-        return ScoreSettings(self._run.reward, self._run.tokenizer, self.problems)
+        return ScoreSettings(self._run.reward, self._run.tokenizer, self.problems, self._run.ahead)
 
     @property
     def smooth(self) -> SmoothSettings | None:

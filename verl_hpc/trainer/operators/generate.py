@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from verl_hpc.environments.processes import Environments
 from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, never
 from verl_hpc.runtime.stop import StepDropped
+from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import (
     MASK,
     ROLLOUT_LOG_PROBS,
@@ -34,8 +35,10 @@ from verl_hpc.trainer.conversation import Asked, Conversations
 from verl_hpc.trainer.failures import some_reasons
 from verl_hpc.trainer.kept import KeptResponses, step_key
 from verl_hpc.trainer.operators.assign import share
+from verl_hpc.trainer.operators.score import ScoreSettings, is_mine
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.prompt_queue import Supply
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Rollout, Tagged
 from verl_hpc.trainer.sample_rows import sample_rows, samples_of
@@ -80,6 +83,11 @@ class GenerateSettings:
     the step."""
     environments: Environments | None = None
     """Of `limits.environment`; None is one turn a response."""
+    steals: bool = False
+    """Whether engines take prompts from the rollout's queue; else each has its share of the slots.
+    """
+    scoring: ScoreSettings | None = None
+    """Of those who score here, in processes of their own: responses are scored as they end."""
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
@@ -99,6 +107,8 @@ class GenerateSettings:
             interruptible=False,
             tagged=False,
             repeatable=True,
+            steals=False,
+            scoring=None,
         )
 
 
@@ -140,8 +150,9 @@ def generate(
     """Answer every prompt `num_samples` times.
 
     Slot s answers prompt s // num_samples; engines take contiguous shares of the slots, so that
-    the samples of a prompt mostly share an engine's prefix cache. A prompt that is too long is
-    dropped, cut or an error, by rollout.overlong_prompt. Responses to prompts of upcoming steps are
+    the samples of a prompt mostly share an engine's prefix cache; or they take prompts from a queue
+    (`settings.steals`). A prompt that is too long is dropped, cut or an error, by
+    rollout.overlong_prompt. Responses to prompts of upcoming steps are
     begun beside those of this one, and stay in flight when these are finished; they continue in the
     next call, under the weights that the engine has then.
 
@@ -154,11 +165,13 @@ def generate(
         StepDropped: on every rank, if it is interruptible and one was asked to leave at once.
     """
     asked = place.together(lambda: _asked(place, settings, rows))
+    supply = _supply(place, rollout, settings, rows, asked) if settings.steals else None
     key = step_key(settings.key, rows.step, rows.rows)
     known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, asked)
     missing = [a for a in asked if a.key not in known or not known[a.key].is_finished]
+    begin = _scoring(place, settings, rows.step, missing)
     found, failures = place.together(
-        lambda: _responses(rollout, settings, rows.step, missing, known)
+        lambda: _responses(rollout, settings, rows.step, missing, known, begin, supply)
     )
     known |= {a.key: response for a, response in zip(missing, found, strict=True) if response}
     if settings.kept is not None:
@@ -167,9 +180,14 @@ def generate(
     if settings.tagged:
         rollout.in_flight = {key: known[key] for key in known if key[0] > rows.step}
     current = [a for a in asked if a.step == rows.step]
+    if supply is not None:
+        current = [a for a in current if a.group in supply.taken]
     complete = [a for a in current if a.key in known and known[a.key].is_finished]
     mine = [_sample(a, known[a.key].response) for a in complete]
-    samples = _agree(place, mine, len(complete) < len(current))
+    ended_early = supply is not None and not supply.is_empty
+    samples = _agree(place, mine, ended_early or len(complete) < len(current))
+    if supply is not None and rollout.queue is not None:
+        rollout.queue.learn(rows, samples)
     by_slot = {a.slot: (a.prompt, known[a.key]) for a in complete}
     columns = _columns(place, settings, samples, by_slot)
     metrics = _lag(place, rows.step, columns) if settings.tagged else {}
@@ -184,6 +202,8 @@ def _asked(place: Placement, settings: GenerateSettings, rows: StepRows) -> list
     for part in (rows, *(rows.upcoming if settings.tagged else ())):
         num_slots = len(part.rows) * settings.num_samples
         slots = share(num_slots, place.index, len(place.groups))
+        if settings.steals:
+            slots = range(num_slots)
         groups = {slot: slot // settings.num_samples for slot in slots}
         prompts = _encode(settings, part, set(groups.values()))
         found += [
@@ -226,6 +246,8 @@ def _responses(
     step: int,
     asked: Sequence[_Asked],
     known: Mapping[tuple[int, int], Tagged],
+    on_finished: Callable[[int, Response], None] | None,
+    supply: Supply | None,
 ) -> tuple[list[Tagged | None], Sequence[str]]:
     """What this rank's engine answers, None for what it could not finish, and does not keep; and
     why steps of environments failed."""
@@ -246,6 +268,8 @@ def _responses(
             [_seed(settings, a, length) for a, length in zip(asked, lengths, strict=True)],
             rollout.preempted if settings.interruptible else never,
             turns=turns,
+            on_finished=on_finished,
+            more=_in_slots(supply, asked) if supply is not None else None,
             **options,
         )
     failures, cut = (turns.failures, turns.cut) if turns is not None else ((), ())
@@ -261,6 +285,50 @@ def _responses(
         for r, b in zip(responses, begun, strict=True)
     ]
     return tagged, failures
+
+
+def _supply(
+    place: Placement,
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    asked: Sequence[_Asked],
+) -> Supply:
+    """What this rank's engine takes from the queue, all samples of a prompt together: they share
+    its prefix cache."""
+    assert rollout.queue is not None
+    at_a_time = place.control.merge(rollout.here.at_a_time, min)
+    prompts = {a.group: a.prompt for a in asked}
+    num_prompts = math.ceil(at_a_time / settings.num_samples)
+    return rollout.queue.deal(place, prompts, rows, num_prompts)
+
+
+def _in_slots(supply: Supply, asked: Sequence[_Asked]) -> Callable[[], list[int]]:
+    """`Supply.more` by the places in `asked` of what answers these groups."""
+    places: dict[int, list[int]] = {}
+    for i, a in enumerate(asked):
+        places.setdefault(a.group, []).append(i)
+    return lambda: [i for group in supply.more() for i in places[group]]
+
+
+def _scoring(
+    place: Placement, settings: GenerateSettings, step: int, asked: Sequence[_Asked]
+) -> Callable[[int, Response], None] | None:
+    """What has a response scored that ends; None where all are, when all have ended. Those of
+    several turns are whole when all have."""
+    scoring = settings.scoring
+    if scoring is None or scoring.ahead is None or settings.environments is not None:
+        return None
+    scoring.ahead.forget_before(step)
+
+    def begin(index: int, response: Response) -> None:
+        a = asked[index]
+        if is_mine(place, a.slot):
+            truncated = response.finish_reason == "length"
+            answer = Answer(a.problem, response.tokens, response.sampled, truncated)
+            scoring.begin(answer, a.step)
+
+    return begin
 
 
 def _conversations(

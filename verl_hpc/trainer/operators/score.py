@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from verl_hpc.data.problem import Problem
-from verl_hpc.errors import RewardError
-from verl_hpc.rewards.request import Request, Turn
 from verl_hpc.rewards.scorer import Scorer
 from verl_hpc.rewards.scoring import Score
+from verl_hpc.trainer.ahead import Ahead
+from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import MASK, Columns, Samples, StepRows
 from verl_hpc.trainer.failures import agreed_reasons
 from verl_hpc.trainer.metrics import spread
@@ -35,6 +34,28 @@ class ScoreSettings:
     scorer: Scorer
     tokenizer: PreTrainedTokenizerBase
     problems: StepProblems
+    ahead: Ahead | None = None
+    """Processes that score; None where the rank does, one response after another."""
+
+    def begin(self, answer: Answer, step: int) -> None:
+        """Have a response scored that will be asked for."""
+        assert self.ahead is not None
+        request = answer.request(self.tokenizer)
+        self.ahead.begin(self._key(answer), self.scorer, request, step)
+
+    def scores(self, answers: Sequence[Answer], step: int) -> list[Score]:
+        """Of all responses of a step that this rank scores.
+
+        Raises:
+            RewardError, DataError: as `score_responses`.
+        """
+        requests = [answer.request(self.tokenizer) for answer in answers]
+        if self.ahead is None:
+            return self.scorer(requests)
+        return self.ahead.scores(self.scorer, [*map(self._key, answers)], requests, step)
+
+    def _key(self, answer: Answer) -> Hashable:
+        return id(self.problems), id(self.scorer), answer.key
 
 
 @dataclass(frozen=True)
@@ -85,26 +106,30 @@ def score(
     Raises:
         RewardError: on every rank, if a call failed on one and reward.on_error is stop.
     """
-    member, size = place.group.index(place.rank), len(place.group)
-    mine = slice(member, None, size)
-    positions = list(sequences.positions)[mine]
-    responses = [
-        spans(tokens.tolist(), mask.tolist())
-        for tokens, mask in zip(
-            sequences.responses(samples)[mine], sequences[MASK][mine], strict=True
-        )
-    ]
+    whole = zip(sequences.positions, sequences.responses(samples), sequences[MASK], strict=True)
+    mine = [part for part in whole if is_mine(place, samples.samples[part[0]].index)]
+    positions = [i for i, _, _ in mine]
 
     def run() -> list[Score]:
         found = settings.problems.read([rows.rows[samples.samples[i].group] for i in positions])
-        requests = [
-            _request(settings, problem, parts, samples.samples[i].truncated)
-            for i, problem, parts in zip(positions, found, responses, strict=True)
+        answers = [
+            Answer(p, (*tokens.tolist(),), (*mask.tolist(),), samples.samples[i].truncated)
+            for p, (i, tokens, mask) in zip(found, mine, strict=True)
         ]
-        return settings.scorer(requests)
+        return settings.scores(answers, rows.step)
 
     scores = _gather(place, positions, place.together(run), len(samples))
     return scores, scores.metrics
+
+
+def is_mine(place: Placement, index: int) -> bool:
+    """Whether this rank scores a sample, of those that have it.
+
+    Args:
+        place: where samples are scored.
+        index: of the sample in its step.
+    """
+    return index % len(place.group) == place.group.index(place.rank)
 
 
 def _gather(
@@ -141,46 +166,6 @@ def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequenc
         rows["has"][:, place] = [name in score.metrics for score in scores]
         rows["numbers"][:, place] = [score.metrics.get(name, 0.0) for score in scores]
     return rows
-
-
-def spans(tokens: Sequence[int], mask: Sequence[int]) -> list[tuple[bool, list[int]]]:
-    """Runs of tokens that the model has sampled, or has not, and which of the two."""
-    pairs = groupby(zip(tokens, mask, strict=True), key=lambda pair: bool(pair[1]))
-    return [(sampled, [token for token, _ in run]) for sampled, run in pairs]
-
-
-def _request(
-    settings: ScoreSettings,
-    problem: Problem,
-    parts: Sequence[tuple[bool, list[int]]],
-    truncated: bool,
-) -> Request:
-    turns = [_turn(settings, sampled, tokens) for sampled, tokens in parts]
-    said = [turn["content"] for turn in turns if turn["role"] == "assistant"]
-    return Request(
-        problem.index,
-        problem.data_source,
-        problem.ground_truth,
-        problem.extra,
-        said[-1] if said else "",
-        problem.origin,
-        problem.prompt,
-        [token for _, tokens in parts for token in tokens],
-        turns,
-        truncated,
-        problem.columns,
-    )
-
-
-def _turn(settings: ScoreSettings, sampled: bool, tokens: list[int]) -> Turn:
-    text = settings.tokenizer.decode(tokens, skip_special_tokens=True)
-    if not isinstance(text, str):
-        raise RewardError(f"the tokenizer decodes to {type(text).__name__}, expected a string")
-    return {
-        "role": "assistant" if sampled else "environment",
-        "content": text,
-        "token_ids": tokens,
-    }
 
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -177,9 +177,8 @@ def test_a_model_that_gives_no_numbers_ends_the_run():
 class Halfway(LocalRollout):
     """Begins what is not waited for, and leaves it in flight two tokens further."""
 
-    def generate(self, prompts, sampling, seeds, *given, prefixes, keep_unfinished, until, turns):
-        assert keep_unfinished
-        assert turns is None
+    def generate(self, prompts, sampling, seeds, *given, prefixes, until, **options):
+        assert options.pop("keep_unfinished") and set(options.values()) == {None}
         found = super().generate(prompts, sampling, seeds, *given, prefixes=prefixes)
         waited = next(n for n in range(len(prompts) + 1) if until(range(n)))
         for i in range(waited, len(prompts)):

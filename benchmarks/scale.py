@@ -43,7 +43,7 @@ from verl_hpc.trainer.batch import (
 from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.operators.advantages import advantages
 from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
-from verl_hpc.trainer.operators.generate import _agree
+from verl_hpc.trainer.operators.generate import agree
 from verl_hpc.trainer.operators.score import _gather, score_rows
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.sample_rows import sample_rows
@@ -116,7 +116,7 @@ class Rank:
     def _facts(self) -> None:
         place = self.places["rollout"]
         mine = [self.samples[i] for i in self._slots(place.index)]
-        self.made["responses"] = _agree(place, mine, False)
+        self.made["responses"] = agree(place, mine, False)
 
     def _scores(self) -> None:
         place = self.places["rollout"]

@@ -148,6 +148,25 @@ def test_what_is_offloaded_frees_the_device_and_comes_back(setting):
             assert torch.equal(tensor, moments[name]), name
 
 
+def test_first_weights_are_exchanged_for_those_of_now_and_back(setting):
+    """Also where page-locked memory has the weights of now, and where it has older ones."""
+    engine = speed_engine(setting, architecture(setting.shapes.model))
+    first = engine.host_copy()
+    assert all(piece.is_pinned() for pieces in first for piece in pieces)
+    expected = {name: tensor.clone() for name, tensor in engine.weights.items()}
+    for _ in range(2):
+        time_steps(setting, engine, num_steps=1)
+        now = {name: tensor.clone() for name, tensor in engine.weights.items()}
+        for _ in range(2):
+            with engine.exchanged(first):
+                for name, tensor in engine.weights.items():
+                    assert torch.equal(tensor, expected[name]), name
+            for name, tensor in engine.weights.items():
+                assert torch.equal(tensor, now[name]), name
+            engine.offload("parameters")
+            engine.onload("parameters")
+
+
 def test_moments_that_are_made_early_do_not_count_as_a_step(setting):
     """Offloading before the first step makes Adam's moments; its step count stays at zero."""
     arch = architecture(setting.shapes.model)

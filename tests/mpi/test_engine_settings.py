@@ -303,6 +303,25 @@ def test_what_is_offloaded_frees_its_bytes_and_comes_back(here, tiny_model, dtyp
         assert torch.equal(weight, undisturbed.weights[name]), name
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_first_weights_are_exchanged_for_those_of_now_and_back(here, tiny_model, dtype):
+    directory, sequences = tiny_model("llama", False), some_sequences(6, 256)
+    engine = build_engine(here, directory, layout_of(here), dtype=dtype)
+    first, expected = engine.host_copy(), engine.infer(sequences)
+    for _ in range(2):
+        step(engine, sequences)
+        now = {name: weight.clone() for name, weight in engine.weights.items()}
+        engine.offload("parameters")
+        engine.onload("parameters")
+        for _ in range(2):
+            with engine.exchanged(first):
+                found = engine.infer(sequences)
+            for one, other in zip(found, expected, strict=True):
+                assert torch.equal(one.log_probs, other.log_probs)
+            for name, weight in engine.weights.items():
+                assert torch.equal(weight, now[name]), name
+
+
 def test_a_loss_that_is_not_finite_is_told_by_the_models_name(here, tiny_model):
     engine = build_engine(here, tiny_model("llama", False), layout_of(here), head="value")
     with pytest.raises(TrainingError, match="the model's loss is nan; the weights were left"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Protocol
 
@@ -28,6 +29,9 @@ def state_specs(tensors: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
 
 Part = Literal["parameters", "gradients", "optimizer"]
 """Of an engine's memory."""
+
+HostCopy = Sequence[Sequence[torch.Tensor]]
+"""What the storages of weights hold, in host memory: each in pieces of bytes."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class TrainingEngine(InferenceEngine, Protocol):
         ...
 
     def weights_changed(self) -> None:
-        """Tell the optimizer that `weights` were filled from outside."""
+        """Tell the engine that `weights` were filled from outside."""
         ...
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
@@ -200,6 +204,18 @@ class TrainingEngine(InferenceEngine, Protocol):
         Raises:
             TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is
                 stop, or the updates before were skipped, too; weights are as they were.
+        """
+        ...
+
+    def host_copy(self) -> HostCopy:
+        """The weights in host memory, page-locked where they are on a GPU."""
+        ...
+
+    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
+        """Have other weights inside; those of before come back bit for bit.
+
+        Args:
+            values: a `host_copy` of this engine.
         """
         ...
 

@@ -20,6 +20,7 @@ from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     STATE_KINDS,
+    HostCopy,
     Loss,
     Part,
     Seen,
@@ -150,6 +151,22 @@ class LocalEngine:
     def weights_changed(self) -> None:
         for name, weight in self.weights.items() if self.is_trainable else ():
             self._state[f"main/{name}"].copy_(weight)
+
+    def host_copy(self) -> HostCopy:
+        return [[weight.clone()] for weight in self.weights.values()]
+
+    @contextmanager
+    def exchanged(self, values: HostCopy) -> Iterator[None]:
+        own = self.host_copy()
+        try:
+            self._fill(values)
+            yield
+        finally:
+            self._fill(own)
+
+    def _fill(self, values: HostCopy) -> None:
+        for weight, (value,) in zip(self.weights.values(), values, strict=True):
+            weight.copy_(value)
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         del primary

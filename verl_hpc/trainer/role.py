@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -72,13 +71,13 @@ class Role:
 class FirstWeights:
     """Another role's engine with the weights that it had when this was made.
 
-    They are kept in host memory and swapped in for each pass: a second model would cost its
-    parameters' device memory for the whole run, a swap costs three copies a step.
+    They are kept in host memory and exchanged for each pass: a second model would cost its
+    parameters' device memory for the whole run, an exchange costs two or three copies a step.
     """
 
     def __init__(self, engine: TrainingEngine) -> None:
         self._engine = engine
-        self._first = _host_copy(engine)
+        self._first = engine.host_copy()
 
     def infer(
         self,
@@ -87,25 +86,8 @@ class FirstWeights:
         wanted: Wanted = NOTHING_MORE,
     ) -> list[TokenOutputs]:
         """See `InferenceEngine.infer`; the engine's own weights come back bit for bit."""
-        with self._in_place():
+        with self._engine.exchanged(self._first):
             return self._engine.infer(sequences, temperature, wanted)
-
-    @contextmanager
-    def _in_place(self) -> Iterator[None]:
-        own = _host_copy(self._engine)
-        self._fill(self._first)
-        try:
-            yield
-        finally:
-            self._fill(own)
-
-    def _fill(self, values: dict[str, torch.Tensor]) -> None:
-        for name, tensor in self._engine.weights.items():
-            tensor.copy_(values[name])
-
-
-def _host_copy(engine: TrainingEngine) -> dict[str, torch.Tensor]:
-    return {name: tensor.to("cpu", copy=True) for name, tensor in engine.weights.items()}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from verl_hpc.trainer.kept import rollout_key
 from verl_hpc.trainer.operators.assign import AssignSettings
 from verl_hpc.trainer.operators.choose import ChooseSettings, SelectSettings, ShapeSettings
 from verl_hpc.trainer.operators.examples import ExampleSettings
-from verl_hpc.trainer.operators.generate import GenerateSettings
 from verl_hpc.trainer.operators.infer import OldLogProbsSettings
 from verl_hpc.trainer.operators.kl import KlSettings
 from verl_hpc.trainer.operators.labelled import LabelledSettings
@@ -35,6 +34,7 @@ from verl_hpc.trainer.operators.smooth import SmoothSettings
 from verl_hpc.trainer.operators.update import PolicySettings, ValueSettings
 from verl_hpc.trainer.own_algorithm import loaded
 from verl_hpc.trainer.problems import StepProblems, setting_of
+from verl_hpc.trainer.slots import GenerateSettings
 
 S = TypeVar("S", bound=Section)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from verl_hpc.engines.megatron.precision import choose_backend
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
+    HostCopy,
     Loss,
     Part,
     Seen,
@@ -154,9 +156,16 @@ class MegatronEngine:
         self.optimizer.restore_counters(counters)
 
     def weights_changed(self) -> None:
+        self.host.weights_changed()
         if self.optimizer is not None:
             with self._groups.entered():
                 self.optimizer.take_weights()
+
+    def host_copy(self) -> HostCopy:
+        return self.host.copy()
+
+    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
+        return self.host.exchanged(values)
 
     def offload(self, part: Part, once: bool = False) -> int:
         return self.host.offload(part, once)
@@ -239,6 +248,7 @@ class MegatronEngine:
         skips = optimizer.settings.on_nonfinite == "skip"
         try:
             self._refuse_loss(loss)
+            self.host.weights_changed()
             metrics["grad_norm"] = optimizer.step()
             self._skipped = 0
         except TrainingError as error:

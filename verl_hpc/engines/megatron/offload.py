@@ -6,12 +6,13 @@ the optimizer) stays valid once it is back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from verl_hpc.engines.protocol import Part
+from verl_hpc.engines.protocol import HostCopy, Part
 
 if TYPE_CHECKING:
     from verl_hpc.engines.megatron.optimizer import Optimizer
@@ -29,8 +30,14 @@ class HostStore:
     def __init__(self, chunks: list[Any], optimizer: Optimizer | None) -> None:
         self._chunks = chunks
         self._optimizer = optimizer
-        self._away: dict[Part, list[tuple[torch.Tensor, list[torch.Tensor], int]]] = {}
+        self._away: dict[Part, list[tuple[torch.Tensor, Sequence[torch.Tensor], int]]] = {}
         self._page_locked: dict[tuple[Part, int], list[torch.Tensor]] = {}
+        self._has_weights = False
+        """Whether page-locked memory holds the parameters as they are."""
+
+    def weights_changed(self) -> None:
+        """What page-locked memory holds of the parameters is old."""
+        self._has_weights = False
 
     def offload(self, part: Part, once: bool = False) -> int:
         """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
@@ -44,20 +51,14 @@ class HostStore:
         """
         if part in self._away:
             return 0
+        tensors = list(self._tensors(part))
+        on_gpu = any(tensor.is_cuda for tensor in tensors)
+        copies = [()] * len(tensors) if part == "gradients" else self._copied(part, tensors, once)
         self._away[part] = []
         freed = 0
-        on_gpu = False
-        for index, tensor in enumerate(self._tensors(part)):
+        for tensor, kept in zip(tensors, copies, strict=True):
             storage = tensor.untyped_storage()
             size = storage.nbytes()
-            on_gpu = tensor.is_cuda
-            kept = (
-                []
-                if part == "gradients"
-                else self._host_memory(part, index, size, on_gpu and not once)
-            )
-            for piece, there in zip(_pieces(tensor), kept, strict=False):
-                there.copy_(piece, non_blocking=on_gpu)
             self._away[part].append((tensor, kept, size))
             storage.resize_(0)
             freed += size
@@ -71,22 +72,62 @@ class HostStore:
         """Undo `offload`; gradients come back as zeros."""
         for tensor, kept, size in self._away.pop(part, []):
             tensor.untyped_storage().resize_(size)
-            for piece, there in zip(_pieces(tensor), kept, strict=False):
-                piece.copy_(there, non_blocking=tensor.is_cuda)
+            _fill(tensor, kept)
             if not kept:
                 for piece in _pieces(tensor):
                     piece.zero_()
 
+    def copy(self) -> HostCopy:
+        """The parameters, in page-locked memory of their own on GPUs."""
+        found = []
+        for tensor in self._tensors("parameters"):
+            sizes = _piece_sizes(tensor.untyped_storage().nbytes())
+            found.append([_host_piece(n, tensor.is_cuda) for n in sizes])
+            _keep(tensor, found[-1])
+        return found
+
+    @contextmanager
+    def exchanged(self, values: HostCopy) -> Iterator[None]:
+        """Have other parameters inside; those of before come back bit for bit.
+
+        They are copied to page-locked memory only where they have changed since they were offloaded
+        to it or exchanged.
+
+        Args:
+            values: a `copy` of the same engine's.
+        """
+        assert "parameters" not in self._away, "parameters are away"
+        tensors = list(self._tensors("parameters"))
+        own = self._copied("parameters", tensors)
+        try:
+            for tensor, other in zip(tensors, values, strict=True):
+                _fill(tensor, other)
+            yield
+        finally:
+            for tensor, before in zip(tensors, own, strict=True):
+                _fill(tensor, before)
+
+    def _copied(self, part: Part, tensors: Sequence[torch.Tensor], once: bool = False) -> HostCopy:
+        """What tensors hold, in host memory; in memory that stays, if they are on a GPU."""
+        stays = not once and any(tensor.is_cuda for tensor in tensors)
+        sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
+        copies = [self._host_memory(part, i, size, stays) for i, size in enumerate(sizes)]
+        is_known = False
+        if part == "parameters" and stays:
+            is_known, self._has_weights = self._has_weights, True
+        for tensor, kept in zip(tensors, copies, strict=True) if not is_known else ():
+            _keep(tensor, kept)
+        return copies
+
     def _host_memory(
         self, part: Part, index: int, num_bytes: int, page_locked: bool
     ) -> list[torch.Tensor]:
-        if not page_locked:
-            return [torch.empty(n, dtype=torch.uint8) for n in _piece_sizes(num_bytes)]
         key = part, index
-        if key not in self._page_locked:
-            self._page_locked[key] = [
-                torch.empty(n, dtype=torch.uint8, pin_memory=True) for n in _piece_sizes(num_bytes)
-            ]
+        if not page_locked or key not in self._page_locked:
+            found = [_host_piece(n, page_locked) for n in _piece_sizes(num_bytes)]
+            if not page_locked:
+                return found
+            self._page_locked[key] = found
         return self._page_locked[key]
 
     def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
@@ -113,6 +154,20 @@ class HostStore:
             for tensor in self._optimizer.state_tensors().values():
                 if tensor.untyped_storage().data_ptr() not in parameters:
                     yield tensor
+
+
+def _host_piece(num_bytes: int, page_locked: bool) -> torch.Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=page_locked)
+
+
+def _keep(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+    for piece, there in zip(_pieces(tensor), kept, strict=True):
+        there.copy_(piece, non_blocking=tensor.is_cuda)
+
+
+def _fill(tensor: torch.Tensor, kept: Sequence[torch.Tensor]) -> None:
+    for piece, there in zip(_pieces(tensor), kept, strict=False):
+        piece.copy_(there, non_blocking=tensor.is_cuda)
 
 
 def _pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -25,10 +25,10 @@ from verl_hpc.trainer.batch import (
     cut_rows,
     padded,
 )
-from verl_hpc.trainer.operators.generate import seed_of
 from verl_hpc.trainer.operators.score import Scores, tells_apart
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
+from verl_hpc.trainer.slots import seed_of
 
 
 @dataclass(frozen=True)

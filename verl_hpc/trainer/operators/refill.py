@@ -12,17 +12,13 @@ import torch
 
 from verl_hpc.data.order import Order
 from verl_hpc.trainer.batch import Columns, Sample, Samples, StepRows
-from verl_hpc.trainer.operators.generate import (
-    STEPS_FAILED,
-    TURNS_MAX,
-    TURNS_MEAN,
-    GenerateSettings,
-    generate,
-)
+from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.operators.score import Scores, ScoreSettings, score, tells_apart
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.role import Rollout
+from verl_hpc.trainer.rollout_metrics import STEPS_FAILED, TURNS_MAX, TURNS_MEAN
+from verl_hpc.trainer.slots import GenerateSettings
 
 _logger = logging.getLogger(__name__)
 

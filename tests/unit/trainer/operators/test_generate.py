@@ -16,9 +16,10 @@ from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_place
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.kept import KeptResponses
-from verl_hpc.trainer.operators.generate import GenerateSettings, generate
+from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.role import Rollout
+from verl_hpc.trainer.slots import GenerateSettings
 
 TEXTS = ["ab", "cde", "abcdef", "k"]
 PLACE = local_place("rollout")

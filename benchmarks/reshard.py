@@ -28,7 +28,12 @@ from verl_hpc.cli.sizes import parse_sizes
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, plan_transfer
+from verl_hpc.layout.planner import (
+    DEFAULT_BUCKET_BYTES,
+    HOST_BUCKET_BYTES,
+    HOST_ROUNDS,
+    plan_transfer,
+)
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.shard_map import ShardMap, shard_sizes
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -220,11 +225,13 @@ class _Bench:
         nodes = self.here.world.node_of
         start = time.perf_counter()
         plan = plan_transfer(self.source, self.target, nodes, HOST_BUCKET_BYTES)
-        transfers = {"transfer": Transfer(plan, self.rank)}
+        transfers = {"transfer": Transfer(plan, self.rank, rounds=HOST_ROUNDS)}
         self.planning_seconds = time.perf_counter() - start
         minimum = minimum_received(plan.bundles)
         self.minimum = [minimum.get(r, 0) for r in range(self.here.world.size)]
-        transfers["transfer, no checksums"] = Transfer(plan, self.rank, verify=False)
+        transfers["transfer, no checksums"] = Transfer(
+            plan, self.rank, verify=False, rounds=HOST_ROUNDS
+        )
         large = plan_transfer(self.source, self.target, nodes, DEFAULT_BUCKET_BYTES)
         name = f"transfer, {DEFAULT_BUCKET_BYTES // MIB} MiB buckets"
         transfers[name] = Transfer(large, self.rank)

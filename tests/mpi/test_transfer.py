@@ -53,14 +53,15 @@ def check(rank: int, target: ShardMap, got: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("node_of", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 3), (0, 1, 0, 1)])
-@pytest.mark.parametrize("bucket_bytes", [4096, 1 << 22])
-def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes):
+@pytest.mark.parametrize(("bucket_bytes", "rounds"), [(4096, 2), (4096, 4), (1 << 22, 2)])
+def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, rounds):
     source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
     target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
     plan = plan_transfer(source, target, node_of, bucket_bytes)
     rank = here.world.rank
     got = memory(target, rank, filled=False)
-    stats = Transfer(plan, rank).run(memory(source, rank, filled=True), got, torch.float32)
+    transfer = Transfer(plan, rank, rounds=rounds)
+    stats = transfer.run(memory(source, rank, filled=True), got, torch.float32)
     check(rank, target, got)
     assert stats.total_received_bytes == plan.received_bytes[rank]
     pairs = here.control.allgather((dict(stats.sent_bytes), dict(stats.received_bytes)))
@@ -68,7 +69,7 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes):
         for b in range(4):
             assert pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0), "sent is not received"
     assert sum(here.control.allgather(stats.messages)) == sum(message_census(plan).values())
-    assert stats.peak_buffer_bytes <= 4 * max(message_census(plan)), "two under way, each way"
+    assert stats.peak_buffer_bytes <= 2 * rounds * max(message_census(plan)), "sent and received"
     held = source.num_bytes / 4
     inbound = sum(
         r.bundle.num_bytes

@@ -26,7 +26,9 @@ from verl_hpc.layout.shard_map import Holder, ShardMap
 
 DEFAULT_BUCKET_BYTES = 32 * 2**20
 HOST_BUCKET_BYTES = 8 * 2**20
-"""For transfers between host memories: what arrived is still in a cache when it is summed."""
+HOST_ROUNDS = 8
+"""Of transfers between host memories, where messages are smaller and more of them under way: many
+cores copy them, and what arrived may still be in a cache when it is summed."""
 _SMALL = 64
 """A bundle below one part in so many of the largest one is small."""
 

@@ -9,7 +9,12 @@ import torch
 
 from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
-from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, plan_transfer
+from verl_hpc.layout.planner import (
+    DEFAULT_BUCKET_BYTES,
+    HOST_BUCKET_BYTES,
+    HOST_ROUNDS,
+    plan_transfer,
+)
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
@@ -92,6 +97,7 @@ class WeightSync:
             session.world.rank,
             verify=checksums,
             nodes=session.control.allgather(environment.node_name()),
+            rounds=HOST_ROUNDS if on_host else 2,
         )
         self._minimum = sum(minimum_received(plan.bundles).values())
 

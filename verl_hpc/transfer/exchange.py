@@ -1,6 +1,6 @@
-"""Sends and receives one rank's messages: two rounds under way, large fragments without a copy.
+"""Sends and receives one rank's messages: several rounds under way, large fragments without a copy.
 
-While the messages of one round travel, those of the round before are unpacked and those of the
+While the messages of some rounds travel, those of the round before are unpacked and those of the
 next one packed. A message of one fragment whose bytes lie in memory as they travel is sent from
 there, and received there; others pass through a bucket.
 """
@@ -19,19 +19,23 @@ from verl_hpc.transfer.memory import Memory
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums
 
-_IN_FLIGHT = 2
 _Item = TypeVar("_Item", Send, Receive)
 
 
 class Buckets:
-    """Memory for the messages under way, kept from run to run; made as large as needed."""
+    """Memory for the messages under way, kept from run to run; made as large as needed.
 
-    def __init__(self) -> None:
+    Args:
+        rounds: under way at a time.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
         self._buckets: dict[tuple[str, int], torch.Tensor] = {}
 
     def take(self, kind: str, place: int, num_bytes: int, device: torch.device) -> torch.Tensor:
         """Bytes of the `place`-th bucket of a kind; what it held before is lost."""
-        key = kind, place % _IN_FLIGHT
+        key = kind, place % self.rounds
         bucket = self._buckets.get(key)
         if bucket is None or bucket.numel() < num_bytes or bucket.device != device:
             bucket = torch.empty(num_bytes, dtype=torch.uint8, device=device)
@@ -73,7 +77,7 @@ class Exchange:
         """Send and receive everything of a hop."""
         under_way: list[_Round] = []
         for place, step in enumerate(hop):
-            if len(under_way) == _IN_FLIGHT:
+            if len(under_way) == self._buckets.rounds:
                 self._finish(under_way.pop(0))
             under_way.append(self._begin(step, place))
         for begun in under_way:

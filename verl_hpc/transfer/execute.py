@@ -24,8 +24,8 @@ class Transfer:
     """A plan bound to one rank's memory; run it as often as the source changes.
 
     Every rank that the plan names must run it at the same time. Tensors are bound by local name
-    and must be contiguous; their memory may change between runs, their size may not. Two buckets
-    in each direction stay from run to run.
+    and must be contiguous; their memory may change between runs, their size may not. A bucket
+    for each round under way, in each direction, stays from run to run.
 
     Args:
         plan: the whole plan, the same on every rank.
@@ -33,6 +33,7 @@ class Transfer:
         reader: reads the plan's files, if it has any.
         verify: compare a checksum of every received message with the sender's.
         nodes: name of each rank's node, for the message where a checksum differs.
+        rounds: whose messages are under way at a time.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class Transfer:
         reader: Reader | None = None,
         verify: bool = True,
         nodes: Sequence[str] = (),
+        rounds: int = 2,
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)
         self.reader = reader
         self.verify = verify
         self.nodes = nodes
-        self._buckets = Buckets()
+        self._buckets = Buckets(rounds)
 
     def run(
         self,

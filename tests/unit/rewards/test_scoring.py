@@ -297,7 +297,7 @@ def test_an_exception_whose_text_has_no_end(kind, monkeypatch, no_alarm):
 
     class Endless(kind):
         def __str__(self):
-            time.sleep(5)
+            time.sleep(60)
 
         code = property(__str__)
 
@@ -307,13 +307,13 @@ def test_an_exception_whose_text_has_no_end(kind, monkeypatch, no_alarm):
     start = time.monotonic()
     with pytest.raises(RewardError, match=r"its text cannot be read \(TimeLimitExceeded\)"):
         scores(fail, request())
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30
 
 
 def test_a_score_that_takes_too_long_to_read(no_alarm):
     class Endless(float):
         def __float__(self):
-            time.sleep(5)
+            time.sleep(60)
 
     with pytest.raises(RewardError, match=r"ran longer than timeout_s = 0\.1"):
         scores(returning(Endless(1.0)), request(), timeout_s=0.1)
@@ -435,8 +435,8 @@ def test_programs_and_worker_processes_of_a_function_work():
 def test_a_call_that_takes_too_long_is_an_error():
     start = time.monotonic()
     with pytest.raises(RewardError, match=r"row 2, .*ran longer than timeout_s = 0\.1"):
-        scores(lambda **_: time.sleep(5), request(index=2), timeout_s=0.1)
-    assert time.monotonic() - start < 4
+        scores(lambda **_: time.sleep(60), request(index=2), timeout_s=0.1)
+    assert time.monotonic() - start < 30
 
 
 def test_the_limit_is_for_each_response():
@@ -450,7 +450,7 @@ def test_the_limit_is_for_each_response():
 
 
 def test_a_call_that_takes_too_long_scores_zero_if_asked():
-    (score,) = scores(lambda **_: time.sleep(5), request(), timeout_s=0.1, on_error="zero")
+    (score,) = scores(lambda **_: time.sleep(60), request(), timeout_s=0.1, on_error="zero")
     assert score == Score(0.0, error="ran longer than timeout_s = 0.1")
 
 

@@ -27,7 +27,7 @@ def spin(seconds: float) -> None:
 
 def swallow() -> None:
     try:
-        spin(5)
+        spin(60)
     except Exception:
         pytest.fail("the limit was caught in passing")
 
@@ -35,10 +35,10 @@ def swallow() -> None:
 def swallow_everything() -> None:
     for _ in range(2):
         try:
-            spin(5)
+            spin(60)
         except BaseException:
             continue
-    spin(5)
+    spin(60)
 
 
 class Slow:
@@ -51,13 +51,13 @@ class Slow:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda: spin(5),
-        lambda: time.sleep(5),
+        lambda: spin(60),
+        lambda: time.sleep(60),
         lambda: re.match(r"(a+)+b", "a" * 40),
         lambda: 9 ** (9**9),
         swallow,
         swallow_everything,
-        lambda: Slow() and spin(5),
+        lambda: Slow() and spin(60),
     ],
     ids=[
         "loop",
@@ -73,7 +73,7 @@ def test_work_of_every_kind_is_cut_short(work):
     start = time.monotonic()
     with pytest.raises(TimeLimitExceeded), time_limit(0.1):
         work()
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30
 
 
 def test_work_in_time_is_left_alone():
@@ -84,13 +84,13 @@ def test_work_in_time_is_left_alone():
 
 def test_the_sooner_of_two_limits_counts_from_outside():
     with pytest.raises(TimeLimitExceeded), time_limit(0.1), time_limit(5):
-        spin(5)
+        spin(60)
 
 
 def test_the_sooner_of_two_limits_counts_from_inside():
     with time_limit(5):
         with pytest.raises(TimeLimitExceeded), time_limit(0.1):
-            spin(5)
+            spin(60)
         left, _ = signal.getitimer(signal.ITIMER_REAL)
         assert 4 < left < 4.95
 
@@ -98,14 +98,14 @@ def test_the_sooner_of_two_limits_counts_from_inside():
 def test_a_limit_that_was_hit_inside_is_not_hit_again_outside():
     with time_limit(0.1):
         with pytest.raises(TimeLimitExceeded), time_limit(5):
-            spin(5)
+            spin(60)
         spin(0.2)
 
 
 def test_a_limit_follows_one_that_was_hit():
     for _ in range(2):
         with pytest.raises(TimeLimitExceeded), time_limit(0.05):
-            spin(5)
+            spin(60)
 
 
 @pytest.mark.parametrize("due", [0.05, 5.0])
@@ -114,7 +114,7 @@ def test_a_timer_of_someone_else_is_given_back(due):
     signal.signal(signal.SIGALRM, lambda *_: calls.append("theirs"))
     signal.setitimer(signal.ITIMER_REAL, due)
     with pytest.raises(TimeLimitExceeded), time_limit(0.1):
-        spin(5)
+        spin(60)
     spin(0.01)
     left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -131,7 +131,7 @@ def test_code_that_goes_on_all_the_same_ends_the_process(tmp_path):
         "def reward():\n"
         "    while True:\n"
         "        try:\n"
-        "            time.sleep(5)\n"
+        "            time.sleep(60)\n"
         "        except BaseException: pass\n"
         "with limit.time_limit(0.05):\n"
         "    reward()\n"

@@ -249,3 +249,31 @@ def test_without_verification_nothing_is_checked_and_as_much_is_moved(here):
         check(rank, target, got)
         moved.append(stats.total_received_bytes)
     assert moved[0] == moved[1] > 0
+
+
+def test_a_transfer_follows_its_tensors(here):
+    """Runs again into the same memory with other values, then into other memory."""
+    source = megatron_shard_map(ARCH, TrainLayout(tp=2, pp=2))
+    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
+    rank = here.world.rank
+    transfer = Transfer(plan_transfer(source, target, here.world.node_of, 4096), rank)
+    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
+    transfer.run(have, got, torch.float32)
+    bound = transfer._bound
+    for tensor in have.values():
+        tensor.mul_(2)
+    transfer.run(have, got, torch.float32)
+    assert transfer._bound is bound
+    check(rank, target, {name: tensor / 2 for name, tensor in got.items()})
+    for tensor in [*have.values(), *got.values()]:  # as offloading does
+        kept, storage = tensor.clone(), tensor.untyped_storage()
+        num_bytes = storage.nbytes()
+        storage.resize_(0)
+        storage.resize_(num_bytes)
+        tensor.copy_(kept)
+    transfer.run(have, got, torch.float32)
+    check(rank, target, {name: tensor / 2 for name, tensor in got.items()})
+    got = memory(target, rank, filled=False)
+    transfer.run(memory(source, rank, filled=True), got, torch.float32)
+    assert transfer._bound is not bound
+    check(rank, target, got)

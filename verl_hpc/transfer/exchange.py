@@ -7,142 +7,180 @@ there, and received there; others pass through a bucket.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
+from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Send, Step
 from verl_hpc.transfer.memory import Memory
+from verl_hpc.transfer.message import Message
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums
 
-_Item = TypeVar("_Item", Send, Receive)
+_Slot = tuple[str, int]
+"""("send" or "receive", number): a bucket."""
 
 
 class Buckets:
-    """Memory for the messages under way, kept from run to run; made as large as needed.
+    """Memory for the messages under way, kept from run to run."""
 
-    Args:
-        rounds: under way at a time.
-    """
+    def __init__(self) -> None:
+        self._buckets: dict[_Slot, torch.Tensor] = {}
 
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-        self._buckets: dict[tuple[str, int], torch.Tensor] = {}
+    def make(self, sizes: Mapping[_Slot, int], device: torch.device) -> None:
+        """Have buckets of at least these sizes, in bytes."""
+        for slot, num_bytes in sizes.items():
+            bucket = self._buckets.get(slot)
+            if bucket is None or bucket.numel() < num_bytes or bucket.device != device:
+                self._buckets[slot] = torch.empty(num_bytes, dtype=torch.uint8, device=device)
 
-    def take(self, kind: str, place: int, num_bytes: int, device: torch.device) -> torch.Tensor:
-        """Bytes of the `place`-th bucket of a kind; what it held before is lost."""
-        key = kind, place % self.rounds
-        bucket = self._buckets.get(key)
-        if bucket is None or bucket.numel() < num_bytes or bucket.device != device:
-            bucket = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-            self._buckets[key] = bucket
-        return bucket[:num_bytes]
+    def __getitem__(self, slot: _Slot) -> torch.Tensor:
+        return self._buckets[slot]
 
     @property
     def num_bytes(self) -> int:
         return sum(bucket.numel() for bucket in self._buckets.values())
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Round:
-    """Messages that are under way."""
+    """At most one message each way."""
 
-    step: Step
-    requests: list[dist.Work]
-    incoming: torch.Tensor | None
+    outgoing: Message | None
+    incoming: Message | None
 
 
 class Exchange:
-    """The messages of one run.
+    """All messages of one rank, bound to the memory they are sent from and received into.
 
     Args:
+        hops: the rank's steps in each hop.
         memory: what is sent and filled.
         buckets: of this rank.
-        sums: of messages sent and received; None to leave them out.
-        stats: counted as messages pass.
+        rounds: under way at a time.
     """
 
     def __init__(
-        self, memory: Memory, buckets: Buckets, sums: Sums | None, stats: TransferStats
+        self, hops: Sequence[Sequence[Step]], memory: Memory, buckets: Buckets, rounds: int
     ) -> None:
-        self._memory, self._buckets, self._sums = memory, buckets, sums
-        self._stats = stats
-        self._device = memory.device
+        self._memory, self._buckets, self._num_under_way = memory, buckets, rounds
+        buckets.make(self._sizes(hops), memory.device)
+        self._hops = [[self._round(step, place) for place, step in enumerate(hop)] for hop in hops]
 
-    def run(self, hop: Sequence[Step]) -> None:
-        """Send and receive everything of a hop."""
-        under_way: list[_Round] = []
-        for place, step in enumerate(hop):
-            if len(under_way) == self._buckets.rounds:
-                self._finish(under_way.pop(0))
-            under_way.append(self._begin(step, place))
-        for begun in under_way:
-            self._finish(begun)
-        self._stats.peak_buffer_bytes = self._buckets.num_bytes
+    def run(self, sums: Sums | None, stats: TransferStats) -> None:
+        """Send and receive everything.
 
-    def _begin(self, step: Step, place: int) -> _Round:
-        operations, incoming = [], None
-        if step.sends:
-            outgoing = self._outgoing(step.sends, place)
-            operations.append(dist.P2POp(dist.isend, outgoing, step.to))
-            self._stats.sent_bytes[step.to] += outgoing.numel()
-            self._stats.messages += 1
-            if self._sums is not None:
-                self._sums.sent(step, outgoing)
-        if step.receives:
-            incoming = self._incoming(step.receives, place)
-            operations.append(dist.P2POp(dist.irecv, incoming, step.frm))
-            self._stats.received_bytes[step.frm] += incoming.numel()
-        return _Round(step, dist.batch_isend_irecv(operations), incoming)
+        Args:
+            sums: of messages sent and received; None to leave them out.
+            stats: counted as messages pass.
+        """
+        for hop in self._hops:
+            under_way: list[tuple[_Round, list[dist.Work]]] = []
+            for each in hop:
+                if len(under_way) == self._num_under_way:
+                    _finish(*under_way.pop(0), sums)
+                under_way.append((each, _begin(each, sums, stats)))
+            for begun in under_way:
+                _finish(*begun, sums)
+        stats.peak_buffer_bytes = self._buckets.num_bytes
 
-    def _outgoing(self, message: Sequence[Send], place: int) -> torch.Tensor:
-        """The bytes of a message: where they lie, or one fragment behind another in a bucket."""
-        if len(message) == 1:
-            found = self._memory.read(message[0])
-            if self._memory.in_place(found, message[0].fragment):
-                return self._counted(found)
-        packed = self._buckets.take("send", place, _num_bytes(message), self._device)
-        for item, slot in self._slots(packed, message):
-            slot.copy_(self._memory.read(item))
-        return packed
+    def _sizes(self, hops: Sequence[Sequence[Step]]) -> dict[_Slot, int]:
+        """Bytes that each bucket must hold."""
+        sizes: dict[_Slot, int] = defaultdict(int)
+        for hop in hops:
+            for place, step in enumerate(hop):
+                for kind, items in (("send", step.sends), ("receive", step.receives)):
+                    if items and self._where_it_lies(items) is None:
+                        slot = kind, place % self._num_under_way
+                        sizes[slot] = max(sizes[slot], _num_bytes(items))
+        return sizes
 
-    def _incoming(self, message: Sequence[Receive], place: int) -> torch.Tensor:
-        if len(message) == 1:
-            found = self._memory.written(message[0])
-            if self._memory.in_place(found, message[0].fragment):
-                return self._counted(found)
-        return self._buckets.take("receive", place, _num_bytes(message), self._device)
+    def _round(self, step: Step, place: int) -> _Round:
+        number = place % self._num_under_way
+        return _Round(
+            self._outgoing(step, ("send", number)) if step.sends else None,
+            self._incoming(step, ("receive", number)) if step.receives else None,
+        )
 
-    def _counted(self, found: torch.Tensor) -> torch.Tensor:
-        in_place = found.view(-1).view(torch.uint8)
-        self._stats.in_place_bytes += in_place.numel()
-        return in_place
+    def _outgoing(self, step: Step, slot: _Slot) -> Message:
+        fragments = [item.fragment for item in step.sends]
+        data = self._where_it_lies(step.sends)
+        if data is not None:
+            return Message(step.to, data, (), True, fragments)
+        packed = self._buckets[slot][: _num_bytes(step.sends)]
+        windows = map(self._memory.read, step.sends)
+        copies = list(zip(self._parts(packed, fragments), windows, strict=True))
+        return Message(step.to, packed, copies, False, fragments)
 
-    def _finish(self, begun: _Round) -> None:
-        for request in begun.requests:
-            request.wait()
-        if begun.incoming is None:
-            return
-        if self._sums is not None:
-            self._sums.received(begun.step, begun.incoming)
-        for item, slot in self._slots(begun.incoming, begun.step.receives):
-            arrived = slot.data_ptr() == self._memory.written(item).data_ptr()
-            self._memory.fill(item.targets[arrived:], item.fragment, slot)
+    def _incoming(self, step: Step, slot: _Slot) -> Message:
+        fragments = [item.fragment for item in step.receives]
+        data = self._where_it_lies(step.receives)
+        in_place = data is not None
+        if data is None:
+            data = self._buckets[slot][: _num_bytes(step.receives)]
+        copies = [
+            (window, part)
+            for item, part in zip(step.receives, self._parts(data, fragments), strict=True)
+            for window in self._memory.windows(item.targets[in_place:], item.fragment)
+        ]
+        return Message(step.frm, data, copies, in_place, fragments)
 
-    def _slots(
-        self, packed: torch.Tensor, message: Sequence[_Item]
-    ) -> list[tuple[_Item, torch.Tensor]]:
-        """Each fragment of a message with the part that carries it, in its type and shape."""
-        sizes = [item.fragment.num_bytes for item in message]
+    def _where_it_lies(self, items: Sequence[Send] | Sequence[Receive]) -> torch.Tensor | None:
+        """The bytes of a message in source or target memory, if they lie there as they travel."""
+        if len(items) > 1:
+            return None
+        item: Send | Receive = items[0]
+        if isinstance(item, Send):
+            found = self._memory.read(item)
+        else:
+            found = self._memory.windows(item.targets[:1], item.fragment)[0]
+        if not self._memory.in_place(found, item.fragment):
+            return None
+        return found.view(-1).view(torch.uint8)
+
+    def _parts(self, data: torch.Tensor, fragments: Sequence[Fragment]) -> list[torch.Tensor]:
+        """The part of a message that carries each fragment, in its type and shape."""
+        parts = data.split([fragment.num_bytes for fragment in fragments])
         return [
-            (item, part.view(self._memory.dtype(item.fragment)).view(item.fragment.box.shape))
-            for item, part in zip(message, packed.split(sizes), strict=True)
+            part.view(self._memory.dtype(fragment)).view(fragment.box.shape)
+            for fragment, part in zip(fragments, parts, strict=True)
         ]
 
 
-def _num_bytes(message: Sequence[Send] | Sequence[Receive]) -> int:
-    return sum(item.fragment.num_bytes for item in message)
+def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.Work]:
+    operations = []
+    if each.outgoing is not None:
+        message = each.outgoing
+        _copy(message)
+        operations.append(dist.P2POp(dist.isend, message.data, message.peer))
+        stats.sent(message)
+        if sums is not None:
+            sums.sent(message)
+    if each.incoming is not None:
+        message = each.incoming
+        operations.append(dist.P2POp(dist.irecv, message.data, message.peer))
+        stats.received(message)
+    requests: list[dist.Work] = dist.batch_isend_irecv(operations)
+    return requests
+
+
+def _finish(each: _Round, requests: Sequence[dist.Work], sums: Sums | None) -> None:
+    for request in requests:
+        request.wait()
+    if each.incoming is not None:
+        if sums is not None:
+            sums.received(each.incoming)
+        _copy(each.incoming)
+
+
+def _copy(message: Message) -> None:
+    for to, frm in message.copies:
+        to.copy_(frm)
+
+
+def _num_bytes(items: Sequence[Send] | Sequence[Receive]) -> int:
+    return sum(item.fragment.num_bytes for item in items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -20,12 +21,23 @@ def _call(work: Callable[[], None]) -> None:
     work()
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """A rank's moves and the memory they were bound to."""
+
+    memory: Memory
+    copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    """(to, from), of what the rank holds already."""
+    exchange: Exchange
+
+
 class Transfer:
     """A plan bound to one rank's memory; run it as often as the source changes.
 
     Every rank that the plan names must run it at the same time. Tensors are bound by local name
-    and must be contiguous; their memory may change between runs, their size may not. A bucket
-    for each round under way, in each direction, stays from run to run.
+    and must be contiguous; their memory may change between runs, their size may not. Those of the
+    last run are referred to until the next one, and a bucket for each round under way, in each
+    direction, stays from run to run.
 
     Args:
         plan: the whole plan, the same on every rank.
@@ -49,7 +61,9 @@ class Transfer:
         self.reader = reader
         self.verify = verify
         self.nodes = nodes
-        self._buckets = Buckets(rounds)
+        self._rounds = rounds
+        self._buckets = Buckets()
+        self._bound: _Bound | None = None
 
     def run(
         self,
@@ -72,14 +86,15 @@ class Transfer:
                 when everything has arrived: the target is then of no use.
         """
         start = time.perf_counter()
-        memory, stats = Memory(source, target, dtypes), TransferStats()
+        memory, stats = Memory(dict(source), dict(target), dtypes), TransferStats()
         sums = Sums(self.moves.rank, self.nodes) if self.verify else None
-        exchange = Exchange(memory, self._buckets, sums, stats)
         with torch.no_grad():
-            self._copy(memory, stats)
+            bound = self._bind(memory)
+            for to, frm in bound.copies:
+                to.copy_(frm)
+            stats.copied_bytes = sum(copy.fragment.num_bytes for copy in self.moves.copies)
             together(lambda: self._read(memory, stats))
-            for hop in self.moves.hops:
-                exchange.run(hop)
+            bound.exchange.run(sums, stats)
             if sums is not None:
                 sums.compare()
         if memory.device.type == "cuda":
@@ -87,15 +102,22 @@ class Transfer:
         stats.seconds = time.perf_counter() - start
         return stats
 
-    def _copy(self, memory: Memory, stats: TransferStats) -> None:
-        for copy in self.moves.copies:
-            held = window(memory.source, copy.source, copy.fragment)
-            memory.fill(copy.targets, copy.fragment, held)
-            stats.copied_bytes += copy.fragment.num_bytes
+    def _bind(self, memory: Memory) -> _Bound:
+        """Where everything lies; found once, until memory is other memory."""
+        if self._bound is None or not self._bound.memory.is_that_of(memory):
+            copies = [
+                (to, window(memory.source, copy.source, copy.fragment))
+                for copy in self.moves.copies
+                for to in memory.windows(copy.targets, copy.fragment)
+            ]
+            exchange = Exchange(self.moves.hops, memory, self._buckets, self._rounds)
+            self._bound = _Bound(memory, copies, exchange)
+        return self._bound
 
     def _read(self, memory: Memory, stats: TransferStats) -> None:
         for read in self.moves.reads:
             assert self.reader is not None
             data = self.reader.read(read.file, read.dataset, read.box)
-            memory.fill(read.targets, read.fragment, data)
+            for to in memory.windows(read.targets, read.fragment):
+                to.copy_(data)
             stats.read_bytes += read.fragment.num_bytes

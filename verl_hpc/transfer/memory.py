@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.layout.box import View
 from verl_hpc.layout.fragments import Fragment
-from verl_hpc.layout.moves import Receive, Send
+from verl_hpc.layout.moves import Send
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,16 @@ class Memory:
         tensors = self.target if item.relay else self.source
         return window(tensors, item.view, item.fragment)
 
-    def written(self, item: Receive) -> torch.Tensor:
-        """The first window that is received into."""
-        return window(self.target, item.targets[0], item.fragment)
+    def windows(self, views: Sequence[View], fragment: Fragment) -> list[torch.Tensor]:
+        """Several places of target memory, of the fragment's shape."""
+        return [window(self.target, view, fragment) for view in views]
 
-    def fill(self, views: Sequence[View], fragment: Fragment, data: torch.Tensor) -> None:
-        """Copy `data`, of the fragment's shape, to several places of target memory."""
-        for view in views:
-            window(self.target, view, fragment).copy_(data)
+    def is_that_of(self, other: Memory) -> bool:
+        """Whether all windows lie where those of `other` do."""
+        return self.dtypes == other.dtypes and all(
+            mine.keys() == theirs.keys() and all(t.is_set_to(theirs[n]) for n, t in mine.items())
+            for mine, theirs in ((self.source, other.source), (self.target, other.target))
+        )
 
     def in_place(self, found: torch.Tensor, fragment: Fragment) -> bool:
         """Whether a window's bytes lie in memory as they travel."""

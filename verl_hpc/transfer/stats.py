@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from verl_hpc.transfer.message import Message
+
 
 @dataclass
 class TransferStats:
@@ -25,6 +27,17 @@ class TransferStats:
     peak_buffer_bytes: int = 0
     """All buckets together."""
     seconds: float = 0.0
+
+    def sent(self, message: Message) -> None:
+        """Count a message that leaves."""
+        self.sent_bytes[message.peer] += message.data.numel()
+        self.messages += 1
+        self.in_place_bytes += message.in_place * message.data.numel()
+
+    def received(self, message: Message) -> None:
+        """Count a message that arrives."""
+        self.received_bytes[message.peer] += message.data.numel()
+        self.in_place_bytes += message.in_place * message.data.numel()
 
     @property
     def total_received_bytes(self) -> int:

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from verl_hpc.errors import TransferError
 from verl_hpc.layout.fragments import Fragment
-from verl_hpc.layout.moves import Receive, Send, Step
 from verl_hpc.transfer.checksum import checksum
+from verl_hpc.transfer.message import Message
 
 
 class Sums:
@@ -26,26 +26,26 @@ class Sums:
         self._of_fragment: dict[Fragment, torch.Tensor] = {}
         self._sent: dict[int, list[torch.Tensor]] = defaultdict(list)
         self._received: dict[int, list[torch.Tensor]] = defaultdict(list)
-        self._messages: dict[int, list[Sequence[Receive]]] = defaultdict(list)
+        self._messages: dict[int, list[Message]] = defaultdict(list)
 
-    def sent(self, step: Step, message: torch.Tensor) -> None:
+    def sent(self, message: Message) -> None:
         """Note a message's bytes before it leaves."""
-        self._sent[step.to].append(self._known(step.sends, message))
+        self._sent[message.peer].append(self._known(message))
 
-    def received(self, step: Step, message: torch.Tensor) -> None:
+    def received(self, message: Message) -> None:
         """Note a message's bytes when it has arrived."""
-        found = checksum(message)
-        if len(step.receives) == 1:
-            self._of_fragment[step.receives[0].fragment] = found
-        self._received[step.frm].append(found)
-        self._messages[step.frm].append(step.receives)
+        found = checksum(message.data)
+        if len(message.fragments) == 1:
+            self._of_fragment[message.fragments[0]] = found
+        self._received[message.peer].append(found)
+        self._messages[message.peer].append(message)
 
-    def _known(self, sends: Sequence[Send], message: torch.Tensor) -> torch.Tensor:
-        if len(sends) > 1:
-            return checksum(message)
-        fragment = sends[0].fragment
+    def _known(self, message: Message) -> torch.Tensor:
+        if len(message.fragments) > 1:
+            return checksum(message.data)
+        (fragment,) = message.fragments
         if fragment not in self._of_fragment:
-            self._of_fragment[fragment] = checksum(message)
+            self._of_fragment[fragment] = checksum(message.data)
         return self._of_fragment[fragment]
 
     def compare(self) -> None:
@@ -71,8 +71,8 @@ class Sums:
     def _complain(self, wrong: dict[int, list[bool]]) -> None:
         sender, flags = next((peer, flags) for peer, flags in wrong.items() if any(flags))
         bad = next(m for m, is_wrong in zip(self._messages[sender], flags, strict=True) if is_wrong)
-        first = bad[0].fragment
-        others = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        first, *rest = bad.fragments
+        others = f" and {len(rest)} more" if rest else ""
         raise TransferError(
             f"rank {self._rank}: {sum(flags)} of {len(flags)} messages from rank {sender} differ "
             f"from what was sent, first the one with {first.tensor} {first.box.start}.."

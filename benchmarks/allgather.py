@@ -97,21 +97,21 @@ class AllGather:
         self._pipeline = layout.grid.ranks(tp=place["tp"], dp=place["dp"])
         self._parameters = list(_parameters(source, target, layout, self._dp, rank))
         self.received_bytes = ITEM_BYTES * sum(map(self._received, self._parameters))
-        self.peak_buffer_bytes = ITEM_BYTES * max(map(self._workspace, self._parameters))
+        self.peak_buffer_bytes = ITEM_BYTES * max(map(self._workspace_size, self._parameters))
         """Broadcast and gathered shards of the largest parameter."""
+        self._workspace = torch.empty(self.peak_buffer_bytes // ITEM_BYTES)
 
     def run(self, source: Mapping[str, torch.Tensor], target: Mapping[str, torch.Tensor]) -> None:
-        workspace = torch.empty(self.peak_buffer_bytes // ITEM_BYTES)
         for parameter in self._parameters:
-            shards = self._gather(parameter, source, workspace)
+            shards = self._gather(parameter, source)
             for copy in parameter.copies:
                 read = _window(shards[copy.shard], copy.source, copy.shape)
                 _window(target[copy.target.name], copy.target, copy.shape).copy_(read)
 
     def _gather(
-        self, parameter: _Parameter, source: Mapping[str, torch.Tensor], workspace: torch.Tensor
+        self, parameter: _Parameter, source: Mapping[str, torch.Tensor]
     ) -> list[torch.Tensor]:
-        size = parameter.num_elements
+        size, workspace = parameter.num_elements, self._workspace
         mine = parameter.stage == self._stage
         shard = source[parameter.name] if mine else workspace[:size]
         if self._layout.pp > 1:
@@ -141,7 +141,7 @@ class AllGather:
         gathered = 0 if parameter.replicated else self._layout.tp - 1
         return parameter.num_elements * (gathered + (parameter.stage != self._stage))
 
-    def _workspace(self, parameter: _Parameter) -> int:
+    def _workspace_size(self, parameter: _Parameter) -> int:
         gathered = 0 if parameter.replicated or self._layout.tp == 1 else self._layout.tp
         return parameter.num_elements * (gathered + (parameter.stage != self._stage))
 

@@ -34,14 +34,15 @@ def summary(spec: Mapping[str, Any], runs: list[dict[str, Any]]) -> dict[str, An
     samples = spec["prompts_per_step"] * spec["samples_per_prompt"]
     seconds = spread([s for run in runs for s in run["seconds"]])
     mean_length = fmean(length for run in runs for length in run["lengths"])
-    mean_seconds = fmean(seconds["raw"])
+    # Steps of equal work are compared by their median, others by all that they did.
+    of_a_step = seconds["median"] if spec["mean_tokens"] is None else fmean(seconds["raw"])
     # Forward for generation, forward and backward for the update, of each sample by itself.
     operations = 4 * spec["operations_per_token"] * samples * (spec["prompt_tokens"] + mean_length)
     return {
         "seconds_per_step": seconds,
         "mean_length": mean_length,
-        "generated_tokens_per_second": samples * mean_length / mean_seconds,
-        "operations_per_second": operations / mean_seconds,
+        "generated_tokens_per_second": samples * mean_length / of_a_step,
+        "operations_per_second": operations / of_a_step,
         "first_step_ended_after": spread([run["first_step_ended_after"] for run in runs]),
         "operators": {
             name: spread([s for run in runs for s in run["operators"][name]])

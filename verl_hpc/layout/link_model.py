@@ -2,7 +2,7 @@
 
 The model knows three things that take time. A message crosses a link, NVLink within a node or the
 network, one at a time each way and at full speed. A message that passes through a bucket is copied
-there and back by the device's memory. A checksum reads every byte twice. Wire and memory work side
+there and back by the device's memory. A checksum reads every byte. Wire and memory work side
 by side, two messages at a time, as `transfer.exchange` lets them. It knows nothing of congestion in
 switches, of work in kernels too small to fill a device, or of CPUs that are late.
 """
@@ -133,7 +133,7 @@ class _Simulation:
             self._unpack(rank, 1)
         for (sender, _), load in loads.items():
             summed = self._checksums * (load.num_bytes - load.summed)
-            self.work[sender] += 2 * (load.packed + summed) / self._memory
+            self.work[sender] += (2 * load.packed + summed) / self._memory
 
     def _pass(self, loads: Mapping[Pair, _Load]) -> dict[int, float]:
         """When the wires of a round's ranks are free again: they begin when all are ready that a
@@ -162,7 +162,7 @@ class _Simulation:
             self.work[rank] = max(self.work[rank], end) + seconds
 
     def _unpacking(self, load: _Load) -> float:
-        return 2 * (load.unpacked + self._checksums * load.num_bytes) / self._memory
+        return (2 * load.unpacked + self._checksums * load.num_bytes) / self._memory
 
 
 def _by_round(

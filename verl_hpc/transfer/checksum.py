@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 import numpy as np
 import torch
 import xxhash
@@ -27,22 +30,40 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
 def position_weighted_sum(flat: torch.Tensor) -> torch.Tensor:
     """The GPU's fingerprint of a one-dimensional uint8 tensor; runs on any device.
 
-    The p-th word of 4 bytes counts 2 p + 1 times. One flipped bit changes the sum, and so do two of
-    the same weight in less than 2^31 words. The words lie in rows, so that two plain sums, over
-    rows and over columns, are all that reads them: there is no temporary of their size.
+    The p-th word of 4 bytes counts 2 p + 1 times, modulo 2^64. One flipped bit changes the sum, and
+    so do two of the same weight in less than 2^31 words; sums of words of 8 bytes would miss two
+    flipped signs. On GPUs Triton reads every byte once; PyTorch's sums first widen the words.
     """
     num_words, rest = divmod(flat.numel(), 4)
-    num_rows = num_words // _ROW
-    whole = 4 * _ROW * num_rows
-    tail = torch.nn.functional.pad(flat[whole:], (0, -rest % 4))
-    return _weighted(_words(flat[:whole]).view(num_rows, _ROW), 0) + _weighted(
-        _words(tail).view(1, -1), num_rows
-    )
+    words = _words(flat[: 4 * num_words])
+    found = _in_one_kernel(words) if _has_triton(words.device.type) else _by_rows(words)
+    if rest:
+        (last,) = torch.nn.functional.pad(flat[4 * num_words :], (0, 4 - rest)).view(torch.int32)
+        found = found + last.to(torch.int64) * (2 * num_words + 1)
+    return found
 
 
 def _words(flat: torch.Tensor) -> torch.Tensor:
     aligned = flat if flat.data_ptr() % 4 == 0 and flat.storage_offset() % 4 == 0 else flat.clone()
     return aligned.view(torch.int32)
+
+
+@cache
+def _has_triton(device: str) -> bool:
+    return device == "cuda" and find_spec("triton") is not None
+
+
+def _in_one_kernel(words: torch.Tensor) -> torch.Tensor:
+    from verl_hpc.transfer.triton_sum import weighted_sum
+
+    return weighted_sum(words)
+
+
+def _by_rows(words: torch.Tensor) -> torch.Tensor:
+    """In rows, so that two plain sums, over rows and over columns, are all that is needed."""
+    num_rows = words.numel() // _ROW
+    whole = words[: num_rows * _ROW].view(num_rows, _ROW)
+    return _weighted(whole, 0) + _weighted(words[num_rows * _ROW :].view(1, -1), num_rows)
 
 
 def _weighted(rows: torch.Tensor, first_row: int) -> torch.Tensor:

@@ -1,0 +1,110 @@
+"""What makes a step cheaper computes the same but for rounding, each in itself.
+
+Sharing prefixes, oneDNN's products, Adam in one kernel, micro-batches that fill a pipeline, and
+samples of a prompt on one replica add up the same numbers in another way. Without all five, steps
+of sft, grpo and ppo end with the bits that they had before there were any
+(benchmarks/results/2026-11-same-weights-cpu.md).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.jobs.launch import tensors_of
+from tests.mpi.recipe_runs import BATCH, RECIPES, SAME_DRAWS, configure, finish, write_reward
+from tests.mpi.test_steps import LAYOUTS
+from verl_hpc.engines.megatron import optimizer, passes, products
+from verl_hpc.trainer.operators import assign
+
+pytestmark = pytest.mark.world(4)
+
+UNIT = 2.0**-23
+"""Of float32 between 1 and 2, where the largest weights are: those of the norms."""
+
+
+def without_shared_prefixes(patch):
+    patch.setattr(passes, "num_shared", lambda sequences: [0] * len(sequences))
+
+
+def without_onednn(patch):
+    patch.setattr(products, "matmul", torch.matmul)
+
+
+def without_fused_adam(patch):
+    patch.setattr(optimizer, "_fuse", lambda adam: None)
+
+
+def without_pipeline_fill(patch):
+    def plan(self, sequences, together=1):
+        lengths = [len(s) for s in sequences]
+        shared = passes.num_shared(sequences)
+        units, sizes = passes.share_units(lengths, shared, self._max_tokens, together)
+        found = passes.micro_batches(sizes, self._max_tokens, self._bin_multiple)
+        return passes.Plan([[i for u in chosen for i in units[u]] for chosen in found], shared)
+
+    patch.setattr(passes.Passes, "plan", plan)
+
+
+def without_prompts_on_one_replica(patch):
+    deal = assign._groups
+
+    def apart(settings, *others):
+        return deal(replace(settings, shares_prompts=False), *others)
+
+    patch.setattr(assign, "_groups", apart)
+
+
+CAUSES = {
+    "prefixes": without_shared_prefixes,
+    "products": without_onednn,
+    "adam": without_fused_adam,
+    "fill": without_pipeline_fill,
+    "deal": without_prompts_on_one_replica,
+}
+
+
+@pytest.fixture(scope="module")
+def trained(here, tiny_model, shared_directory):
+    """`trained(layout, leave_out)`: tensors after two steps of PPO without a cause."""
+
+    def get(layout, leave_out=None):
+        config = configure(
+            f"{layout}-without-{leave_out.__name__ if leave_out else 'none'}",
+            tiny_model(),
+            shared_directory,
+            parallel=LAYOUTS[layout],
+            optimizer={"lr": 1e-5},
+            batch=BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
+            rollout=SAME_DRAWS | {"num_samples": 4},
+            reward={"function": write_reward(here, shared_directory)},
+            **RECIPES["ppo"],
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            if leave_out is not None:
+                leave_out(patch)
+            finish(here, config)
+        return tensors_of(config.run_directory / "checkpoints" / "latest")
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("dp4", {"prefixes", "products", "adam", "deal"}),
+        ("tp2-pp2", {"prefixes", "adam", "fill"}),
+    ],
+)
+def test_each_cause_is_rounding(trained, layout, expected):
+    """`expected` are those that these two steps feel."""
+    now, felt = trained(layout), set()
+    for cause, leave_out in CAUSES.items():
+        before = trained(layout, leave_out)
+        assert before.keys() == now.keys()
+        for name in now:
+            if now[name].tobytes() != before[name].tobytes():
+                felt.add(cause)
+                np.testing.assert_allclose(now[name], before[name], rtol=0, atol=4 * UNIT)
+    assert felt == expected

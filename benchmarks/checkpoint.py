@@ -34,23 +34,25 @@ PACKAGES = ("torch", "numpy", "h5py", "xxhash", "mpi4py")
 ROWS, COLUMNS = 4096, 4096
 PLAIN_BYTES = 8 * MIB
 SLICES = (2, 4, 8)
+PARTS = ("fixed", "write", "read", "stall")
 
 
 def main() -> int:
     """Command line of this module."""
     arguments = _parse()
     directory: Path = arguments.directory
-    with session(device="cpu") as here:
+    with session(device="cpu", threads_per_rank=arguments.threads) as here:
         if here.world.rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
         here.control.barrier()
         facts = machine(PACKAGES)
-        record: dict[str, Any] = {
-            "fixed": measure_fixed_cost(here, directory / "fixed", arguments.repetitions),
-            "write": _measure_writing(here, directory, arguments),
-            "read": _measure_reading(here, directory, arguments),
-            "stall": measure_stall(here, directory / "stall", arguments.steps),
+        measure = {
+            "fixed": lambda: measure_fixed_cost(here, directory / "fixed", arguments.repetitions),
+            "write": lambda: _measure_writing(here, directory, arguments),
+            "read": lambda: _measure_reading(here, directory, arguments),
+            "stall": lambda: measure_stall(here, directory / "stall", arguments.steps),
         }
+        record: dict[str, Any] = {part: measure[part]() for part in arguments.parts}
         if here.world.rank == 0:
             words = ["mpiexec", "-n", str(here.world.size), "python", "-m", "benchmarks.checkpoint"]
             record |= {"command": shlex.join([*words, *shown(sys.argv[1:])]), "machine": facts}
@@ -69,6 +71,8 @@ def _parse() -> argparse.Namespace:
     add("--matrices", type=int, default=4, help="of 64 MiB, that each rank writes")
     add("--repetitions", type=int, default=11, metavar="K")
     add("--steps", type=int, default=16, help="of the run whose steps are timed")
+    add("--threads", type=int, metavar="N", help="of each rank; a share of the cores by itself")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="to measure; all by default")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     return parser.parse_args()

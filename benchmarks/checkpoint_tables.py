@@ -12,10 +12,15 @@ from benchmarks.figures import MIB, machine_markdown, markdown_table
 def checkpoint_markdown(record: Mapping[str, Any]) -> str:
     """Everything that was measured."""
     parts = [f"`{record['command']}`", machine_markdown(record["machine"])]
-    parts += ["### Fixed cost", _fixed_markdown(record["fixed"])]
-    parts += ["### Writing", _write_markdown(record["write"])]
-    parts += ["### Reading", _read_markdown(record["read"])]
-    parts += ["### Stall", _stall_markdown(record["stall"])]
+    titles = {
+        "fixed": ("### Fixed cost", _fixed_markdown),
+        "write": ("### Writing", _write_markdown),
+        "read": ("### Reading", _read_markdown),
+        "stall": ("### Stall", _stall_markdown),
+    }
+    for part, (title, table) in titles.items():
+        if part in record:
+            parts += [title, table(record[part])]
     return "\n\n".join(parts)
 
 

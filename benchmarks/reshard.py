@@ -29,7 +29,6 @@ from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import (
-    DEFAULT_BUCKET_BYTES,
     HOST_BUCKET_BYTES,
     HOST_ROUNDS,
     plan_transfer,
@@ -221,20 +220,25 @@ class _Bench:
         import torch
 
         from verl_hpc.transfer.execute import Transfer
+        from verl_hpc.transfer.process_memory import readable_neighbours
 
         nodes = self.here.world.node_of
         start = time.perf_counter()
         plan = plan_transfer(self.source, self.target, nodes, HOST_BUCKET_BYTES)
-        transfers = {"transfer": Transfer(plan, self.rank, rounds=HOST_ROUNDS)}
+        near = readable_neighbours(self.here.control, nodes)
+        assert len(near) == self.here.world.size - 1, "ranks may not read each other's memory here"
+        transfers = {
+            name: Transfer(plan, self.rank, verify=verify, rounds=HOST_ROUNDS, neighbours=of)
+            for name, verify, of in (
+                ("transfer", True, near),
+                ("transfer, no checksums", False, near),
+                ("transfer by messages", True, {}),
+                ("transfer by messages, no checksums", False, {}),
+            )
+        }
         self.planning_seconds = time.perf_counter() - start
         minimum = minimum_received(plan.bundles)
         self.minimum = [minimum.get(r, 0) for r in range(self.here.world.size)]
-        transfers["transfer, no checksums"] = Transfer(
-            plan, self.rank, verify=False, rounds=HOST_ROUNDS
-        )
-        large = plan_transfer(self.source, self.target, nodes, DEFAULT_BUCKET_BYTES)
-        name = f"transfer, {DEFAULT_BUCKET_BYTES // MIB} MiB buckets"
-        transfers[name] = Transfer(large, self.rank)
         for name, transfer in transfers.items():
             method = Method(lambda: None)
 

@@ -12,9 +12,10 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import message_census
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.transfer import sums
+from verl_hpc.transfer import process_memory, reads, sums
 from verl_hpc.transfer.checksum import checksum
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.process_memory import readable_neighbours
 
 pytestmark = pytest.mark.world(4)
 
@@ -78,6 +79,83 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, ro
         if node_of[int(r.source)] != node_of[r.target]
     )
     assert inbound <= source.num_bytes * len(set(node_of)) - held
+
+
+@pytest.mark.parametrize("node_of", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1)])
+@pytest.mark.parametrize("sizes", [((2, 2, 1), 1), ((1, 2, 2), 2), ((4, 1, 1), 1), ((1, 1, 4), 2)])
+@pytest.mark.parametrize("piece_bytes", [96, 1 << 19])
+def test_neighbours_read_what_others_are_sent(here, monkeypatch, node_of, sizes, piece_bytes):
+    """As many bytes as by messages, in pieces of a row or of many, relays included."""
+    monkeypatch.setattr(reads, "PIECE_BYTES", piece_bytes)
+    (tp, pp, dp), rollout = sizes
+    source = megatron_shard_map(ARCH, TrainLayout(tp=tp, pp=pp, dp=dp))
+    groups = [tuple(range(r, r + rollout)) for r in range(0, 4, rollout)]
+    target = vllm_shard_map(ARCH, groups)
+    plan = plan_transfer(source, target, node_of, 4096)
+    rank = here.world.rank
+    near = readable_neighbours(here.control, node_of)
+    assert set(near) == {r for r in range(4) if node_of[r] == node_of[rank]} - {rank}
+    transfer = Transfer(plan, rank, neighbours=near)
+    for _ in range(2):
+        have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
+        stats = transfer.run(have, got, torch.float32)
+        check(rank, target, got)
+        assert stats.total_received_bytes == plan.received_bytes.get(rank, 0)
+    pairs = here.control.allgather((dict(stats.sent_bytes), dict(stats.received_bytes)))
+    assert all(
+        pairs[a][0].get(b, 0) == pairs[b][1].get(a, 0) for a in range(4) for b in range(4)
+    ), "sent is not received"
+    if set(node_of) == {0}:
+        assert stats.messages == 0
+        assert stats.peak_buffer_bytes <= max(piece_bytes, 4096), "one piece"
+
+
+def test_memory_that_may_not_be_read_is_sent(here, monkeypatch):
+    """On one rank alone: all of them go by messages then."""
+
+    def refused(*_):
+        raise PermissionError("no")
+
+    if here.world.rank == 2:
+        monkeypatch.setattr(process_memory, "read_memory", refused)
+    assert readable_neighbours(here.control, (0, 0, 0, 0)) == {}
+    assert readable_neighbours(here.control, (0, 1, 2, 1)) != {} or here.world.rank in (0, 2)
+
+
+def test_memory_that_is_not_what_was_shown_is_not_trusted(here, monkeypatch):
+    """As in a container with process numbers of its own."""
+    if here.world.rank == 1:
+        monkeypatch.setattr(process_memory.os, "getpid", lambda: 1 << 22)
+    assert readable_neighbours(here.control, (0, 0, 0, 0)) == {}
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_what_is_read_wrong_is_found_and_named(here, monkeypatch, verify):
+    """A bit that flips on the way, where one rank reads."""
+    source = megatron_shard_map(ARCH, TrainLayout(tp=4))
+    target = vllm_shard_map(ARCH, [(r,) for r in range(4)])
+    plan = plan_transfer(source, target, here.world.node_of)
+    rank = here.world.rank
+    near = readable_neighbours(here.control, (0, 0, 0, 0))
+    read, calls = process_memory.read_memory, []
+
+    def flipping(process, address, runs, to):
+        read(process, address, runs, to)
+        calls.append(to.view(-1).view(torch.uint8))
+        if len(calls) == 3:
+            calls[-1][5] ^= 4
+
+    if rank == 3:
+        monkeypatch.setattr(reads, "read_memory", flipping)
+    transfer = Transfer(plan, rank, verify=verify, nodes=["n0"] * 4, neighbours=near)
+    have, got = memory(source, rank, filled=True), memory(target, rank, filled=False)
+    if rank == 3 and verify:
+        with pytest.raises(TransferError, match=r"rank 3: 1 of \d+ messages from rank \d .*=n0"):
+            transfer.run(have, got, torch.float32)
+    else:
+        transfer.run(have, got, torch.float32)
+        if rank != 3:
+            check(rank, target, got)
 
 
 def test_disjoint_ranks(here):

@@ -45,6 +45,8 @@ class Receive:
     """A fragment to receive into every place of the target memory that needs it."""
 
     fragment: Fragment
+    sent: View
+    """Where it lies with the sender."""
     targets: tuple[View, ...]
 
 
@@ -120,9 +122,14 @@ def _steps(hop: Sequence[Route], rank: int, bucket_bytes: int) -> list[Step]:
 
 
 def _send(fragment: Fragment, route: Route) -> Send:
-    piece = fragment.target if route.relay else fragment.source
-    return Send(fragment, piece.views(route.source, fragment.box)[0], route.relay)
+    return Send(fragment, _sent(fragment, route), route.relay)
 
 
 def _receive(fragment: Fragment, route: Route) -> Receive:
-    return Receive(fragment, fragment.target.views(route.target, fragment.box))
+    targets = fragment.target.views(route.target, fragment.box)
+    return Receive(fragment, _sent(fragment, route), targets)
+
+
+def _sent(fragment: Fragment, route: Route) -> View:
+    piece = fragment.target if route.relay else fragment.source
+    return piece.views(route.source, fragment.box)[0]

@@ -20,6 +20,7 @@ from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.process_memory import readable_neighbours
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
 
@@ -54,6 +55,14 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
     for engine, _ in offloads:
         for part in reversed(PARTS):
             engine.onload(part)
+
+
+def _neighbours(session: Session, actor: Role, dtype: torch.dtype) -> dict[int, int]:
+    """Ranks whose memory is read in place of messages; every rank calls it."""
+    kinds = {getattr(torch, spec.dtype) for spec in actor.shard_map.tensors.values()}
+    if kinds != {dtype}:
+        return {}
+    return readable_neighbours(session.control, session.world.node_of)
 
 
 class WeightSync:
@@ -98,6 +107,7 @@ class WeightSync:
             verify=checksums,
             nodes=session.control.allgather(environment.node_name()),
             rounds=HOST_ROUNDS if on_host else 2,
+            neighbours=_neighbours(session, actor, dtype) if on_host else None,
         )
         self._minimum = sum(minimum_received(plan.bundles).values())
 

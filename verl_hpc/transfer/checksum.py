@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from importlib.util import find_spec
 
-import numpy as np
 import torch
 import xxhash
 
@@ -21,10 +21,27 @@ def checksum(tensor: torch.Tensor) -> torch.Tensor:
     """
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     if flat.device.type == "cpu":
-        # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
-        digest = xxhash.xxh3_64_intdigest(np.from_dlpack(flat))
-        return torch.tensor(digest - (1 << 63), dtype=torch.int64)
+        digest = Digest()
+        digest.add(flat)
+        return torch.tensor(digest.found(), dtype=torch.int64)
     return position_weighted_sum(flat)
+
+
+class Digest:
+    """`checksum` of host memory, piece by piece."""
+
+    def __init__(self) -> None:
+        self._hash = xxhash.xxh3_64()
+
+    def add(self, piece: torch.Tensor) -> None:
+        """Go on with a contiguous tensor's bytes."""
+        # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
+        num_bytes = piece.numel() * piece.element_size()
+        self._hash.update((ctypes.c_char * num_bytes).from_address(piece.data_ptr()))
+
+    def found(self) -> int:
+        """Of all pieces."""
+        return int(self._hash.intdigest()) - (1 << 63)
 
 
 def position_weighted_sum(flat: torch.Tensor) -> torch.Tensor:

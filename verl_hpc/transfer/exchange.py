@@ -1,14 +1,14 @@
-"""Sends and receives one rank's messages: several rounds under way, large fragments without a copy.
+"""Everything that one rank sends and receives: by messages, or read from a neighbour's memory.
 
-While the messages of some rounds travel, those of the round before are unpacked and those of the
-next one packed. A message of one fragment whose bytes lie in memory as they travel is sent from
-there, and received there; others pass through a bucket.
+Of messages several rounds are under way. While those of some rounds travel, those of the round
+before are unpacked and those of the next one packed. A message of one fragment whose bytes lie in
+memory as they travel is sent from there, and received there; others pass through a bucket.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Send, Step
 from verl_hpc.transfer.memory import Memory
 from verl_hpc.transfer.message import Message
+from verl_hpc.transfer.reads import Reads
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums
 
@@ -54,22 +55,46 @@ class _Round:
     incoming: Message | None
 
 
+@dataclass(frozen=True)
+class _Hop:
+    rounds: Sequence[_Round]
+    reads: Reads
+
+
 class Exchange:
-    """All messages of one rank, bound to the memory they are sent from and received into.
+    """All hops of one rank, bound to the memory that is sent and filled.
 
     Args:
         hops: the rank's steps in each hop.
         memory: what is sent and filled.
         buckets: of this rank.
         rounds: under way at a time.
+        neighbours: process numbers of the ranks that read this one's memory, and that it reads.
     """
 
     def __init__(
-        self, hops: Sequence[Sequence[Step]], memory: Memory, buckets: Buckets, rounds: int
+        self,
+        hops: Sequence[Sequence[Step]],
+        memory: Memory,
+        buckets: Buckets,
+        rounds: int,
+        neighbours: Mapping[int, int],
     ) -> None:
         self._memory, self._buckets, self._num_under_way = memory, buckets, rounds
-        buckets.make(self._sizes(hops), memory.device)
-        self._hops = [[self._round(step, place) for place, step in enumerate(hop)] for hop in hops]
+        far = [_without(hop, neighbours) for hop in hops]
+        buckets.make(self._sizes(far), memory.device)
+        self._hops = [
+            _Hop(
+                [self._round(step, place) for place, step in enumerate(rest)],
+                Reads(hop, memory, neighbours),
+            )
+            for hop, rest in zip(hops, far, strict=True)
+        ]
+
+    @property
+    def shown(self) -> set[Fragment]:
+        """Fragments that neighbours read."""
+        return {fragment for hop in self._hops for fragment in hop.reads.shown}
 
     def run(self, sums: Sums | None, stats: TransferStats) -> None:
         """Send and receive everything.
@@ -79,14 +104,16 @@ class Exchange:
             stats: counted as messages pass.
         """
         for hop in self._hops:
+            hop.reads.run(sums, stats)
             under_way: list[tuple[_Round, list[dist.Work]]] = []
-            for each in hop:
+            for each in hop.rounds:
                 if len(under_way) == self._num_under_way:
                     _finish(*under_way.pop(0), sums)
                 under_way.append((each, _begin(each, sums, stats)))
             for begun in under_way:
                 _finish(*begun, sums)
-        stats.peak_buffer_bytes = self._buckets.num_bytes
+        scratch = sum(hop.reads.scratch_bytes for hop in self._hops)
+        stats.peak_buffer_bytes = self._buckets.num_bytes + scratch
 
     def _sizes(self, hops: Sequence[Sequence[Step]]) -> dict[_Slot, int]:
         """Bytes that each bucket must hold."""
@@ -151,6 +178,20 @@ class Exchange:
         ]
 
 
+def _without(hop: Sequence[Step], peers: Collection[int]) -> list[Step]:
+    """The steps that messages are left for."""
+    kept = [
+        Step(
+            step.to,
+            () if step.to in peers else step.sends,
+            step.frm,
+            () if step.frm in peers else step.receives,
+        )
+        for step in hop
+    ]
+    return [step for step in kept if step.sends or step.receives]
+
+
 def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.Work]:
     operations = []
     if each.outgoing is not None:
@@ -159,7 +200,7 @@ def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.W
         operations.append(dist.P2POp(dist.isend, message.data, message.peer))
         stats.sent(message)
         if sums is not None:
-            sums.sent(message)
+            sums.sent(message.peer, message.fragments, message.data)
     if each.incoming is not None:
         message = each.incoming
         operations.append(dist.P2POp(dist.irecv, message.data, message.peer))
@@ -172,9 +213,10 @@ def _finish(each: _Round, requests: Sequence[dist.Work], sums: Sums | None) -> N
     for request in requests:
         request.wait()
     if each.incoming is not None:
+        message = each.incoming
         if sums is not None:
-            sums.received(each.incoming)
-        _copy(each.incoming)
+            sums.received(message.peer, message.fragments, message.data)
+        _copy(message)
 
 
 def _copy(message: Message) -> None:

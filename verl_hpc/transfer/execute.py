@@ -12,7 +12,8 @@ from verl_hpc.layout.moves import RankMoves, moves_of
 from verl_hpc.layout.planner import Plan
 from verl_hpc.transfer.exchange import Buckets, Exchange
 from verl_hpc.transfer.files import Reader
-from verl_hpc.transfer.memory import Memory, window
+from verl_hpc.transfer.memory import Memory
+from verl_hpc.transfer.own import OwnCopies
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums
 
@@ -26,8 +27,7 @@ class _Bound:
     """A rank's moves and the memory they were bound to."""
 
     memory: Memory
-    copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    """(to, from), of what the rank holds already."""
+    copies: OwnCopies
     exchange: Exchange
 
 
@@ -46,6 +46,9 @@ class Transfer:
         verify: compare a checksum of every received message with the sender's.
         nodes: name of each rank's node, for the message where a checksum differs.
         rounds: whose messages are under way at a time.
+        neighbours: process numbers of the other ranks of this node, where they may read each
+            other's memory (`process_memory.readable_neighbours`) and nothing changes its type on
+            the way; the others are sent messages.
     """
 
     def __init__(
@@ -56,12 +59,13 @@ class Transfer:
         verify: bool = True,
         nodes: Sequence[str] = (),
         rounds: int = 2,
+        neighbours: Mapping[int, int] | None = None,
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)
         self.reader = reader
         self.verify = verify
         self.nodes = nodes
-        self._rounds = rounds
+        self._rounds, self._neighbours = rounds, neighbours or {}
         self._buckets = Buckets()
         self._bound: _Bound | None = None
 
@@ -90,9 +94,8 @@ class Transfer:
         sums = Sums(self.moves.rank, self.nodes) if self.verify else None
         with torch.no_grad():
             bound = self._bind(memory)
-            for to, frm in bound.copies:
-                to.copy_(frm)
-            stats.copied_bytes = sum(copy.fragment.num_bytes for copy in self.moves.copies)
+            bound.copies.run(sums)
+            stats.copied_bytes = bound.copies.num_bytes
             together(lambda: self._read(memory, stats))
             bound.exchange.run(sums, stats)
             if sums is not None:
@@ -105,12 +108,10 @@ class Transfer:
     def _bind(self, memory: Memory) -> _Bound:
         """Where everything lies; found once, until memory is other memory."""
         if self._bound is None or not self._bound.memory.is_that_of(memory):
-            copies = [
-                (to, window(memory.source, copy.source, copy.fragment))
-                for copy in self.moves.copies
-                for to in memory.windows(copy.targets, copy.fragment)
-            ]
-            exchange = Exchange(self.moves.hops, memory, self._buckets, self._rounds)
+            exchange = Exchange(
+                self.moves.hops, memory, self._buckets, self._rounds, self._neighbours
+            )
+            copies = OwnCopies(self.moves.copies, memory, exchange.shown)
             self._bound = _Bound(memory, copies, exchange)
         return self._bound
 

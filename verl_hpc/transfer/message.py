@@ -1,11 +1,12 @@
-"""A message and its place in one rank's memory."""
+"""A message and its place in one rank's memory, and short ones between pairs of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from verl_hpc.layout.fragments import Fragment
 
@@ -22,3 +23,11 @@ class Message:
     in_place: bool
     """Whether it is sent or received without a bucket."""
     fragments: Sequence[Fragment]
+
+
+def exchange(sends: Mapping[int, torch.Tensor], receives: Mapping[int, torch.Tensor]) -> None:
+    """Send a tensor to each rank of one mapping, and fill one from each of the other."""
+    operations = [dist.P2POp(dist.isend, data, peer) for peer, data in sends.items()]
+    operations += [dist.P2POp(dist.irecv, data, peer) for peer, data in receives.items()]
+    for request in dist.batch_isend_irecv(operations) if operations else ():
+        request.wait()

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
-import torch.distributed as dist
 
 from verl_hpc.errors import TransferError
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.transfer.checksum import checksum
-from verl_hpc.transfer.message import Message
+from verl_hpc.transfer.message import exchange
+
+Sum: TypeAlias = int | torch.Tensor
+"""An int64 scalar on the device, so that nobody waits for it; a number of host memory."""
+
+
+def column(sums: Sequence[Sum]) -> torch.Tensor:
+    """All of them, (n,) int64."""
+    if isinstance(sums[0], int):
+        return torch.tensor(sums, dtype=torch.int64)
+    return torch.stack(list(map(torch.as_tensor, sums)))
+
+
+def _sum_of(data: torch.Tensor) -> Sum:
+    found = checksum(data)
+    return int(found) if found.device.type == "cpu" else found
 
 
 class Sums:
@@ -23,29 +38,41 @@ class Sums:
 
     def __init__(self, rank: int, nodes: Sequence[str]) -> None:
         self._rank, self._nodes = rank, nodes
-        self._of_fragment: dict[Fragment, torch.Tensor] = {}
-        self._sent: dict[int, list[torch.Tensor]] = defaultdict(list)
-        self._received: dict[int, list[torch.Tensor]] = defaultdict(list)
-        self._messages: dict[int, list[Message]] = defaultdict(list)
+        self._of_fragment: dict[Fragment, Sum] = {}
+        self._sent: dict[int, list[Sum]] = defaultdict(list)
+        self._received: dict[int, list[Sum]] = defaultdict(list)
+        self._told: dict[int, list[torch.Tensor]] = defaultdict(list)
+        self._messages: dict[int, list[Sequence[Fragment]]] = defaultdict(list)
 
-    def sent(self, message: Message) -> None:
-        """Note a message's bytes before it leaves."""
-        self._sent[message.peer].append(self._known(message))
+    def sent(self, to: int, fragments: Sequence[Fragment], data: torch.Tensor) -> None:
+        """Note what is sent, before it leaves."""
+        alone = len(fragments) == 1
+        self._sent[to].append(self.of(fragments[0], data) if alone else _sum_of(data))
 
-    def received(self, message: Message) -> None:
-        """Note a message's bytes when it has arrived."""
-        found = checksum(message.data)
-        if len(message.fragments) == 1:
-            self._of_fragment[message.fragments[0]] = found
-        self._received[message.peer].append(found)
-        self._messages[message.peer].append(message)
+    def received(self, frm: int, fragments: Sequence[Fragment], data: torch.Tensor) -> None:
+        """Note what has arrived."""
+        self.found(frm, fragments, _sum_of(data))
 
-    def _known(self, message: Message) -> torch.Tensor:
-        if len(message.fragments) > 1:
-            return checksum(message.data)
-        (fragment,) = message.fragments
+    def found(self, frm: int, fragments: Sequence[Fragment], found: Sum) -> None:
+        """Note the checksum of what has arrived."""
+        if len(fragments) == 1:
+            self.know(fragments[0], found)
+        self._received[frm].append(found)
+        self._messages[frm].append(fragments)
+
+    def told(self, frm: int, expected: torch.Tensor) -> None:
+        """Note what the sender itself has said of what has arrived, (n,) int64, so that it is not
+        asked."""
+        self._told[frm].append(expected)
+
+    def know(self, fragment: Fragment, found: Sum) -> None:
+        """Note the checksum of a fragment."""
+        self._of_fragment[fragment] = found
+
+    def of(self, fragment: Fragment, data: torch.Tensor) -> Sum:
+        """The checksum of a fragment that is sent."""
         if fragment not in self._of_fragment:
-            self._of_fragment[fragment] = checksum(message.data)
+            self.know(fragment, _sum_of(data))
         return self._of_fragment[fragment]
 
     def compare(self) -> None:
@@ -55,23 +82,23 @@ class Sums:
         Raises:
             TransferError: a message is not what was sent.
         """
-        expected = {peer: torch.empty_like(torch.stack(s)) for peer, s in self._received.items()}
-        operations = [
-            dist.P2POp(dist.isend, torch.stack(sums), peer) for peer, sums in self._sent.items()
-        ]
-        operations += [dist.P2POp(dist.irecv, sums, peer) for peer, sums in expected.items()]
-        for request in dist.batch_isend_irecv(operations) if operations else ():
-            request.wait()
+        received = {peer: column(sums) for peer, sums in self._received.items()}
+        expected = {peer: torch.empty_like(sums) for peer, sums in received.items()}
+        expected |= {peer: torch.cat(sums) for peer, sums in self._told.items()}
+        exchange(
+            {peer: column(sums) for peer, sums in self._sent.items()},
+            {peer: sums for peer, sums in expected.items() if peer not in self._told},
+        )
         if not expected:
             return
-        wrong = {peer: torch.stack(self._received[peer]) != e for peer, e in expected.items()}
+        wrong = {peer: received[peer] != sums for peer, sums in expected.items()}
         if bool(torch.cat(list(wrong.values())).any()):
             self._complain({peer: flags.tolist() for peer, flags in wrong.items()})
 
     def _complain(self, wrong: dict[int, list[bool]]) -> None:
         sender, flags = next((peer, flags) for peer, flags in wrong.items() if any(flags))
         bad = next(m for m, is_wrong in zip(self._messages[sender], flags, strict=True) if is_wrong)
-        first, *rest = bad.fragments
+        first, *rest = bad
         others = f" and {len(rest)} more" if rest else ""
         raise TransferError(
             f"rank {self._rank}: {sum(flags)} of {len(flags)} messages from rank {sender} differ "

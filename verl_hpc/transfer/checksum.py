@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 import xxhash
@@ -35,13 +36,18 @@ class Digest:
 
     def add(self, piece: torch.Tensor) -> None:
         """Go on with a contiguous tensor's bytes."""
-        # Not Tensor.numpy(): it forbids resizing the storage for good, and offloading resizes it.
-        num_bytes = piece.numel() * piece.element_size()
-        self._hash.update((ctypes.c_char * num_bytes).from_address(piece.data_ptr()))
+        self._hash.update(_bytes_at(piece.data_ptr(), piece.nbytes))
 
     def found(self) -> int:
         """Of all pieces."""
         return int(self._hash.intdigest()) - (1 << 63)
+
+
+@lru_cache(maxsize=1 << 14)
+def _bytes_at(address: int, num_bytes: int) -> Any:
+    """Memory that a tensor has now. Not Tensor.numpy(): it forbids resizing the storage for good,
+    and offloading resizes it. Kept, since what the garbage collector must look at costs more."""
+    return (ctypes.c_char * num_bytes).from_address(address)
 
 
 def position_weighted_sum(flat: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,18 +45,24 @@ def read_memory(process: int, address: int, runs: np.ndarray, to: torch.Tensor) 
     Raises:
         OSError: it may not be read, or is not there.
     """
-    place, left = to.data_ptr(), to.numel() * to.element_size()
+    place, left = to.data_ptr(), to.nbytes
+    if len(runs) == 1:  # mostly; numpy would take as long as the copy
+        _read(process, _Run(place, left), _Run(address + runs.item(0), left), 1, left)
+        return
     for first in range(0, len(runs), _MOST_RUNS):
         part = runs[first : first + _MOST_RUNS].copy()
         part[:, 0] += address
-        wanted = left if len(part) == len(runs) else int(part[:, 1].sum())
-        mine = _Run(place, wanted)
-        found = _LIBC.process_vm_readv(process, mine, 1, part.ctypes.data, len(part), 0)
-        if found != wanted:
-            number = ctypes.get_errno() if found < 0 else errno.EFAULT
-            raise OSError(number, f"{os.strerror(number)}: memory of process {process}")
+        wanted = int(part[:, 1].sum())
+        _read(process, _Run(place, wanted), part.ctypes.data, len(part), wanted)
         place, left = place + wanted, left - wanted
     assert left == 0
+
+
+def _read(process: int, mine: Any, theirs: Any, num_runs: int, wanted: int) -> None:
+    found = _LIBC.process_vm_readv(process, mine, 1, theirs, num_runs, 0)
+    if found != wanted:
+        number = ctypes.get_errno() if found < 0 else errno.EFAULT
+        raise OSError(number, f"{os.strerror(number)}: memory of process {process}")
 
 
 def readable_neighbours(control: Control, node_of: Sequence[int]) -> dict[int, int]:

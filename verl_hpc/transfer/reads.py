@@ -22,7 +22,7 @@ from verl_hpc.transfer.process_memory import read_memory
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums, column
 
-PIECE_BYTES = 512 * 1024
+PIECE_BYTES = 256 * 1024
 """Read at a time: less than a core's second cache holds."""
 
 

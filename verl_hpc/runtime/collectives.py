@@ -25,7 +25,7 @@ N = TypeVar("N", int, float)
 Exchange = Callable[[Messages, Messages], None]
 """Sends arrays and fills arrays, both by the other rank; returns when all is sent and filled."""
 
-_ENVELOPE, _HEAD = 64, 8
+ENVELOPE, HEAD = 64, 8
 """Bytes of the message that says how long a value is, and has it where there is room behind that
 number."""
 
@@ -40,20 +40,20 @@ class Peers:
 
     def swap(self, to: int | None, data: Any, source: int | None) -> Any:
         """Send bytes to one rank and receive those of another, (n,) uint8; None is nobody."""
-        mine: Any = np.zeros(_ENVELOPE, np.uint8)
-        theirs: Any = np.empty(_ENVELOPE, np.uint8)
-        mine[:_HEAD].view(np.int64)[0] = data.size
-        room = _ENVELOPE - _HEAD
+        mine: Any = np.zeros(ENVELOPE, np.uint8)
+        theirs: Any = np.empty(ENVELOPE, np.uint8)
+        mine[:HEAD].view(np.int64)[0] = data.size
+        room = ENVELOPE - HEAD
         if data.size <= room:
-            mine[_HEAD : _HEAD + data.size] = data
+            mine[HEAD : HEAD + data.size] = data
         self.exchange(_of(to, mine), _of(source, theirs))
-        size = int(theirs[:_HEAD].view(np.int64)[0]) if source is not None else 0
+        size = int(theirs[:HEAD].view(np.int64)[0]) if source is not None else 0
         rest: Any = np.empty(size if size > room else 0, np.uint8)
         sends = _of(to if data.size > room else None, data)
         receives = _of(source if size > room else None, rest)
         if sends or receives:
             self.exchange(sends, receives)
-        return rest if size > room else theirs[_HEAD : _HEAD + size]
+        return rest if size > room else theirs[HEAD : HEAD + size]
 
 
 def _of(rank: int | None, data: Any) -> Messages:

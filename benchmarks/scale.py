@@ -26,8 +26,9 @@ from benchmarks.figures import machine, machine_markdown, markdown_table, report
 from benchmarks.simulated_world import SimulatedControl, Traffic
 from benchmarks.world_plan import pickled_facts, plan_of_the_world
 from verl_hpc.algorithms.advantages.grpo import Grpo
+from verl_hpc.engines.megatron.micro_batches import Planner
 from verl_hpc.flow import Move
-from verl_hpc.planner.balance import micro_batches
+from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.layouts import Groups, Pool
 from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.collectives import dumped
@@ -44,13 +45,16 @@ from verl_hpc.trainer.exchange import Controls, Exchange
 from verl_hpc.trainer.operators.advantages import advantages
 from verl_hpc.trainer.operators.assign import AssignSettings, assign, share
 from verl_hpc.trainer.operators.generate import agree
-from verl_hpc.trainer.operators.score import _gather, score_rows
+from verl_hpc.trainer.operators.score import gather_scores, score_rows
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.sample_rows import sample_rows
 
 RANKS_PER_NODE = 8
-ROLLOUT_RANKS, TRAIN_RANKS = 8, 64
-"""Of a rollout engine (TP8) and of a replica that trains (TP8, PP8)."""
+ROLLOUT_RANKS = 8
+"""Of an engine (TP8)."""
+TRAIN_TP, TRAIN_PP = 8, 8
+TRAIN_RANKS = TRAIN_TP * TRAIN_PP
+"""Of a replica that trains."""
 NUM_PROMPTS, NUM_SAMPLES = 1024, 16
 MINI_BATCHES = 4
 MAX_TOKENS = 16384
@@ -122,7 +126,9 @@ class Rank:
         place = self.places["rollout"]
         mine = _scored(self._positions(self.rank))
         found = place.together(lambda: mine)
-        self.made["scores"] = _gather(place, self._positions(self.rank), found, len(self.samples))
+        self.made["scores"] = gather_scores(
+            place, self._positions(self.rank), found, len(self.samples)
+        )
 
     def _assign(self) -> None:
         groups = {name: len(place.groups) for name, place in self.places.items()}
@@ -144,13 +150,24 @@ class Rank:
         )
 
     def _micro_batches(self) -> None:
-        """Of a pass over the whole batch for log-probs, and of the optimizer steps."""
+        """Of a pass over the whole batch for log-probs, and of the optimizer steps; with the layers
+        of GPUs, which share no tokens between sequences."""
         samples, sequences = self.made["samples"], self.made["sequences"]
-        lengths = {i: samples.samples[i].length for i in sequences.positions}
-        micro_batches(list(lengths.values()), MAX_TOKENS)
+        layout = TrainLayout(tp=TRAIN_TP, pp=TRAIN_PP, dp=self.size // TRAIN_RANKS)
+        # What the replicas agree on, by torch, is left out.
+        planner = Planner(
+            layout,
+            HIDDEN_SIZE,
+            MAX_TOKENS,
+            shares_tokens=False,
+            largest=lambda one, other: (one, other),
+        )
+        rows = dict(zip(sequences.positions, sequences[TOKENS], strict=True))
+        plans = [planner.plan(list(rows.values()))]
         for batch in samples.mini_batches:
-            members = set(batch)
-            micro_batches([n for i, n in lengths.items() if i in members], MAX_TOKENS)
+            mine = set(batch)
+            plans.append(planner.plan([row for i, row in rows.items() if i in mine]))
+        self.made["plans"] = plans
 
     def _agreements(self) -> None:
         """Whether all is well and nobody leaves; at the step's end nearly all ranks have no metrics

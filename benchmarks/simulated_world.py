@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from verl_hpc.runtime.channel import Messages, Pending
-from verl_hpc.runtime.collectives import Peers
+from verl_hpc.runtime.collectives import ENVELOPE, HEAD, Peers
 from verl_hpc.runtime.control import Control
-
-_ENVELOPE, _HEAD = 64, 8
 
 
 @dataclass
@@ -81,10 +79,10 @@ class _Transport:
                 self._rest = b""
             else:
                 message = _blocks(self._said, self._rank, source)
-                target[:_HEAD].view(np.int64)[0] = len(message)
-                inline = np.frombuffer(message[: _ENVELOPE - _HEAD], np.uint8)
-                target[_HEAD : _HEAD + inline.size] = inline
-                self._rest = message if len(message) > _ENVELOPE - _HEAD else b""
+                target[:HEAD].view(np.int64)[0] = len(message)
+                inline = np.frombuffer(message[: ENVELOPE - HEAD], np.uint8)
+                target[HEAD : HEAD + inline.size] = inline
+                self._rest = message if len(message) > ENVELOPE - HEAD else b""
 
 
 def _blocks(said: Sequence[bytes], rank: int, source: int) -> bytes:

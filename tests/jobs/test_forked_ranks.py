@@ -34,7 +34,7 @@ notes = Path(sys.argv[1])
 WAIT = "time.sleep(600)"
 
 
-def start(tmp_path, body, before=""):
+def start(tmp_path, body, before="", **options):
     script = tmp_path / "job.py"
     script.write_text(BODY.format(before=before, body=body))
     return subprocess.Popen(
@@ -43,6 +43,7 @@ def start(tmp_path, body, before=""):
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
+        **options,
     )
 
 
@@ -59,6 +60,20 @@ def ended(process):
         return "State:\tZ" in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return True
+
+
+def processes_of(job):
+    """All that a job has started, and what those have."""
+    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [process for process in processes if job.pid in ancestors(process)]
+
+
+def wait_for_all(processes):
+    """Whether all have ended after a while."""
+    deadline = time.monotonic() + 20
+    while not all(map(ended, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return all(map(ended, processes))
 
 
 def test_ranks_meet_and_share_what_was_imported(tmp_path):
@@ -104,16 +119,82 @@ def test_a_signal_reaches_all_ranks(tmp_path):
     assert (tmp_path / "told1").exists()
 
 
+DEAF = """
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: (notes / f'told{comm.rank}').touch())
+(notes / f'ready{comm.rank}').touch()
+deadline = time.monotonic() + 600
+while time.monotonic() < deadline:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [((signal.SIGTERM, signal.SIGTERM), 143), ((signal.SIGTERM, signal.SIGINT), 130)],
+)
+def test_a_second_signal_kills_ranks_that_do_not_leave(tmp_path, numbers, status):
+    soon = "import verl_hpc.runtime.forked_ranks as f\nf.ONE_SIGNAL_S = 1.0"
+    job = start(tmp_path, DEAF, soon)
+    alive = ranks(tmp_path, job)
+    try:
+        assert wait_until(lambda: len(list(tmp_path.glob("ready*"))) == 2, job, 60)
+        job.send_signal(numbers[0])
+        job.send_signal(numbers[0])  # as a group's and the one that is passed on
+        assert wait_until(lambda: len(list(tmp_path.glob("told*"))) == 2, job, 20)
+        time.sleep(1.2)
+        assert job.poll() is None
+        below = processes_of(job)
+        assert len(below) == 6  # mpiexec, its proxy, two ranks and what stands in for them
+        job.send_signal(numbers[1])
+        found, output = finish(job, 20)
+    finally:
+        job.kill()
+    assert found == status, output
+    assert all(map(ended, alive))
+    assert wait_for_all(below)
+
+
+def test_ctrl_c_ends_ranks(tmp_path):
+    job = start(tmp_path, WAIT, process_group=0)
+    alive = ranks(tmp_path, job)
+    os.killpg(job.pid, signal.SIGINT)
+    status, output = finish(job, 20)
+    assert status != 0, output
+    assert "KeyboardInterrupt" in output
+    assert all(map(ended, alive))
+
+
+def test_a_signal_ends_a_start_under_way(tmp_path):
+    """What heeds no signal while it starts ranks."""
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\ntrap '' TERM INT\ntouch {tmp_path}/began\nexec sleep 600\n")
+    mpiexec.chmod(0o700)
+    job = start(
+        tmp_path,
+        "",
+        f"import verl_hpc.runtime.forked_ranks as f\nf._mpiexec = lambda: {str(mpiexec)!r}",
+    )
+    assert wait_until((tmp_path / "began").exists, job, 60)
+    time.sleep(0.2)
+    (other,) = processes_of(job)
+    try:
+        job.send_signal(signal.SIGTERM)
+        status, output = finish(job, 20)
+        assert (status, output) == (143, "")
+        assert ended(other)
+    finally:
+        if not ended(other):
+            os.kill(other, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_starting_process_is_ended(tmp_path, number):
     job = start(tmp_path, WAIT)
     alive = ranks(tmp_path, job)
     job.send_signal(number)
     finish(job, 20)
-    deadline = time.monotonic() + 20
-    while not all(map(ended, alive)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_for_all(alive)
 
 
 def test_a_thread_is_found_before_a_fork_would_wait_for_it(tmp_path):
@@ -135,9 +216,7 @@ def forked(config, *words):
 
 def processes_that_score(job):
     """Two ranks' processes, those that others are forked from and these, while the job runs."""
-    processes = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    mine = [process for process in processes if job.pid in ancestors(process)]
-    return [p for p in mine if b"verl_hpc.rewards.worker" in command(p)]
+    return [p for p in processes_of(job) if b"verl_hpc.rewards.worker" in command(p)]
 
 
 def command(process):
@@ -157,10 +236,7 @@ def test_processes_that_score_end_with_a_rank_that_is_killed(model, tmp_path):
         os.kill(rank, signal.SIGKILL)
         status, output = finish(job, 60)
         assert status != 0, output
-        deadline = time.monotonic() + 20
-        while not all(map(ended, found)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        assert wait_for_all(found)
     finally:
         job.kill()
 

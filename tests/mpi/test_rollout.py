@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import inspect
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout import vllm_settings
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
@@ -45,6 +47,24 @@ def vllm(request, here, directory):
     load_rollout(here, engine, directory)
     yield engine
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "num_longest", "expected"),
+    [(None, 10.0, 256), (None, 300.0, 400), (None, 5000.0, 1024), (7, 5000.0, 7)],
+)
+def test_how_many_are_decoded_at_a_time(monkeypatch, given, num_longest, expected):
+    """With prompts as long as responses, a sequence has three quarters of the longest one's tokens
+    on average: 300 of the longest are 400."""
+    concurrency = "get_max_concurrency_for_kv_cache_config"
+    monkeypatch.setattr(vllm_settings, concurrency, lambda *_: num_longest)
+    config = RolloutConfig(max_prompt_tokens=64, max_response_tokens=64, max_num_seqs=given)
+    scheduler = SimpleNamespace(
+        max_num_active_reqs=vllm_settings.slots(config), kv_cache_config=None
+    )
+    core = SimpleNamespace(scheduler=scheduler)
+    assert vllm_settings.use_the_cache(core, None, config) == expected
+    assert scheduler.max_num_active_reqs == expected
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from verl_hpc.layout.link_model import Links
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES
 from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
+from verl_hpc.layout.shard_map import ITEM_BYTES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     mib = DEFAULT_BUCKET_BYTES // 2**20
     add("--bucket-mib", type=int, default=mib, metavar="N", help=f"largest message (default {mib})")
-    add("--dtype", help="element type that travels (default: the model's own)")
+    add(
+        "--dtype",
+        choices=tuple(ITEM_BYTES),
+        metavar="NAME",
+        help="element type that travels (default: the model's own)",
+    )
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    for flag in ("gpus_per_node", "bucket_mib"):
+        _check_positive(f"--{flag.replace('_', '-')}", getattr(arguments, flag))
     gpus_per_node, links = _site(arguments)
     train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
     rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
@@ -67,6 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_positive(flag: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise ConfigError(f"{flag} {number}: a whole number from 1 up")
+
+
 def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
     """Ranks that share a node, and what links carry.
 
@@ -79,8 +92,9 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
         return arguments.gpus_per_node, Links()
     from verl_hpc.cluster.profile import load_profile
 
-    site = load_profile(arguments.site, {}).site
-    return arguments.gpus_per_node or site.ranks_per_node, site.links
+    site = load_profile(arguments.site, {}, "--site").site
+    given: int | None = arguments.gpus_per_node
+    return site.ranks_per_node if given is None else given, site.links
 
 
 def as_text(report: ReshardReport) -> str:

@@ -78,8 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _fork_ranks(arguments: argparse.Namespace, config: RunConfig) -> int | None:
     if arguments.bootstrap != "mpi":
         raise LaunchError("--ranks starts ranks that find each other by MPI; leave --bootstrap out")
-    if arguments.ranks < 1:
-        raise LaunchError(f"--ranks {arguments.ranks}: choose 1 or more")
     from verl_hpc.trainer.forked import fork_ranks
 
     return fork_ranks(config, arguments.ranks)

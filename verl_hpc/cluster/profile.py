@@ -38,8 +38,13 @@ class Profile:
         return SITE if section in model.model_fields_set else DEFAULT
 
 
-def load_profile(path: str | Path, overrides: Mapping[str, Any]) -> Profile:
+def load_profile(
+    path: str | Path, overrides: Mapping[str, Any], flag: str = "--cluster"
+) -> Profile:
     """Read a profile and put `overrides`, values by dotted name, over it.
+
+    Args:
+        flag: that gave the path, for errors.
 
     Raises:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
@@ -51,14 +56,14 @@ def load_profile(path: str | Path, overrides: Mapping[str, Any]) -> Profile:
         found = False
     if not found:
         here = ", ".join(sorted(map(str, Path("slurm").glob("*.yaml")))) or "none below slurm/"
-        raise ConfigError(f"--cluster {path}: no such file; profiles here: {here}")
+        raise ConfigError(f"{flag} {path}: no such file; profiles here: {here}")
     tree = read_tree(Path(path))
     for name, value in overrides.items():
         put(tree, name, value)
     try:
         site = Site.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"--cluster {path}:\n" + explain(error, Site)) from None
+        raise ConfigError(f"{flag} {path}:\n" + explain(error, Site)) from None
     return Profile(site, str(path), frozenset(overrides))
 
 

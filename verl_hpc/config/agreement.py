@@ -8,7 +8,7 @@ from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.distillation import check_distillation
 from verl_hpc.config.evaluation import check_evaluation
 from verl_hpc.config.model import CriticConfig
-from verl_hpc.config.reward import RewardConfig
+from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.roles import CRITIC, REWARD, check_roles, roles_of_recipe
 from verl_hpc.section import is_own
 
@@ -47,19 +47,9 @@ def check_agreement(config: RunConfig) -> None:
     if not config.has_own_recipe:
         _check_algorithm_is_read(config)
         _check_critic_is_there(config)
-    if config.samples_to_train and config.rollout.temperature == 0.0:
-        raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
-    staleness = config.rollout.staleness
-    if staleness and not config.samples_to_train:
-        raise ValueError(
-            f"rollout.staleness = {staleness} with recipe: {config.recipe}, which trains on no "
-            "responses; leave it out"
-        )
-    if config.rollout.environment is not None and not config.generates:
-        raise ValueError(
-            f"rollout.environment with recipe: {config.recipe}, which generates nothing here; "
-            "leave it out"
-        )
+    _check_rollout(config)
+    if config.runtime.reward_processes:
+        _check_reward_processes(config, config.runtime.reward_processes)
     _check_rollout_log_probs(config)
     if config.batch.refill_rounds:
         _check_refill(config)
@@ -76,6 +66,46 @@ def check_agreement(config: RunConfig) -> None:
             "same score as itself, and nothing would be trained on; sample at least 2"
         )
     _check_mini_batches(config)
+
+
+def _check_rollout(config: RunConfig) -> None:
+    """Raises: ValueError: how responses are generated does not suit what they are for."""
+    if config.samples_to_train and config.rollout.temperature == 0.0:
+        raise ValueError("rollout.temperature = 0 samples no exploration; choose above 0")
+    staleness = config.rollout.staleness
+    if staleness and not config.samples_to_train:
+        raise ValueError(
+            f"rollout.staleness = {staleness} with recipe: {config.recipe}, which trains on no "
+            "responses; leave it out"
+        )
+    balance = config.rollout.balance
+    if balance != "fixed" and not config.samples_to_train:
+        raise ValueError(
+            f"rollout.balance = {balance} with recipe: {config.recipe}, which trains on no "
+            "responses, and those of an evaluation are dealt as fixed; leave it out"
+        )
+    if config.rollout.environment is not None and not config.generates:
+        raise ValueError(
+            f"rollout.environment with recipe: {config.recipe}, which generates nothing here; "
+            "leave it out"
+        )
+
+
+def _check_reward_processes(config: RunConfig, number: int) -> None:
+    """Raises: ValueError: there is no function that they could call."""
+    setting = f"runtime.reward_processes = {number}"
+    to_train = config.calls_reward or config.has_own_recipe
+    if not config.generates or not (to_train or config.evaluation.wanted):
+        model = config.has_advantages and REWARD in config.roles
+        what = "roles.reward, a model" if model else f"recipe: {config.recipe}"
+        raise ValueError(f"{setting}: no reward function is called with {what}; leave it out")
+    calls = config.reward_calls
+    if all(call.function in CALLED_BY_THE_RANK for call in calls.values()):
+        name, call = next(iter(calls.items()))
+        raise ValueError(
+            f"{setting}: {name}.function = {call.function} is called by the rank, since it has "
+            "many responses under way by itself; leave one of the two out"
+        )
 
 
 def _check_generates_nothing(config: RunConfig) -> None:

@@ -39,6 +39,10 @@ REWARD_FUNCTIONS = (
 )
 """What a reward function is called; those of the user are files."""
 
+CALLED_BY_THE_RANK = ("code", "judge")
+"""Functions that have many responses under way by themselves, and need no runtime.reward_processes.
+"""
+
 REWARD_OPTIONS: Mapping[str, type[Section]] = {
     "code": CodeOptions,
     "format": FormatOptions,

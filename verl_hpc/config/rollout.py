@@ -102,9 +102,10 @@ class RolloutConfig(Section):
     own (placement.rollout). With more, responses of so many steps are in flight, and those that are
     unfinished when the weights change continue under the new ones."""
     max_num_seqs: Positive | None = None
-    """Sequences that one engine decodes at a time. null takes 256 with hf, and with vLLM as many as
-    its cache holds of the length that one has on average on its way to the longest (all of the
-    prompt, half of the response), from 256 to 1024; they wait for room where they grow longer."""
+    """Sequences that one engine decodes at a time, at most. null takes 256 with hf. With vLLM null
+    takes as many as the cache holds if each has the longest prompt and half of the longest
+    response, but not below 256 and not above 1024. When the cache is full, vLLM begins no more
+    sequences, and drops the last ones that it began to compute them again later."""
     gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of device memory for the engine's weights and cache."""
     kv_cache_gib: Annotated[Number, Field(gt=0.0, le=1000.0)] | None = None

@@ -50,7 +50,8 @@ class _Load(NamedTuple):
     unpacked: int
     """Copied out of a bucket by the receiver."""
     summed: int
-    """Whose checksum the sender knows: a fragment that arrived alone, and is passed on alone."""
+    """Whose checksum the sender has computed when it received them: fragments that came as messages
+    of their own, and are sent on as such."""
 
     def and_then(self, other: _Load) -> _Load:
         return _Load(*map(int.__add__, self, other))

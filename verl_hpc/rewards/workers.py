@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import verl_hpc
-from verl_hpc.config.reward import RewardConfig
+from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import DataError, RewardError, VerlHpcError
 from verl_hpc.rewards.request import Request
@@ -32,8 +32,6 @@ LATE_S = 15.0
 _STARTS_WITHIN_S = 60.0
 _LOST = "the process that scored it has ended twice; is the node out of memory?"
 _LATE = "ran longer than timeout_s = {:g}, and did not end"
-_IN_THE_RANK = ("code", "judge")
-"""Functions that have many responses under way by themselves."""
 _RAISED: Mapping[str, type[VerlHpcError]] = {
     kind.__name__: kind for kind in (DataError, RewardError)
 }
@@ -180,7 +178,7 @@ def calls_ahead(config: RunConfig) -> Mapping[str, RewardConfig]:
     if not config.generates or wanted == 0 or (wanted is None and is_small):
         return {}
     calls = config.reward_calls.items()
-    return {name: call for name, call in calls if call.function not in _IN_THE_RANK}
+    return {name: call for name, call in calls if call.function not in CALLED_BY_THE_RANK}
 
 
 def start_workers(calls: Mapping[str, RewardConfig]) -> Workers:

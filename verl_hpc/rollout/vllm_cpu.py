@@ -34,8 +34,8 @@ def options() -> dict[str, object]:
 def pack_linears(model: torch.nn.Module) -> None:
     """After weights were written: multiply with copies of them in oneDNN's own layout.
 
-    That takes the memory of the linear layers once more, and is 1.3 to 2.5 times as fast as MKL on
-    the few rows of a decoding step (benchmarks/results/2026-11-grpo-step-vs-trl-cpu.md).
+    As vLLM does by itself where nothing writes into its weights. The copies take the memory of the
+    linear layers once more.
     """
     for layer in model.modules():
         if hasattr(layer, "cpu_linear") and layer.weight.ndim == 2:

@@ -43,7 +43,11 @@ def slots(config: RolloutConfig) -> int:
 
 
 def use_the_cache(core: Any, vllm_config: Any, config: RolloutConfig) -> int:
-    """Have an engine decode as many sequences at a time as its cache holds, unless it was told.
+    """Let an engine decode as many sequences at a time as rollout.max_num_seqs says.
+
+    Where the cache holds fewer than LEAST_SEQUENCES it is vLLM that decides how many there are: it
+    begins one when the cache has room for its prompt, and preempts the last when the others grow.
+    Fewer slots would leave room unused, since responses are short at first, and often to the end.
 
     Returns:
         How many it decodes at a time.

@@ -21,10 +21,11 @@ import numpy as np
 from verl_hpc.runtime.channel import Messages
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 Exchange = Callable[[Messages, Messages], None]
 """Sends arrays and fills arrays, both by the other rank; returns when all is sent and filled."""
 
-_ENVELOPE, _HEAD = 64, 8
+ENVELOPE, HEAD = 64, 8
 """Bytes of the message that says how long a value is, and has it where there is room behind that
 number."""
 
@@ -39,20 +40,20 @@ class Peers:
 
     def swap(self, to: int | None, data: Any, source: int | None) -> Any:
         """Send bytes to one rank and receive those of another, (n,) uint8; None is nobody."""
-        mine: Any = np.zeros(_ENVELOPE, np.uint8)
-        theirs: Any = np.empty(_ENVELOPE, np.uint8)
-        mine[:_HEAD].view(np.int64)[0] = data.size
-        room = _ENVELOPE - _HEAD
+        mine: Any = np.zeros(ENVELOPE, np.uint8)
+        theirs: Any = np.empty(ENVELOPE, np.uint8)
+        mine[:HEAD].view(np.int64)[0] = data.size
+        room = ENVELOPE - HEAD
         if data.size <= room:
-            mine[_HEAD : _HEAD + data.size] = data
+            mine[HEAD : HEAD + data.size] = data
         self.exchange(_of(to, mine), _of(source, theirs))
-        size = int(theirs[:_HEAD].view(np.int64)[0]) if source is not None else 0
+        size = int(theirs[:HEAD].view(np.int64)[0]) if source is not None else 0
         rest: Any = np.empty(size if size > room else 0, np.uint8)
         sends = _of(to if data.size > room else None, data)
         receives = _of(source if size > room else None, rest)
         if sends or receives:
             self.exchange(sends, receives)
-        return rest if size > room else theirs[_HEAD : _HEAD + size]
+        return rest if size > room else theirs[HEAD : HEAD + size]
 
 
 def _of(rank: int | None, data: Any) -> Messages:
@@ -81,6 +82,18 @@ def merge(peers: Peers, value: T, combine: Callable[[T, T], T]) -> T:
         value = combine(value, loaded(peers.swap(to, dumped(value), source)))
         distance *= 2
     return value
+
+
+def total(peers: Peers, value: N) -> N:
+    """The sum of all ranks' numbers, added in one order: equal to the last bit everywhere."""
+    nothing: Any = np.empty(0, np.uint8)
+    for _, parent, child in _branches(peers, 0):
+        if parent is not None:
+            peers.swap(parent, dumped(value), None)
+        elif child is not None:
+            value += loaded(peers.swap(None, nothing, child))
+    found: N = loaded(broadcast(peers, dumped(value), 0))
+    return found
 
 
 def allgather(peers: Peers, data: Any) -> tuple[Any, Any]:

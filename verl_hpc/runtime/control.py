@@ -150,6 +150,11 @@ class Control:
         """The largest of all ranks' numbers."""
         return self.merge(value, lambda one, other: max(one, other))
 
+    def sum(self, value: N) -> N:
+        """All ranks' numbers, added."""
+        with self._meeting("sum") as peers:
+            return collectives.total(peers, value)
+
     def together(self, work: Callable[[], T]) -> T:
         """Run `work` on every rank; if it fails on one, it fails on all.
 

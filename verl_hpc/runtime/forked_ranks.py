@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +27,17 @@ from pathlib import Path
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.children import end_with_parent
+from verl_hpc.runtime.host_memory import available_bytes
 from verl_hpc.runtime.stand_in import NUMBER_BYTES, PASSED_ON
+from verl_hpc.runtime.stop import ONE_SIGNAL_S
 
 _LAUNCHERS = ("PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID")
+_TAKEN = (*PASSED_ON, signal.SIGINT)
 _LOOK_EVERY_S = 0.05
+_RANKS_PER_CORE = 16
+"""Which take turns, so that large layouts can be tried on small machines."""
+_RANK_BYTES = 256 << 20
+"""What a rank of the smallest model has for itself, beside what it shares with the others."""
 _TOLERATED = "jemalloc_bg_thd"
 """A thread of pyarrow's allocator, which expects forks."""
 
@@ -45,6 +53,29 @@ def check_alone() -> None:
         raise LaunchError(
             f"--ranks starts ranks on one machine, and {found[0]} is set: a launcher has started "
             "this process. Leave --ranks out; under Slurm start the ranks with srun"
+        )
+
+
+def check_size(size: int) -> None:
+    """Refuse more ranks than this machine can run, before it stops answering.
+
+    Raises:
+        LaunchError: they are too many for its cores or its memory, or none.
+    """
+    if size < 1:
+        raise LaunchError(f"--ranks {size}: choose 1 or more")
+    cores = len(os.sched_getaffinity(0))
+    free = available_bytes()
+    bounds = {
+        f"{_RANKS_PER_CORE} on each of the {cores} cores that it may use": _RANKS_PER_CORE * cores,
+        f"one for each {_RANK_BYTES >> 20} MiB of the {free / 2**30:.1f} GiB of memory that are "
+        "free": free // _RANK_BYTES,
+    }
+    reason, most = min(bounds.items(), key=lambda item: item[1])
+    if size > most:
+        raise LaunchError(
+            f"--ranks {size}: this machine can run at most {most}, {reason}; choose fewer, or "
+            "start the run on more machines, with mpiexec or srun"
         )
 
 
@@ -68,25 +99,30 @@ def start_ranks(size: int) -> int | None:
     program = [sys.executable, "-S", "-E", str(stand_in), address]
     job = subprocess.Popen([mpiexec, "-n", str(size), *program])
     lines: dict[int, socket.socket] = {}
-    with door, _passing_on_to(job):
+    signals = _Signals(job)
+    num_started = 0
+    with door, signals.taken():
         while job.poll() is None:
             with suppress(TimeoutError):
                 line, _ = door.accept()
                 process, user = _peer(line)
-                if user != os.getuid():
+                rank = _fork(line, process) if user == os.getuid() else None
+                if rank is None:
                     line.close()
                     continue
-                rank = _fork(line, process)
                 if rank == 0:
                     for other in lines.values():
                         other.close()
                     return None
                 lines[rank] = line
+                num_started += 1
+                signals.all_started = num_started == size
             lines = {rank: line for rank, line in lines.items() if _lives(rank, line)}
     for rank in lines:
         os.kill(rank, signal.SIGKILL)
         os.waitpid(rank, 0)
-    return job.returncode if job.returncode >= 0 else 128 - job.returncode
+    number = signals.ended_by or -job.returncode
+    return 128 + number if number > 0 else job.returncode
 
 
 def _check_threads() -> None:
@@ -112,19 +148,46 @@ def _mpiexec() -> str:
     return found
 
 
-@contextmanager
-def _passing_on_to(job: subprocess.Popen[bytes]) -> Iterator[None]:
-    def pass_on(number: int, _: object) -> None:
-        job.send_signal(number)
+class _Signals:
+    """What is sent to the process that has the ranks.
 
-    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
-    # A terminal sends it to mpiexec, too.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    It is passed on, and ranks save and leave at the end of their step. They are killed at the
+    second SIGTERM or SIGINT, and at the first where some have not started: there is nothing to
+    save.
+    """
+
+    def __init__(self, job: subprocess.Popen[bytes]) -> None:
+        self._job = job
+        self._first: float | None = None
+        self.all_started = False
+        self.ended_by = 0
+        """The signal at which ranks were killed."""
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Until the end, which is also that of a fork."""
+        before = {number: signal.signal(number, self._take) for number in _TAKEN}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _TAKEN)
+
+    def _take(self, number: int, _: object) -> None:
+        if number in (signal.SIGTERM, signal.SIGINT) and self._is_last(number):
+            self.ended_by = number
+            # What it has started ends with it.
+            self._job.kill()
+        elif number != signal.SIGINT:  # which a terminal sends to mpiexec, too
+            self._job.send_signal(number)
+
+    def _is_last(self, number: int) -> bool:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now
+            return not self.all_started
+        return number == signal.SIGINT or now > self._first + ONE_SIGNAL_S
 
 
 def _peer(line: socket.socket) -> tuple[int, int]:
@@ -134,23 +197,31 @@ def _peer(line: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def _fork(line: socket.socket, stand_in: int) -> int:
+def _fork(line: socket.socket, stand_in: int) -> int | None:
     """A rank in place of the process `stand_in` at the other end of `line`.
 
     Returns:
-        Its process here, 0 there.
+        Its process here, 0 there; None if the process `stand_in` has ended.
     """
-    _, handed, _, _ = socket.recv_fds(line, NUMBER_BYTES, 4)
+    handed: list[int] = []
+    with suppress(ConnectionError):
+        _, handed, _, _ = socket.recv_fds(line, NUMBER_BYTES, 4)
+    if not handed:
+        return None
     sys.stdout.flush()
     parent = os.getpid()
+    # Until the fork has handlers of its own: those of this process would act on its signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
     rank = os.fork()
     if rank == 0:
         line.close()
         _stand_for(stand_in, parent, handed)
         return 0
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TAKEN)
     for descriptor in handed:
         os.close(descriptor)
-    line.send(str(rank).encode())
+    with suppress(ConnectionError):
+        line.send(str(rank).encode())
     return rank
 
 

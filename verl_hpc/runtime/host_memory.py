@@ -1,9 +1,10 @@
-"""What becomes of host memory that torch frees."""
+"""How much host memory there is, and what becomes of what torch frees."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 # Of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -28,3 +29,10 @@ def keep_freed() -> bool:
         return False
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     return set_option is not None and all(set_option(*choice) == 1 for choice in _CHOICES)
+
+
+def available_bytes() -> int:
+    """What new processes of this machine can have without its swapping, as the kernel estimates."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return int(kib) * 1024

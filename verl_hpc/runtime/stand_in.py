@@ -11,6 +11,7 @@ import sys
 from types import FrameType
 
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_AFTER_START = (*PASSED_ON, signal.SIGINT)
 NUMBER_BYTES = 16
 
 
@@ -18,18 +19,21 @@ def main() -> None:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     line.connect("\0" + sys.argv[1])
     # A signal that comes now is delivered once there is somebody to pass it on to.
-    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AFTER_START)
     socket.send_fds(line, [b"rank"], [0, 1, 2, int(os.environ["PMI_FD"])])
     rank = int(line.recv(NUMBER_BYTES))
 
     def pass_on(number: int, _: FrameType | None) -> None:
         os.kill(rank, number)
 
+    def interrupt(number: int, _: FrameType | None) -> None:
+        # As a terminal does, and mpiexec: to all processes of a rank.
+        os.killpg(rank, number)
+
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    # A terminal sends it to mpiexec, which ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _AFTER_START)
     # Nothing comes where the process is gone that would say it.
     code = int(line.recv(NUMBER_BYTES) or 1)
     if code < 0:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
 
 _FILE_EVERY_S = 5.0
-_ONE_SIGNAL_S = 5.0
+ONE_SIGNAL_S = 5.0
 """Slurm and a container's runtime may both deliver what was sent once."""
 MARGIN_S = 30.0
 """Left over for leaving, after a step and a save as long as the longest so far."""
@@ -103,7 +103,7 @@ class Signals:
         del frame
         now = self._clock()
         self._first = now if self._first is None else self._first
-        at_once = number == signal.SIGTERM or now > self._first + _ONE_SIGNAL_S
+        at_once = number == signal.SIGTERM or now > self._first + ONE_SIGNAL_S
         self.wish = max(self.wish, Wish.RESTART_NOW if at_once else Wish.RESTART)
         self.reason = f"signal {signal.Signals(number).name}"
 

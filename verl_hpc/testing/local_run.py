@@ -19,7 +19,8 @@ from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.stop import Signals, StopFlag
 from verl_hpc.runtime.world import World
-from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout, tiny_architecture
+from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls
 from verl_hpc.trainer.kept import KeptResponses

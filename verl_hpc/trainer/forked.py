@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import LaunchError
+from verl_hpc.errors import ConfigError, LaunchError
+from verl_hpc.planner.layouts import place_roles
 from verl_hpc.runtime import environment
-from verl_hpc.runtime.forked_ranks import check_alone, start_ranks
+from verl_hpc.runtime.forked_ranks import check_alone, check_size, start_ranks
 from verl_hpc.runtime.garbage import pause_collection, spare_what_exists
 
 
@@ -17,10 +18,13 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
         rank.
 
     Raises:
-        LaunchError: a launcher has started this process, there is none to start ranks with, or the
-            packages are those for GPUs.
+        ConfigError: the run cannot be laid out on so many ranks.
+        LaunchError: they are too many for this machine, a launcher has started this process, there
+            is none to start ranks with, or the packages are those for GPUs.
     """
     check_alone()
+    check_size(size)
+    _check_layout(config, size)
     # One thread until the ranks are there: a fork has no others. A rank then sets its own number.
     environment.prepare_environment(threads=1, sharers=size)
     environment.choose_compiler("cpu")
@@ -35,6 +39,13 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
     _import_for(config)
     spare_what_exists()
     return start_ranks(size)
+
+
+def _check_layout(config: RunConfig, size: int) -> None:
+    try:
+        place_roles(config, size, size)
+    except ConfigError as error:
+        raise ConfigError(f"--ranks {size}: {error}") from None
 
 
 def _import_for(config: RunConfig) -> None:

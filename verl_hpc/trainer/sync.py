@@ -132,7 +132,7 @@ class WeightSync:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
-        received = sum(self._session.control.allgather(stats.total_received_bytes))
+        received = self._session.control.sum(stats.total_received_bytes)
         return {
             "reshard/received_bytes": float(received),
             "reshard/minimum_bytes": float(self._minimum),

@@ -24,6 +24,12 @@ def test_a_step_of_one_rank(samples, size, rank):
     assert [len(tokens) for tokens in sequences[TOKENS]] == [
         lengths[i] for i in sequences.positions
     ]
+    whole, *steps = one.made["plans"]
+    assert sorted(i for row in whole.bins for i in row) == [*range(len(sequences.positions))]
+    assert len(steps) == scale.MINI_BATCHES
+    for plan in (whole, *steps):
+        num_samples = sum(map(len, plan.bins))
+        assert len(plan.bins) >= min(2 * scale.TRAIN_PP, num_samples)
     # 17 bytes a sample and 4 a rank, of others; 64 a round, of the flag and of the rows.
     rounds = size.bit_length() - 1
     own = len(samples) * 8 // size if rank % 8 == 0 else 0

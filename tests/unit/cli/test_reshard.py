@@ -124,6 +124,55 @@ def test_neither_a_site_nor_gpus_per_node(model, capsys):
     assert "give --gpus-per-node N, or --site" in capsys.readouterr().err
 
 
+SITE = "name: here\ngpus_per_node: 2\ncores_per_node: 8\n"
+
+
+@pytest.mark.parametrize("number", ["0", "-8"])
+@pytest.mark.parametrize("more", [(), ("--site", "site.yaml")])
+def test_a_node_has_at_least_one_rank(tmp_path, monkeypatch, reshard, number, more):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.yaml").write_text(SITE)
+    status, _, err = reshard(*more, **{"gpus-per-node": number})
+    assert status == 1
+    assert err.startswith(f"ConfigError: --gpus-per-node {number}: a whole number from 1 up")
+
+
+def test_gpus_per_node_wins_over_the_sites(tmp_path, monkeypatch, reshard):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.yaml").write_text(SITE)
+
+    def inbound(number):
+        _, out, _ = reshard("--site", "site.yaml", "--json", **{"gpus-per-node": number})
+        return json.loads(out)["inbound_bytes_per_node"]["max"]
+
+    assert inbound("8") == 0
+    assert inbound("1") > 0
+
+
+def test_an_element_type_that_there_is_not(reshard):
+    status, _, err = reshard(dtype="float33")
+    assert status == 2
+    assert "argument --dtype: invalid choice: 'float33'" in err
+    assert "bfloat16" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "ConfigError: --site site.yaml: no such file; profiles here: none below slurm/"),
+        (SITE + "links: {network_gb_s: 0}\n", "ConfigError: --site site.yaml:\n  links.network"),
+    ],
+)
+def test_a_bad_site_is_named_as_it_was_given(tmp_path, monkeypatch, reshard, text, message):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "site.yaml").write_text(text)
+    status, _, err = reshard("--site", "site.yaml")
+    assert status == 1
+    assert err.startswith(message)
+    assert "--cluster" not in err
+
+
 def test_the_bucket_bounds_messages(tmp_path, reshard):
     (tmp_path / "8b.json").write_text(json.dumps(PUBLISHED["Llama-3.1-8B"][0]))
     sizes = {"model": str(tmp_path / "8b.json"), "train": "tp=2"}
@@ -213,7 +262,8 @@ def test_readable_bytes(num_bytes, text):
             ["LayoutError", "tensor_parallel = 16", "8 attention heads"],
         ),
         ({"train": "tp=2,dp=4", "rollout": "tp=4", "grouping": "zero_redundancy"}, ["(2)", "(4)"]),
-        ({"bucket-mib": "0"}, ["LayoutError", "bucket_bytes = 0", "at least 4096"]),
+        ({"bucket-mib": "0"}, ["ConfigError", "--bucket-mib 0: a whole number from 1 up"]),
+        ({"bucket-mib": "-1"}, ["ConfigError", "--bucket-mib -1: a whole number from 1 up"]),
     ],
 )
 def test_bad_input_is_one_line_and_status_one(reshard, changes, words):

@@ -104,6 +104,56 @@ def test_what_corrects_responses_needs_some(recipe):
     refused(["rollout.staleness = 1", *words], recipe=recipe, rollout__staleness=1)
 
 
+@pytest.mark.parametrize("recipe", ["sft", "reward_model", "dpo"])
+def test_engines_share_prompts_to_train_on_alone(recipe):
+    words = ["rollout.balance = stealing", f"recipe: {recipe}", "trains on no responses"]
+    refused(words, recipe=recipe, rollout__balance="stealing")
+    refused(words, recipe=recipe, rollout__balance="stealing", **EVALUATED)
+    own = parse(recipe="mine/own.py:mine", rollout__balance="stealing")
+    assert own.rollout.balance == "stealing"
+
+
+EVALUATED = {"evaluation__every": 1, "data__evaluation": EVALUATION}
+TEACHER = {"recipe": "distillation", "roles": {"teacher": {"path": "models/teacher"}}}
+JUDGED = {"roles": {"reward": {"path": "models/judge"}}}
+CODE = {"reward__function": "code"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": "sft"}, "no reward function is called with recipe: sft"),
+        ({"recipe": "dpo"}, "no reward function is called with recipe: dpo"),
+        (TEACHER, "no reward function is called with recipe: distillation"),
+        (JUDGED, "no reward function is called with roles.reward, a model"),
+        (CODE, "reward.function = code is called by the rank"),
+        ({"reward__terms": {"a": {"function": "code"}}}, "reward.terms.a.function = code is"),
+    ],
+)
+def test_processes_that_score_need_a_function_to_call(changes, words):
+    refused(["runtime.reward_processes = 2", words], **changes, runtime__reward_processes=2)
+    for number in (None, 0):
+        parse(**changes, runtime__reward_processes=number)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"recipe": "mine/own.py:mine"},
+        {"recipe": "sft", **EVALUATED},
+        TEACHER | EVALUATED,
+        JUDGED | EVALUATED,
+        {"reward__terms": {"a": {"function": "code"}, "b": {"function": "math"}}},
+        CODE
+        | {"evaluation__sets": {"a": {"source": EVALUATION, "reward": {"function": "math"}}}}
+        | {"evaluation__every": 1},
+    ],
+)
+def test_processes_that_score_where_a_function_is_called(changes):
+    assert parse(**changes, runtime__reward_processes=2).runtime.reward_processes == 2
+
+
 @pytest.mark.parametrize("name", ["grpo", "rloo", "opo", "grpo_passk"])
 def test_a_group_of_one_cannot_be_compared(name):
     words = ["rollout.num_samples = 1", f"name = {name}", "at least 2"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from verl_hpc.engines.megatron import log_probs as module
 from verl_hpc.engines.megatron.log_probs import (
@@ -347,6 +348,27 @@ def test_what_neighbours_share(parts):
         equal = both.index(False) if False in both else len(both)
         most = max(equal - 1, 0)
         assert count == (most if most * 8 >= len(part) else 0)
+
+
+class _Waits(TorchDispatchMode):
+    """Counts operations whose result the host must know: on a GPU it waits for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        waits = (torch.ops.aten.nonzero.default, torch.ops.aten._local_scalar_dense.default)
+        self.count += function in waits
+        return function(*args, **(kwargs or {}))
+
+
+def test_neighbours_are_compared_without_waiting_for_each():
+    prompt = torch.arange(20)
+    parts = [torch.cat([prompt, torch.tensor([n, 7])]) for n in range(40, 46)]
+    with _Waits() as waits:
+        assert num_shared(parts) == [0] + [19] * 5
+    assert waits.count == 0
 
 
 @given(alike(), st.integers(1, 8))

@@ -7,7 +7,7 @@ from tests.unit.rollout.test_check_model import change
 from tests.unit.rollout.test_hf import engine_of
 from verl_hpc.rollout.partial import NOT_BEGUN, continued, observed
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.testing.local import LocalRollout
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.tiny import make_tiny_model
 
 PROMPTS, SEEDS = [[3, 4], [5, 6, 7], [3, 5], [6]], [11, 12, 13, 14]

@@ -1,18 +1,26 @@
 """What keeps `train --ranks` from starting ranks."""
 
+import re
+
 import pytest
 
 from verl_hpc.cli.main import main
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import forked_ranks
+from verl_hpc.trainer import forked
 
 CONFIG = ["--config", "configs/run/quickstart.yaml"]
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    for name in forked_ranks._LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID"])
-def test_a_launcher_has_started_this_process(monkeypatch, name):
-    for other in forked_ranks._LAUNCHERS:
-        monkeypatch.delenv(other, raising=False)
+def test_a_launcher_has_started_this_process(monkeypatch, alone, name):
     forked_ranks.check_alone()
     monkeypatch.setenv(name, "3")
     with pytest.raises(LaunchError, match=f"{name} is set: a launcher has started"):
@@ -27,12 +35,41 @@ def test_a_launcher_has_started_this_process(monkeypatch, name):
     ],
 )
 def test_what_makes_no_ranks_is_refused_before_anything_is_imported(
-    monkeypatch, capsys, words, message
+    monkeypatch, capsys, alone, words, message
 ):
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
     monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
     assert main(["train", *words, *CONFIG]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "message"),
+    [
+        (100_000, [], r"LaunchError: --ranks 100000: this machine can run at most \d+, .*; choose"),
+        (3, ["parallel.tensor_parallel=2"], "ConfigError: --ranks 3: .* 2 does not divide the 3"),
+        (2, ["placement={train: 0-3}"], "ConfigError: --ranks 2: placement.train"),
+    ],
+)
+def test_ranks_that_the_run_or_the_machine_cannot_have(
+    monkeypatch, capsys, alone, size, more, message
+):
+    monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
+    monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
+    assert main(["train", "--ranks", str(size), *CONFIG, *more]) == 1
+    assert re.match(message, capsys.readouterr().err)
+
+
+def test_what_bounds_the_number_of_ranks(monkeypatch):
+    monkeypatch.setattr(forked_ranks.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    memory = 10 << 30
+    monkeypatch.setattr(forked_ranks, "available_bytes", lambda: memory)
+    forked_ranks.check_size(40)
+    with pytest.raises(LaunchError, match=r"at most 40, one for each 256 MiB of the 10.0 GiB"):
+        forked_ranks.check_size(41)
+    memory = 100 << 30
+    forked_ranks.check_size(48)
+    with pytest.raises(LaunchError, match="at most 48, 16 on each of the 3 cores"):
+        forked_ranks.check_size(49)
 
 
 def test_no_mpiexec(monkeypatch, tmp_path):

@@ -7,7 +7,8 @@ from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.protocol import Wanted
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout
+from verl_hpc.testing.local import LocalControl, LocalEngine
+from verl_hpc.testing.local_rollout import LocalRollout
 
 TOKENS = [torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6])]
 

@@ -13,7 +13,8 @@ from tests.unit.ranks import on_ranks
 from verl_hpc.data.order import Order
 from verl_hpc.data.problem import Problem
 from verl_hpc.planner.layouts import place_roles
-from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout, tiny_architecture
+from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls, Exchange

@@ -18,7 +18,7 @@ from verl_hpc.environments.registry import environment_of
 from verl_hpc.errors import ConfigError, DataError, EnvironmentStepError
 from verl_hpc.rollout.partial import this_turn
 from verl_hpc.rollout.protocol import Response, Sampling
-from verl_hpc.testing.local import LocalRollout
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import LetterTokenizer
 from verl_hpc.trainer.conversation import Asked, Conversations
 

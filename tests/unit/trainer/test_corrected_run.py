@@ -5,7 +5,7 @@ import torch
 
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.testing import local_run as local
-from verl_hpc.testing.local import LocalRollout
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.batch import WEIGHTS, StepRows
 from verl_hpc.trainer.operators.assign import assign

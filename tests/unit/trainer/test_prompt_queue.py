@@ -14,7 +14,8 @@ from tests.unit.trainer.operators.test_generate import rollout, settings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.planner.layouts import Pool
 from verl_hpc.rollout.protocol import Sampling
-from verl_hpc.testing.local import LocalControl, LocalRollout
+from verl_hpc.testing.local import LocalControl
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU
 from verl_hpc.trainer.batch import Sample, StepRows
 from verl_hpc.trainer.operators.generate import generate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,25 +10,14 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
 from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units, within
+from verl_hpc.engines.megatron.shared_prefixes import within
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
 from verl_hpc.layout.megatron import Backend
-from verl_hpc.planner.balance import attention_cost, micro_batches
-from verl_hpc.planner.pipeline_fill import dealt_to, wanted
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How sequences are cut into micro-batches."""
-
-    bins: Sequence[Sequence[int]]
-    """Indices of each micro-batch's sequences."""
-    shared: Sequence[int]
-    """Tokens that each sequence shares with the one before it."""
 
 
 class Passes:
@@ -57,53 +45,23 @@ class Passes:
         row_multiple: int,
     ) -> None:
         self._chunks, self._outputs = list(chunks), outputs
-        self._max_tokens, self._row_multiple = max_tokens, row_multiple
-        # An interleaved pipeline takes micro-batches by the number of its stages.
-        layout = groups.layout
-        self._bin_multiple = layout.pp if layout.vpp > 1 else 1
-        self._groups, self._hidden_size = groups, config.hidden_size
+        self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
+        self._planner = Planner(
+            groups.layout, config.hidden_size, max_tokens, self._is_local, self._largest
+        )
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
-        """What each micro-batch is of; so many neighbours are never parted.
+        """As `Planner.plan`."""
+        return self._planner.plan(sequences, together)
 
-        In a pipeline all replicas get the same number of them, as they will wait for each other:
-        every rank of the layout calls it. Transformer Engine's attention takes a row as it is,
-        whose sequences share no tokens.
-        """
-        lengths, most = [len(s) for s in sequences], self._max_tokens
-        stages = self._groups.layout.pp
-        if stages > 1:
-            # Small enough for as many micro-batches as fill the pipeline.
-            most = min(most, sum(lengths) // max(wanted(lengths, stages), 1) + 1)
-        shared = num_shared(sequences) if self._is_local else [0] * len(sequences)
-        units, sizes = share_units(lengths, shared, most, together)
-        found = micro_batches(sizes, self._max_tokens, self._bin_multiple)
-        if stages > 1:
-            count = self._full(len(found), wanted(sizes, stages))
-            costs = [
-                self._cost([lengths[i] for i in u], n) for u, n in zip(units, sizes, strict=True)
-            ]
-            found = dealt_to(count, found, sizes, costs, self._max_tokens)
-        return Plan([[i for unit in chosen for i in units[unit]] for chosen in found], shared)
-
-    def _cost(self, lengths: Sequence[int], row_length: int) -> float:
-        """Of sequences that are so many tokens in a row: attention reads shared ones for each."""
-        whole = sum(attention_cost(length, self._hidden_size) for length in lengths)
-        return whole - (sum(lengths) - row_length)
-
-    def _full(self, needed: int, fills: int) -> int:
-        """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
-        if self._groups.layout.dp > 1:
-            # The largest need, and of what would fill the least, for which none is empty.
-            counts = torch.tensor([needed, -fills])
-            dist.all_reduce(counts, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
-            needed, fills = int(counts[0]), -int(counts[1])
-        count = max(needed, fills)
-        return count + -count % self._bin_multiple
+    def _largest(self, one: int, other: int) -> tuple[int, int]:
+        numbers = torch.tensor([one, other])
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
+        return int(numbers[0]), int(numbers[1])
 
     def run(
         self,

@@ -10,6 +10,7 @@ Source: Prefix Grouper (arXiv 2506.05433), whose gradients are those of separate
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -23,17 +24,21 @@ def num_shared(sequences: Sequence[torch.Tensor]) -> list[int]:
 
     [5, 6, 7, 1], [5, 6, 7, 2] and [8, 9] give 0, 2 and 0.
     """
+    equal = [_num_equal(one, other) for one, other in pairwise(sequences)]
+    # A GPU is waited for once, not for each sequence.
+    counts = [max(n - 1, 0) for n in torch.stack(equal).tolist()] if equal else []
     found = [0] * len(sequences)
-    for i in range(1, len(sequences)):
-        count = max(_num_equal(sequences[i - 1], sequences[i]) - 1, 0)
+    for i, count in enumerate(counts, 1):
         found[i] = count if count * _LEAST_SHARE >= len(sequences[i]) else 0
     return found
 
 
-def _num_equal(one: torch.Tensor, other: torch.Tensor) -> int:
+def _num_equal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """How many tokens both begin with, () int64 on their device."""
     size = min(len(one), len(other))
-    differing = (one[:size] != other[:size]).nonzero()
-    return int(differing[0]) if len(differing) else size
+    differs = torch.ones(size + 1, dtype=torch.int32, device=one.device)
+    differs[:size] = one[:size] != other[:size]
+    return differs.argmax()  # the first of several
 
 
 def share_units(

@@ -118,7 +118,7 @@ def score(
         ]
         return settings.scores(answers, rows.step)
 
-    scores = _gather(place, positions, place.together(run), len(samples))
+    scores = gather_scores(place, positions, place.together(run), len(samples))
     return scores, scores.metrics
 
 
@@ -132,9 +132,16 @@ def is_mine(place: Placement, index: int) -> bool:
     return index % len(place.group) == place.group.index(place.rank)
 
 
-def _gather(
+def gather_scores(
     place: Placement, positions: Sequence[int], mine: Sequence[Score], count: int
 ) -> Scores:
+    """Of all samples, from what each rank has scored.
+
+    Args:
+        positions: of the samples that this rank has scored.
+        mine: its scores of them.
+        count: of all samples.
+    """
     known = {name for score in mine for name in score.metrics}
     known = place.control.merge(known, lambda one, other: one | other)
     names = sorted(known)

@@ -12,7 +12,8 @@ from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.planner.layouts import Pool
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.stop import StepDropped
-from verl_hpc.testing.local import LocalControl, LocalEngine, LocalRollout
+from verl_hpc.testing.local import LocalControl, LocalEngine
+from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_place
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.kept import KeptResponses

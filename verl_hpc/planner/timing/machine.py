@@ -17,6 +17,8 @@ class Machine:
 
     hardware: Hardware
     efficiency: Efficiency = field(default_factory=Efficiency)
+    counts_waiting: bool = True
+    """Whether the time in which a stage waits for another is part of a pass; it takes no CPU."""
 
     @cached_property
     def fabric(self) -> Fabric:

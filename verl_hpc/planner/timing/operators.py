@@ -132,9 +132,9 @@ def _rl(config: RunConfig) -> Iterator[Work]:
     yield from _responses()
     if config.has_advantages:
         yield _scores(config)
+    yield from _log_probs(config)
     if greedy:
         yield _scores(config, "greedy_")
-    yield from _log_probs(config)
     if CRITIC in roles:
         yield _infer("values", CRITIC, "values")
     if PRM in roles:

@@ -201,7 +201,7 @@ def _layer_parameters(model: Model) -> float:
 
 def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:
     layout = model.layout
-    rounds = part.count + (layout.pp - 1) / layout.vpp
+    rounds = part.count + machine.counts_waiting * (layout.pp - 1) / layout.vpp
     found = [times(rounds, micro)]
     if layout.pp > 1:
         size = part.tokens / part.count * model.arch.hidden_size * element_size(model.dtype)

@@ -72,7 +72,7 @@ class Buffer:
         return self.buckets[-1][1] if self.buckets else 0
 
     def owned(self, replica: int) -> list[int]:
-        """Elements of each parameter's range that a replica's optimizer owns; padding is nobody's."""
+        """Elements of each parameter's range that a replica's optimizer owns; padding has none."""
         found = []
         for begin, end in self.buckets:
             share = (end - begin) // self.num_replicas

@@ -1,4 +1,4 @@
-"""Bytes of a rollout engine on one rank: weights from its shard map, cache, and what else it takes."""
+"""Bytes of a rollout engine on one rank: weights by its shard map, cache, and the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
 
 GRAPHS = 2**30
-"""CUDA graphs of vLLM's 51 batch sizes: an assumption, after what it logs of models of 7B to 70B."""
+"""CUDA graphs of vLLM's 51 batch sizes: an assumption, as it logs of 7B to 70B."""
 WORKSPACE = 2**29
 """Buffers outside vLLM's pools, which sleeping does not give back: attention's workspace (394 MiB
 with FlashInfer), the inputs of graphs, the sampler's."""

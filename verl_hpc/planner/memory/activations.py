@@ -52,7 +52,7 @@ def widths(shape: RoleShape) -> Widths:
     gathers = arch.num_kv_heads < tp
     branch = arch.ffn_size // (shape.layout.etp if arch.is_moe else tp)
     if arch.is_moe:
-        branch *= max(getattr(arch, "experts_per_token", 0) or 1, 1)
+        branch *= max(arch.experts_per_token, 1)
     return Widths(
         arch.hidden_size,
         query,

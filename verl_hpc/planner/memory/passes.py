@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from verl_hpc.planner.memory.activations import head, in_flight, rows_of, widths
 from verl_hpc.planner.memory.parameters import chunk_parameters, vocabulary_share
-from verl_hpc.planner.memory.role import fp8_copies
 from verl_hpc.planner.memory.shape import RoleShape
 
 _WIDENED = 1 << 26
@@ -50,7 +49,6 @@ def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
         "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
         "logits": found,
         "gathered": _gathered(shape, tokens),
-        "fp8": fp8_copies(shape, stage),
     }
 
 
@@ -82,7 +80,6 @@ def update(
     return fuller | {
         "gathered": _gathered(shape, tokens),
         "sent": _between_stages(shape, stage, tokens, num_micro_batches),
-        "fp8": fp8_copies(shape, stage),
     }
 
 

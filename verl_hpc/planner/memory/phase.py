@@ -31,6 +31,8 @@ class Phase:
     """Whether the device is the node's memory: ranks that compute on cores."""
     problem: str | None = None
     """What is refused although the sum would fit."""
+    needed_bytes: int = 0
+    """That a refused engine needs."""
 
     @property
     def device_bytes(self) -> int:

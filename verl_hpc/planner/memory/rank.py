@@ -61,7 +61,7 @@ class RankMemory:
     def phases(self) -> Iterator[Phase]:
         """All of them."""
         yield from self._build()
-        yield self._phase("load", "", self._resident(moments=self._has_moments), self._buckets)
+        yield self._phase("load", "", self._loaded(), self._buckets)
         if self._run.rollout is not None:
             yield from self._rollout_phases()
         for name in self._run.settings:
@@ -78,17 +78,19 @@ class RankMemory:
     def _generates(self) -> bool:
         return self._engine_stage is not None
 
-    @property
-    def _has_moments(self) -> bool:
-        """Whether building a rollout engine has made them: it puts all that is trained away."""
-        return self._generates
-
-    def _resident(self, moments: bool = True) -> Terms:
-        """Of all engines here."""
+    def _resident(self) -> Terms:
+        """Of all engines here, from the second step on."""
         terms: Terms = {}
         for name, (shape, stage, replica) in self._here.items():
-            terms |= _under(name, role.resident(shape, stage, replica))
-        return terms if moments else {n: s for n, s in terms.items() if "moments" not in n}
+            mine = role.resident(shape, stage, replica)
+            terms |= _under(name, mine | {"fp8": role.fp8_copies(shape, stage)})
+        return terms
+
+    def _loaded(self) -> Terms:
+        """The same before anything was computed: a step makes moments, and a rollout engine that
+        is built, since all that is trained is put away for it."""
+        left_out = ("fp8",) if self._generates else ("fp8", "moments")
+        return {n: s for n, s in self._resident().items() if n.rpartition(".")[2] not in left_out}
 
     def _kept(self) -> Terms:
         """What stays on the device while the engine generates."""
@@ -204,6 +206,7 @@ class RankMemory:
         *device: Mapping[str, int],
         host: Mapping[str, int] | None = None,
         problem: str | None = None,
+        needed: int = 0,
     ) -> Phase:
         hardware = self._run.hardware
         terms = {n: size for part in (*device, self._overheads) for n, size in part.items()}
@@ -218,6 +221,7 @@ class RankMemory:
             hardware.host_bytes_per_rank,
             not self._on_gpu,
             problem,
+            needed,
         )
 
     def _build(self) -> Iterator[Phase]:
@@ -247,7 +251,8 @@ class RankMemory:
         away = {n: size for n, size in away.items() if n not in self._page_locked}
         problem = rollout.why_not(run.rollout, stage, self._device)
         mine = _under("rollout", terms)
-        return self._phase("build", "rollout", mine, host=away, problem=problem)
+        needed = rollout.needed(run.rollout, stage)
+        return self._phase("build", "rollout", mine, host=away, problem=problem, needed=needed)
 
     def _rollout_phases(self) -> Iterator[Phase]:
         run, stage = self._run, self._engine_stage

@@ -97,8 +97,8 @@ def moments(shape: RoleShape, stage: int, replica: int = 0) -> int:
 
 @lru_cache(maxsize=4096)
 def fp8_copies(shape: RoleShape, stage: int) -> int:
-    """Of the weights of a stage's linear layers, which Transformer Engine keeps from the first
-    micro-batch of a step to the last."""
+    """Of the weights of a stage's linear layers: Transformer Engine makes them anew in the first
+    micro-batch of a pass, and keeps them from the first pass on."""
     if shape.fp8 is None:
         return 0
     linear = sum(

@@ -161,19 +161,23 @@ def generating(shape: RolloutShape, stage: int, device_bytes: int | None) -> dic
     return terms | {"kv_cache": max(rest, least_cache(shape))}
 
 
+def needed(shape: RolloutShape, stage: int) -> int:
+    """The least share of the device that vLLM starts with: weights, work, and the cache of one
+    sequence."""
+    found = rollout_weights(shape, stage) + rollout_work(shape) + asleep(shape)
+    return found + least_cache(shape)
+
+
 def why_not(shape: RolloutShape, stage: int, device_bytes: int | None) -> str | None:
     """Why vLLM would refuse to start with its share of the device; None if it would not."""
-    if shape.engine != "vllm" or not shape.on_gpu or device_bytes is None:
+    given = shape.cache_gib is not None
+    if shape.engine != "vllm" or not shape.on_gpu or device_bytes is None or given:
         return None
-    if shape.cache_gib is not None:
-        return None
-    needed = rollout_weights(shape, stage) + rollout_work(shape) + asleep(shape)
-    needed += least_cache(shape)
-    if needed <= share(shape, device_bytes):
+    if needed(shape, stage) <= share(shape, device_bytes):
         return None
     return (
         f"rollout.gpu_memory_utilization = {shape.utilization:g} gives the engine "
         f"{share(shape, device_bytes) / 2**30:.1f} GiB of {device_bytes / 2**30:.1f}, and its "
         f"weights, work and the cache of one sequence of {shape.longest} tokens need "
-        f"{needed / 2**30:.1f}"
+        f"{needed(shape, stage) / 2**30:.1f}"
     )

@@ -27,7 +27,7 @@ TERMS: Mapping[str, Term] = {
     "apart": Term("elements of the parameters x bytes each, until they are in their buffer"),
     "fp8": Term(
         "2 bytes for each weight of a linear layer",
-        "Transformer Engine keeps copies by rows and by columns from one micro-batch to the next",
+        "Transformer Engine keeps copies by rows and by columns from the first pass on",
     ),
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "

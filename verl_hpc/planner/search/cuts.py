@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from verl_hpc.config.model import ParallelConfig
-from verl_hpc.errors import LayoutError
+from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
@@ -30,8 +30,17 @@ class Cut:
 
     def parallel(self, base: ParallelConfig) -> dict[str, object]:
         """Settings of `parallel` that differ from their defaults, with those of `base` that a
-        search leaves alone."""
+        search leaves alone.
+
+        Raises:
+            ConfigError: no setting has a size.
+        """
         layout = self.layout
+        if layout.ep > 1:
+            raise ConfigError(
+                f"expert_parallel = {layout.ep}: mixtures of experts are not trained yet, so that "
+                "no setting has it; their predictions are on paper only"
+            )
         found: dict[str, object] = {}
         if layout.tp > 1:
             found |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
@@ -70,9 +79,15 @@ def _layouts(arch: Architecture, num_ranks: int, ranks_per_node: int) -> Iterato
         for pp in divisors(num_ranks // tp):
             if pp > arch.num_layers:
                 break
+            dp = num_ranks // (tp * pp)
             for vpp in _CHUNKS if pp > 1 else (1,):
                 if _has_stages(arch.num_layers, pp, vpp):
-                    yield TrainLayout(tp=tp, pp=pp, dp=num_ranks // (tp * pp), vpp=vpp)
+                    for ep in _expert_sizes(arch, tp * dp):
+                        yield TrainLayout(tp=tp, pp=pp, dp=dp, vpp=vpp, ep=ep)
+
+
+def _expert_sizes(arch: Architecture, num_ranks: int) -> list[int]:
+    return [n for n in divisors(max(arch.num_experts, 1)) if num_ranks % n == 0]
 
 
 def rollout_sizes(arch: Architecture, num_ranks: int, ranks_per_node: int, pp: int) -> list[int]:

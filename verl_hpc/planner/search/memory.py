@@ -16,7 +16,12 @@ from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.timing.generation import Engines
 from verl_hpc.planner.timing.machine import element_size
-from verl_hpc.planner.timing.passes import Model, micro_batch_tokens, parameters_per_rank
+from verl_hpc.planner.timing.passes import (
+    Model,
+    micro_batch_tokens,
+    optimizer_parameters,
+    parameters_per_rank,
+)
 from verl_hpc.planner.timing.step import CONTEXT_BYTES
 from verl_hpc.planner.timing.workload import Workload
 
@@ -98,7 +103,7 @@ class FormulaMemory:
         weights, gradients, optimizer = size * parameters, 0.0, 0.0
         if settings.trainable:
             gradients = 4 * parameters
-            optimizer = (4 * (size < 4) + 8) * parameters / cut.layout.dp
+            optimizer = (4 * (size < 4) + 8) * optimizer_parameters(model)
         resident = weights + gradients + optimizer
         stays = self._stays(settings)
         generating = stays[0] * weights + stays[1] * gradients + stays[2] * optimizer

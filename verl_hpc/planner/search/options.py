@@ -5,8 +5,9 @@ Only those are kept that no other beats in everything: seconds of every operator
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -41,10 +42,15 @@ class Option:
     engine: tuple[int, int] = (0, 0)
     """Bytes of a rollout rank: while weights arrive, and while it generates."""
 
+    @cached_property
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """All bytes."""
+        return (self.resident, self.working, self.generating, *self.engine)
+
     @property
     def measures(self) -> tuple[float, ...]:
         """All that is better smaller."""
-        return (*self.seconds, self.resident, self.working, self.generating, *self.engine)
+        return (*self.seconds, *self.sizes)
 
 
 class Options:
@@ -193,11 +199,19 @@ class Options:
         )
 
 
-def undominated(options: Sequence[Option]) -> list[Option]:
+def smallest(options: Sequence[Option]) -> list[Option]:
+    """Those that no other one is as small as in all bytes."""
+    return undominated(options, lambda option: option.sizes)
+
+
+def undominated(
+    options: Sequence[Option],
+    measures: Callable[[Option], tuple[float, ...]] = lambda option: option.measures,
+) -> list[Option]:
     """Those that no other one is as good as in everything; of equal ones the first."""
     kept: list[tuple[tuple[float, ...], Option]] = []
-    for option in sorted(options, key=lambda o: sum(o.seconds)):
-        mine = option.measures
+    for option in sorted(options, key=lambda o: sum(measures(o))):
+        mine = measures(option)
         if not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other, _ in kept):
             kept.append((mine, option))
     return [option for _, option in kept]

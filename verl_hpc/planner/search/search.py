@@ -20,7 +20,7 @@ from verl_hpc.planner.layouts import ROLLOUT
 from verl_hpc.planner.search.choose import Chosen, Seat, choose
 from verl_hpc.planner.search.flow_time import FlowTime, Placed
 from verl_hpc.planner.search.memory import FormulaMemory, Memory
-from verl_hpc.planner.search.options import Option, Options
+from verl_hpc.planner.search.options import Option, Options, smallest
 from verl_hpc.planner.search.placements import Sets, allotments, set_partitions, unit_of
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -90,6 +90,7 @@ class _Space:
     generates: bool
     counted: int = 0
     feasible: dict[tuple[tuple[str, ...], int], bool] = field(default_factory=dict)
+    least: dict[tuple[tuple[str, ...], int], Sequence[float]] = field(default_factory=dict)
 
 
 def search(
@@ -175,38 +176,40 @@ def _best_of(space: _Space, sets: Sets, num_ranks: int, unit: int) -> Candidate 
     least = [_least(space, roles, num_ranks, unit) for roles in sets]
     if None in least:
         return None
+    placed = _placed(space, sets)
     bounds = []
     for sizes in allotments(num_ranks, unit, [size for size in least if size is not None]):
         space.counted += 1
-        seats = _seats(space, sets, sizes)
-        bounds.append((_Bound(space, sets, seats).seconds, sizes))
+        if all(_fits(space, roles, size) for roles, size in zip(sets, sizes, strict=True)):
+            bounds.append((_bound(space, placed, sets, sizes), sizes))
     bounds.sort()
     best: tuple[Chosen, tuple[int, ...]] | None = None
     for bound, sizes in bounds:
-        if best is not None and bound >= best[0].seconds:
+        below = best[0].seconds if best is not None else float("inf")
+        if bound >= below:
             break
         seats = _seats(space, sets, sizes)
-        found = choose(
-            _placed(space, sets).seconds,
-            seats,
-            space.hosts,
-            space.limit,
-            best[0].seconds if best is not None else float("inf"),
-        )
+        found = choose(placed.seconds, seats, space.hosts, space.limit, below)
         if found is not None:
             best = found, sizes
     return None if best is None else _candidate(space, sets, best[1], best[0])
 
 
-class _Bound:
+def _bound(space: _Space, placed: Placed, sets: Sets, sizes: Sequence[int]) -> float:
     """Seconds that no layouts of an allotment can undercut."""
+    parts = [_least_seconds(space, roles, size) for roles, size in zip(sets, sizes, strict=True)]
+    durations = [sum(found) for found in zip(space.hosts, *parts, strict=True)]
+    return placed.seconds(durations[:-1], durations[-1])
 
-    def __init__(self, space: _Space, sets: Sets, seats: Sequence[Seat]) -> None:
-        durations = list(space.hosts)
-        for seat in seats:
-            for i, amount in enumerate(seat.least_seconds):
-                durations[i] += amount
-        self.seconds = _placed(space, sets).seconds(durations[:-1], durations[-1])
+
+def _least_seconds(space: _Space, roles: tuple[str, ...], size: int) -> Sequence[float]:
+    """Of each operator, by the roles of a set, memory aside."""
+    key = (roles, size)
+    if key not in space.least:
+        seats = _seats_of(space, roles, size, 0)
+        found = [seat.least_seconds for seat in seats]
+        space.least[key] = [sum(amounts) for amounts in zip(*found, strict=True)]
+    return space.least[key]
 
 
 def _placed(space: _Space, sets: Sets) -> Placed:
@@ -248,7 +251,9 @@ def _least(space: _Space, roles: tuple[str, ...], num_ranks: int, unit: int) -> 
 def _fits(space: _Space, roles: tuple[str, ...], size: int) -> bool:
     key = (roles, size)
     if key not in space.feasible:
-        seats = _seats_of(space, roles, size, 0)
+        seats = [
+            Seat(seat.role, 0, smallest(seat.options)) for seat in _seats_of(space, roles, size, 0)
+        ]
         hosts = [0.0] * len(space.hosts)
         found = choose(lambda *_: 0.0, seats, hosts, space.limit, 1.0)
         space.feasible[key] = found is not None

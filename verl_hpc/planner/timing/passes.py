@@ -194,9 +194,7 @@ def _layer_parameters(model: Model) -> float:
     dense = (layer.parameters - layer.expert_parameters) / layout.tp
     if not layer.expert_parameters:
         return dense
-    # Without expert parallelism, tensor parallelism cuts experts as well.
-    cut = layout.ep * layout.etp if layout.ep * layout.etp > 1 else layout.tp
-    return dense + layer.expert_parameters / cut
+    return dense + layer.expert_parameters / (layout.ep * layout.etp)
 
 
 def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:
@@ -220,13 +218,23 @@ def parameters_per_rank(model: Model) -> float:
     return layers * _layer_parameters(model) + vocabulary * (2 if both else 1)
 
 
+def optimizer_parameters(model: Model) -> float:
+    """Whose state a rank has: experts have replicas of their own."""
+    layout, layer = model.layout, layer_work(model.arch)
+    parameters = parameters_per_rank(model)
+    experts = model.arch.num_layers / layout.pp * layer.expert_parameters
+    experts /= layout.ep * layout.etp
+    replicas = layout.tp * layout.dp / (layout.ep * layout.etp)
+    return (parameters - experts) / layout.dp + experts / replicas
+
+
 def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
     """Reducing gradients, Adam on a shard of the parameters, and gathering them."""
     layout, parameters = model.layout, parameters_per_rank(model)
     fabric = machine.fabric
     reduce = fabric.all_gather(_GRADIENT * parameters, layout.dp, layout.tp)
     gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
-    adam = machine.memory(parameters * (_NORM + _ADAM / layout.dp))
+    adam = machine.memory(parameters * _NORM + optimizer_parameters(model) * _ADAM)
     # Two thirds of a micro-batch's time are its backward pass.
     hidden = machine.seconds(micro) * 2 / 3
     whole = machine.seconds(reduce)

@@ -22,7 +22,7 @@ from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
 from verl_hpc.planner.timing.refit import estimated_seconds
-from verl_hpc.planner.timing.step import engines, offload_cost, role_model
+from verl_hpc.planner.timing.step import engines, offload_cost, role_model, rollout_dtype
 from verl_hpc.planner.timing.workload import Workload
 
 
@@ -128,6 +128,8 @@ class Options:
         return Option(cut, None, tuple(seconds), found.resident, found.working, found.generating)
 
     def _pass_seconds(self, one: Work, model: Model) -> float:
+        if one.kind == "infer":
+            model = replace(model, recompute="none")
         key = (one.kind, one.greedy, model)
         if key not in self._costs:
             cost = infer_cost if one.kind == "infer" else update_cost
@@ -193,7 +195,7 @@ class Options:
             layout,
             tp,
             self._machine.hardware,
-            self._config.model.dtype,
+            rollout_dtype(self._config),
             shared=shared,
             checksums=self._config.rollout.verify.checksums,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from verl_hpc.layout.architecture import Architecture
@@ -146,11 +147,16 @@ def _slowest(
 def _stages(model: Model) -> Iterator[_Stage]:
     """Those that may be the slowest: the last, and the others' fullest."""
     layout = model.layout
-    counts = layers_per_stage(model.arch.num_layers, layout.pp, layout.vpp)
-    totals = [sum(row[stage] for row in counts) for stage in range(layout.pp)]
+    totals = _layers(model.arch.num_layers, layout.pp, layout.vpp)
     yield _Stage(totals[-1], model.has_logits)
     if layout.pp > 1:
         yield _Stage(max(totals[:-1]), False)
+
+
+@lru_cache(maxsize=1024)
+def _layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
+    """Of each stage, in all its chunks."""
+    return tuple(map(sum, zip(*layers_per_stage(num_layers, pp, vpp), strict=True)))
 
 
 def _stage(
@@ -211,8 +217,7 @@ def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directi
 def parameters_per_rank(model: Model) -> float:
     """Of the stage with most."""
     layout, arch = model.layout, model.arch
-    counts = layers_per_stage(arch.num_layers, layout.pp, layout.vpp)
-    layers = max(sum(row[stage] for row in counts) for stage in range(layout.pp))
+    layers = max(_layers(arch.num_layers, layout.pp, layout.vpp))
     vocabulary = arch.vocab_size * arch.hidden_size / layout.tp
     both = layout.pp == 1 and model.has_logits and not arch.tied_embeddings
     return layers * _layer_parameters(model) + vocabulary * (2 if both else 1)

@@ -171,9 +171,10 @@ def model_of(run: Run, role: str) -> Model:
 def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) -> Model:
     """Of a role with everything decided."""
     return Model(
-        arch,
-        layout,
-        settings.head,
+        replace(arch, rope_scaling=None),
+        replace(layout, first_rank=0),
+        # A value and a score cost the same.
+        settings.head if settings.head == "language_model" else "value",
         settings.model.dtype,
         settings.model.fp8 is not None,
         settings.parallel.recompute,
@@ -216,7 +217,7 @@ def engines(
         num_ranks,
         tp,
         rollout.pipeline_parallel,
-        config.model.dtype,
+        rollout_dtype(config),
         None,
         rollout.max_num_seqs or (256 if rollout.engine == "hf" else None),
     )
@@ -229,12 +230,17 @@ def engines(
     return replace(found, cache_bytes=cache_bytes)
 
 
+def rollout_dtype(config: RunConfig) -> str:
+    """Element type of the engines' weights, which is what travels."""
+    return config.rollout.dtype or config.model.dtype
+
+
 def transfer_seconds(run: Run) -> float:
     """Of the weights, from the actor to the rollout engines."""
     layouts, hardware = run.layouts, run.machine.hardware
     first = next(iter(layouts.train))
     train = layouts.train[first]
-    checksums, dtype = run.config.rollout.verify.checksums, run.config.model.dtype
+    checksums, dtype = run.config.rollout.verify.checksums, rollout_dtype(run.config)
     if not run.plans_transfer:
         generates = {rank for group in layouts.replicas for rank in group}
         return estimated_seconds(
@@ -249,7 +255,7 @@ def transfer_seconds(run: Run) -> float:
     return planned_seconds(
         train,
         layouts.replicas,
-        replace(run.arch, rope_scaling=None),
+        replace(run.arch, rope_scaling=None),  # it cannot be hashed
         layouts.num_ranks,
         hardware.ranks_per_node,
         hardware.links,

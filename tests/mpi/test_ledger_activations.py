@@ -7,7 +7,6 @@ Engine's layers need a GPU; theirs are formulas.
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from tests.mpi import plugin

@@ -2,8 +2,8 @@
 
 Ranks that hold the same are counted once: a rank's class is its pipeline stage in each role's
 layout, its stage of its rollout engine, or that it has none. So a run on thousands of ranks has a
-dozen classes. The rank that stands for a class is its first, whose replica owns no less of the
-optimizer's state than others.
+dozen classes. The rank that stands for a class is its first; what replicas own of the optimizer's
+state differs by the padding between parameters, a millionth of a model worth training.
 """
 
 from __future__ import annotations

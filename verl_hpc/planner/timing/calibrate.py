@@ -26,6 +26,7 @@ CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
 _PULL = 1e-4
 """How strongly a factor stays: of a relative error of 1, for a factor that doubles."""
 _MOST_FRACTION = 1e3
+"""Of a peak of cores, which is a round figure."""
 _LEAST_SHARE = 0.002
 """Of a step; shorter operators are noise."""
 
@@ -38,6 +39,8 @@ class Measured:
     seconds: Mapping[str, float]
     """Of each operator in a mean step."""
     costs: Mapping[str, Cost]
+    on_gpu: bool
+    """Whether its peaks are those of a data sheet, which nothing exceeds."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ def measured(
         raise ConfigError(
             f"{name}: its metrics have no {by}NAME of an operator; let it do a few more steps"
         )
-    return Measured(name, found, {operator: step.costs[operator] for operator in found})
+    costs = {operator: step.costs[operator] for operator in found}
+    return Measured(name, found, costs, machine.hardware.kind.is_gpu)
 
 
 def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit:
@@ -134,16 +138,16 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
     used = [term for term in TERMS if any(cost.get(term) for _, cost in pairs)]
     rows = [[cost.get(term, 0.0) / seconds for term in used] for seconds, cost in pairs]
     first = [start.of(term) for term in used]
-    found = solve(rows, [1.0] * len(rows), first, [_PULL / value for value in first])
+    fastest = 1.0 if any(run.on_gpu for run in runs) else 1.0 / _MOST_FRACTION
+    least = [fastest if term in FRACTIONS else 0.0 for term in used]
+    found = solve(rows, [1.0] * len(rows), first, [_PULL / value for value in first], least)
     factors = dict(zip(used, found, strict=True))
     chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
     return Fit(chosen, errors_of(runs, chosen), used)
 
 
 def _factor(term: str, seconds: float) -> float:
-    if term not in FRACTIONS:
-        return seconds
-    return 1.0 / max(seconds, 1.0 / _MOST_FRACTION)
+    return 1.0 / seconds if term in FRACTIONS else seconds
 
 
 def errors_of(runs: Sequence[Measured], efficiency: Efficiency) -> list[Error]:

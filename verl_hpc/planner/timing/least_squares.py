@@ -1,4 +1,4 @@
-"""Least squares with unknowns that are not negative, in pure Python."""
+"""Least squares with unknowns that are bounded below, in pure Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ def solve(
     wanted: Sequence[float],
     start: Sequence[float],
     pulls: Sequence[float],
+    least: Sequence[float],
 ) -> list[float]:
-    """The x >= 0 with the least sum of (rows x - wanted)^2 + (pulls (x - start))^2.
+    """The x >= least with the smallest sum of (rows x - wanted)^2 + (pulls (x - start))^2.
 
     By coordinate descent, which converges since the sum is convex and its bounds are separate.
 
@@ -22,8 +23,9 @@ def solve(
         wanted: right side of each.
         start: where unknowns stay that no equation has.
         pulls: how strongly; above 0.
+        least: that each unknown may be.
     """
-    x = list(start)
+    x = [*map(max, start, least)]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(x)
     left = [
         sum(a * b for a, b in zip(row, x, strict=True)) - y
@@ -38,7 +40,7 @@ def solve(
         for k, column in enumerate(columns):
             slope = sum(a * r for a, r in zip(column, left, strict=True))
             slope += pulls[k] ** 2 * (x[k] - start[k])
-            step = max(x[k] - slope / squares[k], 0.0) - x[k]
+            step = max(x[k] - slope / squares[k], least[k]) - x[k]
             if step:
                 x[k] += step
                 left = [r + a * step for r, a in zip(left, column, strict=True)]

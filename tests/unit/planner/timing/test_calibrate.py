@@ -1,4 +1,4 @@
-"""Factors fitted to runs: of a machine that is made up, and of four runs on four CPU ranks.
+"""Factors fitted to runs: of a machine that is made up, and of five runs on four CPU ranks.
 
 `cpu_runs.json` has the metrics of PPO on a decoder of 4 layers and 256 wide (64 sequences a step,
 2 optimizer steps), as four ranks on two shared cores wrote them: steps 2 to 5 of each run.
@@ -30,7 +30,7 @@ from verl_hpc.planner.timing.step import predict_step
 FOUND = json.loads((Path(__file__).parent / "cpu_runs.json").read_text())
 MODEL = architecture_from(FOUND["model"])
 CPUS = Machine(Hardware(KINDS["cpu"], 4))
-LAYOUTS = {"a": "TP1 DP4", "b": "TP2 DP2", "c": "TP4", "d": "PP2 DP2"}
+LAYOUTS = {"a": "TP1 DP4", "b": "TP2 DP2", "c": "TP4", "d": "PP2 DP2", "e": "TP2 PP2"}
 
 
 def config_of(parallel, rollout_tp):

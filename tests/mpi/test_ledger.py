@@ -200,6 +200,10 @@ def check_generation(phases, run, wanted: Mapping, offload) -> None:
     for role in run.role_settings:
         for term, size in wanted.get(role, {}).items():
             assert generate.device.get(f"{role}.{term}", 0) == (term not in away) * size
+        copies = {"parameters": "weights_copy", "optimizer": "optimizer_copy"}
+        for part, copy in copies.items() if role in wanted else ():
+            size = sum(wanted[role][term] for term in parts[part])
+            assert generate.host.get(f"{role}.{copy}", 0) == (part in offload) * size
 
 
 @pytest.mark.parametrize("offload", OFFLOADS[1:], ids="-".join)

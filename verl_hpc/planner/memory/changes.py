@@ -35,10 +35,10 @@ class Step:
     settings: Settings
     num_ranks: int
 
-    def __str__(self) -> str:
-        shown = {n: str(v).lower() if isinstance(v, bool) else v for n, v in self.settings.items()}
-        words = [f"{name}: {value}" for name, value in shown.items()]
-        return ", ".join(words) or f"{self.num_ranks} ranks"
+
+def _yaml(value: object) -> str:
+    """As a configuration writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Remedy:
     steps: tuple[Step, ...]
     config: RunConfig
     num_ranks: int
+    asked_ranks: int
+    """Before the changes."""
     ledger: Ledger
 
     @property
@@ -56,10 +58,9 @@ class Remedy:
         return {name: value for step in self.steps for name, value in step.settings.items()}
 
     def __str__(self) -> str:
-        words = [f"{n}: {str(v).lower() if v is True else v}" for n, v in self.settings.items()]
-        grows = self.steps and self.num_ranks != min(step.num_ranks for step in self.steps)
-        ranks = [f"{self.num_ranks} ranks"] if grows or not words else []
-        return "; ".join(words + ranks)
+        words = [f"{name}: {_yaml(v)}" for name, v in self.settings.items() if v is not None]
+        ranks = [f"{self.num_ranks} ranks"] if self.num_ranks != self.asked_ranks else []
+        return "; ".join(words + ranks) or "no change"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def remedy(
     while case is not None and len(steps) < _MOST_CHANGES:
         misfit = case.ledger.first_misfit
         if misfit is None:
-            return Remedy(tuple(steps), case.config, case.num_ranks, case.ledger)
+            return Remedy(tuple(steps), case.config, case.num_ranks, num_ranks, case.ledger)
         found = _best(case, misfit, archs, hardware, most_ranks or num_ranks)
         if found is None:
             return None

@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from verl_hpc.planner.memory import overheads, passes, role, rollout
+from verl_hpc.planner.memory.host import Here, HostMemory
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.shape import RoleShape
-from verl_hpc.planner.memory.transfer import host_copy, most_bucket_bytes
+from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
 if TYPE_CHECKING:
     from verl_hpc.planner.memory.ledger import Ledger
@@ -50,13 +51,14 @@ class RankMemory:
         self._run, self._rank = run, rank
         self._on_gpu = run.hardware.kind.is_gpu
         self._engine_stage = run.engine_stage(rank) if run.rollout else None
-        self._here: dict[str, tuple[RoleShape, int, int]] = {}
-        """Shape, stage and replica of each role whose engine is here."""
+        self._here: dict[str, Here] = {}
+        """Of each role whose engine is here."""
         for name, shape in run.shapes.items():
             grid = run.layouts.train[name].grid
             if 0 <= rank - grid.first_rank < grid.size:
                 place = grid.coordinates(rank)
-                self._here[name] = shape, place["pp"], place["dp"]
+                self._here[name] = Here(shape, place["pp"], place["dp"])
+        self._host = HostMemory(run, self._here, self._goes)
 
     def phases(self) -> Iterator[Phase]:
         """All of them."""
@@ -70,7 +72,7 @@ class RankMemory:
             if shape.trainable:
                 yield self._update(name, shape, stage)
         if any(shape.trainable for shape, *_ in self._here.values()):
-            yield self._phase("save", "", self._resident(), self._asleep, host=self._saved())
+            yield self._phase("save", "", self._resident(), self._asleep, host=self._host.saved())
 
     # ---------------------------------------------------------------- terms
 
@@ -150,53 +152,6 @@ class RankMemory:
         longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
         return -(-samples // groups) * longest * _COLUMN_BYTES
 
-    # ---------------------------------------------------------------- host
-
-    @cached_property
-    def _process(self) -> Terms:
-        return {"process": overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS}
-
-    @cached_property
-    def _page_locked(self) -> Terms:
-        """Copies that stay in host memory once they were made."""
-        terms: Terms = {}
-        for name in self._here:
-            shares = [r.name for r in self._run.settings.values() if r.shares == name]
-            if self._on_gpu and (self._goes(name, "parameters") or shares):
-                terms[f"{name}.weights_copy"] = self._weights_copy(name)
-            if self._on_gpu and self._goes(name, "optimizer"):
-                terms[f"{name}.optimizer_copy"] = self._optimizer_copy(name)
-            for other in shares:
-                terms[f"{other}.weights"] = self._weights_copy(name)
-        return terms
-
-    def _weights_copy(self, name: str) -> int:
-        shape, stage, _ = self._here[name]
-        if shape.trainable:
-            elements = [b.num_elements for b in role.buffers(shape, stage)]
-            sizes = [n * shape.item_bytes for n in elements]
-        else:
-            sizes = [role.weights(shape, stage)]
-        return host_copy(sizes, self._on_gpu)
-
-    def _optimizer_copy(self, name: str) -> int:
-        shape, stage, replica = self._here[name]
-        ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
-        kinds = 2 if shape.dtype == "float32" else 3
-        return kinds * host_copy(ranges, self._on_gpu)
-
-    def _saved(self) -> Terms:
-        """The copy that a checkpoint is written from while the run goes on."""
-        if not self._run.config.checkpoint.background:
-            return {}
-        terms: Terms = {}
-        for name, (shape, stage, replica) in self._here.items():
-            if shape.trainable:
-                share = role.weights(shape, stage) // shape.layout.dp
-                owned = role.owned_elements(shape, stage, replica)
-                terms[f"{name}.saved"] = share + 3 * role.MASTER_BYTES * owned
-        return terms
-
     # ---------------------------------------------------------------- phases
 
     def _phase(
@@ -210,7 +165,7 @@ class RankMemory:
     ) -> Phase:
         hardware = self._run.hardware
         terms = {n: size for part in (*device, self._overheads) for n, size in part.items()}
-        memory = {**self._process, **self._page_locked, **(host or {})}
+        memory = {**self._host.process(), **self._host.page_locked(), **(host or {})}
         return Phase(
             name,
             of,
@@ -243,16 +198,12 @@ class RankMemory:
         run, stage = self._run, self._engine_stage or 0
         assert run.rollout is not None
         terms = rollout.generating(run.rollout, stage, self._device)
-        away: Terms = {}
-        for name, (shape, _, _) in self._here.items():
-            away[f"{name}.weights_copy"] = self._weights_copy(name)
-            if shape.trainable:
-                away[f"{name}.optimizer_copy"] = self._optimizer_copy(name)
-        away = {n: size for n, size in away.items() if n not in self._page_locked}
         problem = rollout.why_not(run.rollout, stage, self._device)
         mine = _under("rollout", terms)
         needed = rollout.needed(run.rollout, stage)
-        return self._phase("build", "rollout", mine, host=away, problem=problem, needed=needed)
+        return self._phase(
+            "build", "rollout", mine, host=self._host.away(), problem=problem, needed=needed
+        )
 
     def _rollout_phases(self) -> Iterator[Phase]:
         run, stage = self._run, self._engine_stage
@@ -263,7 +214,8 @@ class RankMemory:
         yield self._phase("reshard", "", self._resident(), self._asleep, weights, self._buckets)
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))
-            yield self._phase("generate", "", self._kept(), awake, self._buckets)
+            host = self._host.put_away()
+            yield self._phase("generate", "", self._kept(), awake, self._buckets, host=host)
 
     def _log_probs(self, name: str) -> Iterator[Phase]:
         """Of roles that samples are scored with; a role that shares another's engine computes on
@@ -278,7 +230,7 @@ class RankMemory:
         work = passes.forward(shape, stage, tokens)
         host: Terms = {}
         if settings.shares and not self._on_gpu:
-            host = {f"{owner}.weights_copy": self._weights_copy(owner)}
+            host = {f"{owner}.weights_copy": self._host.weights_copy(owner)}
         yield self._phase(
             "log_probs",
             name,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import product
 
 import pytest
+import torch
 
 from tests.mpi.engines_for_tests import layouts_of_world
 from tests.mpi.storages import storage_bytes
@@ -22,7 +23,10 @@ from verl_hpc.layout.moves import moves_of
 from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.buffers import Buffer
 from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.parameters import chunk_parameters
+from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.shard_map import rollout_shard_map
@@ -243,3 +247,38 @@ def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
         assert found == transfer._buckets.num_bytes
         assert found <= 2 * rounds * bucket
     assert most_bucket_bytes(on_gpu=False) == 2 * HOST_ROUNDS * HOST_BUCKET_BYTES
+
+
+@pytest.mark.parametrize("bucket_size", [None, 3000, 20_000])
+def test_buckets_of_gradients_are_megatron_cores(built, sizes, bucket_size):
+    """Also where a buffer is cut, as on GPUs."""
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.distributed.param_and_grad_buffer import _ParamAndGradBuffer
+    from megatron.core.process_groups_config import ProcessGroupCollection
+
+    engines = built(sizes, "float32")
+    groups = engines.by_role["actor"]._groups
+    run = engines.run("grpo", ())
+    shape = RoleShape.of_role(run.role_settings["actor"], engines.arch, engines.layout, False)
+    stage = groups.stages.index(torch.distributed.get_rank())
+    parameters = chunk_parameters(shape, stage, 0)
+    tensors = [torch.nn.Parameter(torch.zeros(p.num_elements)) for p in parameters]
+    for tensor, parameter in zip(tensors, parameters, strict=True):
+        tensor.shared_embedding = parameter.own_bucket
+    with groups.entered():
+        theirs = _ParamAndGradBuffer(
+            DistributedDataParallelConfig(use_distributed_optimizer=True),
+            torch.float32,
+            torch.float32,
+            tensors,
+            groups.dp,
+            bucket_size,
+            {tensor: str(i) for i, tensor in enumerate(tensors)},
+            1.0,
+            list(range(len(tensors))),
+            False,
+            ProcessGroupCollection(tp=groups.tp, dp_cp=groups.dp),
+        )
+    ours = Buffer(parameters, groups.dp.size(), bucket_size)
+    assert ours.buckets == theirs.bucket_indices
+    assert ours.num_elements == theirs.numel

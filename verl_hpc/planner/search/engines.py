@@ -9,7 +9,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.search.cuts import rollout_sizes
 from verl_hpc.planner.timing.generation import at_a_time, generate_cost
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.step import engines
+from verl_hpc.planner.timing.operator_costs import engines
 from verl_hpc.planner.timing.workload import Workload
 
 _GIB = 2**30

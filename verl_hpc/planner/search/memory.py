@@ -16,13 +16,13 @@ from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.timing.generation import Engines
 from verl_hpc.planner.timing.machine import element_size
+from verl_hpc.planner.timing.operator_costs import CONTEXT_BYTES
 from verl_hpc.planner.timing.passes import (
     Model,
     micro_batch_tokens,
     optimizer_parameters,
     parameters_per_rank,
 )
-from verl_hpc.planner.timing.step import CONTEXT_BYTES
 from verl_hpc.planner.timing.workload import Workload
 
 OUTSIDE_BYTES = 4 * 2**30

@@ -19,10 +19,15 @@ from verl_hpc.planner.search.memory import Memory
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.generation import Engines, at_a_time, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.operator_costs import (
+    engines,
+    offload_cost,
+    role_model,
+    rollout_dtype,
+)
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
 from verl_hpc.planner.timing.refit import estimated_seconds
-from verl_hpc.planner.timing.step import engines, offload_cost, role_model, rollout_dtype
 from verl_hpc.planner.timing.workload import Workload
 
 

@@ -31,7 +31,7 @@ from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.generation import at_a_time, generate_cost
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.step import engines
+from verl_hpc.planner.timing.operator_costs import engines
 from verl_hpc.planner.timing.workload import workload_of
 
 TESTBED = Machine(

@@ -20,7 +20,8 @@ from verl_hpc.planner.search.placements import allotments, set_partitions
 from verl_hpc.planner.search.search import Candidate, search
 from verl_hpc.planner.timing.generation import at_a_time
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.step import CONTEXT_BYTES, engines, predict_step
+from verl_hpc.planner.timing.operator_costs import CONTEXT_BYTES, engines
+from verl_hpc.planner.timing.step import predict_step
 from verl_hpc.planner.timing.workload import workload_of
 
 SMALL = architecture(

@@ -19,7 +19,7 @@ from verl_hpc.planner.timing.workload import Workload, workload_of
 _ROUNDS = 6
 _LOOKED_AT = 3
 """Of the fastest placements, in each round."""
-_STEP_BYTES = 2**30
+_STEP_BYTES = 2**29
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,9 @@ def search_that_fits(
 ) -> Verified:
     """The fastest placement and layouts that fit by the ledger.
 
-    The search itself goes by formulas. Where the ledger finds that what it found does not fit, it
-    searches once more, with as many bytes left free as were missing.
+    The search itself goes by formulas. Where the ledger finds that the fastest does not fit, it
+    searches once more, with as many bytes left free as were missing, until nothing faster is left
+    than what fits.
 
     Args:
         config: of the run.
@@ -63,19 +64,29 @@ def search_that_fits(
         ConfigError: nothing fits.
     """
     work, hardware = work or workload_of(config), machine.hardware
-    spare = spare_bytes
+    spare, best = spare_bytes, None
     for _ in range(_ROUNDS):
         memory = FormulaMemory(config, archs, hardware, work, spare)
-        found = search(config, archs, machine, num_ranks, work=work, memory=memory)
+        try:
+            found = search(config, archs, machine, num_ranks, work=work, memory=memory)
+        except ConfigError:
+            break
         missing = []
         for candidate in found.ranking[:_LOOKED_AT]:
+            if best is not None and candidate.seconds >= best.candidate.seconds:
+                return best
             chosen, layouts = laid_out(config, candidate, archs, hardware.ranks_per_node)
             told = ledger(chosen, archs, layouts, hardware)
+            missing.append(-(told.least_room_bytes or 0))
             if told.fits:
                 changes = overrides_of(config, candidate)
-                return Verified(found, candidate, chosen, layouts, told, spare, changes)
-            missing.append(-(told.least_room_bytes or 0))
-        spare += max(min(missing), 0) + _STEP_BYTES
+                best = Verified(found, candidate, chosen, layouts, told, spare, changes)
+                break
+        if best is not None and candidate is found.best:
+            return best
+        spare += max(missing[0], 0) + _STEP_BYTES
+    if best is not None:
+        return best
     raise ConfigError(
         f"nothing fits on {num_ranks} ranks of {hardware.kind.name} by the memory ledger: start "
         "more, or set offload, smaller micro-batches (batch.max_tokens_per_micro_batch) or a "

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.cli.plan_runs import ranks_of
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
-from verl_hpc.metrics.report import read_facts
 from verl_hpc.metrics.series import mean_seconds
-from verl_hpc.runs.jobs import read_jobs
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Window, render_page
 
@@ -55,7 +53,7 @@ def scaling_page(directories: Sequence[Path], skip: int) -> str:
 def _measure(
     path: Path, name: str, rows: Sequence[Row], settings: Mapping[str, Any], window: Window
 ) -> Measured:
-    ranks, nodes = _sizes(path)
+    ranks, nodes = ranks_of(path)
     compared = [_without_apart(row) for row in rows if window.first <= row["step"] <= window.last]
     seconds = [row[STEP_SECONDS] for row in compared]
     tokens = sum(row.get(TOKENS) or 0.0 for row in compared)
@@ -101,19 +99,6 @@ def _window(
             f"{window.first - 1}, which are not counted, are needed"
         )
     return window
-
-
-def _sizes(path: Path) -> tuple[int, int]:
-    """Ranks and nodes of a run."""
-    ranks = str(read_facts(path).get("ranks", ""))
-    if match := re.match(r"(\d+) on (\d+) node", ranks):
-        return int(match.group(1)), int(match.group(2))
-    if jobs := read_jobs(path / "job"):
-        return int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])
-    raise ConfigError(
-        f"{path}: how many ranks it has is written to facts.json when it ends, or to "
-        "job/submitted.jsonl when it is submitted; it has neither: let it end first"
-    )
 
 
 def _missing(directories: Sequence[Path], runs: Sequence[Measured]) -> Iterator[str]:

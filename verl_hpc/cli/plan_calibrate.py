@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from verl_hpc.cli.plan_runs import PastRun, read_run
@@ -13,7 +15,9 @@ from verl_hpc.planner.timing.calibrate import (
     SECONDS,
     Error,
     Fit,
+    Measured,
     calibrate,
+    errors_of,
     measured,
 )
 from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Efficiency
@@ -22,6 +26,7 @@ from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
 
 _SKIP = 3
+_ROUNDS = 12
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:
@@ -36,20 +41,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     before = read_efficiency(arguments.efficiency)
     paths = [find_run(word) for word in words]
     runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
-    found = [
-        measured(
-            str(run.path),
-            run.config,
-            run.arch,
-            run.layouts,
-            run.rows_after(skip),
-            Machine(run.hardware, before),
-            archs=run.archs,
-            by=by,
-        )
-        for run in runs
-    ]
-    fit = calibrate(found, before)
+    fit = _fitted(runs, skip, by, before)
     lines = list(_lines(runs, fit, before, by))
     print("\n".join(lines))
     if arguments.out is not None:
@@ -60,6 +52,43 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
         print(f"\nwrote {arguments.out}: give it as --efficiency")
     return 0
+
+
+def _fitted(runs: Sequence[PastRun], skip: int, by: str, before: Efficiency) -> Fit:
+    """The factors that predict the runs best.
+
+    Which side of a roofline limits a product depends on the factors, and so does what a cost
+    consists of: it is worked out anew with those that were found, until nothing gets better.
+    """
+    found = _measured(runs, skip, by, before)
+    best, least = calibrate(found, before), inf
+    current = best
+    for _ in range(_ROUNDS):
+        found = _measured(runs, skip, by, current.efficiency)
+        errors = errors_of(found, current.efficiency)
+        off = sum(error.relative**2 for error in errors)
+        if off < least:
+            best, least = replace(current, errors=errors), off
+        current = calibrate(found, before)
+    return best
+
+
+def _measured(
+    runs: Sequence[PastRun], skip: int, by: str, efficiency: Efficiency
+) -> list[Measured]:
+    return [
+        measured(
+            str(run.path),
+            run.config,
+            run.arch,
+            run.layouts,
+            run.rows_after(skip),
+            Machine(run.hardware, efficiency),
+            archs=run.archs,
+            by=by,
+        )
+        for run in runs
+    ]
 
 
 def _lines(runs: Sequence[PastRun], fit: Fit, before: Efficiency, by: str) -> Iterator[str]:

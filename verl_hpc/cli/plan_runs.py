@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_hpc.cli.plan_inputs import architectures
@@ -70,11 +70,14 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
     profile = _profile(path, cluster)
     ranks, nodes = ranks_of(path)
     hardware = hardware_of(profile.site)
-    if ranks != nodes * hardware.ranks_per_node:
+    if ranks > nodes * hardware.ranks_per_node or ranks % nodes:
         raise ConfigError(
-            f"{path}: it had {ranks} ranks on {nodes} nodes, and site {profile.site.name} has "
-            f"{hardware.ranks_per_node} on each; give the profile it ran with as --cluster"
+            f"{path}: it had {ranks} ranks on {nodes} node{'s' * (nodes > 1)}, and site "
+            f"{profile.site.name} has {hardware.ranks_per_node} on each; give the profile it ran "
+            "with as --cluster"
         )
+    # A run on part of a node, as under mpiexec, has what its ranks have.
+    hardware = replace(hardware, ranks_per_node=ranks // nodes)
     archs = architectures(config, profile, model_config)
     first = archs[next(iter(archs))]
     layouts = run_layouts(config, first, ranks, archs=archs, ranks_per_node=hardware.ranks_per_node)

@@ -184,7 +184,8 @@ def _short(value: object) -> str:
 
 
 def _said(plan: Plan) -> Iterator[str]:
-    yield from (f"assumed: {line}" for line in plan.assumed)
+    for line in plan.assumed:
+        yield from textwrap.wrap(f"assumed: {line}", _WIDTH, subsequent_indent="  ")
     yield "--explain lists every term with its formula, and every assumption"
 
 

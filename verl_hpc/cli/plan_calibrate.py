@@ -26,7 +26,7 @@ from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
 
 _SKIP = 3
-_ROUNDS = 12
+_ROUNDS = 6
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:

@@ -81,7 +81,10 @@ def _predicted(
     unit = unit_of(runs)
     name = None
     if how.picture is not None:
-        how.picture.write_text(prediction_svg(runs, found, unit), encoding="utf-8")
+        try:
+            how.picture.write_text(prediction_svg(runs, found, unit), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: cannot write {how.picture}: {error.strerror}") from None
         name = how.picture.name
     of = f"factors of {how.efficiency}" if how.efficiency else "the default factors of GPUs"
     note = (

@@ -124,8 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_own_code(request, job)
         sys.stdout.write(report)
         return 0
-    print(verdict)
-    return _submit(request, job, script, report)
+    return _submit(request, job, script, report, verdict)
 
 
 def _with_best_layout(arguments: argparse.Namespace, request: Any, job: Any, made_by: str) -> Any:
@@ -182,8 +181,8 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
         return 0
     _warn()
     job = submit_sweep(sweep, array, [render_script(run.job) for run in sweep.runs], reports)
-    print("\n".join(dict.fromkeys(verdicts)))
     print(f"job {job}: a sweep of {len(sweep.runs)} runs")
+    print("\n".join(dict.fromkeys(verdicts)))
     print(table(sweep))
     print(f"run directories: {sweep.directory}/0 to {len(sweep.runs) - 1}")
     return 0
@@ -201,13 +200,14 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
     return [*words, *map(shlex.quote, arguments.overrides)]
 
 
-def _submit(request: Any, job: Any, script: str, report: str) -> int:
+def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> int:
     from verl_hpc.cluster.submission import submit
 
     _warn()
     ids = submit(request, job, script, report)
     attempts = request.run_directory / "job" / "attempts"
     print(f"job {ids[0]}: {job.title}")
+    print(verdict)
     if len(ids) > 1:
         print(f"chain: {' '.join(ids[1:])}; `scancel {' '.join(ids)}` ends all of it")
     if request.excluded:

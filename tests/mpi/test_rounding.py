@@ -15,7 +15,7 @@ import torch
 from tests.jobs.launch import tensors_of
 from tests.mpi.recipe_runs import BATCH, RECIPES, SAME_DRAWS, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS
-from verl_hpc.engines.megatron import optimizer, passes, products
+from verl_hpc.engines.megatron import micro_batches, optimizer, products
 from verl_hpc.trainer.operators import assign
 
 pytestmark = pytest.mark.world(4)
@@ -25,7 +25,7 @@ UNIT = 2.0**-23
 
 
 def without_shared_prefixes(patch):
-    patch.setattr(passes, "num_shared", lambda sequences: [0] * len(sequences))
+    patch.setattr(micro_batches, "num_shared", lambda sequences: [0] * len(sequences))
 
 
 def without_onednn(patch):
@@ -38,13 +38,14 @@ def without_fused_adam(patch):
 
 def without_pipeline_fill(patch):
     def plan(self, sequences, together=1):
+        shared = micro_batches.num_shared(sequences)
         lengths = [len(s) for s in sequences]
-        shared = passes.num_shared(sequences)
-        units, sizes = passes.share_units(lengths, shared, self._max_tokens, together)
-        found = passes.micro_batches(sizes, self._max_tokens, self._bin_multiple)
-        return passes.Plan([[i for u in chosen for i in units[u]] for chosen in found], shared)
+        units, sizes = micro_batches.share_units(lengths, shared, self.max_tokens, together)
+        found = micro_batches.micro_batches(sizes, self.max_tokens, self._multiple)
+        bins = [[i for unit in chosen for i in units[unit]] for chosen in found]
+        return micro_batches.Plan(bins, shared)
 
-    patch.setattr(passes.Passes, "plan", plan)
+    patch.setattr(micro_batches.Planner, "plan", plan)
 
 
 def without_prompts_on_one_replica(patch):

@@ -1,7 +1,9 @@
 """What settings there are: name, default, what each may be, and what it means.
 
 WORD is a setting, a section, or a part of a name; without one, all settings of a run are listed.
-Those of a site profile start with `site.`. With --config, what a file and overrides come to.
+Those of a site profile start with `site.`. With --config, what a file and overrides come to; with
+both, also the value that a setting has there, and who gave it: the command line, the file, the
+search for a layout that wrote the file, or nobody.
 
 examples:
   python -m verl_hpc config
@@ -9,6 +11,7 @@ examples:
   python -m verl_hpc config --explain rollout
   python -m verl_hpc config --explain site.restarts
   python -m verl_hpc config --config configs/run/grpo_8b.yaml optimizer.lr=3e-6
+  python -m verl_hpc config --config configs/run/grpo_8b.yaml --explain parallel
 """
 
 from __future__ import annotations
@@ -35,14 +38,19 @@ _ALL = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--explain", metavar="WORD", help="only settings of this name, or below it, in full")
-    add("--config", metavar="YAML", help="print this file's settings, resolved, and nothing else")
+    add("--config", metavar="YAML", help="this file's settings, resolved; or those of --explain")
     add("overrides", nargs="*", metavar="field=value", help="settings over the file's")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
 
-    if arguments.config is not None:
+    if arguments.config is not None and arguments.explain is not None:
+        from verl_hpc.cli.config_origin import explained_values
+
+        words = (arguments.config, arguments.overrides, arguments.explain)
+        text = explained_values(*words, _explained(arguments.explain))
+    elif arguments.config is not None:
         text = _resolved(arguments)
     elif arguments.overrides:
         raise ConfigError(
@@ -59,8 +67,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _resolved(arguments: argparse.Namespace) -> str:
     from verl_hpc.config.load import dump_config, load_config
 
-    if arguments.explain is not None:
-        raise ConfigError("--explain and --config do not go together; give one of them")
     return dump_config(load_config(arguments.config, arguments.overrides))
 
 

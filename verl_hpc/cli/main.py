@@ -16,6 +16,7 @@ from verl_hpc import __version__
 from verl_hpc.errors import VerlHpcError
 
 VERBS = {
+    "plan": "will it fit, how long will it take, how many GPUs, which layout; needs no GPU",
     "submit": "submit a configuration to Slurm, or show what would be submitted",
     "doctor": "check a cluster before a run waits for it: login node, nodes, network, disks",
     "train": "run a configuration on the MPI ranks this is started on",

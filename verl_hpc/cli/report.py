@@ -1,20 +1,27 @@
 """Write a run's report.html again from its metrics, and say how it went; or compare run sizes.
 
 `report scaling RUN RUN ...` writes the page that computing centres ask for, as Markdown: strong
-and weak scaling of runs that differ in ranks, layout and batch.size alone. A RUN is a run
-directory, or for scaling also the name of one below runs/.
+and weak scaling of runs that differ in ranks, layout and batch.size alone; with --predict also
+what the time model of `plan` makes of them, and beside --out FILE a picture, FILE.svg. A RUN is a
+run directory, or for scaling also the name of one below runs/.
 
 examples:
   python -m verl_hpc report runs/quickstart-latest/quickstart
   python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md
+  python -m verl_hpc report scaling runs/n1 runs/n2 runs/n4 --out scaling.md --predict \\
+      --efficiency efficiency.yaml
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.cli.report_scaling import Prediction
 
 SCALING = "scaling"
 _SKIP = 3
@@ -28,13 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scaling.add_argument(
         "--skip", type=int, metavar="N", help=f"first steps that are not counted (default {_SKIP})"
     )
+    add = scaling.add_argument
+    add("--predict", action="store_true", help="the prediction beside what was measured")
+    add("--cluster", metavar="YAML", help="site profile (default: each run's own)")
+    add("--efficiency", metavar="FILE", help="what `plan calibrate` has written")
+    add(
+        "--model-config",
+        action="append",
+        metavar="[ROLE=]FILE",
+        help="config.json of the model, or of a role's, where it is not at its path",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     first, *more = arguments.runs
     if first == SCALING:
         return _scaling(more, arguments)
-    if more or arguments.out is not None or arguments.skip is not None:
+    others = (arguments.out, arguments.skip, *_of_prediction(arguments))
+    if more or any(value not in (None, False) for value in others):
         raise ConfigError(f"report takes one run and no options; did you mean `report {SCALING}`?")
     return _one(Path(first))
 
@@ -47,7 +65,7 @@ def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
     skip = _SKIP if arguments.skip is None else arguments.skip
     if skip < 0:
         raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
-    page = scaling_page([find_run(word) for word in words], skip)
+    page = scaling_page([find_run(word) for word in words], skip, _prediction(arguments))
     if arguments.out is None:
         with reader_may_leave():
             print(page, end="")
@@ -58,6 +76,24 @@ def _scaling(words: list[str], arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
     print(arguments.out)
     return 0
+
+
+def _of_prediction(arguments: argparse.Namespace) -> tuple[Any, ...]:
+    return arguments.predict, arguments.cluster, arguments.efficiency, arguments.model_config
+
+
+def _prediction(arguments: argparse.Namespace) -> Prediction | None:
+    from verl_hpc.cli.report_scaling import Prediction
+
+    predict, cluster, efficiency, model_config = _of_prediction(arguments)
+    if not predict:
+        if cluster or efficiency or model_config:
+            raise ConfigError(
+                "--cluster, --efficiency and --model-config belong to --predict: add it"
+            )
+        return None
+    picture = None if arguments.out is None else arguments.out.with_suffix(".svg")
+    return Prediction(cluster, model_config or (), efficiency, picture)
 
 
 def _one(directory: Path) -> int:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.cli.plan_runs import ranks_of, read_run
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
-from verl_hpc.metrics.report import read_facts
 from verl_hpc.metrics.series import mean_seconds
-from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
-from verl_hpc.runs.scaling.page import Window, render_page
+from verl_hpc.runs.scaling.page import Window, render_page, unit_of
+from verl_hpc.runs.scaling.prediction import Predicted, prediction_block, prediction_svg
 
 APART = (f"{TIMING}testing", f"{TIMING}save_checkpoint")
 """What comes every so many steps, and is no part of a step's time."""
@@ -24,12 +25,28 @@ FEWEST_SIZES = 3
 _GPU = "perf/max_memory_allocated_gb"
 
 
-def scaling_page(directories: Sequence[Path], skip: int) -> str:
+@dataclass(frozen=True)
+class Prediction:
+    """How runs are to be predicted, and what was drawn."""
+
+    cluster: str | None = None
+    """Site profile; None takes the one that each run was submitted with."""
+    model_config: Sequence[str] = ()
+    efficiency: str | None = None
+    """File of factors."""
+    picture: Path | None = None
+    """Where the SVG goes."""
+
+
+def scaling_page(
+    directories: Sequence[Path], skip: int, prediction: Prediction | None = None
+) -> str:
     """The page about these runs, as Markdown.
 
     Args:
         directories: of the runs.
         skip: first steps of each run that are left out.
+        prediction: that is drawn beside them; None has none.
 
     Raises:
         ConfigError: there are too few runs or steps, or they do not compare.
@@ -49,13 +66,52 @@ def scaling_page(directories: Sequence[Path], skip: int) -> str:
     ]
     check_comparable(runs)
     check_tables(runs)
-    return render_page(runs, window, list(_missing(directories, runs)))
+    more = [] if prediction is None else [_predicted(directories, runs, window, prediction)]
+    return render_page(runs, window, list(_missing(directories, runs)), more)
+
+
+def _predicted(
+    directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
+) -> list[str]:
+    """The section of the page; its picture is written."""
+    from verl_hpc.planner.timing.efficiency_file import read_efficiency
+
+    factors = read_efficiency(how.efficiency)
+    found = [_predict(path, window, how, factors) for path in directories]
+    unit = unit_of(runs)
+    name = None
+    if how.picture is not None:
+        try:
+            how.picture.write_text(prediction_svg(runs, found, unit), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: cannot write {how.picture}: {error.strerror}") from None
+        name = how.picture.name
+    of = f"factors of {how.efficiency}" if how.efficiency else "the default factors of GPUs"
+    note = (
+        f"Predicted by the time model of `plan` with {of}, for prompts and responses as long as "
+        "those of the compared steps were on average. Efficiency is of prompts a second and rank, "
+        "against the smallest size."
+    )
+    return prediction_block(runs, found, unit, note, name)
+
+
+def _predict(path: Path, window: Window, how: Prediction, factors: Efficiency) -> Predicted:
+    from verl_hpc.planner.timing.calibrate import workload_measured
+    from verl_hpc.planner.timing.machine import Machine
+    from verl_hpc.planner.timing.step import predict_step
+
+    run = read_run(path, how.cluster, how.model_config)
+    rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
+    work = workload_measured(run.config, rows)
+    machine = Machine(run.hardware, factors)
+    step = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
+    return Predicted(step.seconds, step.operators)
 
 
 def _measure(
     path: Path, name: str, rows: Sequence[Row], settings: Mapping[str, Any], window: Window
 ) -> Measured:
-    ranks, nodes = _sizes(path)
+    ranks, nodes = ranks_of(path)
     compared = [_without_apart(row) for row in rows if window.first <= row["step"] <= window.last]
     seconds = [row[STEP_SECONDS] for row in compared]
     tokens = sum(row.get(TOKENS) or 0.0 for row in compared)
@@ -101,19 +157,6 @@ def _window(
             f"{window.first - 1}, which are not counted, are needed"
         )
     return window
-
-
-def _sizes(path: Path) -> tuple[int, int]:
-    """Ranks and nodes of a run."""
-    ranks = str(read_facts(path).get("ranks", ""))
-    if match := re.match(r"(\d+) on (\d+) node", ranks):
-        return int(match.group(1)), int(match.group(2))
-    if jobs := read_jobs(path / "job"):
-        return int(jobs[-1]["ranks"]), int(jobs[-1]["nodes"])
-    raise ConfigError(
-        f"{path}: how many ranks it has is written to facts.json when it ends, or to "
-        "job/submitted.jsonl when it is submitted; it has neither: let it end first"
-    )
 
 
 def _missing(directories: Sequence[Path], runs: Sequence[Measured]) -> Iterator[str]:

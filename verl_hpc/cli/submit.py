@@ -2,7 +2,8 @@
 
 A field of the run is set by its name, one of the site profile by site. before its name. A dry run
 needs no Slurm and writes nothing. --script-only prints a script that sbatch runs by hand from a
-checkout, as those in launch/.
+checkout, as those in launch/. A run that cannot fit the memory of its nodes is refused, where the
+site profile says which GPUs they have and the models' config.json is seen from here.
 
 examples:
   python -m verl_hpc.submit --config configs/run/ppo_70b.yaml --cluster slurm/my_site.yaml \\
@@ -33,6 +34,8 @@ _SHORTHANDS = {
 }
 """Options of the command line that are fields of the site profile."""
 
+_SWITCHES = ("auto", "force", "script_only")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -58,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="once a run of the sweep reaches evaluation.stop_at, start no other",
     )
+    add("--auto", action="store_true", help="choose placement and layouts as plan --search does")
+    add("--force", action="store_true", help="submit what does not fit by the memory ledger")
     add("--dry-run", action="store_true", help="print the job with every value's origin")
     add("--script-only", action="store_true", help="print a script for sbatch, and nothing else")
     add("overrides", nargs="*", metavar="field=value", help="settings over the files'")
@@ -67,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.checks import check_own_code, check_request
     from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.fit import memory_verdict
     from verl_hpc.cluster.job import plan_job
     from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
     from verl_hpc.cluster.request import Request
@@ -102,18 +108,34 @@ def run(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name):
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --sweep, which is not given")
     job = plan_job(request)
-    check_request(request, job)
     made_by = _made_by(arguments)
+    if arguments.auto:
+        request = _with_best_layout(arguments, request, job, " ".join(made_by))
+        job = plan_job(request)
+    check_request(request, job)
+    verdict = memory_verdict(request, job, arguments.force)
     script = render_script(job, made_by)
     if arguments.script_only:
         sys.stdout.write(script)
+        print(verdict, file=sys.stderr)
         return 0
-    report = explain(request, job, made_by)
+    report = f"{explain(request, job, made_by)}\n== memory\n{verdict}\n"
     if arguments.dry_run:
         check_own_code(request, job)
         sys.stdout.write(report)
         return 0
-    return _submit(request, job, script, report)
+    return _submit(request, job, script, report, verdict)
+
+
+def _with_best_layout(arguments: argparse.Namespace, request: Any, job: Any, made_by: str) -> Any:
+    from verl_hpc.cluster.fit import with_best_layout
+
+    if arguments.script_only:
+        raise ConfigError(
+            "--auto with --script-only: the script names --config, which has no layout that was "
+            "found; write one with `plan --search --write FILE`, and submit that"
+        )
+    return with_best_layout(request, job, made_by)
 
 
 def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -127,19 +149,30 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     """The same for an array of runs."""
     from verl_hpc.cluster.checks import check_own_code, check_request
     from verl_hpc.cluster.explain import explain
+    from verl_hpc.cluster.fit import memory_verdict
     from verl_hpc.cluster.script import render_script
     from verl_hpc.cluster.submission import submit_sweep
     from verl_hpc.cluster.sweep import plan_sweep, render_array, table
 
+    if arguments.auto:
+        raise ConfigError(
+            "--auto with --sweep: each run would have a layout of its own; write one with "
+            "`plan --search --write FILE`, and sweep that"
+        )
     sweep = plan_sweep(base, arguments.sweep, arguments.at_once, arguments.until_goal)
+    verdicts = []
     for run in sweep.runs:
         check_request(run.request, run.job)
+        verdicts.append(memory_verdict(run.request, run.job, arguments.force))
     words = _made_by(arguments)
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
     words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []
     words += ["--until-goal"] if sweep.until_goal else []
     array = render_array(sweep, base.config.name, words)
-    reports = [explain(run.request, run.job, ()) for run in sweep.runs]
+    reports = [
+        f"{explain(run.request, run.job, ())}\n== memory\n{verdict}\n"
+        for run, verdict in zip(sweep.runs, verdicts, strict=True)
+    ]
     if arguments.dry_run:
         for run in sweep.runs:
             check_own_code(run.request, run.job)
@@ -149,6 +182,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     _warn()
     job = submit_sweep(sweep, array, [render_script(run.job) for run in sweep.runs], reports)
     print(f"job {job}: a sweep of {len(sweep.runs)} runs")
+    print("\n".join(dict.fromkeys(verdicts)))
     print(table(sweep))
     print(f"run directories: {sweep.directory}/0 to {len(sweep.runs) - 1}")
     return 0
@@ -162,18 +196,18 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
         for name in ("config", "cluster", "nodes", "time", *_SHORTHANDS)
         if getattr(arguments, name) is not None
     ]
-    if arguments.script_only:
-        words.append("--script-only")
+    words += [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(arguments, name)]
     return [*words, *map(shlex.quote, arguments.overrides)]
 
 
-def _submit(request: Any, job: Any, script: str, report: str) -> int:
+def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> int:
     from verl_hpc.cluster.submission import submit
 
     _warn()
     ids = submit(request, job, script, report)
     attempts = request.run_directory / "job" / "attempts"
     print(f"job {ids[0]}: {job.title}")
+    print(verdict)
     if len(ids) > 1:
         print(f"chain: {' '.join(ids[1:])}; `scancel {' '.join(ids)}` ends all of it")
     if request.excluded:

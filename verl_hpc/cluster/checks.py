@@ -13,7 +13,7 @@ from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
 from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.section import is_own
@@ -39,11 +39,22 @@ def check_request(request: Request, job: Job) -> None:
             f"--nodes {request.nodes} x {per_node} ranks = {request.num_ranks}: {error}"
         ) from None
     models = _models(request, job)
-    archs = {name: read_architecture(directory) for name, directory in models.items()}
+    archs = model_archs(request, job)
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
     _check_tokenizers(request, job, models)
+
+
+def model_archs(request: Request, job: Job) -> dict[str, Architecture]:
+    """Of the roles whose models can be read here.
+
+    Raises:
+        ModelError: one is of a family that is not mapped.
+    """
+    directories = _models(request, job)
+    read = {path: read_architecture(path) for path in dict.fromkeys(directories.values())}
+    return {name: read[path] for name, path in directories.items()}
 
 
 def _models(request: Request, job: Job) -> dict[str, Path]:

@@ -10,9 +10,10 @@ from typing import Literal
 from pydantic import BaseModel
 
 from verl_hpc.cluster.profile import Profile
-from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, RUN_CONFIG, Setting
+from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, PLAN, RUN_CONFIG, Setting
 from verl_hpc.cluster.shell import check_path
 from verl_hpc.config.run import RunConfig
+from verl_hpc.planner.record import Record
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Request:
     """Nodes that must not be used, because the doctor found something wrong with them."""
     exclude_list: str = ""
     """The file that says so."""
+    record: Record | None = None
+    """Of the search that has found `config`'s layouts."""
 
     @property
     def num_ranks(self) -> int:
@@ -58,6 +61,8 @@ class Request:
 
     def origin(self, name: str) -> str:
         """Who gave a top-level setting of the run its value."""
+        if self.record is not None and self.record.covers(name):
+            return PLAN
         if any(word.startswith(f"{name}=") for word in self.overrides):
             return COMMAND_LINE
         return RUN_CONFIG if name in self.config.model_fields_set else DEFAULT
@@ -67,7 +72,10 @@ class Request:
         words = dict(word.partition("=")[::2] for word in self.overrides)
         for name, value in _leaves(self.config, ""):
             overridden = any(name == w or name.startswith(f"{w}.") for w in words)
-            yield Setting(name, str(value), COMMAND_LINE if overridden else RUN_CONFIG)
+            origin = COMMAND_LINE if overridden else RUN_CONFIG
+            if self.record is not None and self.record.covers(name):
+                origin = PLAN
+            yield Setting(name, str(value), origin)
 
 
 def _leaves(section: BaseModel, prefix: str) -> Iterator[tuple[str, object]]:

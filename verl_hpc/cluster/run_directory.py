@@ -1,6 +1,7 @@
 """What a submission leaves in the run directory, below job/: enough to know, and to do it again.
 
-job/config.yaml      the resolved configuration, which the ranks read; the doctor has none
+job/config.yaml      the resolved configuration, which the ranks read; the doctor has none. Where
+                     --auto has chosen its layout, its first lines say so
 job/site.yaml        the resolved site profile
 job/job.sbatch       the script
 job/dry_run.txt      every value with its origin
@@ -49,7 +50,8 @@ def write_job(request: Request, script: str, report: str) -> Path:
         (job / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
         (job / ENDED).unlink(missing_ok=True)
         if request.program == "train":
-            (job / "config.yaml").write_text(dump_config(request.config), encoding="utf-8")
+            header = "" if request.record is None else request.record.header()
+            (job / "config.yaml").write_text(header + dump_config(request.config), "utf-8")
         profile = write_yaml(site.model_dump(mode="json"))
         (job / "site.yaml").write_text(profile, encoding="utf-8")
         (job / "job.sbatch").write_text(script, encoding="utf-8")

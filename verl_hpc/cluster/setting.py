@@ -9,6 +9,8 @@ RUN_CONFIG = "run config"
 SITE = "site"
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+PLAN = "plan"
+"""Found by a search for a layout."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Setting:
     name: str
     value: str | None
     origin: str
-    """RUN_CONFIG, SITE, COMMAND_LINE or DEFAULT; a computed value has its reason after it."""
+    """RUN_CONFIG, SITE, COMMAND_LINE, DEFAULT or PLAN; a computed value has its reason after it."""
 
     @property
     def text(self) -> str:

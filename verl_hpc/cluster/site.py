@@ -10,7 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.link_model import Links
+from verl_hpc.planner.hardware import gpu_kind
 from verl_hpc.section import NonNegative, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
@@ -24,6 +26,19 @@ def _option(text: str) -> str:
 
 
 Option = Annotated[str, AfterValidator(_option)]
+
+
+def _gpu(name: str) -> str:
+    try:
+        kind = gpu_kind(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    if not kind.is_gpu:
+        raise ValueError(f"{name} is no GPU; leave it out, and set gpus_per_node: 0")
+    return name
+
+
+Gpu = Annotated[str, AfterValidator(_gpu)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -82,12 +97,18 @@ class Site(Section):
 
     gpus_per_node: NonNegative
     """0 on nodes that compute on their cores."""
+    gpu: Gpu | None = None
+    """Kind of the GPUs: H100-80, A100-80, H200, ... (`verl_hpc/planner/hardware.py` has all, with
+    their figures); the planner needs it."""
     tasks_per_node: Positive | None = None
     """Ranks on a node: one per GPU if not given."""
     cores_per_node: Positive
     """Cores that ranks share evenly."""
     memory: str | None = "0"
     """Memory of a node, such as 900G; "0" is all there is, null the partition's default."""
+    host_memory_gib: PositiveFinite | None = None
+    """Memory that a job has on a node, in GiB, for the planner; null takes `memory` where that says
+    how much, and plans without a limit where it does not."""
     exclusive: bool = True
     """No other job on the nodes."""
 
@@ -164,6 +185,8 @@ class Site(Section):
                 f"tasks_per_node = {self.tasks_per_node} is more than the {self.gpus_per_node} "
                 "GPUs; a GPU serves one rank"
             )
+        if self.gpu is not None and not self.gpus_per_node:
+            raise ValueError(f"gpu = {self.gpu} with gpus_per_node = 0; leave one of them out")
         if self.cores_per_rank == 0:
             raise ValueError(
                 f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "

@@ -24,6 +24,8 @@ _NEEDED = (
     "num_attention_heads",
     "vocab_size",
 )
+_EXPERTS_PER_TOKEN = {"mixtral": 2, "qwen3_moe": 8}
+"""Where a `config.json` does not say, as in transformers."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Architecture:
     rope_scaling: Mapping[str, Any] | None = None
     max_positions: int = 2048
     num_experts: int = 0
+    experts_per_token: int = 0
+    """That a token passes through, of `num_experts`."""
     dtype: str = "bfloat16"
 
     @property
@@ -159,8 +163,14 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         rope_scaling=_as_floats(rope) if rope.get("rope_type", "default") != "default" else None,
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
+        experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
+
+
+def _experts_per_token(fields: HfConfig, num_experts: int) -> int:
+    chosen = fields.num_experts_per_tok or _EXPERTS_PER_TOKEN[fields.model_type]
+    return min(chosen, num_experts)
 
 
 def _as_floats(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,17 @@ MOST_OWN = 24
 _MOST_CURVES = 7
 _STANDARD_ROLES = ("actor", "critic")
 _ELSEWHERE = frozenset(
-    {"perf", "prompt_length", "reshard", "response_length", "sft", "timing_s", "training", "val"}
+    {
+        "cpu_s",
+        "perf",
+        "prompt_length",
+        "reshard",
+        "response_length",
+        "sft",
+        "timing_s",
+        "training",
+        "val",
+    }
 )
 """First words of metrics that every run has, and of which `CHARTS` has what is worth a chart."""
 _SET_METRIC = re.compile(r"val/([^/]+)/(accuracy|pass@(\d+))")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from verl_hpc.planner.balance import balance
 
-_TOKENS = 512
+TOKENS = 512
 """Of a micro-batch that is worth having beyond two a stage. A matrix product on fewer than about
 300 waits for its weights: an H100 does 989 Tflop/s in bf16 and reads 3.35 TB/s."""
 
@@ -23,7 +23,7 @@ def wanted(lengths: Sequence[int], num_stages: int) -> int:
         lengths: tokens of each sequence.
         num_stages: pipeline_parallel.
     """
-    count = min(max(sum(lengths) // _TOKENS, 2 * num_stages), 4 * num_stages)
+    count = min(max(sum(lengths) // TOKENS, 2 * num_stages), 4 * num_stages)
     return min(count, len(lengths))
 
 

@@ -56,9 +56,25 @@ def test_a_file_is_resolved_with_overrides(capsys):
     assert yaml.safe_load(text)["optimizer"]["lr"] == 3e-6
 
 
-@pytest.mark.parametrize(
-    "words", [["optimizer.lr=1"], ["--explain", "seed", "--config", "configs/run/grpo_8b.yaml"]]
-)
-def test_words_that_do_not_go_together(words, capsys):
-    assert main(["config", *words]) == 1
+def test_words_that_do_not_go_together(capsys):
+    assert main(["config", "optimizer.lr=1"]) == 1
     assert capsys.readouterr().err.startswith("ConfigError: ")
+
+
+def test_a_setting_of_a_file_has_its_value_and_who_gave_it(capsys):
+    file = str(ROOT / "configs/run/grpo_8b.yaml")
+    text = shown(capsys, "--config", file, "--explain", "parallel")
+    assert f"parallel.tensor_parallel = 2   [{file}]" in text
+    assert "parallel.pipeline_parallel = 1   [default]" in text
+    text = shown(capsys, "--config", file, "--explain", "optimizer.lr", "optimizer.lr=2")
+    assert "optimizer.lr = 2.0   [command line]" in text
+
+
+def test_what_a_search_has_found_says_so(tmp_path, capsys):
+    header = "# Layout found by: the command\n# Why: fast\n# Settings found: parallel, seed\n"
+    include = f"include: [{ROOT / 'configs/run/grpo_8b.yaml'}]\n"
+    (tmp_path / "found.yaml").write_text(f"{header}{include}parallel: {{tensor_parallel: 4}}\n")
+    words = ["--config", str(tmp_path / "found.yaml"), "--explain"]
+    text = shown(capsys, *words, "parallel.tensor_parallel")
+    assert "tensor_parallel = 4   [plan]\nfound by: the command\nwhy: fast\n" in text
+    assert "found by" not in shown(capsys, *words, "optimizer.lr")

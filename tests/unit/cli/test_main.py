@@ -91,6 +91,7 @@ BAD_INPUT = {
     "list": [NOWHERE],
     "logs": [NOWHERE],
     "overlap": [NOWHERE],
+    "plan": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1"],
     "report": [NOWHERE],
     "reshard": ["--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "8", "--model", NOWHERE],
     "save": [NOWHERE],
@@ -143,12 +144,17 @@ def test_the_login_nodes_half_imports_nothing_heavy():
     modules = [
         "verl_hpc",
         "verl_hpc.cli.main",
+        "verl_hpc.cli.plan",
+        "verl_hpc.cli.plan_inputs",
+        "verl_hpc.cli.plan_svg",
+        "verl_hpc.cli.plan_text",
         "verl_hpc.cli.reshard",
         "verl_hpc.config.load",
         "verl_hpc.layout.report",
         "verl_hpc.layout.safetensors",
         "verl_hpc.planner.balance",
         "verl_hpc.planner.layouts",
+        "verl_hpc.planner.plan",
     ]
     finished = python("-c", LOGIN.format(modules=modules, heavy=HEAVY))
     assert (finished.stdout, finished.stderr) == ("\n", "")

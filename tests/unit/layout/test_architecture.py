@@ -37,7 +37,7 @@ def test_sizes_of_llama_405b():
 
 def test_an_experts_width_is_that_of_one_expert():
     arch = architecture_from(MOE)
-    assert (arch.ffn_size, arch.num_experts) == (768, 128)
+    assert (arch.ffn_size, arch.num_experts, arch.experts_per_token) == (768, 128, 8)
     shapes = {name: spec.shape for name, spec in arch.tensors().items()}
     assert shapes["model.layers.47.mlp.gate.weight"] == (128, 2048)
     assert shapes["model.layers.0.mlp.experts.127.up_proj.weight"] == (768, 2048)

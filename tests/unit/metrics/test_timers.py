@@ -8,13 +8,16 @@ from verl_hpc.metrics.timers import Timers
 
 
 class Clock:
-    """Stands in for time.perf_counter."""
+    """Stands in for time.perf_counter; CPUs work a quarter of its time."""
 
     def __init__(self) -> None:
         self.now = 100.0
 
     def __call__(self) -> float:
         return self.now
+
+    def cpu(self) -> float:
+        return self.now / 4
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -24,6 +27,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("verl_hpc.metrics.timers.time.perf_counter", clock)
+    monkeypatch.setattr("verl_hpc.metrics.timers.time.process_time", clock.cpu)
     return clock
 
 
@@ -39,6 +43,9 @@ def test_operators_add_up_and_the_step_is_all_the_time(clock: Clock) -> None:
         "timing_s/rollout": 5.0,
         "timing_s/reward": 0.5,
         "timing_s/step": 5.75,
+        "cpu_s/rollout": 1.25,
+        "cpu_s/reward": 0.125,
+        "cpu_s/step": 1.4375,
     }
 
 
@@ -54,7 +61,9 @@ def test_a_nested_timer_is_named_below_its_outer_one(clock: Clock) -> None:
     assert values["timing_s/rollout"] == 3.0
     assert values["timing_s/rollout/reshard"] == 2.0
     assert values["timing_s/reshard"] == 4.0
-    top_level = sum(v for name, v in values.items() if name.count("/") == 1)
+    assert values["cpu_s/rollout/reshard"] == 0.5
+    timings = {name: v for name, v in values.items() if name.startswith("timing_s/")}
+    top_level = sum(v for name, v in timings.items() if name.count("/") == 1)
     assert top_level == 2 * values["timing_s/step"]
 
 
@@ -64,7 +73,7 @@ def test_draining_starts_over(clock: Clock) -> None:
         clock.wait(1.0)
     timers.drain()
     clock.wait(2.0)
-    assert timers.drain() == {"timing_s/step": 2.0}
+    assert timers.drain() == {"timing_s/step": 2.0, "cpu_s/step": 0.5}
 
 
 def test_a_block_that_raises_is_timed(clock: Clock) -> None:
@@ -78,4 +87,7 @@ def test_a_block_that_raises_is_timed(clock: Clock) -> None:
         "timing_s/update": 1.0,
         "timing_s/reward": 1.0,
         "timing_s/step": 2.0,
+        "cpu_s/update": 0.25,
+        "cpu_s/reward": 0.25,
+        "cpu_s/step": 0.5,
     }

@@ -37,21 +37,33 @@ class Window:
         return self.last - self.first + 1
 
 
-def render_page(runs: Sequence[Measured], window: Window, missing: Sequence[str]) -> str:
+def unit_of(runs: Sequence[Measured]) -> str:
+    """What a rank of these runs is."""
+    return "GPUs" if runs[0].on_gpus else "CPU ranks"
+
+
+def render_page(
+    runs: Sequence[Measured],
+    window: Window,
+    missing: Sequence[str],
+    more: Sequence[Sequence[str]] = (),
+) -> str:
     """The page.
 
     Args:
         runs: that `check_comparable` and `check_tables` let pass.
         window: of steps that the means are over.
         missing: sentences about what the page should say and does not.
+        more: sections, before what is missing, as lines.
     """
-    unit = "GPUs" if runs[0].on_gpus else "CPU ranks"
+    unit = unit_of(runs)
     blocks = [
         ["# Scaling", "", *_setting(runs, window)],
         *(_strong(batch, points, unit) for batch, points in strong_tables(runs).items()),
         *(_weak(share, points, unit) for share, points in weak_tables(runs).items()),
         _operators(sorted(runs, key=lambda run: (run.ranks, run.batch))),
         _cost(runs, unit),
+        *map(list, more),
     ]
     if missing:
         blocks.append(["## Missing", "", *(f"- {sentence}" for sentence in missing)])

@@ -1,0 +1,121 @@
+"""What autograd keeps for the backward pass, against the ledger's formulas of PyTorch's layers.
+
+Counted on real engines, storages once, at the fullest moment of an update: 1F1B and interleaved
+pipelines, recomputation, sequence parallelism, rows that need padded rectangles. Transformer
+Engine's layers need a GPU; theirs are formulas.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tests.mpi import plugin
+from tests.mpi.storages import Saved
+from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.engines.factory import build_engine, start_layouts
+from verl_hpc.engines.megatron.padded import similar_lengths
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.memory.activations import head, in_flight
+from verl_hpc.planner.memory.passes import logits
+from verl_hpc.planner.memory.shape import RoleShape
+
+TOLERANCE = 0.15
+ARCH = Architecture(
+    family="llama",
+    num_layers=4,
+    hidden_size=64,
+    ffn_size=112,
+    num_heads=8,
+    num_kv_heads=4,
+    head_size=8,
+    vocab_size=250,
+    tied_embeddings=False,
+)
+GROUPED = {"family": "qwen3", "num_kv_heads": 2}
+FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
+CORE = SELECTIVE | {"recompute_modules": ["core_attn"]}
+PAIRS = FULL | {"recompute_num_layers": 2}
+BLOCK = FULL | {"recompute_method": "block", "recompute_num_layers": 1}
+SEQUENCE = {"sequence_parallel": True}
+EVEN, RAGGED = (100, 100), (120, 40, 40)
+# (sizes, settings, dtype, lengths in a row, what the model has)
+CASES = {
+    1: [
+        ({}, {}, "float32", EVEN, {}),
+        ({}, {}, "bfloat16", RAGGED, GROUPED),
+        ({}, FULL, "float32", EVEN, GROUPED),
+        ({}, PAIRS, "bfloat16", RAGGED, {}),
+        ({}, BLOCK, "bfloat16", EVEN, {}),
+        ({}, SELECTIVE, "float32", RAGGED, {}),
+        ({}, CORE, "bfloat16", RAGGED, {}),
+    ],
+    2: [
+        ({"tp": 2}, {}, "bfloat16", EVEN, {}),
+        ({"tp": 2}, SEQUENCE, "float32", RAGGED, GROUPED),
+        ({"pp": 2}, {}, "float32", RAGGED, {}),
+        ({"pp": 2}, FULL, "bfloat16", EVEN, {}),
+        ({"pp": 2, "vpp": 2}, {}, "bfloat16", EVEN, GROUPED),
+        ({"pp": 2, "vpp": 2}, SELECTIVE, "bfloat16", EVEN, {}),
+    ],
+    4: [
+        ({"tp": 2, "pp": 2}, SEQUENCE, "bfloat16", EVEN, {}),
+        ({"tp": 4}, SELECTIVE, "bfloat16", EVEN, GROUPED),
+        ({"pp": 4}, {}, "float32", EVEN, {}),
+    ],
+}
+
+
+def pytest_generate_tests(metafunc):
+    found = CASES.get(plugin.session.world.size, [])
+    names = [f"{sizes}-{settings}-{dtype}" for sizes, settings, dtype, *_ in found]
+    metafunc.parametrize("case", found, ids=[n.translate(str.maketrans("", "", "{}' :,"))
+                                            for n in names])  # fmt: skip
+
+
+def rectangles(lengths) -> int:
+    """Tokens of the padded rectangles of a row; 0 where there is no padding."""
+    tokens = sum(len(group) * max(lengths[i] for i in group) for group in similar_lengths(lengths))
+    return tokens if tokens > sum(lengths) or len(set(lengths)) > 1 else 0
+
+
+def test_activations_are_within_15_per_cent(here, case):
+    sizes, settings, dtype, lengths, changes = case
+    layout, model = TrainLayout(**sizes), ModelConfig(path="none", dtype=dtype)
+    arch = Architecture(**{**vars(ARCH), **changes})
+    parallel = ParallelConfig(
+        tensor_parallel=layout.tp,
+        pipeline_parallel=layout.pp,
+        virtual_pipeline=layout.vpp,
+        **settings,
+    )
+    tokens, num_rows = sum(lengths), 2 * layout.pp
+    start_layouts(here.groups, [layout], seed=1)
+    engine = build_engine(
+        arch,
+        layout,
+        model,
+        parallel,
+        head="language_model",
+        optimizer=OptimizerConfig(),
+        max_tokens=tokens,
+        name="model",
+    )
+    for parameter in engine.weights.values():
+        torch.nn.init.normal_(parameter, std=0.1)
+    sequences = [torch.randint(0, 250, (length,)) for length in lengths * num_rows]
+
+    def loss(indices, outputs):
+        del indices
+        return sum(o.log_probs.sum() + o.entropy.sum() for o in outputs), {}
+
+    saved = Saved(engine.weights.values())
+    with saved.counting():
+        engine.update(sequences, loss)
+    shape = RoleShape.of(arch, layout, model, parallel, on_gpu=False)
+    stage = layout.grid.coordinates(here.world.rank)["pp"]
+    kept = in_flight(shape, stage, tokens, num_rows, rectangles(lengths))
+    ends = head(shape, tokens) + logits(shape, stage, tokens) if shape.is_last(stage) else 0
+    found = kept.always + max(kept.again, ends)
+    assert abs(found / saved.most - 1) < TOLERANCE, (found, saved.most, stage)
+    assert saved.now == 0

@@ -1,0 +1,39 @@
+"""Weights of vLLM engines: the ledger's bytes are those of the engine's storages, on every rank."""
+
+import pytest
+
+from tests.mpi.storages import storage_bytes
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
+from verl_hpc.rollout.vllm import VllmEngine
+
+pytestmark = pytest.mark.world(2)
+
+
+@pytest.mark.parametrize(
+    "tp, pp, family, tied, dtype",
+    [
+        (2, 1, "llama", True, "bfloat16"),
+        (1, 2, "qwen2", True, "float32"),
+    ],
+)
+def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype):
+    directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1)
+    arch = read_architecture(directory)
+    size = tp * pp
+    replicas = tuple(tuple(range(first, first + size)) for first in range(0, 2, size))
+    config = RolloutConfig(
+        tensor_parallel=tp,
+        pipeline_parallel=pp,
+        max_prompt_tokens=32,
+        max_response_tokens=16,
+        kv_cache_gib=0.03,
+    )
+    files = str(directory)
+    engine = VllmEngine(here.world, arch, files, files, replicas, config, dtype)
+    shape = RolloutShape.of(arch, config, dtype, on_gpu=False)
+    stage = here.world.rank % size // tp
+    found = storage_bytes(engine.weights.values())
+    engine.close()
+    assert found == rollout_weights(shape, stage)

@@ -1,0 +1,289 @@
+"""`python -m verl_hpc plan` as a user meets it."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+
+from tests.unit.cluster.requests import ROOT, RUN, SITE, write
+from tests.unit.planner.test_plan import KEYS
+from verl_hpc.cli.main import main
+from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
+from verl_hpc.cli.plan_text import bar
+from verl_hpc.config.load import load_config
+from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.timing.cost import Efficiency
+from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
+
+HEAVY = {"torch", "numpy", "mpi4py", "h5py", "vllm", "megatron", "transformers", "submitit"}
+PPO = ROOT / "configs/run/ppo_70b.yaml"
+H100 = ROOT / "slurm/h100_infiniband_pyxis.yaml"
+SIZES = ROOT / "configs/model"
+MODEL = ["--model-config", str(SIZES / "Llama-3.1-70B-Instruct.json")]
+PPO_WORDS = ["--config", str(PPO), "--cluster", str(H100)]
+
+
+@pytest.fixture
+def plan(capsys):
+    """Run the verb: (status, stdout, stderr)."""
+
+    def run(*words):
+        status = main(["plan", *map(str, words)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """Words for a run and a site in an empty directory, which is the working one."""
+    write(tmp_path / "run.yaml", RUN)
+    write(tmp_path / "site.yaml", SITE | {"gpu": "A100-40"})
+    monkeypatch.chdir(tmp_path)
+    return ["--config", "run.yaml", "--cluster", "site.yaml"]
+
+
+def give_model(tmp_path, name="Llama-3.1-8B"):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text((SIZES / f"{name}.json").read_text())
+
+
+def test_what_a_user_reads(plan):
+    status, out, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("ppo_70b: rl (gae, ppo_clip) on 16 nodes x 8 H100-80: 128 ranks")
+    (verdict,) = [line for line in lines if line.startswith("it fits")]
+    assert verdict.endswith("GiB to spare: least in reshard, rank 0")
+    for text in ("update (critic)", "a step", "tokens/s", "GPU-hours, without evaluations"):
+        assert text in out
+    assert max(map(len, lines)) <= 120
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_what_does_not_fit_has_status_1_and_a_change(plan):
+    status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 4)
+    assert status == 1
+    assert "it does NOT fit: load, rank 0: " in out
+    assert "cheapest change found: " in out
+    assert "tokens/s" not in out
+    status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 4, "--json")
+    assert status == 1 and json.loads(out)["fits"] is False
+
+
+def test_json(plan):
+    status, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")
+    assert status == 0
+    assert list(json.loads(out)) == KEYS
+
+
+def test_explain_has_every_term_and_assumption(plan):
+    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--explain")
+    assert "actor.moments: elements of the same ranges x 8" in out
+    told = json.loads(plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")[1])
+    flat = " ".join(out.split()).replace("- ", "-")
+    for line in told["assumptions"]:
+        assert " ".join(line.split()).replace("- ", "-") in flat
+
+
+def test_numbers_of_nodes(plan):
+    assert "on 8 nodes x 8" in plan(*PPO_WORDS, *MODEL)[1]
+    assert "on 16 nodes x 8" in plan(*PPO_WORDS, *MODEL, "--max-nodes", 16)[1]
+    cheap = plan(*PPO_WORDS, *MODEL, "--max-nodes", 16, "--objective", "gpu-hours")[1]
+    assert "on 8 nodes x 8" in cheap
+
+
+def test_overrides_of_run_and_site(plan):
+    words = ("steps=3", "site.gpu=H200", "parallel.pipeline_parallel=2")
+    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, *words)
+    assert "H200" in out and "the whole run: 3 steps" in out and "tp=8 pp=2 dp=8" in out
+
+
+def test_means_that_are_given(plan):
+    _, out, _ = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--prompt", 1024, "--response", 3072)
+    assert "A mean" not in out
+    shorter = json.loads(plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json")[1])
+    longer = json.loads(
+        plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--json", "--prompt", 1024, "--response", 3072)[1]
+    )
+    assert longer["operators"]["update_actor"] > 1.5 * shorter["operators"]["update_actor"]
+
+
+def test_a_picture(plan, tmp_path):
+    status, _, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--svg", tmp_path / "a.svg")
+    assert status == 0 and "wrote" in err
+    tree = ET.parse(tmp_path / "a.svg").getroot()
+    titles = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}title")]
+    assert any("rollout: 4" in title and " s from " in title for title in titles)
+    assert "reshard, rank 0: rollout 17.9" in " ".join(titles)
+    assert plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--svg", tmp_path)[0] == 1
+
+
+def test_a_search_is_written_and_read_back(plan, tmp_path):
+    found = tmp_path / "found.yaml"
+    words = [*PPO_WORDS, *MODEL, "--nodes", 16]
+    status, out, _ = plan(*words, "--search", "--explain", "--write", found, "steps=7")
+    assert status == 0
+    assert "settings that change:" in out and "why the others lost" in out
+    assert found.read_text().startswith("# Layout found by: python -m verl_hpc plan --search")
+    assert load_config(found).steps == 7
+    one = json.loads(plan(*words, "--search", "--json", "steps=7")[1])
+    other = json.loads(
+        plan("--config", found, "--cluster", H100, *MODEL, "--nodes", 16, "--json")[1]
+    )
+    for key in ("fits", "phases", "step_seconds", "placement", "layouts"):
+        assert one[key] == other[key]
+    assert main(["config", "--config", str(found), "--explain", "rollout.tensor_parallel"]) == 0
+
+
+def test_labels_that_an_including_file_cannot_take_away(plan, tmp_path):
+    tree = yaml.safe_load(PPO.read_text()) | {"placement": {"critic": "1/4", "train": "3/4"}}
+    write(tmp_path / "apart.yaml", tree)
+    words = ["--config", tmp_path / "apart.yaml", "--cluster", H100, *MODEL, "--nodes", 16]
+    status, _, err = plan(*words, "--search", "--write", tmp_path / "found.yaml")
+    assert status == 1 and "remove placement from it" in err
+    assert not (tmp_path / "found.yaml").exists()
+
+
+def test_the_configuration_itself_is_not_written_over(plan, tmp_path):
+    (tmp_path / "run.yaml").write_text(PPO.read_text())
+    words = ["--config", tmp_path / "run.yaml", "--cluster", H100, *MODEL, "--nodes", 16]
+    status, _, err = plan(*words, "--search", "--write", tmp_path / "run.yaml")
+    assert status == 1 and "that is --config itself" in err
+    assert (tmp_path / "run.yaml").read_text() == PPO.read_text()
+
+
+BAD = [
+    (["--nodes", 1, "--max-nodes", 2], "--nodes and --max-nodes are both given"),
+    (["--nodes", 0], "--nodes 0: at least 1"),
+    (["--search"], "--nodes or --max-nodes"),
+    (["--nodes", 1, "--write", "x.yaml"], "add --search"),
+    (["--nodes", 1, "--objective", "time"], "give --max-nodes"),
+    (["--nodes", 1, "--out", "x"], "--out: belong to plan calibrate"),
+    (["--nodes", 1, "--response", 9999], "rollout.max_response_tokens"),
+    (["--nodes", 1, "--prompt", 0], "--prompt 0.0: at least 1"),
+    (["--nodes", 1, "--model-config", "critc=x"], "no role critc; this run has actor"),
+    (["--nodes", 1, "--model-config", "x", "--model-config", "y"], "given twice"),
+    (["--nodes", 1, "--model-config", "gone.json"], "no config.json at gone.json"),
+    (["--nodes", 1, "--efficiency", "gone.yaml"], "gone.yaml"),
+    (["--nodes", 1, "site.gpu=H100"], "no such kind; choose one of A100-40"),
+    (["--nodes", 1, "site.gpu=null"], "gpu is not given"),
+    (["--nodes", 1, "sed=1"], "did you mean seed"),
+    (["--nodes", 1, "parallel.tensor_parallel=3"], "does not divide"),
+]
+
+
+@pytest.mark.parametrize(("words", "answer"), BAD)
+def test_mistakes_are_answered_in_a_few_lines(plan, small, tmp_path, words, answer):
+    give_model(tmp_path)
+    status, out, err = plan(*small, *words)
+    assert (status, out) == (1, "")
+    assert answer in err
+    assert len(err.splitlines()) <= 3
+
+
+def test_without_a_configuration_or_a_site(plan):
+    assert "--config is needed" in plan()[2]
+    assert "--cluster is needed" in plan("--config", PPO)[2]
+
+
+def test_a_model_that_is_not_there(plan, small):
+    status, _, err = plan(*small, "--nodes", 1)
+    assert status == 1
+    assert "model.path = model: no config.json there" in err
+    assert "give --model-config FILE" in err
+
+
+def test_a_published_models_sizes_are_pointed_to(plan, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    _, _, err = plan(*PPO_WORDS, "--nodes", 16)
+    assert "give --model-config configs/model/Llama-3.1-70B-Instruct.json" in err
+
+
+def test_a_role_with_a_model_of_its_own(plan, small, tmp_path):
+    give_model(tmp_path)
+    words = [*small, "--nodes", 4, "roles.reward.path=judge"]
+    assert "--model-config reward=FILE" in plan(*words)[2]
+    judge = SIZES / "Llama-3.1-405B-Instruct.json"
+    one = json.loads(plan(*words, "--json", "--model-config", f"reward={judge}")[1])
+    (tmp_path / "judge").symlink_to("model")
+    other = json.loads(plan(*words, "--json")[1])
+    weights = [next(p for p in t["phases"] if p["name"] == "load")["terms"] for t in (one, other)]
+    assert weights[0]["reward.weights"] > 40 * weights[1]["reward.weights"]
+
+
+def test_a_search_where_nothing_fits(plan, small, tmp_path):
+    give_model(tmp_path, "Llama-3.1-405B-Instruct")
+    status, out, err = plan(*small, "--nodes", 1, "--search")
+    assert (status, out) == (1, "")
+    assert "nothing fits on 4 ranks of A100-40" in err
+    status, _, err = plan(*small, "--max-nodes", 2, "--search")
+    assert status == 1 and "nothing fits on 8 ranks" in err
+
+
+def test_nothing_heavy_is_imported():
+    program = (
+        "import sys\nfrom verl_hpc.cli.main import main\n"
+        f"main(['plan', *{PPO_WORDS!r}, *{MODEL!r}, '--nodes', '16', '--search', '--json'])\n"
+        f"print('heavy:', *sorted({HEAVY!r} & {{n.partition('.')[0] for n in sys.modules}}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.endswith("\nheavy:\n"), done.stdout[-200:] + done.stderr
+
+
+def phase(limit, **terms):
+    return Phase("load", "", 0, terms, {}, limit, None)
+
+
+def test_kinds_lose_no_byte():
+    terms = {"a.weights": 1, "a.masters": 2, "rollout.weights": 4, "context": 8, "a.logits": 16}
+    found = by_kind(Phase("load", "", 0, terms, {}, None, None))
+    assert list(found) == list(KINDS)
+    assert found == dict(zip(KINDS, (1, 0, 2, 16, 4, 8), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "text"),
+    [(None, 100, "xxxxx"), (100, 100, "xxxxx     |"), (40, 100, "xxxx|x"), (50, 100, "xxxxx|")],
+)
+def test_a_bar_with_its_limit(limit, most, text):
+    assert LETTERS["other"] == "x"
+    assert bar(phase(limit, context=50), most, limit, 10) == text
+
+
+def test_factors_are_read_as_they_were_written(tmp_path):
+    chosen = Efficiency(training=0.25, operators=0.0)
+    (tmp_path / "a.yaml").write_text(write_efficiency(chosen, ["of nothing"]))
+    assert read_efficiency(tmp_path / "a.yaml") == chosen
+    assert read_efficiency(None) == Efficiency()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("trainng: 1", "did you mean training"),
+        ("training: 0", "above 0"),
+        ("training: fast", "a number above 0"),
+        ("layers: -1", "from 0 up"),
+        ("layers: .nan", "from 0 up"),
+        ("layers: true", "from 0 up"),
+    ],
+)
+def test_factors_that_are_none(plan, tmp_path, text, answer):
+    (tmp_path / "a.yaml").write_text(text)
+    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--efficiency", tmp_path / "a.yaml"]
+    status, _, err = plan(*words)
+    assert status == 1 and answer in err
+
+
+def test_factors_change_seconds(plan, tmp_path):
+    (tmp_path / "a.yaml").write_text("training: 0.25\n")
+    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--json"]
+    before = json.loads(plan(*words)[1])["operators"]
+    after = json.loads(plan(*words, "--efficiency", tmp_path / "a.yaml")[1])["operators"]
+    assert after["update_actor"] > 1.5 * before["update_actor"]
+    assert after["rollout"] == before["rollout"]

@@ -1,0 +1,167 @@
+"""`plan calibrate` and `report scaling --predict` on runs of a made-up machine."""
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.unit.cluster.requests import ROOT
+from tests.unit.config.trees import GAE, parse
+from verl_hpc.cli.main import main
+from verl_hpc.cli.plan_runs import read_run
+from verl_hpc.config.load import dump_config
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.timing.cost import Efficiency
+from verl_hpc.planner.timing.efficiency_file import read_efficiency
+from verl_hpc.planner.timing.lengths import Lengths
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import predict_step
+from verl_hpc.planner.timing.workload import workload_of
+
+SIZES = ROOT / "configs/model/Qwen3-8B.json"
+ARCH = read_architecture(SIZES)
+TRUTH = replace(Efficiency(), training=0.3, inference=0.6, memory=0.5, layers=1e-4)
+SITE = "name: site\ngpus_per_node: 8\ncores_per_node: 64\ngpu: H100-80\n"
+PROMPT, RESPONSE, LONGEST = 200.0, 700.0, 2048
+
+
+def make(directory, name, nodes, seconds=1.0, **parallel):
+    """A run of the made-up machine; its own name, ranks and layout."""
+    config = parse(
+        **GAE,
+        name=name,
+        model={"path": str(SIZES)},
+        parallel=parallel,
+        batch={"size": 256, "mini_batches": 2},
+        rollout={"max_prompt_tokens": 512, "max_response_tokens": LONGEST, "num_samples": 4},
+        offload={"optimizer": True, "gradients": True, "parameters": True},
+        steps=9,
+    )
+    layouts = run_layouts(config, ARCH, 8 * nodes)
+    work = workload_of(config, PROMPT, Lengths(RESPONSE, LONGEST))
+    step = predict_step(
+        config, ARCH, layouts, Machine(Hardware(KINDS["H100-80"], 8), TRUTH), work=work
+    )
+    run = directory / "runs" / name
+    (run / "job").mkdir(parents=True)
+    (run / "config.yaml").write_text(dump_config(config))
+    (run / "facts.json").write_text(json.dumps({"ranks": f"{8 * nodes} on {nodes} nodes"}))
+    (run / "job/site.yaml").write_text(SITE)
+    row = {f"timing_s/{name}": seconds * value for name, value in step.operators.items()}
+    row |= {"timing_s/step": seconds * step.seconds, "time": 0.0}
+    row |= {"response_length/mean": RESPONSE, "prompt_length/mean": PROMPT}
+    row |= {"perf/max_memory_allocated_gb": 1.0}
+    # The first steps are slow: kernels are compiled.
+    slow = {key: 9 * value for key, value in row.items() if key.startswith("timing_s/")}
+    rows = [row | (slow if number <= 3 else {}) | {"step": number} for number in range(1, 10)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return step
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(capsys, *words):
+    status = main([str(word) for word in words])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+MODEL = ("--model-config", SIZES)
+
+
+def test_factors_that_are_fitted_predict_a_third_layout(here, capsys):
+    make(here, "a", 1, tensor_parallel=2)
+    make(here, "b", 2, tensor_parallel=4)
+    status, out, err = call(capsys, "plan", "calibrate", "a", "b", *MODEL, "--out", "fit.yaml")
+    assert (status, err) == (0, "")
+    assert "fitted to seconds of the clock of 2 runs" in out
+    assert "runs/a" in out and "wrote fit.yaml" in out
+    assert (here / "fit.yaml").read_text().startswith("# Fitted by `plan calibrate`")
+    third = make(here, "c", 4, tensor_parallel=8)
+    run = read_run(here / "runs/c", None, [str(SIZES)])
+    machine = Machine(run.hardware, read_efficiency(here / "fit.yaml"))
+    work = workload_of(run.config, PROMPT, Lengths(RESPONSE, LONGEST))
+    found = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
+    before = replace(machine, efficiency=Efficiency())
+    unfitted = predict_step(run.config, run.arch, run.layouts, before, archs=run.archs, work=work)
+    assert found.seconds == pytest.approx(third.seconds, rel=0.1)
+    assert abs(unfitted.seconds / third.seconds - 1) > 0.1
+    for name in ("rollout", "values", "update_actor", "update_critic"):
+        assert found.operators[name] == pytest.approx(third.operators[name], rel=0.2)
+
+
+def test_one_run_tells_little(here, capsys):
+    make(here, "a", 1)
+    _, out, _ = call(capsys, "plan", "calibrate", "a", *MODEL)
+    assert out.rstrip().endswith("add one with another layout")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], "name the runs"),
+        (["gone"], "gone: no such run"),
+        (["a", "--skip", 9], "runs/a: no step after the first 9"),
+        (["a", "--skip", -1], "--skip -1"),
+        (["a", "--nodes", 2], "--nodes: do not belong to plan calibrate"),
+        (["a", "--out", "gone/x.yaml"], "--out gone/x.yaml: No such file"),
+        (["a", "--by", "cpu"], "its metrics have no cpu_s/NAME"),
+        (["a", "--cluster", "small.yaml"], "it had 8 ranks on 1 node, and site small has 4"),
+        (["a", "--cluster", "gone.yaml"], "--cluster gone.yaml: no such file"),
+    ],
+)
+def test_what_calibrate_refuses(here, capsys, words, answer):
+    make(here, "a", 1)
+    (here / "small.yaml").write_text(SITE.replace("site", "small").replace(": 8", ": 4"))
+    status, _, err = call(capsys, "plan", "calibrate", *words, *MODEL)
+    assert status == 1
+    assert answer in err
+
+
+def test_a_run_that_was_not_submitted_needs_a_site(here, capsys):
+    make(here, "a", 1)
+    (here / "runs/a/job/site.yaml").unlink()
+    status, _, err = call(capsys, "plan", "calibrate", "a", *MODEL)
+    assert status == 1 and "no job/site.yaml" in err and "--cluster" in err
+
+
+def test_the_scaling_page_has_the_prediction_beside_each_size(here, capsys):
+    """The machine is twice as fast as it is predicted to be."""
+    sizes = {"n1": 1, "n2": 2, "n4": 4}
+    for name, nodes in sizes.items():
+        make(here, name, nodes, 0.5, tensor_parallel=2)
+    from verl_hpc.planner.timing.efficiency_file import write_efficiency
+
+    (here / "truth.yaml").write_text(write_efficiency(TRUTH, []))
+    words = ["report", "scaling", *sizes, "--predict", *MODEL, "--efficiency", "truth.yaml"]
+    status, out, err = call(capsys, *words)
+    assert (status, err) == (0, "")
+    section = out.split("## Prediction\n")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| n")]
+    assert [row[4] for row in rows] == ["+100%"] * 3
+    assert all(row[5] == row[6].removesuffix(" |") for row in rows), "efficiencies"
+    assert "factors of truth.yaml" in section and "svg" not in section
+    assert "| rollout | " in section
+    status, out, _ = call(capsys, *words, "--out", "page.md")
+    assert status == 0 and "(page.svg)" in (here / "page.md").read_text()
+    texts = [element.text for element in ET.parse(here / "page.svg").getroot().iter()]
+    assert {"n1: 8 GPUs", "n2: 16 GPUs", "n4: 32 GPUs"} <= set(texts)
+    assert call(capsys, *words, "--out", "gone/page.md")[0] == 1
+
+
+def test_without_predict_the_page_is_as_it_was(here, capsys):
+    make(here, "n1", 1)
+    make(here, "n2", 2)
+    _, out, _ = call(capsys, "report", "scaling", "n1", "n2")
+    assert "## Prediction" not in out
+    status, _, err = call(capsys, "report", "scaling", "n1", "n2", "--efficiency", "x")
+    assert status == 1 and "belong to --predict" in err
+    status, _, err = call(capsys, "report", "n1", "--predict")
+    assert status == 1 and "takes one run and no options" in err

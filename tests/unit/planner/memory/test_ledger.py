@@ -1,0 +1,199 @@
+import re
+
+import pytest
+
+from tests.unit.cluster.requests import ROOT
+from tests.unit.cluster.test_launch_configs import MODELS, arguments, num_ranks
+from tests.unit.config.trees import parse
+from tests.unit.layout.models import PUBLISHED, architecture
+from verl_hpc.cluster.profile import load_profile
+from verl_hpc.config.load import load_config, parse_config
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.planner.hardware import GIB, KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.changes import remedy
+from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.phase import PHASES
+from verl_hpc.planner.memory.terms import TERMS, term
+from verl_hpc.planner.memory.transfer import page_locked
+
+H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
+LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
+
+
+def shipped(name):
+    """The ledger of a configuration on the GPUs and nodes of its launch script."""
+    config = load_config(ROOT / f"configs/run/{name}.yaml")
+    arch = architecture_from(MODELS[name])
+    site = load_profile(ROOT / arguments(name)["cluster"], {}).site
+    (size,) = re.findall(
+        r"GPUs of (\d+)\s+(?:#\s+)?GB", (ROOT / f"configs/run/{name}.yaml").read_text()
+    )
+    kind = {"80": "A100-80" if site.gpu is None else site.gpu}[size]
+    hardware = Hardware(KINDS[kind], site.ranks_per_node, host_bytes=1000 * GIB)
+    return ledger(config, arch, run_layouts(config, arch, num_ranks(name)), hardware)
+
+
+def small(num_ranks=4, hardware=H100, **changes):
+    config, arch = parse(**changes), architecture(max_positions=4096, dtype="bfloat16")
+    layouts = run_layouts(config, arch, num_ranks, ranks_per_node=4)
+    return ledger(config, arch, layouts, hardware)
+
+
+def big(**more):
+    """Llama-3.1-405B that trains as TP8 x PP16 and generates with TP8."""
+    tree = {
+        "name": "big",
+        "recipe": "rl",
+        "steps": 1,
+        "model": {"path": "none"},
+        "parallel": {
+            "tensor_parallel": 8,
+            "pipeline_parallel": 16,
+            "sequence_parallel": True,
+        },
+        "offload": {"parameters": True, "gradients": True, "optimizer": True},
+        "rollout": {"tensor_parallel": 8, "num_samples": 8, "gpu_memory_utilization": 0.9},
+        "data": {"train": {"kind": "files", "paths": ["none"]}},
+    }
+    return parse_config(tree | more)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_shipped_configurations_fit_with_6_gib_to_spare(name):
+    found = shipped(name)
+    assert found.fits
+    for phase in found.all_phases:
+        assert phase.room_bytes >= 6 * GIB, phase.title
+        assert phase.host_room_bytes > 0, phase.title
+
+
+def test_405b_does_not_fit_into_engines_of_8_gpus_of_80_gb():
+    config = big()
+    layouts = run_layouts(config, LLAMA_405B, 256)
+    found = ledger(config, LLAMA_405B, layouts, H100)
+    assert not found.fits
+    assert (found.first_misfit.name, found.first_misfit.of) == ("build", "rollout")
+    assert "gpu_memory_utilization = 0.9" in found.first_misfit.why_not()
+
+
+def test_what_would_fit_is_named():
+    found = remedy(big(), {"actor": LLAMA_405B}, 256, H100)
+    assert found.ledger.fits
+    assert found.num_ranks == 256
+    assert "rollout.tensor_parallel" in found.settings
+    assert found.config.rollout.tensor_parallel > 8
+    assert "rollout.tensor_parallel" in str(found)
+
+
+def test_on_larger_gpus_405b_fits_as_it_is():
+    config = big()
+    mi300x = Hardware(KINDS["MI300X"], 8)
+    assert ledger(config, LLAMA_405B, run_layouts(config, LLAMA_405B, 256), mi300x).fits
+
+
+def test_recomputing_comes_before_more_gpus():
+    config = big(
+        batch={"max_tokens_per_micro_batch": 16384},
+        rollout={"tensor_parallel": 32, "num_samples": 8, "max_response_tokens": 15872},
+    )
+    found = remedy(config, {"actor": LLAMA_405B}, 512, H100, most_ranks=1024)
+    assert found.steps
+    assert found.num_ranks == 512
+    assert all("recompute" in name for name in found.settings)
+
+
+def test_a_run_that_fits_needs_no_change():
+    config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
+    assert remedy(config, {"actor": arch}, 4, H100).steps == ()
+
+
+def test_nothing_helps_a_device_that_is_too_small_for_a_process():
+    config, arch = parse(), architecture(max_positions=4096, dtype="bfloat16")
+    tiny = Hardware(KINDS["H100-80"], 8, measured_device_bytes=GIB // 2)
+    assert remedy(config, {"actor": arch}, 4, tiny) is None
+
+
+def test_every_term_says_what_it_counts():
+    ppo = small(algorithm__advantage={"name": "gae"}, algorithm__kl={"placement": "reward"})
+    for phase in ppo.all_phases:
+        for name in (*phase.device, *phase.host):
+            assert term(name).formula, name
+    assert all(TERMS[name].formula for name in TERMS)
+    assert ppo.assumptions
+
+
+def test_phases_come_in_order_with_the_fullest_rank_of_each():
+    found = small(algorithm__advantage={"name": "gae"})
+    names = [phase.name for phase in found.phases]
+    assert names == [name for name in PHASES if name in names] == list(PHASES)
+    for phase in found.all_phases:
+        others = [
+            p.device_bytes
+            for rank in range(4)
+            for p in found.of_rank(rank)
+            if (p.name, p.of) == (phase.name, phase.of)
+        ]
+        assert phase.device_bytes == pytest.approx(max(others), rel=1e-4)
+
+
+def test_ranks_that_hold_the_same_are_one_class():
+    found = small(num_ranks=8, parallel={"pipeline_parallel": 2})
+    assert len(found.classes) == 2
+    split = small(
+        num_ranks=8,
+        placement={"train": "0-3", "rollout": "4-7"},
+        parallel={"tensor_parallel": 2},
+    )
+    assert sorted(split.classes.values()) == [0, 4]
+
+
+def test_ranks_that_only_generate_hold_nothing_of_training():
+    found = small(placement={"train": "0-1", "rollout": "2-3"})
+    mine = {name for phase in found.of_rank(3) for name in phase.device}
+    assert not any(name.startswith("actor") for name in mine)
+    assert "rollout.kv_cache" in mine
+    assert not any("rollout" in name for phase in found.of_rank(0) for name in phase.device)
+
+
+def test_offloading_frees_the_device_while_it_generates_and_takes_host_memory():
+    plain, away = small(), small(offload={"optimizer": True, "gradients": True})
+    of = {name: next(p for p in run.of_rank(0) if p.name == "generate") for name, run in
+          (("plain", plain), ("away", away))}  # fmt: skip
+    gone = set(of["plain"].device) - set(of["away"].device)
+    assert gone == {"actor.gradients", "actor.masters", "actor.moments"}
+    assert set(of["away"].host) - set(of["plain"].host) == {"actor.optimizer_copy"}
+
+
+def test_cores_share_the_memory_of_their_node():
+    cores = Hardware(KINDS["cpu"], 4, host_bytes=64 * GIB)
+    found = small(hardware=cores, rollout={"engine": "hf", "num_samples": 4, "max_num_seqs": 1})
+    phase = found.phases[-1]
+    assert phase.room_bytes == 16 * GIB - phase.device_bytes - phase.host_bytes
+    assert "context" not in phase.device
+    assert found.fits
+
+
+def test_without_a_known_limit_everything_fits():
+    found = small(hardware=Hardware(KINDS["cpu"], 4), rollout={"engine": "hf", "num_samples": 4})
+    assert found.fits
+    assert found.least_room_bytes is None
+
+
+def test_page_locked_memory_is_rounded_up_to_powers_of_2():
+    assert page_locked(3 * 2**20) == 4 * 2**20
+    assert page_locked(2**28 + 1) == 2**28 + 1
+    assert page_locked(2**29) == 2**29
+
+
+def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
+    updates = [
+        max(p.device_bytes for p in small(**changes).all_phases if p.name == "update")
+        for changes in (
+            {"parallel": {"recompute": "full"}},
+            {"parallel": {"recompute": "selective"}},
+            {},
+            {"batch__max_tokens_per_micro_batch": 65536},
+        )
+    ]
+    assert updates == sorted(updates)

@@ -1,0 +1,213 @@
+"""A run's plan: what it says, and what it is the best of."""
+
+import json
+from math import isfinite
+
+import pytest
+
+from tests.unit.cluster.requests import ROOT
+from tests.unit.config.trees import GAE, parse
+from tests.unit.layout.models import PUBLISHED, architecture
+from verl_hpc.config.load import load_config
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import architecture_from, read_architecture
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.plan import MOST_NODES, Plan, Planner, placement_of
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import predict_step
+from verl_hpc.planner.timing.workload import workload_of
+
+SIZES = ROOT / "configs/model"
+SHIPPED = {
+    "ppo_70b": ("Llama-3.1-70B-Instruct", 16),
+    "grpo_8b": ("Qwen3-8B", 2),
+    "grpo_32b_fp8": ("Qwen2.5-32B-Instruct", 4),
+    "sft_8b": ("Llama-3.1-8B", 1),
+}
+MACHINE = Machine(Hardware(KINDS["H100-80"], 8))
+KEYS = [
+    "fits",
+    "phases",
+    "step_seconds",
+    "operators",
+    "gpu_hours",
+    "placement",
+    "layouts",
+    "assumptions",
+    "planning_seconds",
+]
+PHASE_KEYS = ["name", "device_bytes", "host_bytes", "limit_bytes", "terms"]
+
+
+def planner(name="ppo_70b", *words, model=None, machine=MACHINE, **options):
+    config = load_config(ROOT / f"configs/run/{name}.yaml", words)
+    arch = read_architecture(SIZES / f"{model or SHIPPED[name][0]}.json")
+    return Planner(config, dict.fromkeys(config.role_settings, arch), machine, **options)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SIZES.glob("*.json"))])
+def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
+    arch = read_architecture(SIZES / f"{name}.json")
+    published = PUBLISHED.get(name.removesuffix("-Instruct"))
+    if published is None:
+        # Its own parameters, as its publisher counts them: 32.8 B with biases.
+        assert name == "Qwen2.5-32B-Instruct"
+        assert arch.num_parameters == pytest.approx(32.76e9, rel=1e-3)
+    else:
+        assert arch.num_parameters == published[1]
+        assert arch.tensors() == architecture_from(published[0]).tensors()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_run_is_planned_from_config_json_alone(name):
+    plan = planner(name).on(SHIPPED[name][1])
+    assert plan.fits and plan.remedy is None and plan.why_not() is None
+    config = plan.config
+    assert plan.gpu_hours == pytest.approx(config.steps * plan.num_ranks * plan.step.seconds / 3600)
+    assert 0 < plan.step.utilisation < 1
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [(16, True), (4, False)])
+def test_json_has_the_keys_that_it_should_and_sums_that_are_right(nodes, fits):
+    told = json.loads(json.dumps(planner().on(nodes).as_json(), allow_nan=False))
+    assert list(told) == KEYS
+    assert told["fits"] is fits
+    for phase in told["phases"]:
+        assert list(phase) == PHASE_KEYS
+        assert sum(phase["terms"].values()) == phase["device_bytes"]
+        assert phase["limit_bytes"] == MACHINE.hardware.device_bytes
+    names = [phase["name"] for phase in told["phases"]]
+    assert names == ["build", "load", "reshard", "generate", "log_probs", "update", "save"]
+    over = [p for p in told["phases"] if p["device_bytes"] > p["limit_bytes"]]
+    assert bool(over) is not fits
+    assert all(isfinite(seconds) for seconds in told["operators"].values())
+    ranks = {"actor": "0-127", "critic": "0-127", "reference": "0-127", "rollout": "0-127"}
+    assert told["placement"] == (ranks if fits else dict.fromkeys(ranks, "0-31"))
+    assert told["layouts"]["actor"] == {"tp": 8, "pp": 4, "dp": nodes // 4}
+    assert told["layouts"]["rollout"] == {"ranks": 8, "engines": nodes}
+
+
+def test_a_plan_is_the_ledger_and_the_time_model():
+    plan = planner().on(16)
+    config = plan.config
+    arch = read_architecture(SIZES / "Llama-3.1-70B-Instruct.json")
+    archs = dict.fromkeys(config.role_settings, arch)
+    layouts = run_layouts(config, arch, 128, ranks_per_node=8)
+    assert plan.ledger.all_phases == ledger(config, archs, layouts, MACHINE.hardware).all_phases
+    step = predict_step(config, arch, layouts, MACHINE, archs=archs)
+    assert plan.step.seconds == step.seconds
+    assert plan.work == workload_of(config)
+
+
+def test_what_does_not_fit_is_named_with_a_change_that_makes_it_fit():
+    plan = planner().on(4)
+    assert not plan.fits
+    assert plan.why_not().startswith("load, rank 0: ")
+    change = plan.remedy
+    assert change.ledger.fits and change.num_ranks > plan.num_ranks
+    assert plan.assumptions[0].startswith("It does not fit")
+
+
+def test_a_change_on_the_same_ranks_is_preferred():
+    plan = planner("grpo_8b", "batch.max_tokens_per_micro_batch=200000").on(2)
+    assert not plan.fits
+    assert plan.remedy.num_ranks == plan.num_ranks == 16
+    assert "batch.max_tokens_per_micro_batch" in plan.remedy.settings
+
+
+def test_405b_in_engines_of_tp8_is_refused_and_something_else_named():
+    plan = planner(model="Llama-3.1-405B-Instruct").on(64)
+    refused = [phase for phase in plan.ledger.all_phases if phase.of == "rollout"]
+    assert refused and not refused[0].fits
+    assert plan.remedy is not None and plan.remedy.ledger.fits
+
+
+def test_the_fewest_nodes_on_which_it_fits():
+    plan = planner().on_fewest()
+    assert plan.fits and plan.num_nodes == 8
+    assert not planner().on(4).fits
+
+
+def test_the_fewest_nodes_of_what_fits_on_none():
+    plan = planner("grpo_8b", "batch.max_tokens_per_micro_batch=2000000").on_fewest()
+    assert not plan.fits and plan.num_nodes == MOST_NODES
+
+
+def test_the_best_number_of_nodes_by_time_and_by_hours():
+    fastest = planner().on_best(32)
+    cheapest = planner().on_best(32, "gpu_hours")
+    assert fastest.num_nodes == 32
+    for nodes in (8, 12, 16, 24, 32):
+        other = planner().on(nodes)
+        assert fastest.step.seconds <= other.step.seconds
+        assert cheapest.step.gpu_hours <= other.step.gpu_hours
+    assert cheapest.num_nodes < fastest.num_nodes
+
+
+def test_of_numbers_of_nodes_on_which_nothing_fits_the_most_are_planned_for():
+    plan = planner().on_best(4)
+    assert not plan.fits and plan.num_nodes == 4
+
+
+def test_a_number_of_nodes_that_cannot_be_laid_out():
+    with pytest.raises(ConfigError, match="does not divide the 8 ranks"):
+        planner().on(1)
+    with pytest.raises(ConfigError, match="does not divide the 8 ranks"):
+        planner().on_best(1)
+
+
+def test_a_search_beats_the_configuration_and_says_what_it_changes():
+    plan = planner().search([16])
+    assert plan.fits
+    assert plan.step.seconds < planner().on(16).step.seconds
+    record = plan.record("the command")
+    assert set(record.names) == set(plan.found.overrides)
+    assert record.why.startswith(f"{plan.step.seconds:.1f} s a step by the time model")
+    assert plan.step.seconds == pytest.approx(plan.found.candidate.seconds, rel=0.02)
+
+
+def test_a_search_where_nothing_fits():
+    with pytest.raises(ConfigError, match="nothing fits on 8 ranks of H100-80"):
+        planner().search([1])
+
+
+def test_a_search_where_no_engine_can_start_says_so():
+    with pytest.raises(ConfigError, match="In an engine of TP8 rollout.gpu_memory_utilization"):
+        planner(model="Llama-3.1-405B-Instruct").search([64])
+
+
+def test_a_run_by_epochs_has_no_hours():
+    plan = planner("ppo_70b", "steps=null", "epochs=2").on(16)
+    assert plan.gpu_hours is None
+    assert plan.as_json()["gpu_hours"] is None
+
+
+def test_what_is_assumed_is_said():
+    plan = planner(assumed=["A mean prompt has 9 tokens."]).on(16)
+    assert plan.assumptions[0] == "A mean prompt has 9 tokens."
+    assert any("lognormal" in line for line in plan.assumptions)
+    assert any("CUDA graphs" in line for line in plan.assumptions)
+
+
+def small(**changes):
+    config = parse(**GAE, **changes)
+    arch = architecture(num_layers=4, hidden_size=64, ffn_size=64, head_size=8, vocab_size=128)
+    machine = Machine(Hardware(KINDS["cpu"], 4, host_bytes=2**36))
+    return Planner(config, dict.fromkeys(config.role_settings, arch), machine)
+
+
+def test_ranks_of_their_own():
+    plan: Plan = small(placement={"actor": "0-1", "critic": "2", "rollout": "3"}).on(1)
+    found = {"actor": "0-1", "critic": "2", "rollout": "3"}
+    assert {name: placement_of(plan.layouts)[name] for name in found} == found
+
+
+def test_cores_without_a_known_memory_are_refused_nothing():
+    config = parse()
+    arch = architecture(num_layers=4, hidden_size=64, ffn_size=64, head_size=8, vocab_size=128)
+    machine = Machine(Hardware(KINDS["cpu"], 4))
+    plan = Planner(config, dict.fromkeys(config.role_settings, arch), machine).on(1)
+    assert plan.fits
+    assert {phase["limit_bytes"] for phase in plan.as_json()["phases"]} == {None}

@@ -1,0 +1,41 @@
+"""Rings: what they carry, and over which links."""
+
+import pytest
+
+from verl_hpc.layout.link_model import Links
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.timing.collectives import Fabric
+
+FABRIC = Fabric(Hardware(KINDS["H100-80"], 8, Links(network_gb_s=45)))
+
+
+def test_one_rank_reduces_with_nobody():
+    assert FABRIC.all_reduce(1e9, 1) == {} == FABRIC.all_to_all(1e9, 1)
+
+
+def test_a_ring_in_a_node():
+    cost = FABRIC.all_reduce(8e9, 8)
+    assert cost["collective"] == pytest.approx(2 * 7 / 8 * 8 / 450)
+    assert cost["hops"] == 2 * 3
+    assert FABRIC.all_gather(8e9, 8)["collective"] == pytest.approx(cost["collective"] / 2)
+
+
+def test_a_ring_over_nodes_has_the_links_of_its_ranks_there():
+    one_each = FABRIC.all_gather(1e9, 4, stride=8)
+    two_each = FABRIC.all_gather(1e9, 8, stride=4)
+    assert one_each["collective"] == pytest.approx(3 / 4 / 45)
+    assert two_each["collective"] == pytest.approx(7 / 8 / 90)
+    assert one_each["hops"] == 2 * 4
+    assert two_each["hops"] == 1 + 2 * 4
+
+
+def test_what_crosses_nodes():
+    assert not FABRIC.crosses_nodes(8) and FABRIC.crosses_nodes(16)
+    assert not FABRIC.crosses_nodes(2, 4) and FABRIC.crosses_nodes(2, 8)
+    assert FABRIC.send(45e9, 8) == {"collective": pytest.approx(1.0), "hops": 4.0}
+    assert FABRIC.send(45e9, 1)["collective"] == pytest.approx(0.1)
+
+
+def test_gpus_without_nvlink_take_pcie():
+    fabric = Fabric(Hardware(KINDS["L40S"], 4))
+    assert fabric.bandwidth(4) == 32e9

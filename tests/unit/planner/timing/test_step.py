@@ -1,0 +1,134 @@
+"""A step as a whole: composed along the flow, overlapping on disjoint ranks, with staleness."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.config.trees import GAE, parse
+from tests.unit.layout.models import PUBLISHED
+from verl_hpc.flow import DataFlow
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.report import reshard_report
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.refit import estimated_seconds, planned_seconds, received_bytes
+from verl_hpc.planner.timing.schedule import spans_of
+from verl_hpc.planner.timing.step import RESHARD, predict_step
+
+L8 = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
+H100 = Machine(Hardware(KINDS["H100-80"], 8))
+OFFLOAD = {"offload": {"parameters": True, "gradients": True, "optimizer": True}}
+
+
+def predict(num_ranks=16, machine=H100, **changes):
+    config = parse(batch__size=256, **changes)
+    layouts = run_layouts(config, L8, num_ranks, ranks_per_node=8)
+    return predict_step(config, L8, layouts, machine)
+
+
+def test_on_the_same_ranks_operators_follow_each_other():
+    step = predict(**GAE)
+    assert step.seconds == pytest.approx(sum(step.operators.values()))
+    ends = [span.stop for span in step.spans]
+    assert step.spans[0].operator == RESHARD and ends == sorted(ends)
+    for name, cost in step.costs.items():
+        assert H100.seconds(cost) <= step.operators[name] + 1e-9
+
+
+def test_on_disjoint_ranks_they_overlap():
+    together = predict(**GAE)
+    apart = predict(**GAE, placement={"actor": "0-7", "critic": "8-15"})
+    assert apart.seconds < sum(apart.operators.values())
+    spans = {span.operator: span for span in apart.spans}
+    assert spans["update_actor"].start == pytest.approx(spans["update_critic"].start)
+    # Half of the ranks each, and so the same work in all.
+    assert apart.operators["update_critic"] > 1.5 * together.operators["update_critic"]
+
+
+def test_with_staleness_the_next_rollout_is_made_meanwhile():
+    halves = {"placement": {"rollout": "1/2", "train": "1/2"}}
+    fresh, stale = predict(**halves), predict(**halves, rollout__staleness=1)
+    made = sum(stale.operators[n] for n in ("rollout", "assign", "reward"))
+    rest = sum(stale.operators.values()) - made - stale.operators[RESHARD]
+    assert stale.seconds == pytest.approx(stale.operators[RESHARD] + max(made, rest))
+    assert stale.seconds < fresh.seconds == pytest.approx(sum(fresh.operators.values()))
+
+
+def test_offloading_is_paid_by_the_reshard():
+    kept, offloaded = predict(), predict(**OFFLOAD)
+    more = offloaded.operators[RESHARD] - kept.operators[RESHARD]
+    # 16 GB of weights and 12 bytes of Adam's state for each parameter of a sixteenth, both ways.
+    num_bytes = 2 * (2 * 8.03e9 + 12 * 8.03e9 / 16)
+    assert more == pytest.approx(num_bytes / (64e9 * H100.efficiency.pcie), rel=0.01)
+
+
+def test_a_reference_in_the_actors_engine_comes_from_the_host():
+    plain = predict(algorithm__kl={"placement": "loss"})
+    own = predict(algorithm__kl={"placement": "loss"}, roles={"reference": {"path": "models/ref"}})
+    assert plain.operators["ref_log_probs"] > own.operators["ref_log_probs"]
+
+
+def test_figures_of_a_step():
+    step = predict()
+    assert step.tokens == 256 * 4 * (256 + 256)
+    assert step.tokens_per_second == pytest.approx(step.tokens / step.seconds)
+    assert step.gpu_hours == pytest.approx(16 * step.seconds / 3600)
+    assert 0.0 < step.utilisation < H100.efficiency.training
+
+
+def test_a_faster_machine_is_faster_in_everything_that_models_compute():
+    slow, fast = predict(), predict(machine=Machine(Hardware(KINDS["B200"], 8)))
+    for name in ("rollout", "update_actor"):
+        assert fast.operators[name] < slow.operators[name]
+    tuned = Machine(H100.hardware, replace(H100.efficiency, training=0.25))
+    doubled = predict(machine=tuned).operators["update_actor"]
+    assert doubled == pytest.approx(2 * slow.operators["update_actor"], rel=0.2)
+
+
+def test_other_recipes():
+    sft = predict(recipe="sft", rollout__num_samples=1)
+    assert set(sft.operators) == {"examples", "update_actor"}
+    dpo = predict(recipe="dpo", rollout__num_samples=1)
+    assert set(dpo.operators) == {"pairs", "ref_log_probs", "update_actor"}
+    assert dpo.tokens == 2 * sft.tokens
+
+
+def test_a_schedule_waits_for_what_it_needs():
+    flow = DataFlow("flow", inputs=("rows",))
+    flow.add("a", lambda rows: 1, placement="left")
+    flow.add("b", lambda rows: 1, placement="right")
+    flow.add("c", lambda a, b: 1, placement="both")
+    flow.add("d", lambda a: 1, placement="left")
+    pipeline = flow.compile({"left": [0, 1], "right": [2], "both": [1, 2]})
+    spans, end = spans_of(pipeline, {"a": 1.0, "b": 3.0, "c": 2.0, "d": 1.0}, start=10.0)
+    found = {span.operator: (span.start, span.stop) for span in spans}
+    assert found == {"a": (10, 11), "b": (10, 13), "c": (13, 15), "d": (15, 16)}
+    assert end == 16
+
+
+LAYOUTS = [((2, 1, 8), 1), ((4, 2, 2), 2), ((8, 1, 2), 2), ((2, 2, 4), 4), ((8, 2, 1), 8)]
+
+
+@pytest.mark.parametrize(("sizes", "rollout_tp"), LAYOUTS)
+def test_bytes_of_a_refit_are_those_of_its_plan(sizes, rollout_tp):
+    train = TrainLayout(*sizes)
+    received, _ = received_bytes(L8, train, rollout_tp, "bfloat16", shared=True)
+    plan = reshard_report(L8, train, rollout_tp, 8).received_bytes_per_rank
+    # Embedding and output layer are on the first and the last stage alone.
+    assert received == pytest.approx(plan.mean, rel=0.12)
+
+
+@pytest.mark.parametrize(("sizes", "rollout_tp"), LAYOUTS)
+def test_an_estimate_is_near_the_simulated_plan(sizes, rollout_tp):
+    train = TrainLayout(*sizes)
+    grouping = "zero_redundancy" if zero_redundancy_applies(train.tp, rollout_tp) else "contiguous"
+    groups = generation_groups(train.grid, rollout_tp, grouping)
+    links = H100.hardware.links
+    planned = planned_seconds(
+        train, groups, replace(L8, rope_scaling=None), 16, 8, links, True, "bfloat16"
+    )
+    estimated = estimated_seconds(L8, train, rollout_tp, H100.hardware, "bfloat16")
+    assert planned / 3.5 - 0.01 < estimated < 2 * planned

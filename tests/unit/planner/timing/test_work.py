@@ -1,0 +1,36 @@
+"""FLOPs and parameters against those of published models."""
+
+import pytest
+
+from tests.unit.layout.models import PUBLISHED
+from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.planner.timing.work import forward_flops, layer_work, num_parameters
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_of_the_model_but_for_vectors(name):
+    config, count = PUBLISHED[name]
+    assert num_parameters(architecture_from(config)) == pytest.approx(count, rel=1e-3)
+
+
+def test_two_flops_a_parameter_and_token():
+    arch = architecture_from(PUBLISHED["Llama-3.1-70B"][0])
+    # But for the embedding, whose rows are looked up.
+    multiplied = num_parameters(arch) - arch.vocab_size * arch.hidden_size
+    assert forward_flops(arch, 1000.0, 0.0) == pytest.approx(2000.0 * multiplied)
+
+
+def test_attention_is_causal():
+    arch = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
+    length = 100
+    pairs = length * length / 2
+    products = 2 * 2 * pairs * arch.num_heads * arch.head_size * arch.num_layers
+    plain = forward_flops(arch, length, 0.0)
+    assert forward_flops(arch, length, length**2) - plain == pytest.approx(products)
+
+
+def test_a_token_passes_through_some_experts():
+    arch = architecture_from(PUBLISHED["Qwen3-30B-A3B"][0])
+    active = arch.num_layers * layer_work(arch).flops_per_token / 2
+    # "30.5B in total and 3.3B activated", embedding and output layer included.
+    assert active + 2 * arch.vocab_size * arch.hidden_size == pytest.approx(3.3e9, rel=0.03)

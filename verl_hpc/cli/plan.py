@@ -1,0 +1,182 @@
+"""Will a run fit, how long does it take, how many GPUs does it need, and which layout is best.
+
+Arithmetic on a configuration, a site profile and the models' config.json: no GPU, no torch, no
+allocation. Without --nodes, on the fewest nodes on which the run fits. With --search, its
+placement, layouts and rollout.tensor_parallel are chosen anew. `plan calibrate RUN...` fits the
+time model to runs, and writes a file for --efficiency. A field of the run is set by its name, one
+of the site profile by site. before its name.
+
+Status 0: it fits; 1: it does not, or an error.
+
+examples:
+  python -m verl_hpc plan --config configs/run/ppo_70b.yaml --nodes 16 \\
+      --cluster slurm/h100_infiniband_pyxis.yaml \\
+      --model-config configs/model/Llama-3.1-70B-Instruct.json
+  python -m verl_hpc plan --config run.yaml --cluster slurm/my_site.yaml --max-nodes 64 --search \\
+      --objective gpu-hours --write run_planned.yaml
+  python -m verl_hpc plan calibrate runs/n1 runs/n2 --out efficiency.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from verl_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_hpc.planner.plan import Plan
+    from verl_hpc.planner.search.sizes import Objective
+
+CALIBRATE = "calibrate"
+_OBJECTIVES: dict[str, Objective] = {"time": "step_seconds", "gpu-hours": "gpu_hours"}
+_OF_PLANS = (
+    "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
+    "prompt", "response",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--config", metavar="YAML", help="the run's configuration")
+    add("--cluster", metavar="YAML", help="the site profile, see slurm/")
+    add("--nodes", type=int, metavar="N", help="nodes, one rank per GPU on each")
+    add("--max-nodes", type=int, metavar="N", help="the best number of nodes up to N")
+    add("--search", action="store_true", help="choose placement and layouts, too")
+    add("--objective", choices=tuple(_OBJECTIVES), help="what is best (default: time)")
+    add("--explain", action="store_true", help="every term and assumption; why others lost")
+    add(
+        "--model-config",
+        action="append",
+        metavar="[ROLE=]FILE",
+        help="config.json of the model, or of a role's, in place of what is at its path",
+    )
+    add("--prompt", type=float, metavar="TOKENS", help="mean prompt (default: half of the longest)")
+    add("--response", type=float, metavar="TOKENS", help="mean response (default: the same)")
+    add("--efficiency", metavar="FILE", help="what `plan calibrate` has written")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--svg", type=Path, metavar="FILE", help="write a picture of memory and time")
+    add("--write", type=Path, metavar="FILE", help="write a configuration of what --search found")
+    of_it = parser.add_argument_group("of plan calibrate")
+    of_it.add_argument("--out", type=Path, metavar="FILE", help="where the factors go")
+    of_it.add_argument("--skip", type=int, metavar="N", help="first steps not counted (default 3)")
+    of_it.add_argument(
+        "--by", choices=("clock", "cpu"), help="seconds of the clock (default), or of the CPUs"
+    )
+    add("words", nargs="*", metavar="field=value", help="settings over the files'; or calibrate")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.words[:1] == [CALIBRATE]:
+        from verl_hpc.cli.plan_calibrate import run_calibrate
+
+        _refuse(arguments, _OF_PLANS, f"do not belong to plan {CALIBRATE}")
+        return run_calibrate(arguments)
+    _check(arguments)
+    plan = make(arguments)
+    _write(arguments, plan)
+    _print(arguments, plan)
+    return 0 if plan.fits else 1
+
+
+def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
+    given = [name for name in names if getattr(arguments, name) not in (None, False)]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{options}: {why}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError: options that are missing, or do not go together."""
+    _refuse(arguments, ("out", "skip", "by"), f"belong to plan {CALIBRATE} RUN...")
+    for name in ("config", "cluster"):
+        if getattr(arguments, name) is None:
+            raise ConfigError(f"--{name} is needed: python -m verl_hpc plan --help has examples")
+    if arguments.nodes is not None and arguments.max_nodes is not None:
+        raise ConfigError(
+            "--nodes and --max-nodes are both given: --nodes N plans for N nodes, --max-nodes N "
+            "for the best number up to N; leave one of them out"
+        )
+    for name in ("nodes", "max_nodes", "prompt", "response"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
+    if arguments.search and arguments.nodes is None and arguments.max_nodes is None:
+        raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
+    if arguments.write is not None and not arguments.search:
+        raise ConfigError("--write writes what --search has found: add --search")
+    if arguments.objective is not None and arguments.max_nodes is None:
+        raise ConfigError(
+            f"--objective {arguments.objective} chooses among numbers of nodes: give --max-nodes"
+        )
+
+
+def make(arguments: argparse.Namespace) -> Plan:
+    """The plan that the options ask for."""
+    from verl_hpc.cli.plan_inputs import planner_of
+    from verl_hpc.planner.search.sizes import node_counts
+
+    planner = planner_of(arguments)
+    objective = _OBJECTIVES[arguments.objective or "time"]
+    nodes, most = arguments.nodes, arguments.max_nodes
+    if arguments.search:
+        return planner.search([nodes] if most is None else node_counts(most), objective)
+    if most is not None:
+        return planner.on_best(most, objective)
+    return planner.on_fewest() if nodes is None else planner.on(nodes)
+
+
+def _print(arguments: argparse.Namespace, plan: Plan) -> None:
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+
+    if arguments.json:
+        text = json.dumps(plan.as_json(), indent=1)
+    else:
+        from verl_hpc.cli.plan_text import as_text
+
+        text = as_text(plan, arguments.explain)
+    with reader_may_leave():
+        print(text)
+
+
+def _write(arguments: argparse.Namespace, plan: Plan) -> None:
+    """The files that are asked for."""
+    if arguments.svg is not None:
+        from verl_hpc.cli.plan_svg import as_svg
+
+        _write_text("--svg", arguments.svg, as_svg(plan))
+    if arguments.write is not None:
+        from verl_hpc.cli.plan_found import write_found
+        from verl_hpc.cluster.profile import PREFIX
+
+        words = [word for word in arguments.words if not word.startswith(PREFIX)]
+        made_by = _made_by(arguments)
+        write_found(Path(arguments.config), arguments.write, plan, made_by, words)
+        print(f"wrote {arguments.write}", file=sys.stderr)
+
+
+def _made_by(arguments: argparse.Namespace) -> str:
+    """The command, for the record."""
+    words = ["python -m verl_hpc plan --search"]
+    for name in ("config", "cluster", "nodes", "max_nodes", "objective", "prompt", "response"):
+        value = getattr(arguments, name)
+        words += [] if value is None else [f"--{name.replace('_', '-')} {shlex.quote(f'{value}')}"]
+    return " ".join([*words, *map(shlex.quote, arguments.words)])
+
+
+def _write_text(option: str, path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror}; choose another file") from None
+    print(f"wrote {path}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("plan")

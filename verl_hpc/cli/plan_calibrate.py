@@ -1,0 +1,118 @@
+"""`plan calibrate RUN...`: the time model's factors, fitted to runs that have been."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from verl_hpc.cli.plan_runs import PastRun, read_run
+from verl_hpc.errors import ConfigError
+from verl_hpc.planner.timing.calibrate import (
+    CPU_SECONDS,
+    SECONDS,
+    Error,
+    Fit,
+    Measured,
+    calibrate,
+    errors_of,
+    measured,
+)
+from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Efficiency
+from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.runs.find import find_run
+
+_SKIP = 3
+_ROUNDS = 6
+
+
+def run_calibrate(arguments: argparse.Namespace) -> int:
+    """Raises: VerlHpcError: no runs, or a run that tells nothing."""
+    words = arguments.words[1:]
+    if not words:
+        raise ConfigError("plan calibrate: name the runs, such as runs/n1 runs/n2")
+    skip = _SKIP if arguments.skip is None else arguments.skip
+    if skip < 0:
+        raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
+    by = CPU_SECONDS if arguments.by == "cpu" else SECONDS
+    before = read_efficiency(arguments.efficiency)
+    paths = [find_run(word) for word in words]
+    runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
+    fit = _fitted(runs, skip, by, before)
+    lines = list(_lines(runs, fit, before, by))
+    print("\n".join(lines))
+    if arguments.out is not None:
+        text = write_efficiency(fit.efficiency, _comment(paths, fit, by))
+        try:
+            arguments.out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out {arguments.out}: {error.strerror}") from None
+        print(f"\nwrote {arguments.out}: give it as --efficiency")
+    return 0
+
+
+def _fitted(runs: Sequence[PastRun], skip: int, by: str, before: Efficiency) -> Fit:
+    """The factors that predict the runs best.
+
+    Which side of a roofline limits a product depends on the factors, and so does what a cost
+    consists of: it is worked out anew with those that were found, until nothing gets better.
+    """
+    found = _measured(runs, skip, by, before)
+    best, least = calibrate(found, before), inf
+    current = best
+    for _ in range(_ROUNDS):
+        found = _measured(runs, skip, by, current.efficiency)
+        errors = errors_of(found, current.efficiency)
+        off = sum(error.relative**2 for error in errors)
+        if off < least:
+            best, least = replace(current, errors=errors), off
+        current = calibrate(found, before)
+    return best
+
+
+def _measured(
+    runs: Sequence[PastRun], skip: int, by: str, efficiency: Efficiency
+) -> list[Measured]:
+    return [
+        measured(
+            str(run.path),
+            run.config,
+            run.arch,
+            run.layouts,
+            run.rows_after(skip),
+            Machine(run.hardware, efficiency),
+            archs=run.archs,
+            by=by,
+        )
+        for run in runs
+    ]
+
+
+def _lines(runs: Sequence[PastRun], fit: Fit, before: Efficiency, by: str) -> Iterator[str]:
+    what = "seconds of CPUs" if by == CPU_SECONDS else "seconds of the clock"
+    yield f"fitted to {what} of {len(runs)} run{'s' * (len(runs) > 1)}; what each factor counts:"
+    for name in (term for term in TERMS if term in fit.fitted):
+        was, now = getattr(before, name), getattr(fit.efficiency, name)
+        yield f"  {name:<17} {was:>10.4g} -> {now:<10.4g} {MEANINGS[name]}"
+    yield ""
+    width = max(len(error.operator) for error in fit.errors)
+    yield f"  {'operator':<{width}} {'measured':>10} {'fitted':>10} {'off by':>8}  run"
+    for error in fit.errors:
+        yield (
+            f"  {error.operator:<{width}} {error.measured:>10.3f} {error.predicted:>10.3f} "
+            f"{error.relative:>+8.0%}  {error.run}"
+        )
+    if len(runs) == 1:
+        yield "one run tells little of other layouts: add one with another layout"
+
+
+def _comment(paths: Sequence[Path], fit: Fit, by: str) -> list[str]:
+    worst: Error = max(fit.errors, key=lambda error: abs(error.relative))
+    return [
+        f"Fitted by `plan calibrate` to {by}NAME of {', '.join(map(str, paths))}.",
+        f"Farthest off: {worst.operator} of {worst.run}, by {worst.relative:+.0%}.",
+        f"Fitted: {', '.join(fit.fitted)}; the others are as they were.",
+    ]

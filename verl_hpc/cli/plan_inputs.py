@@ -1,0 +1,137 @@
+"""From options and files to a planner: configuration, hardware, models, work and factors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from verl_hpc.cluster.checks import model_directory
+from verl_hpc.cluster.hardware import hardware_of
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.profile import PREFIX, Profile, load_profile, parse_site_override
+from verl_hpc.cluster.request import Request
+from verl_hpc.config.load import load_config
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.planner.plan import Planner
+from verl_hpc.planner.timing.efficiency_file import read_efficiency
+from verl_hpc.planner.timing.lengths import Lengths
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.workload import (
+    MEAN_PROMPT_SHARE,
+    MEAN_RESPONSE_SHARE,
+    Workload,
+    workload_of,
+)
+
+SIZES = Path("configs/model")
+"""Sizes of published models, as NAME.json."""
+
+
+def planner_of(arguments: argparse.Namespace) -> Planner:
+    """Raises: VerlHpcError: something is missing, wrong, or does not go together."""
+    ours = [word for word in arguments.words if word.startswith(PREFIX)]
+    words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
+    profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)))
+    config = load_config(arguments.config, words)
+    machine = Machine(hardware_of(profile.site), read_efficiency(arguments.efficiency))
+    archs = architectures(config, profile, arguments.model_config or ())
+    work = work_of(config, arguments.prompt, arguments.response)
+    return Planner(config, archs, machine, work, assumed(config, arguments))
+
+
+def work_of(config: RunConfig, prompt: float | None, response: float | None) -> Workload:
+    """Of a step, with means that the user gives.
+
+    Raises:
+        ConfigError: one is more than the configuration allows.
+    """
+    rollout = config.rollout
+    longest = rollout.max_response_tokens
+    for option, value, most in (
+        ("prompt", prompt, rollout.max_prompt_tokens),
+        ("response", response, longest),
+    ):
+        if value is not None and value > most:
+            raise ConfigError(
+                f"--{option} {value:g}: the longest is rollout.max_{option}_tokens = {most}; give "
+                "a mean below it, or set that"
+            )
+    lengths = None if response is None else Lengths(response, longest)
+    return workload_of(config, prompt, lengths)
+
+
+def assumed(config: RunConfig, arguments: argparse.Namespace) -> list[str]:
+    """What nobody said of the work."""
+    rollout, found = config.rollout, []
+    if arguments.prompt is None:
+        mean = MEAN_PROMPT_SHARE * rollout.max_prompt_tokens
+        found.append(f"A mean prompt has {mean:.0f} tokens, half of the longest (--prompt).")
+    if arguments.response is None:
+        mean = MEAN_RESPONSE_SHARE * rollout.max_response_tokens
+        found.append(f"A mean response has {mean:.0f} tokens, half of the longest (--response).")
+    if arguments.efficiency is None:
+        found.append(
+            "Of peaks and links the fractions are reached that are usual of GPUs; `plan calibrate` "
+            "fits them to runs (--efficiency)."
+        )
+    return found
+
+
+def architectures(
+    config: RunConfig, profile: Profile, given: Sequence[str] = ()
+) -> dict[str, Architecture]:
+    """Of every role, by files that are given or at the models' paths.
+
+    Args:
+        given: words FILE, for the roles with the model of model.path, or ROLE=FILE.
+
+    Raises:
+        ConfigError: a role is not there, or there is no config.json of it.
+        ModelError: a file that cannot be read, or of a family that is not mapped.
+    """
+    files = _given(config, given)
+    request = Request(config, "", (), profile, 1, "1:00:00", Path.cwd())
+    job = plan_job(request)
+    found: dict[str, Architecture] = {}
+    read: dict[Path, Architecture] = {}
+    for name, role in config.role_settings.items():
+        own = role.model.path != config.model.path
+        path = files.get(name) or (None if own else files.get(""))
+        path = path or model_directory(request, job, role)
+        if path is None:
+            raise _missing(name, role.model.path, own)
+        if path not in read:
+            read[path] = read_architecture(path)
+        found[name] = read[path]
+    return found
+
+
+def _given(config: RunConfig, words: Sequence[str]) -> Mapping[str, Path]:
+    """Files by role; that of all others is under the empty name."""
+    found: dict[str, Path] = {}
+    for word in words:
+        role, separator, file = word.partition("=")
+        if not separator:
+            role, file = "", word
+        if role and role not in config.role_settings:
+            roles = ", ".join(config.role_settings)
+            raise ConfigError(f"--model-config {word}: no role {role}; this run has {roles}")
+        if role in found:
+            raise ConfigError(f"--model-config {word}: given twice; one file for each role")
+        found[role] = Path(file)
+    return found
+
+
+def _missing(role: str, path: str, own: bool) -> ConfigError:
+    setting = f"roles.{role}.path" if own else "model.path"
+    prefix = f"{role}=" if own else ""
+    known = SIZES / f"{Path(path).name}.json"
+    file = str(known) if known.is_file() else "FILE"
+    where = f"; {SIZES}/ has those of some published models" if file == "FILE" else ""
+    return ConfigError(
+        f"{setting} = {path}: no config.json there, which has the model's sizes; its config.json "
+        f"alone is enough: give --model-config {prefix}{file}{where}"
+    )

@@ -1,0 +1,221 @@
+"""A plan for people to read: the ledger's table, bars, seconds by operator, what it costs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
+from verl_hpc.planner.memory.phase import GIB, Phase
+from verl_hpc.planner.memory.terms import term
+from verl_hpc.planner.plan import Plan, layouts_of, placement_of
+from verl_hpc.planner.search.explain import explain, placed_text
+from verl_hpc.planner.search.verified import Verified
+
+_WIDTH = 100
+_BAR = 64
+_LEAST_SHARE = 0.001
+"""Of a step; shorter operators are told together."""
+
+
+def as_text(plan: Plan, everything: bool = False) -> str:
+    """
+    Args:
+        plan: to be told.
+        everything: all terms with their formulas, all assumptions, and why others lost.
+    """
+    blocks = [
+        list(_head(plan)),
+        list(_layouts(plan)),
+        list(_verdict(plan)),
+        list(_memory(plan)),
+        list(_bars(plan)),
+        list(_time(plan)),
+        list(_cost(plan)),
+    ]
+    if plan.found is not None:
+        blocks.append(list(_found(plan)))
+    if everything:
+        blocks += [list(_terms(plan)), list(_assumptions(plan))]
+    else:
+        blocks.append(list(_said(plan)))
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    hardware = plan.ledger.hardware
+    nodes = f"{plan.num_nodes} node{'s' * (plan.num_nodes > 1)}"
+    yield (
+        f"{plan.config.name}: {plan.config.method} on {nodes} x {hardware.ranks_per_node} "
+        f"{hardware.kind.name}: {plan.num_ranks} ranks; planned in {plan.planning_seconds:.2f} s"
+    )
+
+
+def _layouts(plan: Plan) -> Iterator[str]:
+    placed = placement_of(plan.layouts)
+    for name, sizes in layouts_of(plan.layouts).items():
+        words = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+        yield f"  {name:<14} ranks {placed[name]:<10} {words}"
+
+
+def _verdict(plan: Plan) -> Iterator[str]:
+    told = plan.ledger
+    if (why := plan.why_not()) is not None:
+        yield f"it does NOT fit: {why}"
+        change = plan.remedy
+        yield f"cheapest change found: {change}" if change else "no change that was tried helps"
+        return
+    room = told.least_room_bytes
+    if room is None:
+        yield "it fits as far as is known: nothing says how much memory the nodes have"
+        return
+    tight = min(told.all_phases, key=lambda phase: phase.room_bytes or 0)
+    yield f"it fits, with {room / GIB:.1f} GiB to spare: least in {tight.title}, rank {tight.rank}"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    phases = plan.ledger.all_phases
+    width = max(len(phase.title) for phase in phases)
+    yield "memory in GiB, of the fullest rank in each phase"
+    columns = ("rank", *KINDS, "device", "room", "host")
+    widths = [max(len(name), 6) for name in columns]
+    yield f"  {'phase':<{width}} {_row(columns, widths)}"
+    for phase in phases:
+        sizes = [f"{size / GIB:.1f}" if size else "-" for size in by_kind(phase).values()]
+        room = "-" if phase.room_bytes is None else f"{phase.room_bytes / GIB:.1f}"
+        cells = [
+            str(phase.rank),
+            *sizes,
+            f"{phase.device_bytes / GIB:.1f}",
+            room,
+            f"{phase.host_bytes / GIB:.1f}",
+        ]
+        mark = "" if phase.fits else "  does not fit"
+        yield f"  {phase.title:<{width}} {_row(cells, widths)}{mark}"
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _bars(plan: Plan) -> Iterator[str]:
+    phases = plan.ledger.all_phases
+    width = max(len(phase.title) for phase in phases)
+    limit = phases[0].limit_bytes
+    most = max([phase.device_bytes for phase in phases] + ([limit] if limit else []))
+    for phase in phases:
+        yield f"  {phase.title:<{width}} {bar(phase, most, limit)}"
+    legend = "  ".join(f"{letter} {kind}" for kind, letter in LETTERS.items())
+    end = f"  | the device's {limit / GIB:.1f} GiB" if limit else ""
+    yield f"  {'':<{width}} {legend}{end}"
+
+
+def bar(phase: Phase, most: float, limit: int | None, width: int = _BAR) -> str:
+    """A phase's bytes as letters, `most` bytes being `width` of them; `|` is the limit."""
+    text, total = "", 0
+    for kind, size in by_kind(phase).items():
+        total += size
+        text += LETTERS[kind] * (round(width * total / most) - len(text))
+    if limit is None:
+        return text
+    place = round(width * limit / most)
+    line = text.ljust(place)
+    return f"{line[:place]}|{line[place:]}"
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    if not plan.fits:
+        return
+    step = plan.step
+    told = {n: s for n, s in step.operators.items() if s >= _LEAST_SHARE * step.seconds}
+    rest = {n: s for n, s in step.operators.items() if n not in told}
+    if rest:
+        told[f"{len(rest)} others"] = sum(rest.values())
+    width = max(len(name) for name in told)
+    yield "seconds of a step, by operator"
+    for name, seconds in sorted(told.items(), key=lambda item: -item[1]):
+        share = seconds / step.seconds
+        line = f"  {name:<{width}} {seconds:>9.2f} {share:>7.1%}  {'#' * round(40 * min(share, 1))}"
+        yield line.rstrip()
+    apart = sum(step.operators.values()) - step.seconds
+    note = f", {apart:.1f} s less than their sum: some overlap" if apart > 0.05 else ""
+    yield f"  {'a step':<{width}} {step.seconds:>9.2f}{note}"
+
+
+def _cost(plan: Plan) -> Iterator[str]:
+    if not plan.fits:
+        return
+    step = plan.step
+    unit = "GPU" if plan.ledger.hardware.kind.is_gpu else "rank"
+    yield (
+        f"{step.tokens_per_second:,.0f} tokens/s, {step.tokens_per_second / plan.num_ranks:,.0f} a "
+        f"{unit}; {step.utilisation:.1%} of the {unit}s' peak in matrix products"
+    )
+    if plan.gpu_hours is None:
+        yield (
+            f"{step.gpu_hours:.2f} {unit}-hours a step; their number follows from the data: give "
+            "steps=N epochs=null for the whole run"
+        )
+        return
+    hours = plan.gpu_hours / plan.num_ranks
+    yield (
+        f"the whole run: {plan.config.steps} steps, {hours:.1f} hours, {plan.gpu_hours:,.0f} "
+        f"{unit}-hours, without evaluations and saves"
+    )
+
+
+def _found(plan: Plan) -> Iterator[str]:
+    found = plan.found
+    assert found is not None
+    searched = found.found
+    yield (
+        f"searched {searched.placements} placements, {searched.allotments:,} allotments and "
+        f"{searched.layouts:,} layouts; settings that change:"
+    )
+    yield from (f"  {name}: {_short(value)}" for name, value in found.overrides.items())
+
+
+def _short(value: object) -> str:
+    """As YAML in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_short(v)}" for k, v in value.items()) + "}"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
+def _said(plan: Plan) -> Iterator[str]:
+    for line in plan.assumed:
+        yield from textwrap.wrap(f"assumed: {line}", _WIDTH, subsequent_indent="  ")
+    yield "--explain lists every term with its formula, and every assumption"
+
+
+def _terms(plan: Plan) -> Iterator[str]:
+    yield "terms of the fullest rank, GiB"
+    for phase in plan.ledger.phases:
+        yield f"  {phase.title}, rank {phase.rank}"
+        for where, terms in (("", phase.device), ("host ", phase.host)):
+            for name, size in sorted(terms.items(), key=lambda item: -item[1]):
+                yield f"    {size / GIB:>8.2f}  {where}{name}: {term(name).formula}"
+
+
+def _assumptions(plan: Plan) -> Iterator[str]:
+    yield "assumptions"
+    for line in plan.assumptions:
+        yield from textwrap.wrap(line, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    if plan.found is not None:
+        yield ""
+        yield "why the others lost"
+        for line in _why(plan.found):
+            yield from textwrap.wrap(line, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _why(found: Verified) -> Iterator[str]:
+    """Those that are faster by the formulas of the search do not fit by the ledger."""
+    ranking = found.found.ranking
+    place = ranking.index(found.candidate)
+    yield from explain(replace(found.found, ranking=ranking[place:]))
+    for other in ranking[:place]:
+        less = found.candidate.seconds - other.seconds
+        yield f"{placed_text(other)}: {less:.1f} s less; does not fit by the memory ledger"

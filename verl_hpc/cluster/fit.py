@@ -1,0 +1,89 @@
+"""Whether a run fits the memory of its nodes, before it waits for them; and layouts that do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from verl_hpc.cluster.checks import model_archs
+from verl_hpc.cluster.hardware import hardware_of
+from verl_hpc.cluster.job import Job
+from verl_hpc.cluster.request import Request
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.phase import GIB
+from verl_hpc.planner.plan import Planner, cheapest_change
+from verl_hpc.planner.timing.machine import Machine
+
+FORCE = "--force submits it all the same"
+_UNCHECKED = "memory was not checked"
+
+
+def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
+    """What the memory ledger says of a run, in a line.
+
+    Args:
+        request: for a run.
+        job: of it.
+        force: let pass what does not fit.
+
+    Raises:
+        ConfigError: it does not fit; with the first phase that does not, and the cheapest change.
+    """
+    found = _known(request, job)
+    if isinstance(found, str):
+        return f"{_UNCHECKED}: {found}"
+    hardware, archs = found
+    per_node = hardware.ranks_per_node
+    first = next(iter(request.config.role_settings))
+    layouts = run_layouts(
+        request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
+    )
+    told = ledger(request.config, archs, layouts, hardware)
+    misfit = told.first_misfit
+    if misfit is None:
+        return f"memory: {(told.least_room_bytes or 0) / GIB:.1f} GiB to spare in every phase"
+    if force:
+        return f"memory: does NOT fit, and is forced: {misfit.why_not()}"
+    change = cheapest_change(told, archs)
+    advice = f"cheapest change found: {change}" if change else "no change that was tried helps"
+    raise ConfigError(
+        f"it does not fit on {request.nodes} x {per_node} {hardware.kind.name}: "
+        f"{misfit.why_not()}\n{advice}\n{FORCE}; `python -m verl_hpc plan` shows all phases"
+    )
+
+
+def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
+    """The same run with the placement and the layouts that a search finds.
+
+    Args:
+        request: for a run.
+        job: of it.
+        made_by: the command, for the record.
+
+    Raises:
+        ConfigError: what a search needs is not known, or nothing fits.
+    """
+    found = _known(request, job)
+    if isinstance(found, str):
+        raise ConfigError(f"--auto: a search cannot start: {found}")
+    hardware, archs = found
+    plan = Planner(request.config, archs, Machine(hardware)).search([request.nodes])
+    return replace(request, config=plan.config, record=plan.record(made_by))
+
+
+def _known(request: Request, job: Job) -> tuple[Hardware, dict[str, Architecture]] | str:
+    """Hardware and models of all roles; or what is not known."""
+    site = request.profile.site
+    if site.gpus_per_node and site.gpu is None:
+        return f"site {site.name} does not say which GPUs its nodes have (gpu)"
+    hardware = hardware_of(site)
+    if hardware.device_bytes is None:
+        return f"site {site.name} does not say how much memory its nodes have (host_memory_gib)"
+    archs = model_archs(request, job)
+    missing = [name for name in request.config.role_settings if name not in archs]
+    if missing:
+        return f"no config.json of the {missing[0]}'s model is seen from here"
+    return hardware, archs

@@ -1,0 +1,223 @@
+"""What the planner knows of GPUs and nodes: sizes and speeds, each with its source.
+
+Speeds are peaks of data sheets, for dense matrix products (data sheets of today print twice that,
+for sparse ones) and each way of a link. What of a peak is reached is the time model's business.
+Memory is what the driver gives a process of a bare GPU (`torch.cuda.mem_get_info`), which is less
+than the data sheet says: the error correction and the driver keep some. What CUDA and NCCL take of
+it are terms of the memory ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.link_model import Links
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """One kind of device; GB are 10^9 bytes."""
+
+    name: str
+    memory_gib: float
+    """That a process can have, its CUDA context included; 0 is a share of the node's."""
+    tflops: Mapping[str, float]
+    """Peak of dense matrix products by element type, in 10^12 operations a second. float32 is
+    without TF32, which PyTorch leaves off by default."""
+    hbm_gb_s: float
+    """Of the device's memory, in GB/s."""
+    nvlink_gb_s: float
+    """To the other GPUs of a node together, each way, in GB/s; 0 without NVLink or its like."""
+    pcie_gb_s: float
+    """To host memory, each way, in GB/s: PCIe, or NVLink-C2C."""
+    source: str
+    """Where the figures are from."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib * GIB)
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.memory_gib > 0
+
+    def peak_tflops(self, dtype: str) -> float:
+        """Of products in an element type; of bfloat16 where the kind lacks it."""
+        return self.tflops.get(dtype, self.tflops["bfloat16"])
+
+
+def _flops(bfloat16: float, float32: float, float8: float = 0.0) -> dict[str, float]:
+    found = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
+    return found | ({"float8": float8} if float8 else {})
+
+
+KINDS: Mapping[str, GpuKind] = {
+    kind.name: kind
+    for kind in (
+        GpuKind(
+            "A100-40",
+            39.50,
+            _flops(312.0, 19.5),
+            1555.0,
+            300.0,
+            32.0,
+            "NVIDIA A100 data sheet (SXM, 40 GB); memory: TianheWu/CoSeR issue 10",
+        ),
+        GpuKind(
+            "A100-80",
+            79.14,
+            _flops(312.0, 19.5),
+            2039.0,
+            300.0,
+            32.0,
+            "NVIDIA A100 data sheet (SXM, 80 GB); memory: murong-xu/Control-GIC issue 6",
+        ),
+        GpuKind(
+            "H100-80",
+            79.11,
+            _flops(989.4, 66.9, 1978.9),
+            3350.0,
+            450.0,
+            64.0,
+            "NVIDIA H100 data sheet (SXM); memory: vllm-project/vllm issue 27508",
+        ),
+        GpuKind(
+            "H100-94",
+            93.1,
+            _flops(835.0, 60.0, 1671.0),
+            3900.0,
+            300.0,
+            64.0,
+            "NVIDIA H100 data sheet (NVL, pairs joined by NVLink); memory: 95,830 MiB of "
+            "nvidia-smi less 0.5 GiB, as other Hopper GPUs keep",
+        ),
+        GpuKind(
+            "H100-96",
+            94.88,
+            _flops(989.4, 66.9, 1978.9),
+            4000.0,
+            450.0,
+            450.0,
+            "NVIDIA GH200 data sheet (96 GB HBM3; host memory over NVLink-C2C); memory: "
+            "Lightning-AI/litgpt issue 1892",
+        ),
+        GpuKind(
+            "H200",
+            139.8,
+            _flops(989.4, 66.9, 1978.9),
+            4800.0,
+            450.0,
+            64.0,
+            "NVIDIA H200 data sheet (SXM, 141 GB); memory: 143,771 MiB of nvidia-smi less 0.6 GiB",
+        ),
+        GpuKind(
+            "H800",
+            79.11,
+            _flops(989.4, 66.9, 1978.9),
+            3350.0,
+            200.0,
+            64.0,
+            "an H100 whose NVLink is cut to 400 GB/s (DeepSeek-V3, arXiv 2412.19437, section 3.1)",
+        ),
+        GpuKind(
+            "H20",
+            95.00,
+            _flops(148.0, 44.0, 296.0),
+            4000.0,
+            450.0,
+            64.0,
+            "figures that NVIDIA's partners print, since there is no public data sheet; memory: "
+            "modelscope/DiffSynth-Studio issue 1238",
+        ),
+        GpuKind(
+            "B200",
+            178.3,
+            _flops(2250.0, 75.0, 4500.0),
+            7700.0,
+            900.0,
+            64.0,
+            "NVIDIA DGX B200 data sheet (180 GB a GPU, 8 GPUs); memory: 183,359 MiB of nvidia-smi "
+            "less 0.7 GiB",
+        ),
+        GpuKind(
+            "GB200",
+            184.0,
+            _flops(2500.0, 80.0, 5000.0),
+            8000.0,
+            900.0,
+            225.0,
+            "NVIDIA GB200 NVL72 data sheet (186 GB a GPU; a Grace's NVLink-C2C serves two); "
+            "memory: its 186 GB are 189,471 MiB of nvidia-smi, less 1 GiB",
+        ),
+        GpuKind(
+            "MI300X",
+            191.5,
+            _flops(1307.4, 163.4, 2614.9),
+            5300.0,
+            448.0,
+            64.0,
+            "AMD Instinct MI300X data sheet (192 GB are GiB; 7 links of 64 GB/s each way)",
+        ),
+        GpuKind(
+            "L40S",
+            44.42,
+            _flops(362.0, 91.6, 733.0),
+            864.0,
+            0.0,
+            32.0,
+            "NVIDIA L40S data sheet (48 GB, no NVLink); memory: stepfun-ai/Step-Video-T2V issue 8",
+        ),
+        GpuKind(
+            "cpu",
+            0.0,
+            _flops(0.1, 0.1),
+            10.0,
+            0.0,
+            10.0,
+            "one core of the machine of benchmarks/results/2026-11-products-cpu.md (0.19 Tflop/s "
+            "of products on two); memory is a round figure: plan calibrate fits the rest",
+        ),
+    )
+}
+"""Kinds by name."""
+
+NAMES = tuple(KINDS)
+
+
+def gpu_kind(name: str) -> GpuKind:
+    """Of a name as site profiles write it.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    if name not in KINDS:
+        raise ConfigError(f"gpu = {name!r}: no such kind; choose one of {', '.join(NAMES)}")
+    return KINDS[name]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The nodes that a run is planned for."""
+
+    kind: GpuKind
+    ranks_per_node: int
+    links: Links = field(default_factory=Links)
+    host_bytes: int | None = None
+    """Memory of a node that a job can have; None where it is not known, and nothing is refused."""
+    measured_device_bytes: int | None = None
+    """What `doctor --nodes` found a GPU to have, instead of the kind's."""
+
+    @property
+    def device_bytes(self) -> int | None:
+        """That one rank's device has: on a GPU its own, on cores a share of the node's memory."""
+        if self.measured_device_bytes is not None:
+            return self.measured_device_bytes
+        return self.kind.memory_bytes if self.kind.is_gpu else self.host_bytes_per_rank
+
+    @property
+    def host_bytes_per_rank(self) -> int | None:
+        return None if self.host_bytes is None else self.host_bytes // self.ranks_per_node

@@ -1,0 +1,215 @@
+"""What a micro-batch leaves behind for its backward pass, per layer and per model chunk.
+
+After Korthikanti et al., "Reducing activation recomputation in large transformer models" (arXiv
+2205.05198, section 4), for what is computed here: packed rows of tokens, SwiGLU, grouped key/value
+heads, attention that keeps no scores, no dropout. With h the hidden size, q and k the widths of a
+rank's query and key heads, f of its feed-forward branch, s the tokens of a row that a rank has (all
+T of them, or T / tp with sequence parallelism), a layer of Transformer Engine keeps, in elements,
+
+    4 s h                norms: their inputs and outputs
+    T (2 q + k)          queries and keys after the rotary embedding, and the attention's output
+    T (q + 2 k)          the fused projection, of which the values are a part
+    T 3 f                gate and up projection, and their product
+
+A layer of PyTorch's keeps more: norms compute in float32 and keep two copies of their input in it,
+the rotary embedding its angles, and SwiGLU five branches instead of three. That part equals what
+autograd saves (tests/mpi/test_ledger_activations.py counts it); Transformer Engine's is a formula.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from verl_hpc.planner.memory.pipeline import most_in_flight
+from verl_hpc.planner.memory.shape import RoleShape
+
+_FLOAT = 4
+
+
+class Widths(NamedTuple):
+    """Elements a token, on one rank."""
+
+    hidden: int
+    query: int
+    key: int
+    """Key heads; value heads are as many."""
+    projected: int
+    """Of the fused projection of queries, keys and values."""
+    branch: int
+    """Of the feed-forward; of the experts that a token passes through, all of them."""
+    heads: int
+
+
+@lru_cache(maxsize=4096)
+def widths(shape: RoleShape) -> Widths:
+    """Of a layer. Where there are fewer key/value heads than ranks, Megatron-core gathers the whole
+    projection and keeps a part of it."""
+    arch, tp = shape.arch, shape.layout.tp
+    key_heads = max(arch.num_kv_heads // tp, 1)
+    projected = arch.q_size + 2 * arch.kv_size
+    query = arch.q_size // tp
+    gathers = arch.num_kv_heads < tp
+    branch = arch.ffn_size // (shape.layout.etp if arch.is_moe else tp)
+    if arch.is_moe:
+        branch *= max(arch.experts_per_token, 1)
+    return Widths(
+        arch.hidden_size,
+        query,
+        key_heads * arch.head_size,
+        projected if gathers else projected // tp,
+        branch,
+        arch.num_heads // tp,
+    )
+
+
+class Layer(NamedTuple):
+    """Bytes of one layer and one micro-batch, by what a recomputation frees."""
+
+    norms: int
+    attention: int
+    core: int
+    """Of the attention, what recompute_modules: [core_attn] frees."""
+    mlp: int
+    """What recompute_modules: [mlp] frees."""
+    entrance: int
+    """The layer's input alone."""
+
+    @property
+    def whole(self) -> int:
+        return self.norms + self.attention + self.core + self.mlp
+
+
+def rows_of(shape: RoleShape, tokens: int) -> int:
+    """Of a row's tokens, those that a rank has between its tensor-parallel regions."""
+    return -(-tokens // shape.layout.tp) if shape.sequence_parallel else tokens
+
+
+@lru_cache(maxsize=16384)
+def layer(shape: RoleShape, tokens: int, rectangles: int = 0) -> Layer:
+    """What one layer keeps.
+
+    Args:
+        tokens: of the micro-batch's row.
+        rectangles: tokens of the right-padded rectangles that PyTorch's attention computes on; 0
+            where all sequences are equally long.
+    """
+    own = rows_of(shape, tokens)
+    size, width = shape.item_bytes, widths(shape)
+    entrance = own * width.hidden * size
+    if shape.backend == "transformer_engine":
+        return _transformer_engine(shape, tokens, own, width, entrance)
+    return _local(shape, tokens, rectangles, own, width, entrance)
+
+
+def _local(
+    shape: RoleShape, tokens: int, rectangles: int, own: int, width: Widths, entrance: int
+) -> Layer:
+    size = shape.item_bytes
+    norms = 2 * own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
+    angles = 4 * shape.arch.head_size
+    outside = tokens * size * (angles + width.query)
+    inside = tokens * size * (width.query + width.key + width.projected)
+    sums = (rectangles or tokens) * width.heads * _FLOAT
+    if shape.arch.qk_norm:
+        outside += tokens * _FLOAT * (width.query + width.key + width.heads)
+        outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
+    # Copies of queries, keys, values and outputs in rectangles, beside those of the row.
+    core = rectangles * 2 * (width.query + width.key) * size + sums
+    mlp = 5 * tokens * width.branch * size
+    return Layer(norms, outside + inside, core, mlp, entrance)
+
+
+def _transformer_engine(
+    shape: RoleShape, tokens: int, own: int, width: Widths, entrance: int
+) -> Layer:
+    size = shape.item_bytes
+    # What linear layers keep of their inputs is FP8 where they compute in it.
+    linear = 1 if shape.fp8 is not None else size
+    norms = own * (3 * width.hidden * size + width.hidden * linear + 2 * _FLOAT)
+    norms -= own * width.hidden * (size - linear)
+    attention = tokens * size * (2 * width.query + width.key + width.projected)
+    if shape.fp8 is not None:
+        attention += tokens * width.query
+    if shape.arch.qk_norm:
+        attention += tokens * (size * (width.query + width.key) + _FLOAT * 2 * width.heads)
+    sums = tokens * width.heads * _FLOAT
+    mlp = tokens * width.branch * (2 * size + linear)
+    if shape.arch.is_moe:
+        # Tokens are sent to their experts and back: their copies there and here.
+        mlp += 2 * tokens * width.hidden * size
+    return Layer(norms, attention, sums, mlp, entrance)
+
+
+class Kept(NamedTuple):
+    """Bytes that a micro-batch leaves in one model chunk."""
+
+    always: int
+    """From its forward pass to its backward pass."""
+    again: int
+    """More, while a part of the chunk is recomputed."""
+
+
+@lru_cache(maxsize=16384)
+def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: int = 0) -> Kept:
+    """What a chunk of so many layers keeps, as `parallel.recompute` says."""
+    one = layer(shape, tokens, rectangles)
+    recompute = shape.setting("recompute")
+    if recompute == "selective":
+        return _selective(shape, num_layers, one)
+    if recompute != "full" or not num_layers:
+        return Kept(num_layers * one.whole, 0)
+    count = int(shape.setting("recompute_num_layers") or 1)  # type: ignore[call-overload]
+    angles = tokens * shape.arch.head_size * _FLOAT
+    if shape.setting("recompute_method") == "block":
+        some = min(count, num_layers)
+        rest = (num_layers - some) * one.whole
+        return Kept(some * one.entrance + rest + angles, max(one.whole - rest, 0))
+    segments = -(-num_layers // count)
+    return Kept(segments * one.entrance + angles, min(count, num_layers) * one.whole)
+
+
+def _selective(shape: RoleShape, num_layers: int, one: Layer) -> Kept:
+    modules = shape.setting("recompute_modules") or ("mlp",)
+    assert isinstance(modules, tuple)
+    freed = 0
+    if "mlp" in modules:
+        freed += one.mlp
+        if shape.backend == "transformer_engine":
+            # The norm is part of the first linear layer.
+            freed += one.entrance
+    if "core_attn" in modules:
+        freed += one.core
+    again = max(one.mlp if "mlp" in modules else 0, one.core if "core_attn" in modules else 0)
+    return Kept(num_layers * (one.whole - freed), again if num_layers else 0)
+
+
+@lru_cache(maxsize=16384)
+def head(shape: RoleShape, tokens: int) -> int:
+    """Of the final norm and the output layer's input, on the last stage; logits are apart."""
+    own, size, width = rows_of(shape, tokens), shape.item_bytes, widths(shape)
+    if shape.backend == "local":
+        return own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
+    return own * (2 * width.hidden * size + _FLOAT)
+
+
+@lru_cache(maxsize=16384)
+def in_flight(
+    shape: RoleShape,
+    stage: int,
+    tokens: int,
+    num_micro_batches: int | None = None,
+    rectangles: int = 0,
+) -> Kept:
+    """The most that layers keep on one stage at a time, head and logits apart.
+
+    Args:
+        tokens: of each micro-batch.
+        num_micro_batches: of an update; None is as many as the pipeline can hold.
+        rectangles: as in `layer`.
+    """
+    layout, counts = shape.layout, shape.layers
+    chunks = [chunk(shape, counts[c][stage], tokens, rectangles) for c in range(layout.vpp)]
+    kept = tuple(found.always for found in chunks)
+    most = most_in_flight(layout.pp, layout.vpp, stage, kept, num_micro_batches)
+    return Kept(most, max(found.again for found in chunks))

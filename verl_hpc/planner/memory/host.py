@@ -1,0 +1,100 @@
+"""Host memory of one rank: what its process takes, and copies of what is on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from verl_hpc.planner.memory import overheads, role
+from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.memory.transfer import host_copy
+
+if TYPE_CHECKING:
+    from verl_hpc.planner.memory.ledger import Ledger
+
+Terms = dict[str, int]
+
+
+class Here(NamedTuple):
+    """An engine on a rank."""
+
+    shape: RoleShape
+    stage: int
+    replica: int
+
+
+class HostMemory:
+    """Terms of one rank.
+
+    Args:
+        run: the ledger.
+        here: engines of the rank by role.
+        goes: whether a part of a role (`parameters`, `optimizer`) leaves the device in every step.
+    """
+
+    def __init__(
+        self, run: Ledger, here: Mapping[str, Here], goes: Callable[[str, str], bool]
+    ) -> None:
+        self._run, self._here, self._goes = run, here, goes
+        self._on_gpu = run.hardware.kind.is_gpu
+
+    def process(self) -> Terms:
+        """Python and its libraries."""
+        return {"process": overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS}
+
+    def page_locked(self) -> Terms:
+        """Copies that stay once they were made: references that share an engine, and on GPUs what
+        is put away. On cores that takes as much as it frees, and goes when it comes back."""
+        terms: Terms = {}
+        for name in self._here:
+            shares = [r.name for r in self._run.settings.values() if r.shares == name]
+            terms |= {f"{other}.weights": self.weights_copy(name) for other in shares}
+            if self._on_gpu and shares:
+                terms[f"{name}.weights_copy"] = self.weights_copy(name)
+        return terms | (self.put_away() if self._on_gpu else {})
+
+    def away(self) -> Terms:
+        """Copies of all that is trained, while a rollout engine is built."""
+        terms: Terms = {}
+        for name, (shape, *_) in self._here.items():
+            terms[f"{name}.weights_copy"] = self.weights_copy(name)
+            if shape.trainable:
+                terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
+        return terms
+
+    def put_away(self) -> Terms:
+        """Copies of what is offloaded while engines generate."""
+        terms: Terms = {}
+        for name in self._here:
+            if self._goes(name, "parameters"):
+                terms[f"{name}.weights_copy"] = self.weights_copy(name)
+            if self._goes(name, "optimizer"):
+                terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
+        return terms
+
+    def weights_copy(self, name: str) -> int:
+        """Of a role's parameters."""
+        shape, stage, _ = self._here[name]
+        if not shape.trainable:
+            return host_copy([role.weights(shape, stage)], self._on_gpu)
+        elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
+        return host_copy([n * shape.item_bytes for n in elements], self._on_gpu)
+
+    def optimizer_copy(self, name: str) -> int:
+        """Of master weights and moments: a piece of memory for each owned range."""
+        shape, stage, replica = self._here[name]
+        ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
+        kinds = 2 if shape.dtype == "float32" else 3
+        return kinds * host_copy(ranges, self._on_gpu)
+
+    def saved(self) -> Terms:
+        """The copy that a checkpoint is written from while the run goes on."""
+        if not self._run.config.checkpoint.background:
+            return {}
+        terms: Terms = {}
+        for name, (shape, stage, replica) in self._here.items():
+            if shape.trainable:
+                share = role.weights(shape, stage) // shape.layout.dp
+                owned = role.owned_elements(shape, stage, replica)
+                terms[f"{name}.saved"] = share + 3 * role.MASTER_BYTES * owned
+        return terms

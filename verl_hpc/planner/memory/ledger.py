@@ -1,0 +1,166 @@
+"""The memory ledger of a run: every phase on every rank, and the fullest rank of each.
+
+Ranks that hold the same are counted once: a rank's class is its pipeline stage in each role's
+layout, its stage of its rollout engine, or that it has none. So a run on thousands of ranks has a
+dozen classes. The rank that stands for a class is its first; what replicas own of the optimizer's
+state differs by the padding between parameters, a millionth of a model worth training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.memory.phase import PHASES, Phase
+from verl_hpc.planner.memory.rank import RankMemory
+from verl_hpc.planner.memory.rollout import RolloutShape
+from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.memory.terms import ASSUMPTIONS
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Memory of a run on some hardware."""
+
+    config: RunConfig
+    layouts: RunLayouts
+    hardware: Hardware
+    shapes: Mapping[str, RoleShape]
+    """By role, those that share another's engine left out."""
+    rollout: RolloutShape | None
+    settings: Mapping[str, RoleSettings] = field(repr=False)
+
+    def of_rank(self, rank: int) -> tuple[Phase, ...]:
+        """All phases of one rank, in the order in which they come."""
+        return tuple(RankMemory(self, rank).phases())
+
+    @cached_property
+    def classes(self) -> Mapping[tuple[int, ...], int]:
+        """The first rank of each class of ranks that hold the same."""
+        found: dict[tuple[int, ...], int] = {}
+        grids = [self.layouts.train[name].grid for name in self.shapes]
+        engine_stage = self._engine_stages
+        for rank in range(self.layouts.num_ranks):
+            key = tuple(
+                grid.coordinates(rank)["pp"] if 0 <= rank - grid.first_rank < grid.size else -1
+                for grid in grids
+            )
+            found.setdefault((*key, engine_stage.get(rank, -1)), rank)
+        return found
+
+    @cached_property
+    def _engine_stages(self) -> dict[int, int]:
+        if self.rollout is None:
+            return {}
+        return {
+            rank: place // self.rollout.tp
+            for replica in self.layouts.replicas
+            for place, rank in enumerate(replica)
+        }
+
+    def engine_stage(self, rank: int) -> int | None:
+        """The stage of its rollout engine that a rank is; None where it does not generate."""
+        return self._engine_stages.get(rank)
+
+    @cached_property
+    def all_phases(self) -> tuple[Phase, ...]:
+        """Of each phase and role, on its fullest rank."""
+        fullest: dict[tuple[str, str], Phase] = {}
+        for rank in self.classes.values():
+            for phase in self.of_rank(rank):
+                key = phase.name, phase.of
+                fullest[key] = _fuller(fullest.get(key), phase)
+        return tuple(sorted(fullest.values(), key=lambda phase: PHASES.index(phase.name)))
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The fullest of each name, one a name."""
+        found: dict[str, Phase] = {}
+        for phase in self.all_phases:
+            found[phase.name] = _fuller(found.get(phase.name), phase)
+        return tuple(found.values())
+
+    @property
+    def fits(self) -> bool:
+        return all(phase.fits for phase in self.all_phases)
+
+    @property
+    def first_misfit(self) -> Phase | None:
+        """The first phase that does not fit."""
+        return next((phase for phase in self.all_phases if not phase.fits), None)
+
+    @property
+    def least_room_bytes(self) -> int | None:
+        """On any device in any phase; None without a limit."""
+        rooms = [phase.room_bytes for phase in self.all_phases if phase.room_bytes is not None]
+        return min(rooms, default=None)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the ledger takes for granted."""
+        return ASSUMPTIONS
+
+    def as_json(self) -> dict[str, object]:
+        """`fits` and `phases`, as `plan --json` gives them."""
+        return {
+            "fits": self.fits,
+            "phases": [
+                {
+                    "name": phase.name,
+                    "of": phase.of,
+                    "rank": phase.rank,
+                    "device_bytes": phase.device_bytes,
+                    "host_bytes": phase.host_bytes,
+                    "limit_bytes": phase.limit_bytes,
+                    "host_limit_bytes": phase.host_limit_bytes,
+                    "fits": phase.fits,
+                    "terms": dict(phase.device),
+                    "host_terms": dict(phase.host),
+                }
+                for phase in self.all_phases
+            ],
+        }
+
+
+def _fuller(one: Phase | None, other: Phase) -> Phase:
+    if one is None or (one.fits and not other.fits):
+        return other
+    if one.fits != other.fits:
+        return one
+    return max(one, other, key=lambda phase: phase.device_bytes)
+
+
+def ledger(
+    config: RunConfig,
+    archs: Mapping[str, Architecture] | Architecture,
+    layouts: RunLayouts,
+    hardware: Hardware,
+) -> Ledger:
+    """The memory of a run.
+
+    Args:
+        config: of the run.
+        archs: of every role's model by its name, or one for all.
+        layouts: of the run on its ranks (`planner.layouts.run_layouts`).
+        hardware: of the nodes.
+    """
+    settings, on_gpu = config.role_settings, hardware.kind.is_gpu
+    by_role = dict.fromkeys(settings, archs) if isinstance(archs, Architecture) else archs
+    shapes = {
+        name: RoleShape.of_role(role, by_role[name], layouts.train[name], on_gpu)
+        for name, role in settings.items()
+        if role.shares is None
+    }
+    rollout = None
+    if config.generates:
+        dtype = config.rollout.dtype or config.model.dtype
+        first = by_role[next(iter(settings))]
+        longest = config.longest_response
+        rollout = RolloutShape.of(first, config.rollout, dtype, on_gpu, longest)
+    return Ledger(config, layouts, hardware, shapes, rollout, settings)

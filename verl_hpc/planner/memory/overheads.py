@@ -1,0 +1,58 @@
+"""What a process takes on its device and its node before it computes anything: assumptions.
+
+None of it follows from a configuration alone, so each figure says where it comes from, and the
+ledger lists it among its assumptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from verl_hpc.layout.megatron import TrainLayout
+
+MIB = 2**20
+CONTEXT = 1024 * MIB
+"""Of CUDA: about 0.5 GiB with modules loaded as they are used, and libraries' workspaces (cuBLAS 32
+MiB a handle and stream, Transformer Engine's 32 MiB each, attention's semaphores)."""
+COMMUNICATOR = 256 * MIB
+"""Of NCCL with more than one rank: 24 to 32 channels of rings and trees, about 10 MiB each with its
+three protocols (NCCL_BUFFSIZE 4 MiB)."""
+PEER_IN_NODE, PEER_OUTSIDE = 64 * MIB, 16 * MIB
+"""Channels to one rank that weights are sent to or received from: 16 and 2 of NCCL's, 4 MiB each,
+both ways."""
+MOST_PEERS_OUTSIDE = 16
+"""That a rank has in a resharding plan of this package: it prefers those it knows."""
+ALLOCATOR = 0.05
+"""Of what comes and goes in passes: blocks that PyTorch's allocator holds and cannot use, with
+expandable segments, which ranks have."""
+PROCESS = 4096 * MIB
+"""Resident in host memory: Python, PyTorch, vLLM and their libraries, and CUDA's own buffers."""
+CPU_PROCESS = 1024 * MIB
+"""The same of a rank that computes on cores."""
+
+
+def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: int) -> int:
+    """NCCL communicators of a rank that have more than one rank and are used.
+
+    A training layout uses those of its tensor-, data- and pipeline-parallel groups, the one of all
+    its ranks for the norm of the gradient, and one more where stages share embeddings; an engine
+    one; resharding that of the world, which is counted once.
+
+    Args:
+        layouts: that the rank is in, or others.
+        rank: which.
+        rollout_size: ranks of its rollout engine; 0 or 1 without others.
+    """
+    found = 1
+    for layout in set(layouts):
+        if rank in layout.grid.ranks():
+            sizes = (layout.tp, layout.dp, layout.pp, layout.num_ranks)
+            found += sum(size > 1 for size in sizes)
+    return found + (rollout_size > 1)
+
+
+def peer_channels(num_ranks: int, ranks_per_node: int) -> int:
+    """Bytes of the channels to those that weights go to and come from."""
+    inside = min(num_ranks, ranks_per_node) - 1
+    outside = min(max(num_ranks - ranks_per_node, 0), MOST_PEERS_OUTSIDE)
+    return inside * PEER_IN_NODE + outside * PEER_OUTSIDE

@@ -1,0 +1,107 @@
+"""What a pass through a model takes beside what its engine holds, at its fullest moment."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from verl_hpc.planner.memory.activations import head, in_flight, rows_of, widths
+from verl_hpc.planner.memory.parameters import chunk_parameters, vocabulary_share
+from verl_hpc.planner.memory.shape import RoleShape
+
+_WIDENED = 1 << 26
+"""Elements of logits that are in float32 at a time: engines/megatron/log_probs.py."""
+_WIDE_COPIES_FORWARD, _WIDE_COPIES_BACKWARD = 2, 6
+_FLOAT = 4
+
+
+def logits(shape: RoleShape, stage: int, tokens: int) -> int:
+    """Of a micro-batch, on the last stage: a rank has its share of the vocabulary."""
+    if not shape.is_last(stage) or shape.head != "language_model":
+        return 0
+    return tokens * vocabulary_share(shape.arch, shape.layout.tp) * shape.item_bytes
+
+
+def _widened(shape: RoleShape, stage: int, tokens: int, copies: int) -> int:
+    found = logits(shape, stage, tokens) // shape.item_bytes
+    return min(found, _WIDENED) * _FLOAT * copies
+
+
+def _sent(shape: RoleShape, tokens: int) -> int:
+    """Hidden states of a row on a rank."""
+    return rows_of(shape, tokens) * shape.arch.hidden_size * shape.item_bytes
+
+
+def _gathered(shape: RoleShape, tokens: int) -> int:
+    """What sequence parallelism gathers of a layer's input, in memory that stays."""
+    if not shape.sequence_parallel:
+        return 0
+    return tokens * shape.arch.hidden_size * shape.item_bytes
+
+
+@lru_cache(maxsize=16384)
+def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
+    """Terms of a pass without gradients: one layer is under way, or the log-probs are."""
+    width, size = widths(shape), shape.item_bytes
+    attention = 3 * _sent(shape, tokens) + tokens * size * (2 * width.query + width.projected)
+    mlp = 3 * _sent(shape, tokens) + tokens * size * 3 * width.branch
+    found = logits(shape, stage, tokens)
+    return {
+        "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
+        "logits": found,
+        "gathered": _gathered(shape, tokens),
+    }
+
+
+@lru_cache(maxsize=16384)
+def update(
+    shape: RoleShape,
+    stage: int,
+    tokens: int,
+    num_micro_batches: int | None = None,
+    rectangles: int = 0,
+) -> dict[str, int]:
+    """Terms of forward and backward passes: the fuller moment of two on the last stage, where the
+    loss has its gradient, and where a layer has."""
+    kept = in_flight(shape, stage, tokens, num_micro_batches, rectangles)
+    found = logits(shape, stage, tokens)
+    ends = head(shape, tokens) if shape.is_last(stage) else 0
+    at_loss = {
+        "activations": kept.always + ends,
+        "logits": found,
+        "logits_gradient": found,
+        "work": _widened(shape, stage, tokens, _WIDE_COPIES_BACKWARD),
+    }
+    in_layer = {
+        "activations": kept.always,
+        "recomputed": kept.again,
+        "work": _backward(shape, stage, tokens),
+    }
+    fuller = max(at_loss, in_layer, key=lambda terms: sum(terms.values()))
+    return fuller | {
+        "gathered": _gathered(shape, tokens),
+        "sent": _between_stages(shape, stage, tokens, num_micro_batches),
+    }
+
+
+def _backward(shape: RoleShape, stage: int, tokens: int) -> int:
+    """Gradients of a layer's activations, and of the largest weight before it is added up."""
+    width, size = widths(shape), shape.item_bytes
+    gradients = tokens * size * 3 * width.branch + 3 * _sent(shape, tokens)
+    gradients += _gathered(shape, tokens)
+    largest = max(
+        parameter.num_elements
+        for chunk in range(shape.layout.vpp)
+        for parameter in chunk_parameters(shape, stage, chunk)
+    )
+    return gradients + largest * size
+
+
+def _between_stages(shape: RoleShape, stage: int, tokens: int, num: int | None) -> int:
+    """What a stage has sent on and keeps for its backward passes, and what it receives."""
+    layout = shape.layout
+    if layout.pp == 1:
+        return 0
+    held = layout.pp - stage if layout.vpp == 1 else 2 * (layout.pp - stage) + layout.pp
+    held = held if num is None else min(held, num * layout.vpp)
+    outputs = 0 if shape.is_last(stage) and layout.vpp == 1 else held
+    return (outputs + 2) * _sent(shape, tokens)

@@ -1,0 +1,276 @@
+"""The phases of one rank: which terms are there together.
+
+The order in which memory changes hands is `trainer.build_roles.build_engines` and
+`trainer.sync.WeightSync`: while weights are resharded, training and the engine's weights are on the
+device; while it generates, what `offload` names is away, and the cache is there; while training
+computes, the engine sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from verl_hpc.planner.memory import overheads, passes, role, rollout
+from verl_hpc.planner.memory.host import Here, HostMemory
+from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.memory.transfer import most_bucket_bytes
+
+if TYPE_CHECKING:
+    from verl_hpc.planner.memory.ledger import Ledger
+
+Terms = dict[str, int]
+_PARTS: Mapping[str, tuple[str, ...]] = {
+    "parameters": ("weights",),
+    "gradients": ("gradients",),
+    "optimizer": ("masters", "moments"),
+}
+"""Terms that each setting of `offload` takes away."""
+_COLUMN_BYTES = 48
+"""Of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""
+_RECTANGLES = 1.5
+"""Right-padded tokens for each real one, where PyTorch's attention computes on rectangles; at most
+2."""
+
+
+def _under(name: str, terms: Mapping[str, int]) -> Terms:
+    return {f"{name}.{term}": size for term, size in terms.items()}
+
+
+class RankMemory:
+    """What one rank holds.
+
+    Args:
+        run: the ledger.
+        rank: which.
+    """
+
+    def __init__(self, run: Ledger, rank: int) -> None:
+        self._run, self._rank = run, rank
+        self._on_gpu = run.hardware.kind.is_gpu
+        self._engine_stage = run.engine_stage(rank) if run.rollout else None
+        self._here: dict[str, Here] = {}
+        """Of each role whose engine is here."""
+        for name, shape in run.shapes.items():
+            grid = run.layouts.train[name].grid
+            if 0 <= rank - grid.first_rank < grid.size:
+                place = grid.coordinates(rank)
+                self._here[name] = Here(shape, place["pp"], place["dp"])
+        self._host = HostMemory(run, self._here, self._goes)
+
+    def phases(self) -> Iterator[Phase]:
+        """All of them."""
+        yield from self._build()
+        yield self._phase("load", "", self._loaded(), self._buckets)
+        if self._run.rollout is not None:
+            yield from self._rollout_phases()
+        for name in self._run.settings:
+            yield from self._log_probs(name)
+        for name, (shape, stage, _) in self._here.items():
+            if shape.trainable:
+                yield self._update(name, shape, stage)
+        if any(shape.trainable for shape, *_ in self._here.values()):
+            yield self._phase("save", "", self._resident(), self._asleep, host=self._host.saved())
+
+    # ---------------------------------------------------------------- terms
+
+    @property
+    def _generates(self) -> bool:
+        return self._engine_stage is not None
+
+    def _resident(self) -> Terms:
+        """Of all engines here, from the second step on."""
+        terms: Terms = {}
+        for name, (shape, stage, replica) in self._here.items():
+            mine = role.resident(shape, stage, replica)
+            terms |= _under(name, mine | {"fp8": role.fp8_copies(shape, stage)})
+        return terms
+
+    def _loaded(self) -> Terms:
+        """The same before anything was computed: a step makes moments, and a rollout engine that
+        is built, since all that is trained is put away for it."""
+        left_out = ("fp8",) if self._generates else ("fp8", "moments")
+        return {n: s for n, s in self._resident().items() if n.rpartition(".")[2] not in left_out}
+
+    def _kept(self) -> Terms:
+        """What stays on the device while the engine generates."""
+        terms = self._resident()
+        for name in self._here:
+            for part, names in _PARTS.items():
+                if self._goes(name, part):
+                    for term in names:
+                        del terms[f"{name}.{term}"]
+        return terms
+
+    def _goes(self, name: str, part: str) -> bool:
+        """Whether a part of a role leaves the device in every step."""
+        return self._generates and bool(getattr(self._run.settings[name].offload, part))
+
+    @property
+    def _buckets(self) -> Terms:
+        return {"buckets": most_bucket_bytes(self._on_gpu)}
+
+    @property
+    def _asleep(self) -> Terms:
+        """Of an engine that does not generate just now."""
+        if self._run.rollout is None or self._engine_stage is None:
+            return {}
+        if self._on_gpu and self._run.rollout.engine == "vllm" and self._here:
+            return {"rollout.asleep": rollout.asleep(self._run.rollout)}
+        terms = rollout.generating(self._run.rollout, self._engine_stage, self._device)
+        if self._run.rollout.engine == "hf":
+            terms.pop("kv_cache")
+        return _under("rollout", terms)
+
+    @property
+    def _device(self) -> int | None:
+        return self._run.hardware.device_bytes
+
+    @cached_property
+    def _overheads(self) -> Terms:
+        if not self._on_gpu:
+            return {}
+        layouts = [self._run.layouts.train[name] for name in self._here]
+        engine = len(self._run.layouts.replicas[0]) if self._generates else 0
+        count = overheads.num_communicators(layouts, self._rank, engine)
+        total, per_node = self._run.layouts.num_ranks, self._run.hardware.ranks_per_node
+        many = total > 1
+        return {
+            "context": overheads.CONTEXT,
+            "communicators": count * overheads.COMMUNICATOR * many,
+            "p2p_channels": overheads.peer_channels(total, per_node) * many,
+            "columns": self._columns(),
+        }
+
+    def _columns(self) -> int:
+        """Values of a step's tokens on a model-parallel group."""
+        config = self._run.config
+        groups = max((self._run.layouts.train[name].dp for name in self._here), default=1)
+        samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
+        longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+        return -(-samples // groups) * longest * _COLUMN_BYTES
+
+    # ---------------------------------------------------------------- phases
+
+    def _phase(
+        self,
+        name: str,
+        of: str,
+        *device: Mapping[str, int],
+        host: Mapping[str, int] | None = None,
+        problem: str | None = None,
+        needed: int = 0,
+    ) -> Phase:
+        hardware = self._run.hardware
+        terms = {n: size for part in (*device, self._overheads) for n, size in part.items()}
+        memory = {**self._host.process(), **self._host.page_locked(), **(host or {})}
+        return Phase(
+            name,
+            of,
+            self._rank,
+            {n: size for n, size in terms.items() if size},
+            {n: size for n, size in memory.items() if size},
+            hardware.device_bytes,
+            hardware.host_bytes_per_rank,
+            not self._on_gpu,
+            problem,
+            needed,
+        )
+
+    def _build(self) -> Iterator[Phase]:
+        """Engines one after another: parameters lie apart until they are in their buffers."""
+        before: Terms = {}
+        for name, (shape, stage, replica) in self._here.items():
+            mine = role.resident(shape, stage, replica)
+            del mine["moments"]
+            apart = role.parameter_elements(shape, stage) * shape.item_bytes * shape.trainable
+            unwrapped = {n: size for n, size in mine.items() if n != "masters"}
+            moment = unwrapped | {"apart": apart} if apart > mine["masters"] else mine
+            yield self._phase("build", name, before, _under(name, moment))
+            before |= _under(name, mine)
+        if self._generates:
+            yield self._build_rollout()
+
+    def _build_rollout(self) -> Phase:
+        """vLLM wants its share free when it starts, so that all training engines are away."""
+        run, stage = self._run, self._engine_stage or 0
+        assert run.rollout is not None
+        terms = rollout.generating(run.rollout, stage, self._device)
+        problem = rollout.why_not(run.rollout, stage, self._device)
+        mine = _under("rollout", terms)
+        needed = rollout.needed(run.rollout, stage)
+        return self._phase(
+            "build", "rollout", mine, host=self._host.away(), problem=problem, needed=needed
+        )
+
+    def _rollout_phases(self) -> Iterator[Phase]:
+        run, stage = self._run, self._engine_stage
+        assert run.rollout is not None
+        weights: Terms = {}
+        if stage is not None:
+            weights = _under("rollout", {"weights": rollout.rollout_weights(run.rollout, stage)})
+        yield self._phase("reshard", "", self._resident(), self._asleep, weights, self._buckets)
+        if stage is not None:
+            awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))
+            host = self._host.put_away()
+            yield self._phase("generate", "", self._kept(), awake, self._buckets, host=host)
+
+    def _log_probs(self, name: str) -> Iterator[Phase]:
+        """Of roles that samples are scored with; a role that shares another's engine computes on
+        it with weights from host memory."""
+        settings = self._run.settings[name]
+        owner = settings.shares or name
+        scores = self._run.config.samples_to_train or not settings.trainable
+        if owner not in self._here or not scores:
+            return
+        shape, stage, _ = self._here[owner]
+        tokens = self._tokens
+        work = passes.forward(shape, stage, tokens)
+        host: Terms = {}
+        if settings.shares and not self._on_gpu:
+            host = {f"{owner}.weights_copy": self._host.weights_copy(owner)}
+        yield self._phase(
+            "log_probs",
+            name,
+            self._resident(),
+            self._asleep,
+            _under(name, work),
+            self._holes(work),
+            self._buckets,
+            host=host,
+        )
+
+    def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
+        tokens = self._tokens
+        ragged = int(tokens * _RECTANGLES) if shape.backend == "local" else 0
+        work = passes.update(shape, stage, tokens, self._num_micro_batches(shape), ragged)
+        return self._phase(
+            "update",
+            name,
+            self._resident(),
+            self._asleep,
+            _under(name, work),
+            self._holes(work),
+            self._buckets if self._run.rollout is not None else {},
+        )
+
+    def _holes(self, work: Mapping[str, int]) -> Terms:
+        if not self._on_gpu:
+            return {}
+        return {"allocator": int(overheads.ALLOCATOR * sum(work.values()))}
+
+    @property
+    def _tokens(self) -> int:
+        """Of the longest row: a micro-batch's budget, or one sequence that is longer."""
+        config = self._run.config
+        longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+        return max(config.batch.max_tokens_per_micro_batch, longest)
+
+    def _num_micro_batches(self, shape: RoleShape) -> int | None:
+        """An update has at most as many as sequences."""
+        config, layout = self._run.config, shape.layout
+        samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
+        per_replica = -(-samples // (config.batch.mini_batches * layout.dp))
+        return None if layout.vpp > 1 else per_replica

@@ -1,0 +1,121 @@
+"""Bytes that one model's engine holds from step to step, per rank.
+
+They equal the bytes of the engine's storages: tests/mpi/test_ledger.py counts them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from verl_hpc.planner.memory.buffers import Buffer, bucket_elements
+from verl_hpc.planner.memory.parameters import chunk_parameters
+from verl_hpc.planner.memory.shape import RoleShape
+
+MASTER_BYTES = 4
+"""Of a gradient, a master weight or a moment: float32."""
+_FP8_COPIES = 2
+"""Of a linear layer's weight: by rows and by columns, a byte each."""
+_MXFP8_SCALES = 2 / 32
+
+
+@lru_cache(maxsize=4096)
+def buffers(shape: RoleShape, stage: int) -> tuple[Buffer, ...]:
+    """Of all chunks of a stage; empty where nothing is trained."""
+    return tuple(
+        buffer
+        for chunk in range(shape.layout.vpp)
+        for buffer in _of_chunk(shape, stage, chunk)
+        if shape.trainable
+    )
+
+
+def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
+    layout, parameters = shape.layout, chunk_parameters(shape, stage, chunk)
+    # Only the first chunk of the first stage is cut, and only where gradients are sent early.
+    cut = shape.on_gpu and stage == chunk == 0
+    size = bucket_elements(layout.dp) if cut else None
+    dense = [p for p in parameters if not p.expert]
+    experts = [p for p in parameters if p.expert]
+    found = [Buffer(dense, layout.dp, size)]
+    if experts:
+        replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
+        found.append(Buffer(experts, replicas, size))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def parameter_elements(shape: RoleShape, stage: int) -> int:
+    """Of a rank's parameters, without the padding of buffers."""
+    return sum(
+        parameter.num_elements
+        for chunk in range(shape.layout.vpp)
+        for parameter in chunk_parameters(shape, stage, chunk)
+    )
+
+
+@lru_cache(maxsize=4096)
+def weights(shape: RoleShape, stage: int) -> int:
+    """Parameters; with an optimizer they lie in its buffers, padding included."""
+    if not shape.trainable:
+        return parameter_elements(shape, stage) * shape.item_bytes
+    return sum(b.num_elements for b in buffers(shape, stage)) * shape.item_bytes
+
+
+@lru_cache(maxsize=4096)
+def gradients(shape: RoleShape, stage: int) -> int:
+    """Buffers as those of the weights, in float32."""
+    return sum(b.num_elements for b in buffers(shape, stage)) * MASTER_BYTES
+
+
+@lru_cache(maxsize=16384)
+def owned_elements(shape: RoleShape, stage: int, replica: int = 0) -> int:
+    """Of the ranges that a replica's optimizer owns."""
+    if replica == 0:
+        return sum(map(sum, (b.owned(0) for b in buffers(shape, stage))))
+    return sum(sum(b.owned(replica % b.num_replicas)) for b in buffers(shape, stage))
+
+
+def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
+    """Elements of each of those ranges."""
+    found = []
+    for buffer in buffers(shape, stage):
+        found += buffer.owned(replica % buffer.num_replicas)
+    return found
+
+
+def masters(shape: RoleShape, stage: int, replica: int = 0) -> int:
+    """Float32 copies of the owned ranges; parameters in float32 are their own."""
+    if shape.dtype == "float32":
+        return 0
+    return owned_elements(shape, stage, replica) * MASTER_BYTES
+
+
+def moments(shape: RoleShape, stage: int, replica: int = 0) -> int:
+    """Adam's two, of the owned ranges."""
+    return 2 * owned_elements(shape, stage, replica) * MASTER_BYTES
+
+
+@lru_cache(maxsize=4096)
+def fp8_copies(shape: RoleShape, stage: int) -> int:
+    """Of the weights of a stage's linear layers: Transformer Engine makes them anew in the first
+    micro-batch of a pass, and keeps them from the first pass on."""
+    if shape.fp8 is None:
+        return 0
+    linear = sum(
+        parameter.num_elements
+        for chunk in range(shape.layout.vpp)
+        for parameter in chunk_parameters(shape, stage, chunk)
+        if "linear_" in parameter.name and parameter.name.endswith(".weight")
+    )
+    scales = _MXFP8_SCALES if shape.fp8.recipe == "mxfp8" else 0
+    return int(linear * (_FP8_COPIES + scales))
+
+
+def resident(shape: RoleShape, stage: int, replica: int = 0) -> dict[str, int]:
+    """All of it by term."""
+    return {
+        "weights": weights(shape, stage),
+        "gradients": gradients(shape, stage),
+        "masters": masters(shape, stage, replica),
+        "moments": moments(shape, stage, replica),
+    }

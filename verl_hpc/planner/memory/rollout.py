@@ -1,0 +1,183 @@
+"""Bytes of a rollout engine on one rank: weights by its shard map, cache, and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import layers_per_rollout_stage
+from verl_hpc.layout.megatron import padded_vocab
+from verl_hpc.layout.shard_map import ITEM_BYTES
+from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
+
+GRAPHS = 2**30
+"""CUDA graphs of vLLM's 51 batch sizes: an assumption, as it logs of 7B to 70B."""
+WORKSPACE = 2**29
+"""Buffers outside vLLM's pools, which sleeping does not give back: attention's workspace (394 MiB
+with FlashInfer), the inputs of graphs, the sampler's."""
+_BATCHED_TOKENS = 16384
+"""Prompt tokens that vLLM computes at a time on large GPUs, where nothing else is said."""
+_MOST_SEQUENCES = 1024
+_CPU_CACHE_GIB = 1
+
+
+@dataclass(frozen=True)
+class RolloutShape:
+    """What decides it; hashable."""
+
+    arch: Architecture
+    dtype: str
+    tp: int
+    pp: int
+    engine: Literal["vllm", "hf", "none"]
+    longest: int
+    """Tokens of a prompt and its response."""
+    utilization: float
+    cache_gib: float | None
+    sequences: int
+    eager: bool
+    batched_tokens: int
+    on_gpu: bool
+
+    @classmethod
+    def of(
+        cls,
+        arch: Architecture,
+        config: RolloutConfig,
+        dtype: str,
+        on_gpu: bool,
+        longest_response: int | None = None,
+    ) -> RolloutShape:
+        """Of the arguments that `rollout.factory.build_rollout` is given."""
+        tokens = config.engine_options.get("max_num_batched_tokens")
+        return cls(
+            replace(arch, rope_scaling=None, rope_theta=1.0),
+            dtype,
+            config.tensor_parallel,
+            config.pipeline_parallel,
+            config.engine,
+            config.max_prompt_tokens + (longest_response or config.max_response_tokens),
+            config.gpu_memory_utilization,
+            config.kv_cache_gib,
+            config.max_num_seqs or _MOST_SEQUENCES,
+            config.enforce_eager,
+            tokens if isinstance(tokens, int) else _BATCHED_TOKENS,
+            on_gpu,
+        )
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+
+@lru_cache(maxsize=1024)
+def _layer_elements(arch: Architecture, tp: int) -> int:
+    one = vllm_shard_map(replace(arch, num_layers=1), [tuple(range(tp))], "uint8")
+    layer = "model.layers."
+    return sum(r.box.num_elements for r in one.held_by(0) if r.tensor.startswith(layer))
+
+
+@lru_cache(maxsize=4096)
+def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
+    """Parameters of one rank of one pipeline stage of the engine."""
+    arch = shape.arch
+    if shape.engine == "hf":
+        return arch.num_parameters * shape.item_bytes
+    last = shape.pp - 1
+    per_stage = layers_per_rollout_stage(arch.num_layers, shape.pp)
+    rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) // shape.tp
+    elements = per_stage * _layer_elements(arch, shape.tp)
+    if stage == 0 or (stage == last and arch.tied_embeddings):
+        elements += rows * arch.hidden_size
+    if stage == last:
+        elements += arch.hidden_size
+        elements += 0 if arch.tied_embeddings else rows * arch.hidden_size
+    return elements * shape.item_bytes
+
+
+def cache_bytes_per_token(shape: RolloutShape) -> int:
+    """Keys and values of a token on one rank; a head may be on several ranks."""
+    heads = max(shape.arch.num_kv_heads // shape.tp, 1)
+    layers = layers_per_rollout_stage(shape.arch.num_layers, shape.pp)
+    return 2 * layers * heads * shape.arch.head_size * shape.item_bytes
+
+
+def least_cache(shape: RolloutShape) -> int:
+    """Of one sequence of the longest length: vLLM starts with no less."""
+    return shape.longest * cache_bytes_per_token(shape)
+
+
+@lru_cache(maxsize=4096)
+def rollout_work(shape: RolloutShape) -> int:
+    """Of the largest step: a layer's activations, and the sampler's logits of every sequence in
+    float32, gathered over the tensor-parallel ranks, with a copy to sort or normalise."""
+    if shape.engine != "vllm":
+        return 0
+    arch = shape.arch
+    ffn = arch.ffn_size // shape.tp
+    layer = shape.batched_tokens * (3 * arch.hidden_size + 3 * ffn) * shape.item_bytes
+    sampler = shape.sequences * arch.vocab_size * (4 + 4 + shape.item_bytes)
+    return max(layer, sampler)
+
+
+def graphs(shape: RolloutShape) -> int:
+    """Of CUDA, captured when the engine is built."""
+    return GRAPHS if shape.on_gpu and shape.engine == "vllm" and not shape.eager else 0
+
+
+def asleep(shape: RolloutShape) -> int:
+    """What stays on the device while an engine sleeps."""
+    if shape.engine != "vllm" or not shape.on_gpu:
+        return 0
+    return WORKSPACE + graphs(shape)
+
+
+def share(shape: RolloutShape, device_bytes: int) -> int:
+    """The part of the device that vLLM asks for when it starts."""
+    return int(shape.utilization * device_bytes)
+
+
+def generating(shape: RolloutShape, stage: int, device_bytes: int | None) -> dict[str, int]:
+    """Terms of an engine that is awake with its cache.
+
+    vLLM fills its share: the cache is what weights, work and graphs leave of it, and at least what
+    one sequence needs.
+    """
+    terms = {"weights": rollout_weights(shape, stage)}
+    if shape.engine == "hf":
+        # transformers grows its cache with the responses of a batch.
+        rows = min(shape.sequences, 256)
+        return terms | {"kv_cache": rows * least_cache(shape)}
+    if not shape.on_gpu:
+        cache = (shape.cache_gib or _CPU_CACHE_GIB) * 2**30
+        return terms | {"kv_cache": int(cache), "packed_weights": terms["weights"]}
+    terms |= {"work": rollout_work(shape), "graphs": graphs(shape), "workspace": WORKSPACE}
+    if shape.cache_gib is not None:
+        return terms | {"kv_cache": int(shape.cache_gib * 2**30)}
+    rest = share(shape, device_bytes or 0) - sum(terms.values())
+    return terms | {"kv_cache": max(rest, least_cache(shape))}
+
+
+def needed(shape: RolloutShape, stage: int) -> int:
+    """The least share of the device that vLLM starts with: weights, work, and the cache of one
+    sequence."""
+    found = rollout_weights(shape, stage) + rollout_work(shape) + asleep(shape)
+    return found + least_cache(shape)
+
+
+def why_not(shape: RolloutShape, stage: int, device_bytes: int | None) -> str | None:
+    """Why vLLM would refuse to start with its share of the device; None if it would not."""
+    given = shape.cache_gib is not None
+    if shape.engine != "vllm" or not shape.on_gpu or device_bytes is None or given:
+        return None
+    if needed(shape, stage) <= share(shape, device_bytes):
+        return None
+    return (
+        f"rollout.gpu_memory_utilization = {shape.utilization:g} gives the engine "
+        f"{share(shape, device_bytes) / 2**30:.1f} GiB of {device_bytes / 2**30:.1f}, and its "
+        f"weights, work and the cache of one sequence of {shape.longest} tokens need "
+        f"{needed(shape, stage) / 2**30:.1f}"
+    )

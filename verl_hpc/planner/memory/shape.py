@@ -1,0 +1,109 @@
+"""What decides the memory of one model on one training layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import Head
+from verl_hpc.layout.megatron import Backend, TrainLayout
+from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.shard_map import ITEM_BYTES
+
+
+@dataclass(frozen=True)
+class RoleShape:
+    """A model, its layout and its settings; hashable, so that what follows is worked out once."""
+
+    arch: Architecture
+    layout: TrainLayout
+    dtype: str = "bfloat16"
+    head: Head = "language_model"
+    trainable: bool = True
+    parallel: tuple[tuple[str, object], ...] = ()
+    """Settings of ParallelConfig, as items."""
+    fp8: Fp8Config | None = None
+    on_gpu: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        arch: Architecture,
+        layout: TrainLayout,
+        model: ModelConfig,
+        parallel: ParallelConfig,
+        *,
+        head: Head = "language_model",
+        trainable: bool = True,
+        on_gpu: bool = True,
+    ) -> RoleShape:
+        """Of the arguments that `engines.factory.build_engine` is given."""
+        known = (
+            "sequence_parallel",
+            "recompute",
+            "recompute_method",
+            "recompute_num_layers",
+            "recompute_modules",
+        )
+        modules = tuple(parallel.recompute_modules or ())
+        settings = {name: getattr(parallel, name) for name in known} | {
+            "recompute_modules": modules
+        }
+        return cls(
+            replace(arch, rope_scaling=None, rope_theta=1.0),
+            replace(layout, first_rank=0),
+            model.dtype,
+            head,
+            trainable,
+            tuple(settings.items()),
+            model.fp8,
+            on_gpu,
+        )
+
+    @classmethod
+    def of_role(
+        cls, settings: RoleSettings, arch: Architecture, layout: TrainLayout, on_gpu: bool
+    ) -> RoleShape:
+        """Of a role of a run."""
+        return cls.of(
+            arch,
+            layout,
+            settings.model,
+            settings.parallel,
+            head=settings.head,
+            trainable=settings.trainable,
+            on_gpu=on_gpu,
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """As `engines.megatron.precision.choose_backend` decides it, with Transformer Engine on
+        GPUs."""
+        return "transformer_engine" if self.on_gpu and self.dtype != "float32" else "local"
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    def setting(self, name: str) -> object:
+        """Of ParallelConfig; its default is falsy."""
+        return dict(self.parallel).get(name)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return bool(self.setting("sequence_parallel"))
+
+    @property
+    def layers(self) -> tuple[tuple[int, ...], ...]:
+        """Number of layers as `[chunk][stage]`."""
+        return layers_per_stage(self.arch.num_layers, self.layout.pp, self.layout.vpp)
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether the output layer is the embedding."""
+        return self.arch.tied_embeddings and self.head == "language_model"
+
+    def is_last(self, stage: int) -> bool:
+        return stage == self.layout.pp - 1

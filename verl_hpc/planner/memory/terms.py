@@ -1,0 +1,103 @@
+"""What each term of the ledger counts, by which formula, and what it takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from verl_hpc.planner.memory import overheads
+from verl_hpc.planner.memory.rollout import GRAPHS, WORKSPACE
+
+
+class Term(NamedTuple):
+    """For people to read."""
+
+    formula: str
+    assumption: str = ""
+    """Empty where it is exact: tests count the bytes of real engines."""
+
+
+_MIB = overheads.MIB
+
+TERMS: Mapping[str, Term] = {
+    "weights": Term("elements of the rank's parameters, padded as their buffer is, x bytes each"),
+    "gradients": Term("elements of the same buffer x 4"),
+    "masters": Term("elements of the ranges that the rank's optimizer owns x 4; 0 in float32"),
+    "moments": Term("elements of the same ranges x 8"),
+    "apart": Term("elements of the parameters x bytes each, until they are in their buffer"),
+    "fp8": Term(
+        "2 bytes for each weight of a linear layer",
+        "Transformer Engine keeps copies by rows and by columns from the first pass on",
+    ),
+    "activations": Term(
+        "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "
+        "flight",
+        "a row has as many tokens as batch.max_tokens_per_micro_batch, or as the longest sequence",
+    ),
+    "recomputed": Term("the layers that are recomputed at a time"),
+    "logits": Term("tokens x the rank's rows of the vocabulary x bytes each"),
+    "logits_gradient": Term("as the logits"),
+    "work": Term(
+        "log-probs: up to six float32 copies of 2^26 logits; a layer: gradients of its widest "
+        "activations, and of the largest weight",
+        "what comes and goes in a pass is at its most when all of it is there together",
+    ),
+    "gathered": Term("tokens x hidden size x bytes each, with sequence parallelism"),
+    "sent": Term("hidden states that a pipeline stage keeps of what it sent and received"),
+    "kv_cache": Term(
+        "what weights, work and graphs leave of the engine's share of the device; or kv_cache_gib",
+        "the engine's share is taken whole: rollout.gpu_memory_utilization",
+    ),
+    "graphs": Term(
+        f"{GRAPHS // _MIB} MiB", "CUDA graphs of all batch sizes, as vLLM logs of 7B to 70B"
+    ),
+    "workspace": Term(f"{WORKSPACE // _MIB} MiB", "buffers of vLLM that sleeping keeps"),
+    "asleep": Term("graphs and workspace"),
+    "packed_weights": Term(
+        "as the engine's weights", "on cores, oneDNN's copies of linear layers; embeddings are not"
+    ),
+    "buckets": Term(
+        "rounds under way x 2 x the bucket's size",
+        "an upper bound; transfer.bucket_bytes counts a plan's own",
+    ),
+    "context": Term(
+        f"{overheads.CONTEXT // _MIB} MiB", "of CUDA, with the workspaces of its libraries"
+    ),
+    "communicators": Term(
+        f"{overheads.COMMUNICATOR // _MIB} MiB each",
+        "NCCL's rings and trees of 24 to 32 channels",
+    ),
+    "p2p_channels": Term(
+        f"{overheads.PEER_IN_NODE // _MIB} MiB a rank of the node, "
+        f"{overheads.PEER_OUTSIDE // _MIB} MiB for each of {overheads.MOST_PEERS_OUTSIDE} others",
+        "NCCL's channels between two ranks that exchange weights",
+    ),
+    "columns": Term(
+        "48 bytes a token of a step", "ids and ten numbers, all responses as long as allowed"
+    ),
+    "allocator": Term(
+        f"{overheads.ALLOCATOR:.0%} of what comes and goes in a pass",
+        "holes in PyTorch's memory, with expandable segments",
+    ),
+    "process": Term(
+        f"{overheads.PROCESS // _MIB} MiB, {overheads.CPU_PROCESS // _MIB} on cores",
+        "Python and its libraries, resident in host memory",
+    ),
+    "weights_copy": Term("as the weights, page-locked pieces rounded up to powers of 2 on GPUs"),
+    "optimizer_copy": Term("masters and moments, each range rounded up to a power of 2 on GPUs"),
+    "saved": Term(
+        "the rank's share of weights, and 12 bytes for each element that it owns",
+        "replicas write equal shares of the weights",
+    ),
+}
+"""By the last part of a term's name: `actor.weights` is `weights`. A reference that shares the
+actor's engine has its weights in host memory, as `reference.weights`."""
+
+ASSUMPTIONS = tuple(
+    f"{name}: {term.formula}; {term.assumption}" for name, term in TERMS.items() if term.assumption
+)
+
+
+def term(name: str) -> Term:
+    """Of a term as phases name it."""
+    return TERMS[name.rpartition(".")[2]]

@@ -1,0 +1,304 @@
+"""A run's plan: whether it fits, what a step takes, and what the whole run costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError, VerlHpcError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
+from verl_hpc.planner.memory.changes import Remedy, remedy
+from verl_hpc.planner.memory.ledger import Ledger, ledger
+from verl_hpc.planner.memory.phase import GIB
+from verl_hpc.planner.memory.rollout import RolloutShape, why_not
+from verl_hpc.planner.record import Record
+from verl_hpc.planner.search.explain import placed_text
+from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
+from verl_hpc.planner.search.verified import Verified
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import ASSUMPTIONS, StepTime, predict_step
+from verl_hpc.planner.timing.workload import Workload, workload_of
+
+Archs = Mapping[str, Architecture]
+"""By role."""
+
+MOST_NODES = 1024
+"""That are tried where nobody says how many there are."""
+_MOST_PLANNED_RANKS = 64
+"""On more, a transfer is estimated from its bytes: its own plan takes seconds."""
+_MORE_RANKS = 16
+"""Times the ranks of a run that does not fit, among which one is looked for that does."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What can be said of a run before it starts."""
+
+    ledger: Ledger
+    step: StepTime
+    work: Workload
+    assumed: tuple[str, ...]
+    """Of the work, what nobody said."""
+    remedy: Remedy | None
+    """The cheapest changes that make it fit; None where it fits, or nothing helps."""
+    found: Verified | None
+    """By a search, if there was one."""
+    planning_seconds: float
+
+    @property
+    def config(self) -> RunConfig:
+        return self.ledger.config
+
+    @property
+    def layouts(self) -> RunLayouts:
+        return self.ledger.layouts
+
+    @property
+    def num_ranks(self) -> int:
+        return self.layouts.num_ranks
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_ranks // self.ledger.hardware.ranks_per_node)
+
+    @property
+    def fits(self) -> bool:
+        return self.ledger.fits
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Of all steps; None where their number follows from data that nobody has counted."""
+        return None if self.config.steps is None else self.config.steps * self.step.gpu_hours
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Of memory and time, for people to read."""
+        missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
+        return (*missing, *self.assumed, *ASSUMPTIONS, *self.ledger.assumptions)
+
+    def why_not(self) -> str | None:
+        """The first phase that does not fit, with the largest terms; None where all do."""
+        misfit = self.ledger.first_misfit
+        return None if misfit is None else misfit.why_not()
+
+    def record(self, made_by: str) -> Record:
+        """Where its layouts came from, if a search has found them.
+
+        Args:
+            made_by: the command.
+        """
+        assert self.found is not None
+        kind, room = self.ledger.hardware.kind.name, self.ledger.least_room_bytes
+        spare = "" if room is None else f", {room / GIB:.1f} GiB to spare"
+        why = (
+            f"{self.step.seconds:.1f} s a step by the time model{spare}; the best of "
+            f"{self.found.found.placements} placements on {self.num_ranks} {kind}: "
+            f"{placed_text(self.found.candidate)}"
+        )
+        return Record(made_by, why, tuple(self.found.overrides))
+
+    def as_json(self) -> dict[str, Any]:
+        """What `plan --json` prints; phases are those of the fullest rank."""
+        phases = [
+            {
+                "name": phase.name,
+                "device_bytes": phase.device_bytes,
+                "host_bytes": phase.host_bytes,
+                "limit_bytes": phase.limit_bytes,
+                "terms": dict(phase.device),
+            }
+            for phase in self.ledger.phases
+        ]
+        return {
+            "fits": self.fits,
+            "phases": phases,
+            "step_seconds": self.step.seconds,
+            "operators": dict(self.step.operators),
+            "gpu_hours": self.gpu_hours,
+            "placement": placement_of(self.layouts),
+            "layouts": layouts_of(self.layouts),
+            "assumptions": list(self.assumptions),
+            "planning_seconds": self.planning_seconds,
+        }
+
+
+def placement_of(layouts: RunLayouts) -> dict[str, str]:
+    """Ranks of each role and of the rollout, as a configuration writes them: `0-63`."""
+    names = [*layouts.train, *([ROLLOUT] if layouts.replicas else [])]
+    found = {}
+    for name in names:
+        ranks = layouts.pools[layouts.pool_of[name]].ranks
+        found[name] = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
+    return found
+
+
+def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
+    """Sizes of every role's layout, and of the rollout engines."""
+    found = {name: _sizes(layout) for name, layout in layouts.train.items()}
+    if layouts.replicas:
+        found[ROLLOUT] = {"ranks": len(layouts.replicas[0]), "engines": layouts.num_replicas}
+    return found
+
+
+def _sizes(layout: TrainLayout) -> dict[str, int]:
+    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    return found | {name: n for name in ("vpp", "ep") if (n := getattr(layout, name)) > 1}
+
+
+class Planner:
+    """Plans of one configuration on one machine.
+
+    Args:
+        config: of the run.
+        archs: of every role's model, the first role's first.
+        machine: what it runs on.
+        work: None takes `workload_of(config)`.
+        assumed: of the work, what nobody said.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        archs: Archs,
+        machine: Machine,
+        work: Workload | None = None,
+        assumed: Sequence[str] = (),
+    ) -> None:
+        self._config, self._archs, self._machine = config, archs, machine
+        self._work, self._assumed = work or workload_of(config), tuple(assumed)
+        self._per_node = machine.hardware.ranks_per_node
+        self._began = time.perf_counter()
+
+    def on(self, nodes: int) -> Plan:
+        """With the configuration's own layouts on so many nodes.
+
+        Raises:
+            ConfigError: it cannot be laid out there.
+        """
+        return self._plan(self._config, self._ledger(nodes))
+
+    def on_best(self, most_nodes: int, objective: Objective = "step_seconds") -> Plan:
+        """On the best number of nodes up to `most_nodes`; of those on which it fits.
+
+        Raises:
+            ConfigError: it can be laid out on none of them.
+        """
+        ledgers, error = self._ledgers(node_counts(most_nodes))
+        fitting = [one for one in ledgers if one.fits]
+        if not fitting:
+            if ledgers:
+                return self._plan(self._config, ledgers[-1])
+            raise error or ConfigError("no number of nodes")
+        plans = [self._plan(self._config, one) for one in fitting]
+        return min(plans, key=lambda plan: cost_of(plan.step, objective))
+
+    def on_fewest(self) -> Plan:
+        """On the fewest nodes on which it fits, of those that are worth comparing.
+
+        Raises:
+            ConfigError: it can be laid out on none.
+        """
+        last: Ledger | None = None
+        error: VerlHpcError | None = None
+        for nodes in node_counts(MOST_NODES):
+            try:
+                last = self._ledger(nodes)
+            except VerlHpcError as refused:
+                error = error or refused
+                continue
+            if last.fits:
+                break
+        if last is None:
+            raise error or ConfigError("no number of nodes")
+        return self._plan(self._config, last)
+
+    def search(self, nodes: Sequence[int], objective: Objective = "step_seconds") -> Plan:
+        """With the placement and the layouts that are best, of some numbers of nodes.
+
+        Raises:
+            ConfigError: nothing fits.
+        """
+        sizes = [count * self._per_node for count in nodes]
+        try:
+            best = search_sizes(
+                self._config, self._archs, self._machine, sizes, objective, work=self._work
+            )[0]
+        except ConfigError as error:
+            why = self._why_no_engine()
+            raise ConfigError(f"{error}{why}") from None
+        return self._plan(best.config, best.ledger, best)
+
+    def _why_no_engine(self) -> str:
+        """Where even engines of a whole node cannot start, which no search changes."""
+        config, hardware = self._config, self._machine.hardware
+        if not config.generates:
+            return ""
+        rollout = config.rollout.model_copy(update={"tensor_parallel": self._per_node})
+        first = self._archs[next(iter(self._archs))]
+        dtype = rollout.dtype or config.model.dtype
+        longest = config.longest_response
+        shape = RolloutShape.of(first, rollout, dtype, hardware.kind.is_gpu, longest)
+        why = why_not(shape, 0, hardware.device_bytes)
+        if why is None:
+            return ""
+        return (
+            f"\nIn an engine of TP{self._per_node} {why}: a search changes neither that nor "
+            "rollout.pipeline_parallel; set a larger one of them"
+        )
+
+    def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
+        found: list[Ledger] = []
+        error: VerlHpcError | None = None
+        for nodes in counts:
+            try:
+                found.append(self._ledger(nodes))
+            except VerlHpcError as refused:
+                error = error or refused
+        return found, error
+
+    def _ledger(self, nodes: int) -> Ledger:
+        hardware = self._machine.hardware
+        layouts = run_layouts(
+            self._config,
+            self._archs[next(iter(self._archs))],
+            nodes * self._per_node,
+            archs=self._archs,
+            ranks_per_node=self._per_node,
+        )
+        return ledger(self._config, self._archs, layouts, hardware)
+
+    def _plan(self, config: RunConfig, told: Ledger, found: Verified | None = None) -> Plan:
+        first = self._archs[next(iter(self._archs))]
+        step = predict_step(
+            config,
+            first,
+            told.layouts,
+            self._machine,
+            archs=self._archs,
+            work=self._work,
+            plans_transfer=told.layouts.num_ranks <= _MOST_PLANNED_RANKS,
+        )
+        change = None if told.fits else cheapest_change(told, self._archs)
+        seconds = time.perf_counter() - self._began
+        return Plan(told, step, self._work, self._assumed, change, found, seconds)
+
+
+def cheapest_change(told: Ledger, archs: Archs) -> Remedy | None:
+    """What makes a run fit: on its own ranks if that is possible, else on more; None if nothing
+    that is tried does."""
+    ranks = told.layouts.num_ranks
+    for most in (ranks, _MORE_RANKS * ranks):
+        found = remedy(told.config, archs, ranks, told.hardware, most)
+        if found is not None:
+            return found
+    return None
+
+
+def cost_of(step: StepTime, objective: Objective) -> float:
+    """What a step is compared by."""
+    return step.seconds if objective == "step_seconds" else step.gpu_hours

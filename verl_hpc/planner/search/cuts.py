@@ -1,0 +1,131 @@
+"""Layouts that one model can have on so many ranks.
+
+Source: HybridFlow (arXiv 2409.19256), Algorithm 2: tensor parallelism within a node, pipeline
+stages, and data parallelism over the rest; here also chunks of stages, and whether activations are
+recomputed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from verl_hpc.config.model import ParallelConfig
+from verl_hpc.errors import ConfigError, LayoutError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
+from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.vllm import check_vllm_layout
+
+_CHUNKS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A training layout, and what the backward pass recomputes."""
+
+    layout: TrainLayout
+    recompute: str
+
+    def parallel(self, base: ParallelConfig) -> dict[str, object]:
+        """Settings of `parallel` that differ from their defaults, with those of `base` that a
+        search leaves alone.
+
+        Raises:
+            ConfigError: no setting has a size.
+        """
+        layout = self.layout
+        if layout.ep > 1:
+            raise ConfigError(
+                f"expert_parallel = {layout.ep}: mixtures of experts are not trained yet, so that "
+                "no setting has it; their predictions are on paper only"
+            )
+        found: dict[str, object] = {}
+        if layout.tp > 1:
+            found |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
+        if layout.pp > 1:
+            found["pipeline_parallel"] = layout.pp
+        if layout.vpp > 1:
+            found["virtual_pipeline"] = layout.vpp
+        if self.recompute != "none":
+            found["recompute"] = self.recompute
+            if self.recompute == base.recompute == "selective" and base.recompute_modules:
+                found["recompute_modules"] = list(base.recompute_modules)
+        return found
+
+
+def cuts_of(
+    arch: Architecture, num_ranks: int, ranks_per_node: int, recompute: str, trains: bool
+) -> list[Cut]:
+    """Of a model on `num_ranks` ranks.
+
+    Args:
+        arch: the model.
+        num_ranks: of its set.
+        ranks_per_node: tensor parallelism stays within a node.
+        recompute: what the configuration says; `full` is tried as well where it trains.
+        trains: whether it has a backward pass.
+    """
+    ways = dict.fromkeys([recompute, "full"]) if trains else ["none"]
+    layouts = _layouts(arch, num_ranks, ranks_per_node)
+    return [Cut(layout, way) for layout in layouts for way in ways]
+
+
+def _layouts(arch: Architecture, num_ranks: int, ranks_per_node: int) -> Iterator[TrainLayout]:
+    for tp in divisors(min(ranks_per_node, num_ranks)):
+        if ranks_per_node % tp or num_ranks % tp or not _splits(arch, tp):
+            continue
+        for pp in divisors(num_ranks // tp):
+            if pp > arch.num_layers:
+                break
+            dp = num_ranks // (tp * pp)
+            for vpp in _CHUNKS if pp > 1 else (1,):
+                if _has_stages(arch.num_layers, pp, vpp):
+                    for ep in _expert_sizes(arch, tp * dp):
+                        yield TrainLayout(tp=tp, pp=pp, dp=dp, vpp=vpp, ep=ep)
+
+
+def _expert_sizes(arch: Architecture, num_ranks: int) -> list[int]:
+    return [n for n in divisors(max(arch.num_experts, 1)) if num_ranks % n == 0]
+
+
+def rollout_sizes(arch: Architecture, num_ranks: int, ranks_per_node: int, pp: int) -> list[int]:
+    """Tensor-parallel sizes of engines on `num_ranks` ranks: Algorithm 2 enlarges them until
+    weights and cache fit."""
+    return [
+        tp
+        for tp in divisors(min(ranks_per_node, num_ranks))
+        if ranks_per_node % tp == 0 and num_ranks % (tp * pp) == 0 and _serves(arch, tp)
+    ]
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Ascending."""
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+def _splits(arch: Architecture, tp: int) -> bool:
+    try:
+        check_megatron_layout(arch, TrainLayout(tp=tp))
+    except LayoutError:
+        return False
+    return True
+
+
+def _serves(arch: Architecture, tp: int) -> bool:
+    try:
+        check_vllm_layout(arch, tp)
+    except LayoutError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _has_stages(num_layers: int, pp: int, vpp: int) -> bool:
+    try:
+        rows = layers_per_stage(num_layers, pp, vpp)
+    except LayoutError:
+        return False
+    return all(count for row in rows for count in row)

@@ -1,0 +1,96 @@
+"""From a candidate to settings that a run executes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verl_hpc.config.roles import ACTOR
+from verl_hpc.config.run import RunConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import zero_redundancy_applies
+from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
+from verl_hpc.planner.search.search import Candidate
+
+
+def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
+    """The settings that a candidate changes, by dotted name; sections are whole.
+
+    A step on 64 + 64 ranks gives, among others, placement: {actor: 0-63, critic: 64-127},
+    parallel: {tensor_parallel: 8, sequence_parallel: true} and roles.reference.placement: actor.
+    """
+    labels = _labels(candidate)
+    found: dict[str, Any] = {"placement": labels}
+    for name, settings in config.role_settings.items():
+        option = candidate.options.get(name)
+        if name == ACTOR:
+            assert option is not None and option.cut is not None
+            found["parallel"] = option.cut.parallel(config.parallel)
+        label = next(roles[0] for roles in candidate.sets if name in roles)
+        changes: dict[str, Any] = {"parallel": None, "placement": None}
+        if option is not None and option.cut is not None and name != ACTOR:
+            changes["parallel"] = option.cut.parallel(settings.parallel)
+        if option is not None and labels and label != name:
+            changes["placement"] = label
+        given = config.roles.get(name)
+        for field, value in changes.items():
+            if value is not None or (given is not None and getattr(given, field) is not None):
+                found[f"roles.{name}.{field}"] = value
+    if candidate.rollout_tp is not None:
+        found["rollout.tensor_parallel"] = candidate.rollout_tp
+        if config.rollout.grouping == "zero_redundancy" and not _groups_apply(candidate):
+            found["rollout.grouping"] = None
+    return found
+
+
+def _labels(candidate: Candidate) -> dict[str, str]:
+    if len(candidate.sets) == 1:
+        return {}
+    labels, first = {}, 0
+    for roles, size in zip(candidate.sets, candidate.sizes, strict=True):
+        labels[roles[0]] = f"{first}-{first + size - 1}" if size > 1 else str(first)
+        first += size
+    return labels
+
+
+def _groups_apply(candidate: Candidate) -> bool:
+    if ROLLOUT in candidate.options or candidate.rollout_tp is None:
+        return False
+    cut = next(iter(candidate.options.values())).cut
+    return cut is not None and zero_redundancy_applies(cut.layout.tp, candidate.rollout_tp)
+
+
+def applied(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
+    """The configuration with the settings of a candidate.
+
+    Raises:
+        pydantic.ValidationError: they do not go with the others.
+    """
+    tree = config.model_dump(exclude_unset=True)
+    for name, value in overrides.items():
+        *path, field = name.split(".")
+        node = tree
+        for key in path:
+            node = node.setdefault(key, {})
+        node[field] = value
+    return RunConfig.model_validate(tree)
+
+
+def laid_out(
+    config: RunConfig,
+    candidate: Candidate,
+    archs: Mapping[str, Architecture],
+    ranks_per_node: int,
+) -> tuple[RunConfig, RunLayouts]:
+    """The configuration that executes a candidate, and its layouts, checked as a run checks them.
+
+    Raises:
+        ConfigError: the run would refuse it.
+    """
+    chosen = applied(config, overrides_of(config, candidate))
+    first = next(iter(archs))
+    others = {name: arch for name, arch in archs.items() if name != first}
+    layouts = run_layouts(
+        chosen, archs[first], candidate.num_ranks, archs=others, ranks_per_node=ranks_per_node
+    )
+    return chosen, layouts

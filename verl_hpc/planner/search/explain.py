@@ -1,0 +1,87 @@
+"""Why the best was chosen, and why others lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from verl_hpc.planner.search.search import Candidate, Found
+
+_MOST = 3
+_LEAST_SHARE = 0.005
+"""Of a step; smaller differences are not told."""
+
+
+def placed_text(candidate: Candidate) -> str:
+    """Such as `actor + reference on 64, critic on 64 ranks`."""
+    parts = [
+        f"{' + '.join(roles)} on {size}"
+        for roles, size in zip(candidate.sets, candidate.sizes, strict=True)
+    ]
+    return f"{', '.join(parts)} ranks"
+
+
+def layouts_text(candidate: Candidate) -> dict[str, str]:
+    """By role, such as `TP8 PP4 DP4, recompute full`; of the rollout, `TP8`."""
+    found = {}
+    for role, option in candidate.options.items():
+        if option.cut is None:
+            continue
+        layout = option.cut.layout
+        sizes = [f"TP{layout.tp}", f"PP{layout.pp}", f"DP{layout.dp}"]
+        sizes += [f"VPP{layout.vpp}"] * (layout.vpp > 1) + [f"EP{layout.ep}"] * (layout.ep > 1)
+        recompute = option.cut.recompute
+        found[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")
+    if candidate.rollout_tp is not None:
+        found["rollout"] = f"TP{candidate.rollout_tp}"
+    return found
+
+
+def explain(found: Found, most: int = 5) -> list[str]:
+    """A line for the best, for each of the next best, and for those that do not fit.
+
+    Args:
+        found: by a search.
+        most: lines of the next best.
+    """
+    best = found.best
+    lines = [f"{placed_text(best)}: {best.seconds:.1f} s a step, the least of those that fit"]
+    for other in found.ranking[1 : 1 + most]:
+        more = other.seconds - best.seconds
+        reasons = ", ".join(_differences(best, other)) or "operators wait for each other longer"
+        lines.append(f"{placed_text(other)}: {more:.1f} s more; {reasons}")
+    if (left := len(found.ranking) - 1 - most) > 0:
+        lines.append(f"{left} more placements fit, and are slower")
+    lines += [
+        f"{' | '.join(' + '.join(roles) for roles in sets)}: does not fit" for sets in found.misfits
+    ]
+    return lines
+
+
+def _differences(best: Candidate, other: Candidate) -> Iterator[str]:
+    """Operators that take longer, those that differ most first, and what is won elsewhere."""
+    differs = {
+        name: seconds - best.operators.get(name, 0.0) for name, seconds in other.operators.items()
+    }
+    told = {n: d for n, d in differs.items() if abs(d) > _LEAST_SHARE * best.seconds}
+    slower = sorted((n for n in told if told[n] > 0), key=lambda n: -told[n])
+    yield from (f"{name} {told[name]:+.1f} s" for name in slower[:_MOST])
+    won = sum(d for d in differs.values() if d < 0)
+    if won < -_LEAST_SHARE * best.seconds:
+        yield f"others {won:.1f} s"
+    apart = len(other.sets) - len(best.sets)
+    if apart > 0:
+        yield "on disjoint ranks some overlap"
+
+
+def as_json(candidate: Candidate) -> Mapping[str, object]:
+    """For machines to read."""
+    return {
+        "placement": [
+            {"roles": list(roles), "ranks": size}
+            for roles, size in zip(candidate.sets, candidate.sizes, strict=True)
+        ],
+        "layouts": layouts_text(candidate),
+        "step_seconds": candidate.seconds,
+        "operators": dict(candidate.operators),
+        "gpu_hours_per_step": candidate.gpu_hours,
+    }

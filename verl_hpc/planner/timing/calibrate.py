@@ -1,0 +1,164 @@
+"""Factors fitted to runs: least squares of relative errors on the seconds of operators.
+
+A prediction is linear in its factors (`cost.Efficiency`), so that each operator of each run is one
+equation. Factors that no equation has stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Cost, Efficiency
+from verl_hpc.planner.timing.least_squares import solve
+from verl_hpc.planner.timing.lengths import Lengths
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.step import RESHARD, predict_step
+from verl_hpc.planner.timing.workload import Workload, workload_of
+
+CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
+"""What a run's operators are measured by: the work of CPUs, or the clock."""
+_PULL = 1e-4
+"""How strongly a factor stays: of a relative error of 1, for a factor that doubles."""
+_MOST_FRACTION = 1e3
+"""Of a peak of cores, which is a round figure."""
+_LEAST_SHARE = 0.002
+"""Of a step; shorter operators are noise."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run's operators as they were, and what they consist of."""
+
+    name: str
+    seconds: Mapping[str, float]
+    """Of each operator in a mean step."""
+    costs: Mapping[str, Cost]
+    on_gpu: bool
+    """Whether its peaks are those of a data sheet, which nothing exceeds."""
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far off a prediction is."""
+
+    run: str
+    operator: str
+    measured: float
+    predicted: float
+
+    @property
+    def relative(self) -> float:
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Factors, and how well they describe the runs that they are fitted to."""
+
+    efficiency: Efficiency
+    errors: Sequence[Error]
+    fitted: Sequence[str]
+    """Factors that the runs tell something of; the others are as before."""
+
+
+def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> Workload:
+    """The work of a run's mean step, by the lengths that it had.
+
+    Args:
+        config: of the run.
+        rows: of its metrics, a step each.
+    """
+    response, prompt = (_mean(rows, f"{what}_length/mean") for what in ("response", "prompt"))
+    longest = config.rollout.max_response_tokens
+    lengths = None
+    if response is not None:
+        # As long as they can be, or all alike, they have no spread.
+        spread = 0.0 if response > 0.98 * longest else Lengths.spread
+        lengths = Lengths(min(max(response, 1.0), longest), longest, spread)
+    return workload_of(config, prompt, lengths)
+
+
+def measured(
+    name: str,
+    config: RunConfig,
+    arch: Architecture,
+    layouts: RunLayouts,
+    rows: Sequence[Mapping[str, Any]],
+    machine: Machine,
+    *,
+    archs: Mapping[str, Architecture] | None = None,
+    by: str = SECONDS,
+) -> Measured:
+    """What a run tells of the factors.
+
+    Args:
+        name: of the run, for tables.
+        config: of the run.
+        arch: of the first role's model.
+        layouts: of the run.
+        rows: of metrics.jsonl, of steps whose operators are all in; the first steps, in which
+            kernels are compiled and memory is allocated, are better left out.
+        machine: what it ran on.
+        archs: of roles that have a model of their own.
+        by: CPU_SECONDS or SECONDS.
+
+    Raises:
+        ConfigError: no row has seconds of operators.
+    """
+    if by == CPU_SECONDS:
+        machine = replace(machine, counts_waiting=False)
+    work = workload_measured(config, rows)
+    step = predict_step(config, arch, layouts, machine, archs=archs, work=work)
+    seconds = {operator: _mean(rows, f"{by}{operator}") for operator in step.costs}
+    total = sum(value or 0.0 for value in seconds.values())
+    # A transfer is simulated over links, and not linear in any factor.
+    found = {
+        operator: value
+        for operator, value in seconds.items()
+        if value is not None and value > _LEAST_SHARE * total and operator != RESHARD
+    }
+    if not found:
+        raise ConfigError(
+            f"{name}: its metrics have no {by}NAME of an operator; let it do a few more steps"
+        )
+    costs = {operator: step.costs[operator] for operator in found}
+    return Measured(name, found, costs, machine.hardware.kind.is_gpu)
+
+
+def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit:
+    """Fit the factors to runs, of two or more layouts if they are to tell terms apart."""
+    start = before or Efficiency()
+    pairs = [(run.seconds[name], run.costs[name]) for run in runs for name in run.seconds]
+    used = [term for term in TERMS if any(cost.get(term) for _, cost in pairs)]
+    rows = [[cost.get(term, 0.0) / seconds for term in used] for seconds, cost in pairs]
+    first = [start.of(term) for term in used]
+    fastest = 1.0 if any(run.on_gpu for run in runs) else 1.0 / _MOST_FRACTION
+    least = [fastest if term in FRACTIONS else 0.0 for term in used]
+    found = solve(rows, [1.0] * len(rows), first, [_PULL / value for value in first], least)
+    factors = dict(zip(used, found, strict=True))
+    chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
+    return Fit(chosen, errors_of(runs, chosen), used)
+
+
+def _factor(term: str, seconds: float) -> float:
+    return 1.0 / seconds if term in FRACTIONS else seconds
+
+
+def errors_of(runs: Sequence[Measured], efficiency: Efficiency) -> list[Error]:
+    """What factors make of the operators of runs."""
+    return [
+        Error(run.name, name, seconds, efficiency.seconds(run.costs[name]))
+        for run in runs
+        for name, seconds in run.seconds.items()
+    ]
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [float(row[name]) for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,78 @@
+"""Collectives among ranks of a machine: rings over NVLink and the network.
+
+A ring moves 2 (n - 1) / n of a buffer for an all-reduce, half of that for a reduce-scatter or an
+all-gather, over the slowest link that it crosses; small ones take 2 log2 n steps, as NCCL's trees.
+A group with k ranks in each of its nodes has the k network links of these.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.timing.cost import Cost
+
+_NETWORK_HOPS = 4.0
+
+
+class Fabric:
+    """What carries collectives.
+
+    Args:
+        hardware: nodes filled with ranks one after another.
+    """
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._per_node = hardware.ranks_per_node
+        kind = hardware.kind
+        self._inside = 1e9 * (kind.nvlink_gb_s or kind.pcie_gb_s)
+        self._network = 1e9 * hardware.links.network_gb_s
+
+    def bandwidth(self, size: int, stride: int = 1) -> float:
+        """Bytes a second of a ring of `size` ranks that are `stride` apart."""
+        if not self.crosses_nodes(size, stride):
+            return self._inside
+        in_node = max(self._per_node // stride, 1)
+        return min(self._inside, in_node * self._network)
+
+    def crosses_nodes(self, size: int, stride: int = 1) -> bool:
+        """Whether ranks that are `stride` apart are on several nodes."""
+        return (size - 1) * stride >= self._per_node
+
+    def all_reduce(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
+        """Also a reduce-scatter with the all-gather that undoes it."""
+        return self._ring(2 * num_bytes, size, stride, 2.0)
+
+    def all_gather(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
+        """Also a reduce-scatter.
+
+        Args:
+            num_bytes: of the whole.
+        """
+        return self._ring(num_bytes, size, stride, 1.0)
+
+    def all_to_all(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
+        """Every rank sends `num_bytes` in all, as much to each; by links of its own."""
+        if size == 1:
+            return {}
+        bandwidth = self._network if self.crosses_nodes(size, stride) else self._inside
+        hops = _NETWORK_HOPS if self.crosses_nodes(size, stride) else 1.0
+        return {"collective": num_bytes * (size - 1) / size / bandwidth, "hops": 2 * hops}
+
+    def send(self, num_bytes: float, stride: int) -> Cost:
+        """To the rank that is `stride` away."""
+        crosses = stride >= self._per_node
+        bandwidth = self._network if crosses else self._inside
+        return {"collective": num_bytes / bandwidth, "hops": _NETWORK_HOPS if crosses else 1.0}
+
+    def _ring(self, num_bytes: float, size: int, stride: int, directions: float) -> Cost:
+        if size == 1:
+            return {}
+        hops = directions * ceil(log2(size))
+        if self.crosses_nodes(size, stride):
+            num_nodes = -(-size * stride // self._per_node)
+            hops = directions * (
+                ceil(log2(max(size / num_nodes, 1))) + _NETWORK_HOPS * ceil(log2(num_nodes))
+            )
+        seconds = num_bytes * (size - 1) / size / self.bandwidth(size, stride)
+        return {"collective": seconds, "hops": hops}

@@ -1,0 +1,138 @@
+"""What work costs, in terms that one factor each turns into seconds.
+
+A cost is linear in the factors, so that these can be fitted to a run by least squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Term = Literal[
+    "training",
+    "inference",
+    "prefill",
+    "memory",
+    "collective",
+    "pcie",
+    "hops",
+    "layers",
+    "sequences",
+    "operators",
+    "decode_layers",
+    "decode_steps",
+    "decode_sequences",
+    "scores",
+    "switches",
+]
+Cost = Mapping[Term, float]
+"""Seconds at the peak of products, memory and links, and numbers of what takes a fixed time."""
+
+FRACTIONS: tuple[Term, ...] = (
+    "training",
+    "inference",
+    "prefill",
+    "memory",
+    "collective",
+    "pcie",
+)
+"""Terms in seconds at a peak, whose factor is the fraction of it that is reached."""
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How near to its peaks a machine comes, and what its host takes: a factor for each term.
+
+    The defaults are of GPUs. `plan calibrate` fits them to runs.
+    """
+
+    training: float = 0.5
+    """Of the peak of products, in forward and backward passes, without collectives and bubbles.
+    Megatron-LM reaches 44 to 52 % of an A100's peak with both (arXiv 2104.04473, table 1), Llama 3
+    38 to 43 % of an H100's (arXiv 2407.21783, table 4)."""
+    inference: float = 0.5
+    """The same, of forward passes alone."""
+    prefill: float = 0.5
+    """The same, of a rollout engine that reads prompts, or decodes more sequences at a time than
+    the weights it reads can hide."""
+    memory: float = 0.7
+    """Of the device memory's bandwidth, by kernels that read weights, caches or optimizer state
+    once (FlashDecoding and Adam kernels reach 70 to 85 %)."""
+    collective: float = 0.75
+    """Of a link, by large collectives: nccl-tests reach 230 of an A100's 300 GB/s and 360 of an
+    H100's 450 GB/s in a node."""
+    pcie: float = 0.45
+    """Of the link to host memory, all devices of a node at once: host memory is shared."""
+    hops: float = 2.5e-6
+    """Seconds that a collective's step between two GPUs of a node takes however small it is; one
+    over the network is four of them (small all-reduces of 8 GPUs take 15 us in a node)."""
+    layers: float = 50e-6
+    """Seconds of one layer's passage, forward or backward, beside its products: launches of about
+    ten small kernels, norms and activations."""
+    sequences: float = 100e-6
+    """Seconds of host work on one sequence in a pass: packing, columns, losses."""
+    operators: float = 20e-3
+    """Seconds of an operator that computes with no model, and of the agreement before any."""
+    decode_layers: float = 12e-6
+    """Seconds of one layer's passage in a decoding step beside what it reads: gaps between small
+    kernels of a CUDA graph."""
+    decode_steps: float = 1.5e-3
+    """Seconds of host work in a decoding step: scheduling, sampling, outputs."""
+    decode_sequences: float = 15e-6
+    """Seconds of host work on one sequence in a decoding step."""
+    scores: float = 1e-3
+    """Seconds by which one call of a reward function delays a rank; most are made while others
+    generate."""
+    switches: float = 1.0
+    """Seconds in which a rollout engine gives up the device and takes it back."""
+
+    def seconds(self, cost: Cost) -> float:
+        """What a cost takes."""
+        return sum(amount * self.of(term) for term, amount in cost.items())
+
+    def of(self, term: Term) -> float:
+        """Seconds that a unit of a term takes."""
+        factor: float = getattr(self, term)
+        return 1.0 / factor if term in FRACTIONS else factor
+
+    def by_term(self, cost: Cost) -> dict[str, float]:
+        """Seconds of each term, largest first, without those of nothing."""
+        found = {term: amount * self.of(term) for term, amount in cost.items() if amount}
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency))  # type: ignore[misc]
+
+MEANINGS: Mapping[Term, str] = {
+    "training": "FLOPs of matrix products in training passes / (peak x fraction)",
+    "inference": "FLOPs of matrix products in forward passes / (peak x fraction)",
+    "prefill": "FLOPs of prompts, and of decoding where they outweigh reading weights",
+    "memory": "bytes read once / (device memory bandwidth x fraction)",
+    "collective": "bytes over the slowest link of a ring / (bandwidth x fraction)",
+    "pcie": "bytes to and from host memory / (bandwidth x fraction)",
+    "hops": "latency steps of collectives: 2 log2(ranks), those over the network count four times",
+    "layers": "passages of a micro-batch through a layer",
+    "sequences": "sequences of a pass, host work",
+    "operators": "operators, host work",
+    "decode_layers": "passages of a decoding step through a layer",
+    "decode_steps": "decoding steps, host work",
+    "decode_sequences": "sequences x decoding steps, host work",
+    "scores": "calls of the reward function",
+    "switches": "times that an engine gives up the device and takes it back",
+}
+"""What each term counts."""
+
+
+def together(costs: Iterable[Cost]) -> Cost:
+    """One after the other."""
+    found: dict[Term, float] = {}
+    for cost in costs:
+        for term, amount in cost.items():
+            found[term] = found.get(term, 0.0) + amount
+    return found
+
+
+def times(number: float, cost: Cost) -> Cost:
+    """So many times."""
+    return {term: number * amount for term, amount in cost.items()}

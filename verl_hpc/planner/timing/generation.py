@@ -1,0 +1,157 @@
+"""Generation by engines of tensor-parallel ranks.
+
+A decoding step of b sequences reads the engine's weights once and the cache of each sequence, does
+2 FLOPs a parameter and sequence, and has two all-reduces a layer. As many sequences are under way
+as the cache holds; the others wait, and at the end the longest are left alone. An operator ends
+with the last engine, so that what every step takes is paid until the longest response of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.timing.cost import Cost, times, together
+from verl_hpc.planner.timing.lengths import any_alive, survival
+from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.work import forward_flops, layer_work, num_parameters
+from verl_hpc.planner.timing.workload import Workload
+
+LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
+"""Between which an engine that is told no number decodes as many as its cache holds."""
+_CHUNK = 8192
+"""Tokens of a step that reads prompts."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Rollout engines of one model."""
+
+    arch: Architecture
+    num_ranks: int
+    tp: int
+    pp: int = 1
+    dtype: str = "bfloat16"
+    cache_bytes: float | None = None
+    """That a rank has for keys and values; None holds all sequences."""
+    max_sequences: int | None = None
+    """That one engine decodes at a time; None is what rollout.max_num_seqs: null gives."""
+
+    @property
+    def count(self) -> int:
+        return self.num_ranks // (self.tp * self.pp)
+
+    @property
+    def cache_bytes_per_token(self) -> float:
+        """Of one rank: heads that there are too few of are on several."""
+        heads = max(self.arch.num_kv_heads / self.tp, 1.0)
+        layers = self.arch.num_layers / self.pp
+        return 2 * layers * heads * self.arch.head_size * element_size(self.dtype)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one rank."""
+        return num_parameters(self.arch) * element_size(self.dtype) / (self.tp * self.pp)
+
+
+def at_a_time(engines: Engines, work: Workload) -> float:
+    """Sequences that one engine decodes at a time at most; below 1 where not one fits."""
+    limit: float = engines.max_sequences or MOST_SEQUENCES
+    if engines.cache_bytes is None:
+        return limit
+    capacity = engines.cache_bytes / engines.cache_bytes_per_token
+    if capacity < work.prompt + work.responses.longest:
+        return capacity / (work.prompt + work.responses.longest)
+    holds = capacity / (work.prompt + work.responses.mean / 2)
+    if engines.max_sequences is None:
+        # More wait than are refused: those above the cache's room are preempted, and come back.
+        limit = min(max(holds, LEAST_SEQUENCES), MOST_SEQUENCES)
+    return max(min(holds, limit), 1.0)
+
+
+def generate_cost(machine: Machine, engines: Engines, work: Workload) -> Cost:
+    """All responses of a step."""
+    # Stages have as many batches under way as there are stages: each is an engine of all layers.
+    num_engines = engines.count * engines.pp
+    mine = float(ceil(work.sequences / num_engines))
+    width = max(at_a_time(engines, work) / engines.pp, 1.0)
+    decode = _Decode(machine, engines)
+    found = [_prompts(machine, engines, work, mine)]
+    if mine > width:
+        steps = (mine - width) / width * work.responses.mean
+        context = work.prompt + work.responses.mean / 2
+        found.append(times(steps, decode.step(width, context)))
+    last = min(mine, width)
+    for middle, tokens, share in survival(work.responses):
+        alive = last * share
+        runs = tokens * any_alive(share, work.sequences)
+        if runs > 0:
+            # Of steps that some engine still takes, the fullest has as many as this one on average.
+            step = decode.step(alive * tokens / runs, work.prompt + middle)
+            found.append(times(runs, step))
+    return together(found)
+
+
+def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: float) -> Cost:
+    """Samples of a prompt share its cache where they share an engine."""
+    prompts = ceil(sequences / work.samples)
+    tokens = prompts * work.prompt
+    # Logits of a prompt's last token only.
+    flops = forward_flops(engines.arch, tokens, prompts * work.prompt**2, with_logits=False)
+    chunks = ceil(tokens / _CHUNK)
+    read = chunks * engines.weight_bytes * engines.pp
+    size = element_size(engines.dtype)
+    activations = tokens * engines.arch.hidden_size * size
+    sums = machine.fabric.all_reduce(activations, engines.tp)
+    layers = engines.arch.num_layers
+    return together(
+        [
+            machine.products("prefill", flops / engines.tp, read, engines.dtype),
+            times(2 * layers, {t: a / (chunks if t == "hops" else 1) for t, a in sums.items()}),
+            {"decode_layers": float(chunks * layers), "decode_steps": float(chunks)},
+        ]
+    )
+
+
+class _Decode:
+    """Decoding steps of one engine."""
+
+    def __init__(self, machine: Machine, engines: Engines) -> None:
+        self._machine, self._engines = machine, engines
+        arch, layer = engines.arch, layer_work(engines.arch)
+        self._size = element_size(engines.dtype)
+        logits = 2.0 * arch.hidden_size * arch.vocab_size
+        self._flops = (arch.num_layers * layer.flops_per_token + logits) / engines.tp
+        experts = arch.num_layers * layer.expert_parameters
+        dense = num_parameters(arch) - experts
+        if not arch.tied_embeddings:
+            dense -= arch.vocab_size * arch.hidden_size  # a step looks few rows up
+        self._dense = dense * self._size / engines.tp
+        self._experts = experts * self._size / engines.tp
+        self._cache = engines.cache_bytes_per_token * engines.pp
+
+    def step(self, sequences: float, context: float) -> Cost:
+        """Of so many sequences, whose context is so long."""
+        arch, engines, machine = self._engines.arch, self._engines, self._machine
+        read = self._dense + self._experts * self._touched(sequences)
+        sums = machine.fabric.all_reduce(sequences * arch.hidden_size * self._size, engines.tp)
+        return together(
+            [
+                machine.products("prefill", self._flops * sequences, read, engines.dtype),
+                machine.memory(self._cache * sequences * context),
+                times(2 * arch.num_layers, sums),
+                {
+                    "decode_layers": float(arch.num_layers),
+                    "decode_steps": 1.0,
+                    "decode_sequences": sequences,
+                },
+            ]
+        )
+
+    def _touched(self, sequences: float) -> float:
+        """Share of the experts that some sequence goes through, each as likely."""
+        arch = self._engines.arch
+        if not arch.num_experts:
+            return 0.0
+        return any_alive(arch.experts_per_token / arch.num_experts, sequences)

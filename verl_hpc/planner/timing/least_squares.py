@@ -1,0 +1,50 @@
+"""Least squares with unknowns that are bounded below, in pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_ROUNDS = 4000
+
+
+def solve(
+    rows: Sequence[Sequence[float]],
+    wanted: Sequence[float],
+    start: Sequence[float],
+    pulls: Sequence[float],
+    least: Sequence[float],
+) -> list[float]:
+    """The x >= least with the smallest sum of (rows x - wanted)^2 + (pulls (x - start))^2.
+
+    By coordinate descent, which converges since the sum is convex and its bounds are separate.
+
+    Args:
+        rows: coefficients of each equation.
+        wanted: right side of each.
+        start: where unknowns stay that no equation has.
+        pulls: how strongly; above 0.
+        least: that each unknown may be.
+    """
+    x = [*map(max, start, least)]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(x)
+    left = [
+        sum(a * b for a, b in zip(row, x, strict=True)) - y
+        for row, y in zip(rows, wanted, strict=True)
+    ]
+    squares = [
+        sum(a * a for a in column) + pull * pull
+        for column, pull in zip(columns, pulls, strict=True)
+    ]
+    for _ in range(_ROUNDS):
+        largest = 0.0
+        for k, column in enumerate(columns):
+            slope = sum(a * r for a, r in zip(column, left, strict=True))
+            slope += pulls[k] ** 2 * (x[k] - start[k])
+            step = max(x[k] - slope / squares[k], least[k]) - x[k]
+            if step:
+                x[k] += step
+                left = [r + a * step for r, a in zip(left, column, strict=True)]
+                largest = max(largest, abs(step) / (abs(x[k]) + abs(start[k])))
+        if largest < 1e-9:
+            break
+    return x

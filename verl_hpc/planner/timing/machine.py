@@ -1,0 +1,56 @@
+"""Hardware with the factors that say how much of its peaks is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.timing.collectives import Fabric
+from verl_hpc.planner.timing.cost import Cost, Efficiency, Term
+from verl_hpc.planner.timing.work import BYTES
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What work costs on one rank's device and on the links between ranks."""
+
+    hardware: Hardware
+    efficiency: Efficiency = field(default_factory=Efficiency)
+    counts_waiting: bool = True
+    """Whether the time in which a stage waits for another is part of a pass; it takes no CPU."""
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        return Fabric(self.hardware)
+
+    def seconds(self, cost: Cost) -> float:
+        return self.efficiency.seconds(cost)
+
+    def peak(self, dtype: str) -> float:
+        """FLOPs a second of products."""
+        return 1e12 * self.hardware.kind.peak_tflops(dtype)
+
+    def products(self, kind: Term, flops: float, read: float, dtype: str) -> Cost:
+        """Products that read `read` bytes of weights: the roofline of both."""
+        compute = flops / self.peak(dtype)
+        memory = read / self._memory
+        slower = self.efficiency.of(kind) * compute >= self.efficiency.of("memory") * memory
+        return {kind: compute} if slower else {"memory": memory}
+
+    def memory(self, num_bytes: float) -> Cost:
+        """Bytes that device memory reads or writes once."""
+        return {"memory": num_bytes / self._memory}
+
+    def pcie(self, num_bytes: float) -> Cost:
+        """Bytes to host memory or back."""
+        return {"pcie": num_bytes / (1e9 * self.hardware.kind.pcie_gb_s)}
+
+    @property
+    def _memory(self) -> float:
+        return 1e9 * self.hardware.kind.hbm_gb_s
+
+
+def element_size(dtype: str) -> int:
+    """Bytes of an element of activations and weights."""
+    return BYTES[dtype]

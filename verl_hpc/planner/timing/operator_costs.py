@@ -1,0 +1,195 @@
+"""Costs of a run's operators on its layouts, and of what happens between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from verl_hpc.config.model import OffloadConfig
+from verl_hpc.config.roles import RoleSettings
+from verl_hpc.config.run import RunConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.timing.cost import Cost, times, together
+from verl_hpc.planner.timing.generation import Engines, generate_cost
+from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.operators import Work
+from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
+from verl_hpc.planner.timing.refit import estimated_seconds, offloaded_bytes, planned_seconds
+from verl_hpc.planner.timing.workload import Workload
+
+CONTEXT_BYTES = 3 * 2**30
+"""What an engine's share of the device holds beside weights and cache: activations of the largest
+step, CUDA graphs and workspaces."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on its layouts, of which operators are predicted."""
+
+    config: RunConfig
+    arch: Architecture
+    """Of the first role's model."""
+    layouts: RunLayouts
+    machine: Machine
+    work: Workload
+    archs: Mapping[str, Architecture]
+    """Of roles that have a model of their own."""
+    cache_bytes: float | None = None
+    """Of a rollout rank; None takes what the configuration gives it."""
+    plans_transfer: bool = False
+    """Make the transfer's own plan; else estimate its seconds from bytes."""
+
+    def arch_of(self, role: str) -> Architecture:
+        return self.archs.get(role, self.arch)
+
+
+def operator_cost(run: Run, one: Work) -> Cost:
+    """Of one operator on its ranks."""
+    work = run.work
+    if one.greedy:
+        work = work.greedily()
+    host: Cost = {"operators": 1.0}
+    if one.kind == "host":
+        return host
+    if one.kind == "score":
+        num_ranks = len(run.layouts.pools[run.layouts.pool_of[one.role]].ranks)
+        return together([host, {"scores": work.sequences / num_ranks}])
+    if one.kind == "generate":
+        return together([host, generate_cost(run.machine, engines_of(run), work)])
+    model = model_of(run, one.role)
+    if one.kind == "update":
+        return together([host, update_cost(run.machine, model, work)])
+    return together([host, infer_cost(run.machine, model, work), _swap(run, one.role, model)])
+
+
+def model_of(run: Run, role: str) -> Model:
+    """Of a role on its layout."""
+    return role_model(run.config.role_settings[role], run.arch_of(role), run.layouts.train[role])
+
+
+def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) -> Model:
+    """Of a role with everything decided."""
+    return Model(
+        replace(arch, rope_scaling=None),
+        replace(layout, first_rank=0),
+        # A value and a score cost the same.
+        settings.head if settings.head == "language_model" else "value",
+        settings.model.dtype,
+        settings.model.fp8 is not None,
+        settings.parallel.recompute,
+    )
+
+
+def _swap(run: Run, role: str, model: Model) -> Cost:
+    """A reference in another role's engine: its weights come from the host, and the owner's come
+    back."""
+    settings = run.config.role_settings[role]
+    if settings.shares is None or not run.machine.hardware.kind.is_gpu:
+        return {}
+    return run.machine.pcie(2 * element_size(model.dtype) * parameters_per_rank(model))
+
+
+def engines_of(run: Run) -> Engines:
+    """The rollout engines of a run."""
+    return engines(
+        run.config,
+        run.arch,
+        run.machine,
+        sum(map(len, run.layouts.replicas)),
+        run.config.rollout.tensor_parallel,
+        run.cache_bytes,
+    )
+
+
+def engines(
+    config: RunConfig,
+    arch: Architecture,
+    machine: Machine,
+    num_ranks: int,
+    tp: int,
+    cache_bytes: float | None = None,
+) -> Engines:
+    """Rollout engines of a configuration on so many ranks."""
+    rollout = config.rollout
+    found = Engines(
+        arch,
+        num_ranks,
+        tp,
+        rollout.pipeline_parallel,
+        rollout_dtype(config),
+        None,
+        rollout.max_num_seqs or (256 if rollout.engine == "hf" else None),
+    )
+    if cache_bytes is None and rollout.kv_cache_gib is not None:
+        cache_bytes = rollout.kv_cache_gib * 2**30
+    device = machine.hardware.device_bytes if machine.hardware.kind.is_gpu else None
+    if cache_bytes is None and device is not None:
+        share = rollout.gpu_memory_utilization * device
+        cache_bytes = max(share - found.weight_bytes - CONTEXT_BYTES, 0.0)
+    return replace(found, cache_bytes=cache_bytes)
+
+
+def rollout_dtype(config: RunConfig) -> str:
+    """Element type of the engines' weights, which is what travels."""
+    return config.rollout.dtype or config.model.dtype
+
+
+def transfer_seconds(run: Run) -> float:
+    """Of the weights, from the actor to the rollout engines."""
+    layouts, hardware = run.layouts, run.machine.hardware
+    first = next(iter(layouts.train))
+    train = layouts.train[first]
+    checksums, dtype = run.config.rollout.verify.checksums, rollout_dtype(run.config)
+    if not run.plans_transfer:
+        generates = {rank for group in layouts.replicas for rank in group}
+        return estimated_seconds(
+            run.arch,
+            train,
+            run.config.rollout.tensor_parallel,
+            hardware,
+            dtype,
+            shared=not generates.isdisjoint(train.grid.ranks()),
+            checksums=checksums,
+        )
+    return planned_seconds(
+        train,
+        layouts.replicas,
+        replace(run.arch, rope_scaling=None),  # it cannot be hashed
+        layouts.num_ranks,
+        hardware.ranks_per_node,
+        hardware.links,
+        checksums,
+        dtype,
+    )
+
+
+def device_cost(run: Run) -> Cost:
+    """What gives the rollout engines the device, and the training engines theirs back: of the rank
+    that both compute on, and that has most to bring."""
+    generates = set(run.layouts.pools[run.layouts.pool_of["rollout"]].ranks)
+    settings = run.config.role_settings
+    brings = [
+        offload_cost(run.machine, one, model_of(run, name))
+        for name, one in settings.items()
+        if one.shares is None and generates.intersection(run.layouts.train[name].grid.ranks())
+    ]
+    switch: Cost = {"switches": 1.0} if brings and run.machine.hardware.kind.is_gpu else {}
+    return together([*brings, switch])
+
+
+def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:
+    """What a role brings to the host and back in a step."""
+    parts = [part for part in _PARTS if getattr(settings.offload, part)]
+    if not settings.trainable:
+        parts = [part for part in parts if part == "parameters"]
+    if not machine.hardware.kind.is_gpu:
+        return {}
+    parameters = parameters_per_rank(model)
+    num_bytes = offloaded_bytes(parameters, model.layout.dp, model.dtype, parts)
+    # Weights that nobody trains are on the host already: they only come back.
+    return times(2 if settings.trainable else 1, machine.pcie(num_bytes))
+
+
+_PARTS = tuple(OffloadConfig.model_fields)

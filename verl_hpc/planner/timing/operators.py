@@ -1,0 +1,188 @@
+"""The operators of a step, as `trainer.recipes` declares them, with what each of them computes.
+
+Here their functions are signatures alone, so that a login node can compile the flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, Literal
+
+from verl_hpc.config.roles import ACTOR, CRITIC, PRM, PRM_REFERENCE, REFERENCE, REWARD, TEACHER
+from verl_hpc.config.run import RunConfig
+from verl_hpc.flow import DataFlow, Pipeline
+from verl_hpc.planner.layouts import ROLLOUT, SCORING, RunLayouts
+
+Kind = Literal["generate", "infer", "update", "score", "host"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """An operator, and what it does with which role."""
+
+    name: str
+    kind: Kind
+    role: str
+    """Or ROLLOUT or SCORING, or the role on whose ranks it runs."""
+    needs: Sequence[str]
+    gives: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    changes_state: bool = False
+    optional: Sequence[str] = ()
+    greedy: bool = False
+    """One answer to each prompt instead of all samples."""
+
+
+class _Signature:
+    """A function of so many values, that nobody calls."""
+
+    def __init__(self, needs: Sequence[str], optional: Sequence[str]) -> None:
+        needed = [Parameter(name, Parameter.KEYWORD_ONLY) for name in needs]
+        other = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in optional]
+        self.__signature__ = Signature([*needed, *other])
+
+    def __call__(self, **_: Any) -> None:
+        raise AssertionError("the planner runs no operator")
+
+
+_BATCH = ("samples", "sequences")
+
+
+def operators_of(config: RunConfig) -> list[Work]:
+    """Of a step of the run's recipe.
+
+    Of a recipe of the user's nothing is known but its roles: each gives its forward pass, and those
+    with an optimizer are trained.
+    """
+    if config.has_own_recipe:
+        return list(_own(config))
+    if config.recipe in ("rl", "distillation"):
+        return list(_rl(config))
+    return list(_examples(config))
+
+
+def compiled(config: RunConfig, layouts: RunLayouts) -> Pipeline:
+    """The flow of a step on a run's pools."""
+    flow = DataFlow(config.recipe, inputs=("rows",), index="samples")
+    for work in operators_of(config):
+        flow.add(
+            work.name,
+            _Signature(work.needs, work.optional),
+            outputs=tuple(work.gives),
+            placement=layouts.pool_of[work.role],
+            shared=tuple(work.shared),
+            changes_state=work.changes_state,
+            roles=(work.role,),
+        )
+    return flow.compile({name: pool.ranks for name, pool in layouts.pools.items()})
+
+
+def _infer(name: str, role: str, gives: str, needs: Sequence[str] = _BATCH) -> Work:
+    return Work(name, "infer", role, needs, (gives,))
+
+
+def _update(name: str, role: str, *needs: str, optional: Sequence[str] = ()) -> Work:
+    return Work(name, "update", role, (*_BATCH, *needs), changes_state=True, optional=optional)
+
+
+def _responses(prefix: str = "") -> Iterator[Work]:
+    gives = (f"{prefix}responses", f"{prefix}sequences")
+    greedy = bool(prefix)
+    yield Work(f"{prefix}rollout", "generate", ROLLOUT, ["rows"], gives, gives[:1], greedy=greedy)
+    samples = [f"{prefix}samples"]
+    yield Work(
+        f"{prefix}assign", "host", ROLLOUT, ["rows", gives[0]], samples, samples, greedy=greedy
+    )
+
+
+def _scores(config: RunConfig, prefix: str = "") -> Work:
+    names, gives = [f"{prefix}samples", f"{prefix}sequences"], [f"{prefix}scores"]
+    greedy = bool(prefix)
+    if REWARD in config.role_settings:
+        return Work(f"{prefix}reward", "infer", REWARD, names, gives, gives, greedy=greedy)
+    needs = ["rows", *names]
+    return Work(f"{prefix}reward", "score", SCORING, needs, gives, gives, greedy=greedy)
+
+
+def log_probs_before(config: RunConfig) -> bool:
+    """Whether a forward pass of the policy comes before its update
+    (`trainer.settings.Settings.log_probs_before`)."""
+    algorithm, batch = config.algorithm, config.batch
+    return (
+        config.recipe == "distillation"
+        or algorithm.old_log_probs == "recompute"
+        or batch.mini_batches * batch.update_epochs > 1
+        or algorithm.kl.placement == "reward"
+        or algorithm.correction is not None
+        or config.rollout.verify.on_mismatch == "correct"
+        or algorithm.top_entropy < 1
+        or algorithm.loss.selects
+        or "sum_p_squared" in algorithm.advantage.needs
+        or ("values" in algorithm.advantage.needs and config.critic.warmup_steps > 0)
+    )
+
+
+def _rl(config: RunConfig) -> Iterator[Work]:
+    roles, needs = config.role_settings, config.algorithm.advantage.needs
+    greedy = config.has_advantages and "greedy" in needs
+    if greedy:
+        yield from _responses("greedy_")
+    yield from _responses()
+    if config.has_advantages:
+        yield _scores(config)
+    yield from _log_probs(config)
+    if greedy:
+        yield _scores(config, "greedy_")
+    if CRITIC in roles:
+        yield _infer("values", CRITIC, "values")
+    if PRM in roles:
+        yield _infer("prm_ref_log_probs", PRM_REFERENCE, "prm_reference")
+        yield _update("update_prm", PRM, "scores", "prm_reference")
+        yield _infer("process_rewards", PRM, "process_rewards", (*_BATCH, "prm_reference"))
+    if TEACHER in roles:
+        yield _infer("grade", TEACHER, "grades")
+    names = ("scores", "values", "penalty", "old", "process_rewards", "greedy_scores", "grades")
+    yield Work("advantages", "host", ACTOR, _BATCH, ("advantages",), optional=names)
+    yield _update("update_actor", ACTOR, "advantages", optional=("old", "reference"))
+    if CRITIC in roles:
+        yield _update("update_critic", CRITIC, "values", "advantages")
+
+
+def _log_probs(config: RunConfig) -> Iterator[Work]:
+    if log_probs_before(config):
+        yield _infer("old_log_probs", ACTOR, "old")
+    if REFERENCE not in config.role_settings:
+        return
+    yield _infer("ref_log_probs", REFERENCE, "reference")
+    if config.algorithm.kl.placement == "reward":
+        needs = (*_BATCH, "old", "reference")
+        yield Work("kl_penalty", "host", ACTOR, needs, ("penalty",), changes_state=True)
+
+
+def _examples(config: RunConfig) -> Iterator[Work]:
+    """Recipes that learn from answers that there are."""
+    role = REWARD if config.recipe == "reward_model" else ACTOR
+    name = {"sft": "examples", "kto": "examples"}.get(config.recipe, "pairs")
+    yield Work(name, "host", role, ["rows"], _BATCH, _BATCH[:1])
+    if REFERENCE in config.role_settings:
+        yield _infer("ref_log_probs", REFERENCE, "reference")
+    update = "update_reward" if role == REWARD else "update_actor"
+    yield _update(update, role, optional=("reference",))
+
+
+def _own(config: RunConfig) -> Iterator[Work]:
+    roles = config.role_settings
+    if config.generates:
+        yield from _responses()
+    else:
+        yield Work("examples", "host", next(iter(roles)), ["rows"], _BATCH, _BATCH[:1])
+    found = []
+    for name in roles:
+        found.append(f"{name}_outputs")
+        yield _infer(f"{name}_forward", name, found[-1])
+    yield Work("advantages", "host", next(iter(roles)), (*_BATCH, *found), ("advantages",))
+    for name, role in roles.items():
+        if role.trainable:
+            yield _update(f"update_{name}", name, "advantages")

@@ -1,0 +1,247 @@
+"""Forward and backward passes of one model over a step's sequences: training and inference.
+
+m micro-batches pass p stages of v chunks in m + (p - 1) / v times the slowest stage's time (1F1B
+interleaved, arXiv 2104.04473, section 2.2). A tensor-parallel layer has two all-reduces of its
+activations forward and two backward (arXiv 1909.08053), or the reduce-scatters and all-gathers that
+make them up (sequence parallelism); nothing hides them. Gradients are reduce-scattered in float32
+behind the last micro-batch's backward pass, and weights all-gathered after Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import Head
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.planner import pipeline_fill
+from verl_hpc.planner.timing.cost import Cost, Term, times, together
+from verl_hpc.planner.timing.machine import Machine, element_size
+from verl_hpc.planner.timing.work import layer_work
+from verl_hpc.planner.timing.workload import Workload
+
+_GRADIENT = 4
+_ADAM = 34
+"""Bytes that a step of Adam moves per parameter of a shard: float32 gradient, master weight and
+two moments read, the last three written, and the weight."""
+_NORM = 12
+"""Per parameter of a rank: its gradient is zeroed, read for the norm and scaled."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a pass depends on."""
+
+    arch: Architecture
+    layout: TrainLayout
+    head: Head = "language_model"
+    dtype: str = "bfloat16"
+    fp8: bool = False
+    recompute: str = "none"
+
+    @property
+    def products_dtype(self) -> str:
+        return "float8" if self.fp8 else self.dtype
+
+    @property
+    def has_logits(self) -> bool:
+        return self.head == "language_model"
+
+
+@dataclass(frozen=True)
+class _Stage:
+    layers: int
+    has_logits: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Of one replica, in one optimizer step or in one forward pass."""
+
+    sequences: float
+    tokens: float
+    squares: float
+    count: int
+    """Micro-batches."""
+
+
+def infer_cost(
+    machine: Machine, model: Model, work: Workload, sequences: int | None = None
+) -> Cost:
+    """A forward pass over the sequences of a step.
+
+    Args:
+        sequences: instead of the step's.
+    """
+    part = _part(model, work, sequences or work.sequences)
+    micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
+    return together([_pipelined(machine, model, part, micro, 1), _host(part)])
+
+
+def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
+    """All optimizer steps of a step."""
+    part = _part(model, work, max(work.sequences // work.mini_batches, 1))
+    # Backward is two products for each one forward.
+    again = _recomputed(model)
+    micro = _slowest(machine, model, part, "training", 3.0 + again, 2 + (again == 1.0))
+    one = together(
+        [_pipelined(machine, model, part, micro, 2), _optimizer(machine, model, micro), _host(part)]
+    )
+    return times(work.updates, one)
+
+
+def micro_batch_tokens(model: Model, work: Workload, trains: bool) -> float:
+    """Of the largest micro-batch."""
+    sequences = max(work.sequences // work.mini_batches, 1) if trains else work.sequences
+    part = _part(model, work, sequences)
+    longest = work.prompt + work.responses.longest
+    return min(max(part.tokens / part.count, longest), max(work.max_tokens, longest))
+
+
+def _recomputed(model: Model) -> float:
+    """Forward passes that the backward pass repeats: with recompute: selective, of the MLP."""
+    if model.recompute == "selective":
+        return layer_work(model.arch).mlp_share
+    return float(model.recompute == "full")
+
+
+def _part(model: Model, work: Workload, sequences: int) -> _Part:
+    layout = model.layout
+    mine = sequences / layout.dp if sequences >= layout.dp else 1.0
+    # The fullest replica, of whole sequences, decides.
+    mine = float(ceil(mine)) if mine < 8 else mine
+    tokens = mine * work.sequence
+    count = max(ceil(tokens / work.max_tokens), 1)
+    if layout.pp > 1:
+        fills = min(
+            max(int(tokens) // pipeline_fill.TOKENS, 2 * layout.pp), 4 * layout.pp, int(mine)
+        )
+        count = max(count, fills)
+        count += -count % (layout.pp if layout.vpp > 1 else 1)
+    return _Part(mine, tokens, mine * work.square, count)
+
+
+def _host(part: _Part) -> Cost:
+    return {"sequences": part.sequences}
+
+
+def _slowest(
+    machine: Machine,
+    model: Model,
+    part: _Part,
+    kind: Term,
+    passes: float,
+    layer_passes: int,
+) -> Cost:
+    """One micro-batch on the slowest stage, all its chunks, forward and back."""
+    costs = [
+        _stage(machine, model, part, stage, kind, passes, layer_passes) for stage in _stages(model)
+    ]
+    return max(costs, key=machine.seconds)
+
+
+def _stages(model: Model) -> Iterator[_Stage]:
+    """Those that may be the slowest: the last, and the others' fullest."""
+    layout = model.layout
+    totals = _layers(model.arch.num_layers, layout.pp, layout.vpp)
+    yield _Stage(totals[-1], model.has_logits)
+    if layout.pp > 1:
+        yield _Stage(max(totals[:-1]), False)
+
+
+@lru_cache(maxsize=1024)
+def _layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
+    """Of each stage, in all its chunks."""
+    return tuple(map(sum, zip(*layers_per_stage(num_layers, pp, vpp), strict=True)))
+
+
+def _stage(
+    machine: Machine,
+    model: Model,
+    part: _Part,
+    stage: _Stage,
+    kind: Term,
+    passes: float,
+    layer_passes: int,
+) -> Cost:
+    arch, layout, layer = model.arch, model.layout, layer_work(model.arch)
+    tokens, size = part.tokens / part.count, element_size(model.dtype)
+    squares = part.squares / part.count
+    flops = stage.layers * (layer.flops_per_token * tokens + layer.flops_per_square * squares)
+    parameters = stage.layers * _layer_parameters(model)
+    logits = 2.0 * arch.hidden_size * arch.vocab_size * tokens if stage.has_logits else 0.0
+    # The output layer is not recomputed.
+    flops = passes * flops + min(passes, 3.0) * logits
+    parameters += stage.has_logits * arch.hidden_size * arch.vocab_size / layout.tp
+    read = passes * size * parameters
+    found: list[Cost] = [
+        machine.products(kind, flops / layout.tp, read, model.products_dtype),
+        {"layers": float(stage.layers * layer_passes)},
+    ]
+    activations = tokens * arch.hidden_size * size
+    all_reduces = 2 * layer_passes * stage.layers + stage.has_logits
+    found.append(times(all_reduces, machine.fabric.all_reduce(activations, layout.tp)))
+    if layout.ep > 1:
+        # Tokens go to their experts and come back, forward and backward.
+        sent = activations * arch.experts_per_token / layout.tp
+        stride = layout.etp
+        exchange = machine.fabric.all_to_all(sent, layout.ep, stride)
+        found.append(times(2 * layer_passes * stage.layers, exchange))
+    return together(found)
+
+
+def _layer_parameters(model: Model) -> float:
+    """Of one layer, on one rank."""
+    layer, layout = layer_work(model.arch), model.layout
+    dense = (layer.parameters - layer.expert_parameters) / layout.tp
+    if not layer.expert_parameters:
+        return dense
+    return dense + layer.expert_parameters / (layout.ep * layout.etp)
+
+
+def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directions: int) -> Cost:
+    layout = model.layout
+    rounds = part.count + machine.counts_waiting * (layout.pp - 1) / layout.vpp
+    found = [times(rounds, micro)]
+    if layout.pp > 1:
+        size = part.tokens / part.count * model.arch.hidden_size * element_size(model.dtype)
+        send = machine.fabric.send(size / layout.tp, layout.tp * layout.dp)
+        found.append(times(directions * layout.vpp * rounds, send))
+    return together(found)
+
+
+def parameters_per_rank(model: Model) -> float:
+    """Of the stage with most."""
+    layout, arch = model.layout, model.arch
+    layers = max(_layers(arch.num_layers, layout.pp, layout.vpp))
+    vocabulary = arch.vocab_size * arch.hidden_size / layout.tp
+    both = layout.pp == 1 and model.has_logits and not arch.tied_embeddings
+    return layers * _layer_parameters(model) + vocabulary * (2 if both else 1)
+
+
+def optimizer_parameters(model: Model) -> float:
+    """Whose state a rank has: experts have replicas of their own."""
+    layout, layer = model.layout, layer_work(model.arch)
+    parameters = parameters_per_rank(model)
+    experts = model.arch.num_layers / layout.pp * layer.expert_parameters
+    experts /= layout.ep * layout.etp
+    replicas = layout.tp * layout.dp / (layout.ep * layout.etp)
+    return (parameters - experts) / layout.dp + experts / replicas
+
+
+def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
+    """Reducing gradients, Adam on a shard of the parameters, and gathering them."""
+    layout, parameters = model.layout, parameters_per_rank(model)
+    fabric = machine.fabric
+    reduce = fabric.all_gather(_GRADIENT * parameters, layout.dp, layout.tp)
+    gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
+    adam = machine.memory(parameters * _NORM + optimizer_parameters(model) * _ADAM)
+    # Two thirds of a micro-batch's time are its backward pass.
+    hidden = machine.seconds(micro) * 2 / 3
+    whole = machine.seconds(reduce)
+    exposed = max(whole - hidden, 0.0) / whole if whole else 0.0
+    return together([times(exposed, reduce), gather, adam])

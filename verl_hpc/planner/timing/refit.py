@@ -1,0 +1,102 @@
+"""From trained weights to generating weights, and who has the device in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import zero_redundancy_applies
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.link_model import Links, predicted_seconds
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.vllm import vllm_shard_map
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.timing.machine import element_size
+from verl_hpc.planner.timing.work import num_parameters
+
+_BUCKET = 64 * 2**20
+
+
+@lru_cache(maxsize=64)
+def planned_seconds(
+    train: TrainLayout,
+    replicas: tuple[tuple[int, ...], ...],
+    arch: Architecture,
+    num_ranks: int,
+    ranks_per_node: int,
+    links: Links,
+    checksums: bool,
+    dtype: str,
+) -> float:
+    """Seconds of the transfer's own plan: its bytes and rounds, simulated over the links."""
+    source = megatron_shard_map(arch, train, dtype=dtype)
+    target = vllm_shard_map(arch, replicas, dtype)
+    nodes = nodes_of(num_ranks, ranks_per_node)
+    return predicted_seconds(plan_transfer(source, target, nodes), nodes, links, checksums)
+
+
+def received_bytes(
+    arch: Architecture, train: TrainLayout, rollout_tp: int, dtype: str, shared: bool
+) -> tuple[float, float]:
+    """Bytes that a rank receives, and that it needs: Table 2 of HybridFlow (arXiv 2409.19256).
+
+    Args:
+        shared: the ranks that train are those that generate.
+    """
+    model = num_parameters(arch) * element_size(dtype)
+    needed = model / rollout_tp
+    if not shared:
+        return needed, needed
+    held = model / (train.tp * train.pp)
+    if zero_redundancy_applies(train.tp, rollout_tp):
+        return needed - held, needed
+    # Neighbours: a rank's own shard lies in what it needs by chance.
+    return needed * (1 - 1 / (train.tp * train.pp)), needed
+
+
+def estimated_seconds(
+    arch: Architecture,
+    train: TrainLayout,
+    rollout_tp: int,
+    hardware: Hardware,
+    dtype: str,
+    *,
+    shared: bool = True,
+    checksums: bool = True,
+) -> float:
+    """The same without a plan, for a search: from the bytes that ranks and nodes lack.
+
+    Each byte that a node lacks enters it once, over its share of the network; each that a rank
+    lacks comes over NVLink, and is copied and summed by the device's memory.
+    """
+    links, per_node = hardware.links, hardware.ranks_per_node
+    received, _ = received_bytes(arch, train, rollout_tp, dtype, shared)
+    model = num_parameters(arch) * element_size(dtype)
+    held = _held_by_node(train, per_node) if shared else 0.0
+    enters = model * (1 - held) / per_node
+    wire = max(enters / (1e9 * links.network_gb_s), received / (1e9 * links.nvlink_gb_s))
+    # Packed and unpacked: twice read and written; a checksum on each side reads twice.
+    copies = received * (4 + 4 * checksums) / (1e9 * links.memory_gb_s)
+    messages = received / _BUCKET + (train.pp if shared else 1)
+    return max(wire, copies) + messages * links.message_us / 1e6
+
+
+def _held_by_node(train: TrainLayout, per_node: int) -> float:
+    """Share of the model that the ranks of a node hold together."""
+    stage = train.tp * train.dp
+    stages = max(per_node // stage, 1)
+    shards = min(per_node / stages, train.tp) / train.tp
+    return min(stages / train.pp, 1.0) * shards
+
+
+def offloaded_bytes(parameters_per_rank: float, dp: int, dtype: str, parts: Sequence[str]) -> float:
+    """Bytes of one role that leave a device, and come back: weights, and of Adam's float32 master
+    weights and two moments the rank's shard. Gradients come back as zeros."""
+    found = 0.0
+    if "parameters" in parts:
+        found += element_size(dtype) * parameters_per_rank
+    if "optimizer" in parts:
+        found += 12 * parameters_per_rank / dp
+    return found

@@ -1,0 +1,169 @@
+"""Seconds of a run's step: of each operator on its layout, composed along the compiled flow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_hpc.config.run import RunConfig
+from verl_hpc.flow import Pipeline
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.timing.cost import Cost
+from verl_hpc.planner.timing.machine import Machine
+from verl_hpc.planner.timing.operator_costs import (
+    Run,
+    device_cost,
+    operator_cost,
+    transfer_seconds,
+)
+from verl_hpc.planner.timing.operators import Work, compiled, operators_of
+from verl_hpc.planner.timing.schedule import Span, spans_of
+from verl_hpc.planner.timing.work import forward_flops
+from verl_hpc.planner.timing.workload import Workload, workload_of
+
+RESHARD = "reshard"
+ASSUMPTIONS: Sequence[str] = (
+    "A term is work at the hardware's peak, by the fraction reached, or a number of fixed times.",
+    "Replicas and micro-batches have equally many tokens; the slowest stage decides.",
+    "Nothing hides tensor-parallel collectives; a backward pass hides the reducing of gradients.",
+    "Response lengths are lognormal, cut where generation ends, and independent of each other.",
+    "A rollout ends with the longest response of all; its cache is never preempted.",
+    "Samples of a prompt share its cache.",
+    "Columns that move between placements are megabytes, and take no time.",
+    "Saves and evaluations are no part of a step.",
+)
+"""Of every prediction, for people to read."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Predicted seconds of one step."""
+
+    seconds: float
+    operators: Mapping[str, float]
+    """Seconds of each, on its ranks; they overlap where their ranks are disjoint."""
+    costs: Mapping[str, Cost]
+    """What they consist of."""
+    spans: Sequence[Span]
+    tokens: float
+    """Of prompts and responses."""
+    flops: float
+    """That the models need for them, without what is recomputed."""
+    num_ranks: int
+    peak_flops: float
+    """Of one rank."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of one step."""
+        return self.num_ranks * self.seconds / 3600
+
+    @property
+    def utilisation(self) -> float:
+        """Share of all ranks' peak that the models' products are."""
+        return self.flops / (self.seconds * self.num_ranks * self.peak_flops)
+
+
+def predict_step(
+    config: RunConfig,
+    arch: Architecture,
+    layouts: RunLayouts,
+    machine: Machine,
+    *,
+    archs: Mapping[str, Architecture] | None = None,
+    work: Workload | None = None,
+    cache_bytes: float | None = None,
+    plans_transfer: bool = False,
+) -> StepTime:
+    """How long a step takes.
+
+    Args:
+        config: of the run.
+        arch: of the first role's model.
+        layouts: of the run.
+        machine: what it runs on.
+        archs: of roles that have a model of their own.
+        work: None takes `workload_of(config)`.
+        cache_bytes: that a rollout rank has for keys and values; None takes what the configuration
+            leaves on the machine.
+        plans_transfer: make the transfer's own plan, which takes seconds for many ranks; else
+            estimate its time from bytes.
+
+    Raises:
+        LayoutError: sizes that do not divide.
+    """
+    work = work or workload_of(config)
+    run = Run(config, arch, layouts, machine, work, archs or {}, cache_bytes, plans_transfer)
+    pipeline = compiled(config, layouts)
+    works = {work.name: work for work in operators_of(config)}
+    costs = {name: operator_cost(run, one) for name, one in works.items()}
+    seconds = {name: machine.seconds(cost) for name, cost in costs.items()}
+    if config.generates and config.samples_to_train:
+        transfer, costs[RESHARD] = transfer_seconds(run), device_cost(run)
+        seconds[RESHARD] = transfer + machine.seconds(costs[RESHARD])
+    spans, total = _composed(run, pipeline, seconds)
+    return StepTime(
+        total,
+        seconds,
+        costs,
+        spans,
+        run.work.tokens,
+        sum(_flops(run, one) for one in works.values()),
+        layouts.num_ranks,
+        machine.peak(config.model.dtype),
+    )
+
+
+def _composed(
+    run: Run, pipeline: Pipeline, seconds: Mapping[str, float]
+) -> tuple[list[Span], float]:
+    """With rollout.staleness the next step is made while this one trains, but for the refit,
+    which both wait for."""
+    refit = seconds.get(RESHARD, 0.0)
+    everyone = Span(RESHARD, "all", 0.0, refit)
+    first = [everyone] if refit else []
+    if not run.config.rollout.staleness:
+        spans, end = spans_of(pipeline, seconds, refit)
+        return [*first, *spans], end
+    ahead, rest = pipeline.split(_ahead(run, pipeline))
+    made, made_end = spans_of(ahead, seconds, refit)
+    trained, trained_end = spans_of(rest, seconds, refit)
+    return [*first, *made, *trained], max(made_end, trained_end)
+
+
+def _ahead(run: Run, pipeline: Pipeline) -> set[str]:
+    """Operators that need no rank that trains (`trainer.steps.Steps`)."""
+    settings, layouts = run.config.role_settings, run.layouts
+    busy = {
+        rank
+        for name, one in settings.items()
+        if one.trainable
+        for rank in layouts.train[name].grid.ranks()
+    }
+    made, names = {"rows"}, set()
+    for item in pipeline.runs:
+        ranks = layouts.pools[item.operator.placement].ranks
+        ahead = not item.operator.changes_state and busy.isdisjoint(ranks)
+        if ahead and made.issuperset(pipeline.needs(item)):
+            made.update(item.operator.gives)
+            names.add(item.name)
+    return names
+
+
+def _flops(run: Run, one: Work) -> float:
+    work = run.work
+    arch = run.arch if one.kind == "generate" else run.arch_of(one.role)
+    if one.kind == "generate":
+        mean, squares = work.sequence, work.square
+        return forward_flops(arch, work.sequences * mean, work.sequences * squares)
+    if one.kind not in ("infer", "update"):
+        return 0.0
+    logits = run.config.role_settings[one.role].head == "language_model"
+    squares = work.sequences * work.square
+    passes = 3.0 * work.update_epochs if one.kind == "update" else 1.0
+    return passes * forward_flops(arch, work.tokens, squares, logits)

@@ -1,0 +1,75 @@
+"""FLOPs and sizes of a model's layers, by token and by squared sequence length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from verl_hpc.layout.architecture import Architecture
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """Of one decoder layer, forward; multiply-adds count as two."""
+
+    flops_per_token: float
+    """Of its matrices, of the experts that a token passes through."""
+    flops_per_square: float
+    """Of causal attention: a sequence of L tokens takes L^2 times this."""
+    parameters: int
+    """Of all its matrices."""
+    expert_parameters: int
+    """Of those, in experts."""
+    mlp_share: float
+    """Of flops_per_token, in the MLP."""
+
+
+@lru_cache(maxsize=64)
+def _layer(sizes: tuple[int, ...]) -> LayerWork:
+    hidden, ffn, q_size, kv_size, num_experts, per_token = sizes
+    attention = hidden * (q_size + 2 * kv_size) + q_size * hidden
+    mlp = 3 * hidden * ffn
+    router, experts = hidden * num_experts, num_experts * mlp
+    active = per_token * mlp if num_experts else mlp
+    flops = 2.0 * (attention + router + active)
+    # Scores and their sum of values: two products of L x L / 2 x q_size multiply-adds.
+    return LayerWork(
+        flops,
+        2.0 * q_size,
+        attention + router + (experts or mlp),
+        experts,
+        2.0 * active / flops,
+    )
+
+
+def layer_work(arch: Architecture) -> LayerWork:
+    """Of one of a model's layers."""
+    return _layer(
+        (
+            arch.hidden_size,
+            arch.ffn_size,
+            arch.q_size,
+            arch.kv_size,
+            arch.num_experts,
+            arch.experts_per_token,
+        )
+    )
+
+
+def forward_flops(
+    arch: Architecture, tokens: float, squares: float, with_logits: bool = True
+) -> float:
+    """Of a forward pass over sequences of so many tokens and squared lengths together."""
+    layer = layer_work(arch)
+    of_layers = arch.num_layers * (
+        layer.flops_per_token * tokens + layer.flops_per_square * squares
+    )
+    return of_layers + with_logits * 2.0 * arch.hidden_size * arch.vocab_size * tokens
+
+
+def num_parameters(arch: Architecture) -> int:
+    """Of its matrices and vocabularies; vectors are left out."""
+    vocabularies = (1 if arch.tied_embeddings else 2) * arch.vocab_size * arch.hidden_size
+    return arch.num_layers * layer_work(arch).parameters + vocabularies

@@ -1,0 +1,132 @@
+"""What the planner's time model makes of runs, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from verl_hpc.runs.scaling.efficiency import Measured
+
+_WIDTH, _LEFT, _ROW, _BAR = 720, 150, 48, 17
+"""Pixels of the picture, of its labels, from one run to the next, and of a bar."""
+_AREA = _WIDTH - _LEFT - 90
+_LETTERS = 48
+_COLOURS = {"measured": "#1f77b4", "predicted": "#d95f02"}
+_STYLE = "svg{background:#fff;font:12px sans-serif}text{fill:#444}.title{font-size:14px}"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One run, as it was predicted."""
+
+    step_s: float
+    operators: Mapping[str, float]
+    """Seconds of each."""
+
+
+def prediction_block(
+    runs: Sequence[Measured],
+    predicted: Sequence[Predicted],
+    unit: str,
+    note: str,
+    picture: str | None = None,
+) -> list[str]:
+    """Lines of the page's section.
+
+    Args:
+        runs: that were measured.
+        predicted: of each run.
+        unit: what a rank is.
+        note: which factors the prediction has.
+        picture: file name of the picture; None has none.
+    """
+    pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
+    lines = ["## Prediction", "", *_table(pairs, unit), ""]
+    lines += ["```", *_bars(pairs), "```", ""]
+    if picture is not None:
+        lines += [f"![Seconds a step, measured and predicted]({picture})", ""]
+    return [*lines, note, "", *_operators(pairs)]
+
+
+_Pairs = Sequence[tuple[Measured, Predicted]]
+
+
+def _table(pairs: _Pairs, unit: str) -> Iterator[str]:
+    header = ("run", unit, "s/step", "predicted", "off by", "efficiency", "predicted")
+    yield f"| {' | '.join(header)} |"
+    yield f"| {' | '.join(['---'] * len(header))} |"
+    for run, mine in pairs:
+        cells = (
+            run.name,
+            str(run.ranks),
+            f"{run.step_s:.3g}",
+            f"{mine.step_s:.3g}",
+            f"{mine.step_s / run.step_s - 1:+.0%}",
+            f"{_efficiency(pairs, run, run.step_s, False):.1%}",
+            f"{_efficiency(pairs, run, mine.step_s, True):.1%}",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+def _efficiency(pairs: _Pairs, run: Measured, seconds: float, of_model: bool) -> float:
+    """Prompts a second and rank, of those of the smallest run: strong and weak alike."""
+    first, its = pairs[0]
+    base = first.batch / (first.ranks * (its.step_s if of_model else first.step_s))
+    return run.batch / (run.ranks * seconds) / base
+
+
+def _bars(pairs: _Pairs) -> Iterator[str]:
+    most = max(max(run.step_s, mine.step_s) for run, mine in pairs)
+    width = max(len(run.name) for run, _ in pairs)
+    for run, mine in pairs:
+        for name, kind, seconds in (
+            (run.name, "measured", run.step_s),
+            ("", "predicted", mine.step_s),
+        ):
+            bar = "#" * max(round(_LETTERS * seconds / most), 1)
+            yield f"{name:<{width}}  {kind:<9} {bar} {seconds:.3g} s"
+
+
+def _operators(pairs: _Pairs) -> Iterator[str]:
+    names = list(dict.fromkeys(name for run, _ in pairs for name in run.operators))
+    known = [name for name in names if any(name in mine.operators for _, mine in pairs)]
+    header = ("operator, s/step: measured, predicted", *(run.name for run, _ in pairs))
+    yield f"| {' | '.join(header)} |"
+    yield f"| {' | '.join(['---'] * len(header))} |"
+    for name in known:
+        cells = [f"{_shown(run.operators, name)}, {_shown(p.operators, name)}" for run, p in pairs]
+        yield f"| {' | '.join([name, *cells])} |"
+
+
+def _shown(operators: Mapping[str, float], name: str) -> str:
+    return f"{operators[name]:.3g}" if name in operators else "-"
+
+
+def prediction_svg(runs: Sequence[Measured], predicted: Sequence[Predicted], unit: str) -> str:
+    """The text of an SVG file: two bars for each run."""
+    pairs = sorted(zip(runs, predicted, strict=True), key=lambda pair: pair[0].ranks)
+    most = max(max(run.step_s, mine.step_s) for run, mine in pairs)
+    parts = ['<text class="title" x="10" y="20">Seconds a step, measured and predicted</text>']
+    for number, (kind, colour) in enumerate(_COLOURS.items()):
+        x = _LEFT + 110 * number
+        parts.append(f'<rect x="{x}" y="32" width="11" height="11" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 16}" y="42">{kind}</text>')
+    for row, (run, mine) in enumerate(pairs):
+        y = 58 + _ROW * row
+        words = escape(f"{run.name}: {run.ranks} {unit}")
+        parts.append(f'<text x="{_LEFT - 8}" y="{y + _BAR + 4}" text-anchor="end">{words}</text>')
+        for seconds, colour, top in zip(
+            (run.step_s, mine.step_s), _COLOURS.values(), (y, y + _BAR + 1), strict=True
+        ):
+            width = _AREA * seconds / most
+            parts.append(
+                f'<rect x="{_LEFT}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+            )
+            parts.append(f'<text x="{_LEFT + width + 6:.1f}" y="{top + 13}">{seconds:.3g}</text>')
+    height = 58 + _ROW * len(pairs)
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'aria-label="Seconds a step">\n<style>{_STYLE}</style>\n{body}\n</svg>\n'
+    )

@@ -10,8 +10,8 @@ from verl_hpc.metrics.names import CPU, STEP_SECONDS, TIMING
 
 
 class Timers:
-    """Adds up seconds by operator between two calls of `drain`: those of the host's clock, and those
-    of CPUs in all threads of this process.
+    """Adds up seconds by operator between two calls of `drain`: those of the host's clock, and
+    those of CPUs in all threads of this process.
 
     A timer inside another is named below it, so the top-level names never count a second twice::
 

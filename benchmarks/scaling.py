@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace, command: str) -> None:
     text = page(runs, arguments.skip, arguments.fit, arguments.picture)
     steps = {one.config.name: read_metrics(one.directory) for one in runs}
     record = {"command": command, "machine": facts, "steps": steps}
-    whole = f"`{command}`\n\n{machine_markdown(facts)}\n\n{text}"
+    whole = f"`{command}`\n\n{machine_markdown(facts)}\n\n{text.rstrip()}"
     report(whole, record, arguments.markdown, arguments.json)
 
 

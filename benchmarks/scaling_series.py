@@ -49,9 +49,18 @@ class One:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its steps are in its metrics."""
+        """Whether all its steps are in its metrics.
+
+        Raises:
+            SystemExit: its directory has a run of other settings.
+        """
         if not (self.directory / "metrics.jsonl").exists():
             return False
+        if load_config(self.directory / "config.yaml") != self.config:
+            raise SystemExit(
+                f"{self.directory}: a run of other settings is there (config.yaml); move it away, "
+                "or set directory=..."
+            )
         rows = read_metrics(self.directory)
         return bool(rows) and rows[-1]["step"] == self.config.steps
 

@@ -9,6 +9,7 @@ import yaml
 from benchmarks import scaling, scaling_series
 from benchmarks.scaling_series import cpu_rows, cpu_table, on_cluster, on_ranks, series
 from tests.unit.config.trees import tree
+from verl_hpc.config.load import dump_config
 from verl_hpc.errors import ClusterError
 from verl_hpc.planner.timing.calibrate import Measured
 
@@ -24,6 +25,7 @@ def config(tmp_path):
 def finish(one, steps=4):
     one.directory.mkdir(parents=True, exist_ok=True)
     rows = [{"step": step, "timing_s/step": 1.0} for step in range(1, steps + 1)]
+    (one.directory / "config.yaml").write_text(dump_config(one.config))
     (one.directory / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
 
 
@@ -47,6 +49,14 @@ def test_a_run_is_done_when_its_last_step_is_in(config):
     assert not one.is_done
     finish(one)
     assert one.is_done
+
+
+def test_a_run_of_other_settings_is_not_taken_for_this_one(config):
+    one, _ = series(config, [], (1, 2), False, "ranks")
+    finish(one)
+    other, _ = series(config, ["optimizer.lr=0.5"], (1, 2), False, "ranks")
+    with pytest.raises(SystemExit, match="a run of other settings is there"):
+        other.is_done  # noqa: B018
 
 
 class Cluster:

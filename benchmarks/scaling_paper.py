@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from benchmarks.scaling_shapes import Shape
-from verl_hpc.errors import ConfigError, VerlHpcError
+from verl_hpc.errors import VerlHpcError
 from verl_hpc.planner.layouts import RunLayouts, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.plan import layouts_of
 from verl_hpc.planner.search.explain import layouts_text, placed_text
-from verl_hpc.planner.search.memory import SPARE_BYTES
 from verl_hpc.planner.search.scaling import RULE, scaling_rows
 from verl_hpc.planner.search.search import Candidate
-from verl_hpc.planner.search.verified import Verified, search_that_fits
+from verl_hpc.planner.search.verified import search_that_fits
 from verl_hpc.planner.timing.step import predict_step
 from verl_hpc.planner.timing.workload import workload_of
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 OUTSIDE = "transfer"
 """What a refit takes beside its terms: its messages, simulated over links."""
-_SPARE_TIMES = (1, 5, 9)
-"""Of what a search leaves free."""
 
 
 @dataclass(frozen=True)
@@ -148,25 +144,8 @@ def found(shape: Shape, num_ranks: int) -> Step:
     """
     if shape.arch.num_experts:
         return _formulas(shape, num_ranks)
-    best = _verified(shape, num_ranks)
+    best = search_that_fits(shape.config, shape.archs, shape.machine, num_ranks)
     return _step(shape, best.layouts, best.ledger, _text(best.candidate))
-
-
-def _verified(shape: Shape, num_ranks: int) -> Verified:
-    """With more left free where the formulas lack much of what the ledger has, as caches of FP8.
-
-    Raises:
-        ConfigError: nothing fits.
-    """
-    for times in _SPARE_TIMES[:-1]:
-        with suppress(ConfigError):
-            return _searched(shape, num_ranks, times)
-    return _searched(shape, num_ranks, _SPARE_TIMES[-1])
-
-
-def _searched(shape: Shape, num_ranks: int, times: int) -> Verified:
-    spare = times * SPARE_BYTES
-    return search_that_fits(shape.config, shape.archs, shape.machine, num_ranks, spare_bytes=spare)
 
 
 def own(shape: Shape, num_ranks: int) -> Step:

@@ -62,9 +62,10 @@ class Reads:
         self._reads: dict[int, list[_Read]] = defaultdict(list)
         for step in hop:
             if step.to in neighbours:
-                windows = [(item.fragment, memory.read(item)) for item in step.sends]
-                assert all(window.dtype == memory.dtype(f) for f, window in windows)
-                self._shown[step.to] += windows
+                for item in step.sends:
+                    window, travels = memory.read(item), memory.dtype(item.fragment)
+                    assert window.dtype == travels, "nothing is converted on the way"
+                    self._shown[step.to].append((item.fragment, window))
             if step.frm in neighbours:
                 self._reads[step.frm] += map(self._bound, step.receives)
 

@@ -104,9 +104,11 @@ class FormulaMemory:
         if settings.trainable:
             gradients = 4 * parameters
             optimizer = (4 * (size < 4) + 8) * optimizer_parameters(model)
-        resident = weights + gradients + optimizer
+        # Transformer Engine's copies by rows and by columns; they are not offloaded.
+        copies = 2 * parameters if model.fp8 else 0
+        resident = weights + gradients + optimizer + copies
         stays = self._stays(settings)
-        generating = stays[0] * weights + stays[1] * gradients + stays[2] * optimizer
+        generating = stays[0] * weights + stays[1] * gradients + stays[2] * optimizer + copies
         return RoleBytes(int(resident), int(self._working(settings, model)), int(generating))
 
     def _stays(self, settings: RoleSettings) -> tuple[bool, bool, bool]:

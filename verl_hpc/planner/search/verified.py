@@ -16,7 +16,7 @@ from verl_hpc.planner.search.search import Candidate, Found, search
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
-_ROUNDS = 6
+_ROUNDS = 12
 _LOOKED_AT = 3
 """Of the fastest placements, in each round."""
 _STEP_BYTES = 2**29
@@ -65,7 +65,7 @@ def search_that_fits(
     """
     work, hardware = work or workload_of(config), machine.hardware
     spare, best = spare_bytes, None
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         memory = FormulaMemory(config, archs, hardware, work, spare)
         try:
             found = search(config, archs, machine, num_ranks, work=work, memory=memory)
@@ -85,7 +85,7 @@ def search_that_fits(
                 break
         if best is not None and candidate is found.best:
             return best
-        spare += max(missing[0], 0) + _STEP_BYTES
+        spare += max(missing[0], 0) + _STEP_BYTES * (1 + number // 3)
     if best is not None:
         return best
     raise ConfigError(

@@ -122,6 +122,8 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
         )
         count = max(count, fills)
         count += -count % (layout.pp if layout.vpp > 1 else 1)
+        # Those that an interleaved pipeline adds beyond the sequences are empty.
+        count = min(count, ceil(mine))
     return _Part(mine, tokens, mine * work.square, count)
 
 

@@ -74,7 +74,9 @@ def search_that_fits(
         missing = []
         for candidate in found.ranking[:_LOOKED_AT]:
             if best is not None and candidate.seconds >= best.candidate.seconds:
-                return best
+                if not missing:  # else something faster is short of memory, and looked for again
+                    return best
+                break
             chosen, layouts = laid_out(config, candidate, archs, hardware.ranks_per_node)
             told = ledger(chosen, archs, layouts, hardware)
             room = told.least_room_bytes

@@ -14,6 +14,8 @@ from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.cli.plan_text import bar
 from verl_hpc.config.load import load_config
+from verl_hpc.errors import ConfigError
+from verl_hpc.planner.hardware import KINDS as GPUS
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
@@ -278,11 +280,20 @@ def test_factors_are_read_as_they_were_written(tmp_path):
     assert read_efficiency(None) == Efficiency()
 
 
+def test_only_cores_exceed_their_peak(tmp_path):
+    (tmp_path / "a.yaml").write_text("training: 2\nlayers: 2\n")
+    assert read_efficiency(tmp_path / "a.yaml", GPUS["cpu"]).training == 2.0
+    with pytest.raises(ConfigError, match="training = 2: a fraction of the peak of H200"):
+        read_efficiency(tmp_path / "a.yaml", GPUS["H200"])
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("trainng: 1", "did you mean training"),
+        ("zzz: 1", "no such factor; choose one of: training, inference"),
         ("training: 0", "above 0"),
+        ("training: 50", "training = 50: a fraction of the peak of H100-80 is needed, above 0 and"),
         ("training: fast", "a number above 0"),
         ("layers: -1", "from 0 up"),
         ("layers: .nan", "from 0 up"),

@@ -23,6 +23,7 @@ import argparse
 import json
 import shlex
 import sys
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,12 @@ _OF_PLANS = (
     "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
     "prompt", "response",
 )  # fmt: skip
+
+_OF_RECORD = (
+    "config", "cluster", "nodes", "max_nodes", "objective", "model_config", "prompt", "response",
+    "efficiency",
+)  # fmt: skip
+"""Options that what a search finds depends on."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,8 +110,8 @@ def _check(arguments: argparse.Namespace) -> None:
         )
     for name in ("nodes", "max_nodes", "prompt", "response"):
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: at least 1")
+        if value is not None and not 1 <= value < inf:
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: a number from 1 up is needed")
     if arguments.search and arguments.nodes is None and arguments.max_nodes is None:
         raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
     if arguments.write is not None and not arguments.search:
@@ -162,9 +169,10 @@ def _write(arguments: argparse.Namespace, plan: Plan) -> None:
 def _made_by(arguments: argparse.Namespace) -> str:
     """The command, for the record."""
     words = ["python -m verl_hpc plan --search"]
-    for name in ("config", "cluster", "nodes", "max_nodes", "objective", "prompt", "response"):
+    for name in _OF_RECORD:
         value = getattr(arguments, name)
-        words += [] if value is None else [f"--{name.replace('_', '-')} {shlex.quote(f'{value}')}"]
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        words += [f"--{name.replace('_', '-')} {shlex.quote(f'{one}')}" for one in values]
     return " ".join([*words, *map(shlex.quote, arguments.words)])
 
 

@@ -38,9 +38,9 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     if skip < 0:
         raise ConfigError(f"--skip {skip}: a number of steps from 0 up")
     by = CPU_SECONDS if arguments.by == "cpu" else SECONDS
-    before = read_efficiency(arguments.efficiency)
     paths = [find_run(word) for word in words]
     runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
+    before = read_efficiency(arguments.efficiency, runs[0].hardware.kind)
     fit = _fitted(runs, skip, by, before)
     lines = list(_lines(runs, fit, before, by))
     print("\n".join(lines))

@@ -13,7 +13,6 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import Row, read_metrics
 from verl_hpc.metrics.names import STEP_SECONDS, TIMING, TOKENS
 from verl_hpc.metrics.series import mean_seconds
-from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.runs.scaling.efficiency import Measured, check_comparable, check_tables
 from verl_hpc.runs.scaling.page import Window, render_page, unit_of
 from verl_hpc.runs.scaling.prediction import Predicted, prediction_block, prediction_svg
@@ -74,10 +73,7 @@ def _predicted(
     directories: Sequence[Path], runs: Sequence[Measured], window: Window, how: Prediction
 ) -> list[str]:
     """The section of the page; its picture is written."""
-    from verl_hpc.planner.timing.efficiency_file import read_efficiency
-
-    factors = read_efficiency(how.efficiency)
-    found = [_predict(path, window, how, factors) for path in directories]
+    found = [_predict(path, window, how) for path in directories]
     unit = unit_of(runs)
     name = None
     if how.picture is not None:
@@ -95,15 +91,16 @@ def _predicted(
     return prediction_block(runs, found, unit, note, name)
 
 
-def _predict(path: Path, window: Window, how: Prediction, factors: Efficiency) -> Predicted:
+def _predict(path: Path, window: Window, how: Prediction) -> Predicted:
     from verl_hpc.planner.timing.calibrate import workload_measured
+    from verl_hpc.planner.timing.efficiency_file import read_efficiency
     from verl_hpc.planner.timing.machine import Machine
     from verl_hpc.planner.timing.step import predict_step
 
     run = read_run(path, how.cluster, how.model_config)
     rows = [row for row in run.rows if window.first <= row["step"] <= window.last]
     work = workload_measured(run.config, rows)
-    machine = Machine(run.hardware, factors)
+    machine = Machine(run.hardware, read_efficiency(how.efficiency, run.hardware.kind))
     step = predict_step(run.config, run.arch, run.layouts, machine, archs=run.archs, work=work)
     return Predicted(step.seconds, step.operators)
 

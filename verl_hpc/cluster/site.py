@@ -10,9 +10,8 @@ from pydantic import AfterValidator, Field, model_validator
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
-from verl_hpc.errors import ConfigError
 from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import gpu_kind
+from verl_hpc.planner.hardware import KINDS
 from verl_hpc.section import NonNegative, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
@@ -29,11 +28,10 @@ Option = Annotated[str, AfterValidator(_option)]
 
 
 def _gpu(name: str) -> str:
-    try:
-        kind = gpu_kind(name)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-    if not kind.is_gpu:
+    if name not in KINDS:
+        known = ", ".join(kind.name for kind in KINDS.values() if kind.is_gpu)
+        raise ValueError(f"no such kind; choose one of {known}")
+    if not KINDS[name].is_gpu:
         raise ValueError(f"{name} is no GPU; leave it out, and set gpus_per_node: 0")
     return name
 

@@ -111,6 +111,10 @@ class Plan:
                 "host_bytes": phase.host_bytes,
                 "limit_bytes": phase.limit_bytes,
                 "terms": dict(phase.device),
+                "host_limit_bytes": phase.host_limit_bytes,
+                "fits": phase.fits,
+                "rank": phase.rank,
+                "of": phase.of,
             }
             for phase in self.ledger.phases
         ]
@@ -124,6 +128,8 @@ class Plan:
             "layouts": layouts_of(self.layouts),
             "assumptions": list(self.assumptions),
             "planning_seconds": self.planning_seconds,
+            "why_not": self.why_not(),
+            "remedy": None if self.remedy is None else str(self.remedy),
         }
 
 

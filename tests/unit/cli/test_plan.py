@@ -14,6 +14,8 @@ from verl_hpc.cli.main import main
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.cli.plan_text import bar
 from verl_hpc.config.load import load_config
+from verl_hpc.errors import ConfigError
+from verl_hpc.planner.hardware import KINDS as GPUS
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.timing.cost import Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
@@ -131,6 +133,7 @@ def test_a_search_is_written_and_read_back(plan, tmp_path):
     assert "settings that change:" in out and "why the others lost" in out
     assert found.read_text().startswith("# Layout found by: python -m verl_hpc plan --search")
     assert load_config(found).steps == 7
+    assert f" --model-config {MODEL[1]} " in found.read_text().splitlines()[0]
     one = json.loads(plan(*words, "--search", "--json", "steps=7")[1])
     other = json.loads(
         plan("--config", found, "--cluster", H100, *MODEL, "--nodes", 16, "--json")[1]
@@ -138,6 +141,17 @@ def test_a_search_is_written_and_read_back(plan, tmp_path):
     for key in ("fits", "phases", "step_seconds", "placement", "layouts"):
         assert one[key] == other[key]
     assert main(["config", "--config", str(found), "--explain", "rollout.tensor_parallel"]) == 0
+
+
+def test_the_record_has_all_that_a_search_depends_on(plan, tmp_path):
+    (tmp_path / "factors.yaml").write_text("training: 0.4\n")
+    found = tmp_path / "found.yaml"
+    words = ["--nodes", 16, "--efficiency", tmp_path / "factors.yaml", "--write", found]
+    roles = ["--model-config", f"critic={MODEL[1]}"]
+    assert plan(*PPO_WORDS, *MODEL, *roles, "--search", *words)[0] == 0
+    made_by = found.read_text().splitlines()[0]
+    assert f" --model-config {MODEL[1]} --model-config critic={MODEL[1]} " in made_by
+    assert f" --efficiency {tmp_path / 'factors.yaml'}" in made_by
 
 
 def test_labels_that_an_including_file_cannot_take_away(plan, tmp_path):
@@ -159,18 +173,22 @@ def test_the_configuration_itself_is_not_written_over(plan, tmp_path):
 
 BAD = [
     (["--nodes", 1, "--max-nodes", 2], "--nodes and --max-nodes are both given"),
-    (["--nodes", 0], "--nodes 0: at least 1"),
+    (["--nodes", 0], "--nodes 0: a number from 1 up"),
     (["--search"], "--nodes or --max-nodes"),
     (["--nodes", 1, "--write", "x.yaml"], "add --search"),
     (["--nodes", 1, "--objective", "time"], "give --max-nodes"),
     (["--nodes", 1, "--out", "x"], "--out: belong to plan calibrate"),
     (["--nodes", 1, "--response", 9999], "rollout.max_response_tokens"),
-    (["--nodes", 1, "--prompt", 0], "--prompt 0.0: at least 1"),
+    (["--nodes", 1, "--prompt", 0], "--prompt 0: a number from 1 up"),
+    (["--nodes", 1, "--prompt", "nan"], "--prompt nan: a number from 1 up"),
+    (["--nodes", 1, "--response", "nan"], "--response nan: a number from 1 up"),
+    (["--nodes", 1, "--response", "inf"], "--response inf: a number from 1 up"),
+    (["--nodes", 1, "--response=-5"], "--response -5: a number from 1 up"),
     (["--nodes", 1, "--model-config", "critc=x"], "no role critc; this run has actor"),
     (["--nodes", 1, "--model-config", "x", "--model-config", "y"], "given twice"),
     (["--nodes", 1, "--model-config", "gone.json"], "no config.json at gone.json"),
     (["--nodes", 1, "--efficiency", "gone.yaml"], "gone.yaml"),
-    (["--nodes", 1, "site.gpu=H100"], "no such kind; choose one of A100-40"),
+    (["--nodes", 1, "site.gpu=H100"], "\n  gpu = 'H100': no such kind; choose one of A100-40"),
     (["--nodes", 1, "site.gpu=null"], "gpu is not given"),
     (["--nodes", 1, "sed=1"], "did you mean seed"),
     (["--nodes", 1, "parallel.tensor_parallel=3"], "does not divide"),
@@ -262,11 +280,20 @@ def test_factors_are_read_as_they_were_written(tmp_path):
     assert read_efficiency(None) == Efficiency()
 
 
+def test_only_cores_exceed_their_peak(tmp_path):
+    (tmp_path / "a.yaml").write_text("training: 2\nlayers: 2\n")
+    assert read_efficiency(tmp_path / "a.yaml", GPUS["cpu"]).training == 2.0
+    with pytest.raises(ConfigError, match="training = 2: a fraction of the peak of H200"):
+        read_efficiency(tmp_path / "a.yaml", GPUS["H200"])
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
         ("trainng: 1", "did you mean training"),
+        ("zzz: 1", "no such factor; choose one of: training, inference"),
         ("training: 0", "above 0"),
+        ("training: 50", "training = 50: a fraction of the peak of H100-80 is needed, above 0 and"),
         ("training: fast", "a number above 0"),
         ("layers: -1", "from 0 up"),
         ("layers: .nan", "from 0 up"),

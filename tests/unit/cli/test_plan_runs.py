@@ -112,7 +112,7 @@ def test_one_run_tells_little(here, capsys):
         (["a", "--skip", -1], "--skip -1"),
         (["a", "--nodes", 2], "--nodes: do not belong to plan calibrate"),
         (["a", "--out", "gone/x.yaml"], "--out gone/x.yaml: No such file"),
-        (["a", "--by", "cpu"], "its metrics have no cpu_s/NAME"),
+        (["a", "--by", "cpu"], "it recorded no CPU seconds (cpu_s/NAME of metrics.jsonl), since"),
         (["a", "--cluster", "small.yaml"], "it had 8 ranks on 1 node, and site small has 4"),
         (["a", "--cluster", "gone.yaml"], "--cluster gone.yaml: no such file"),
     ],

@@ -37,8 +37,20 @@ KEYS = [
     "layouts",
     "assumptions",
     "planning_seconds",
+    "why_not",
+    "remedy",
 ]
-PHASE_KEYS = ["name", "device_bytes", "host_bytes", "limit_bytes", "terms"]
+PHASE_KEYS = [
+    "name",
+    "device_bytes",
+    "host_bytes",
+    "limit_bytes",
+    "terms",
+    "host_limit_bytes",
+    "fits",
+    "rank",
+    "of",
+]
 
 
 def planner(name="ppo_70b", *words, model=None, machine=MACHINE, **options):
@@ -82,6 +94,8 @@ def test_json_has_the_keys_that_it_should_and_sums_that_are_right(nodes, fits):
     assert names == ["build", "load", "reshard", "generate", "log_probs", "update", "save"]
     over = [p for p in told["phases"] if p["device_bytes"] > p["limit_bytes"]]
     assert bool(over) is not fits
+    assert [phase for phase in told["phases"] if not phase["fits"]] == over
+    assert (told["why_not"] is None) is fits and (told["remedy"] is None) is fits
     assert all(isfinite(seconds) for seconds in told["operators"].values())
     ranks = {"actor": "0-127", "critic": "0-127", "reference": "0-127", "rollout": "0-127"}
     assert told["placement"] == (ranks if fits else dict.fromkeys(ranks, "0-31"))
@@ -108,6 +122,20 @@ def test_what_does_not_fit_is_named_with_a_change_that_makes_it_fit():
     change = plan.remedy
     assert change.ledger.fits and change.num_ranks > plan.num_ranks
     assert plan.assumptions[0].startswith("It does not fit")
+
+
+def test_json_says_why_host_memory_is_too_small():
+    machine = Machine(Hardware(KINDS["H100-80"], 8, host_bytes=200 * 2**30))
+    plan = planner(machine=machine).on(16)
+    told = plan.as_json()
+    misfits = [phase for phase in told["phases"] if not phase["fits"]]
+    assert misfits and not told["fits"]
+    for phase in misfits:
+        assert phase["device_bytes"] <= phase["limit_bytes"]
+        assert phase["host_bytes"] > phase["host_limit_bytes"] == 25 * 2**30
+        assert phase["rank"] in range(128)
+    assert "GiB of host memory, which has 25.0" in told["why_not"]
+    assert told["remedy"] == (None if plan.remedy is None else str(plan.remedy))
 
 
 def test_a_change_on_the_same_ranks_is_preferred():

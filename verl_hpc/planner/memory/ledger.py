@@ -106,27 +106,6 @@ class Ledger:
         """What the ledger takes for granted."""
         return ASSUMPTIONS
 
-    def as_json(self) -> dict[str, object]:
-        """`fits` and `phases`, as `plan --json` gives them."""
-        return {
-            "fits": self.fits,
-            "phases": [
-                {
-                    "name": phase.name,
-                    "of": phase.of,
-                    "rank": phase.rank,
-                    "device_bytes": phase.device_bytes,
-                    "host_bytes": phase.host_bytes,
-                    "limit_bytes": phase.limit_bytes,
-                    "host_limit_bytes": phase.host_limit_bytes,
-                    "fits": phase.fits,
-                    "terms": dict(phase.device),
-                    "host_terms": dict(phase.host),
-                }
-                for phase in self.all_phases
-            ],
-        }
-
 
 def _fuller(one: Phase | None, other: Phase) -> Phase:
     if one is None or (one.fits and not other.fits):

@@ -123,6 +123,11 @@ def measured(
         for operator, value in seconds.items()
         if value is not None and value > _LEAST_SHARE * total and operator != RESHARD
     }
+    if not found and by == CPU_SECONDS and any(_mean(rows, f"{SECONDS}{o}") for o in step.costs):
+        raise ConfigError(
+            f"{name}: it recorded no CPU seconds ({by}NAME of metrics.jsonl), since an older "
+            "version made it; use --by clock"
+        )
     if not found:
         raise ConfigError(
             f"{name}: its metrics have no {by}NAME of an operator; let it do a few more steps"

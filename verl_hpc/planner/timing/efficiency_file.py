@@ -9,11 +9,17 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
+from verl_hpc.planner.hardware import GpuKind
 from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency
 
 
-def read_efficiency(path: str | Path | None) -> Efficiency:
+def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Efficiency:
     """The factors of a file over the defaults; the defaults without a file.
+
+    Args:
+        path: of the file.
+        kind: what they are for. A GPU's peaks are of its data sheet, and no fraction of them is
+            above 1; a core's are round figures.
 
     Raises:
         ConfigError: it cannot be read, or has a name or a value that is none of a factor.
@@ -23,11 +29,17 @@ def read_efficiency(path: str | Path | None) -> Efficiency:
     factors = read_tree(Path(path))
     for name, value in factors.items():
         if name not in TERMS:
-            raise ConfigError(f"{path}: {name}: no such factor; {near_or_all(name, TERMS, 'them')}")
+            known = near_or_all(name, TERMS, "choose one of")
+            raise ConfigError(f"{path}: {name}: no such factor; {known}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (name in FRACTIONS and value == 0):
             least = "above 0" if name in FRACTIONS else "from 0 up"
             raise ConfigError(f"{path}: {name} = {value!r}: a number {least} is needed")
+        if kind is not None and kind.is_gpu and name in FRACTIONS and value > 1:
+            raise ConfigError(
+                f"{path}: {name} = {value!r}: a fraction of the peak of {kind.name} is needed, "
+                "above 0 and at most 1; fit it to runs on such GPUs (plan calibrate)"
+            )
     return Efficiency(**{name: float(value) for name, value in factors.items()})
 
 

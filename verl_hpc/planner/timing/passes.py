@@ -26,10 +26,13 @@ from verl_hpc.planner.timing.workload import Workload
 
 _GRADIENT = 4
 _ADAM = 34
-"""Bytes that a step of Adam moves per parameter of a shard: float32 gradient, master weight and
-two moments read, the last three written, and the weight."""
+"""Bytes that a step of Adam moves per parameter of a shard: float32 gradient (4), master weight
+and two moments read (12) and written (12), and the master read once more (4) to write the weight
+in two bytes (2)."""
 _NORM = 12
-"""Per parameter of a rank: its gradient is zeroed, read for the norm and scaled."""
+"""Bytes per parameter of a rank: its gradient is zeroed (4), and what the norm and clipping take
+(8). The latter are of a shard alone, where they are 12: so 4 bytes are missing with one replica,
+and up to 8 are too many with more."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def search_that_fits(
             found = search(config, archs, machine, num_ranks, work=work, memory=memory)
         except ConfigError:
             break
-        missing = []
+        missing: list[int] = []
         for candidate in found.ranking[:_LOOKED_AT]:
             if best is not None and candidate.seconds >= best.candidate.seconds:
                 if not missing:  # else something faster is short of memory, and looked for again

@@ -54,7 +54,7 @@ def test_a_run_is_reproducible_from_its_seed_and_differs_with_another(tree, tmp_
 
 def reproducible(row):
     """Metrics of a step without those that measure time or memory."""
-    measured = ("time", "timing", "perf", "reshard/sec")
+    measured = ("time", "timing", "cpu_s", "perf", "reshard/sec")
     return {name: value for name, value in row.items() if not name.startswith(measured)}
 
 

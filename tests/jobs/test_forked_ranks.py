@@ -159,7 +159,7 @@ def test_ctrl_c_ends_ranks(tmp_path):
     job = start(tmp_path, WAIT, process_group=0)
     alive = ranks(tmp_path, job)
     os.killpg(job.pid, signal.SIGINT)
-    status, output = finish(job, 20)
+    status, output = finish(job, 60)
     assert status != 0, output
     assert "KeyboardInterrupt" in output
     assert all(map(ended, alive))

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.jobs.launch import tensors_of
-from tests.mpi.recipe_runs import BATCH, RECIPES, SAME_DRAWS, configure, finish, write_reward
-from tests.mpi.test_steps import LAYOUTS
+from tests.mpi.recipe_runs import RECIPES, configure, finish, write_reward
+from tests.mpi.test_steps import LAYOUTS, SETTINGS
 from verl_hpc.engines.megatron import micro_batches, optimizer, products
 from verl_hpc.trainer.operators import assign
 
@@ -76,9 +76,7 @@ def trained(here, tiny_model, shared_directory):
             tiny_model(),
             shared_directory,
             parallel=LAYOUTS[layout],
-            optimizer={"lr": 1e-5},
-            batch=BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
-            rollout=SAME_DRAWS | {"num_samples": 4},
+            **SETTINGS,
             reward={"function": write_reward(here, shared_directory)},
             **RECIPES["ppo"],
         )

@@ -12,6 +12,12 @@ LAYOUTS = {
     "pp2-dp2": {"pipeline_parallel": 2},
     "tp2-pp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_pipeline": 2},
 }
+SETTINGS = {
+    "optimizer": {"lr": 1e-5},
+    "batch": BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
+    "rollout": SAME_DRAWS | {"num_samples": 4},
+}
+"""Of the two steps."""
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +34,7 @@ def metrics(here, tiny_model, shared_directory):
                 tiny_model(),
                 shared_directory,
                 parallel=LAYOUTS[layout],
-                optimizer={"lr": 1e-5},
-                batch=BATCH | {"update_epochs": 2, "shuffle_mini_batches": "samples"},
-                rollout=SAME_DRAWS | {"num_samples": 4},
+                **SETTINGS,
                 reward=reward,
                 **RECIPES[recipe],
             )

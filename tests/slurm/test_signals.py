@@ -66,17 +66,41 @@ def test_a_cancelled_job_saves_and_stays_cancelled(run, undisturbed):
     run.assert_saved_well(undisturbed)
 
 
+SLOW_DISK = """
+import os, time
+
+fsync = os.fsync
+
+def fsync_in_time(descriptor):
+    saving = ".partial" in os.readlink(f"/proc/self/fd/{{descriptor}}")
+    while saving and not os.path.exists("{go}"):
+        time.sleep(0.05)
+    fsync(descriptor)
+
+os.fsync = fsync_in_time
+"""
+WITH_SLOW_DISK = """#!/bin/sh
+case "$*" in *train*) export PYTHONPATH="{directory}${{PYTHONPATH:+:$PYTHONPATH}}" ;; esac
+exec {python} "$@"
+"""
+
+
 def test_without_restarts_left_a_job_says_so_and_a_signal_while_it_saves_changes_nothing(
-    run, undisturbed
+    run, undisturbed, tmp_path
 ):
-    run.submit("--max-restarts", "0")
+    go = tmp_path / "go"
+    (tmp_path / "sitecustomize.py").write_text(SLOW_DISK.format(go=go))
+    python = tmp_path / "python"
+    python.write_text(WITH_SLOW_DISK.format(directory=tmp_path, python=sys.executable))
+    python.chmod(0o755)
+    run.submit("--max-restarts", "0", f"site.python={python}")
     run.wait_for_step(1)
     run.signal("USR2")
     checkpoints = run.directory / "checkpoints"
     run.wait(lambda: list(checkpoints.glob(".*.partial")), "saving")
     for process in run.ranks().values():
         os.kill(process, signal.SIGTERM)
-    assert list(checkpoints.glob(".*.partial")), "too late: the save is over"
+    go.touch()
     assert run.wait_for_end() == "FAILED"
     assert run.exit_status == RESTART
     assert "its 0 restarts are used up: submit again to resume" in run.log

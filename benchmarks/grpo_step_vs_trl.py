@@ -45,7 +45,7 @@ ALONE = {"OMP_WAIT_POLICY": "ACTIVE"}
 each other awake."""
 KEEPS_FREED = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_ARENA_MAX": "1",
     "THP_MEM_ALLOC_ENABLE": "1",
 }

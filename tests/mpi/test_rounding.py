@@ -1,8 +1,9 @@
 """What makes a step cheaper computes the same but for rounding, each in itself.
 
-Sharing prefixes, oneDNN's products, Adam in one kernel, micro-batches that fill a pipeline, and
-samples of a prompt on one replica add up the same numbers in another way. Without all five, steps
-of sft, grpo and ppo end with the bits that they had before there were any
+Sharing prefixes, oneDNN's products, Adam in one kernel, micro-batches that fill a pipeline,
+samples of a prompt on one replica, and gradients that are read in place of messages add up the same
+numbers in another way. Without all six, steps of sft, grpo and ppo end with the bits that they had
+before there were any
 (benchmarks/results/2026-11-same-weights-cpu.md).
 """
 
@@ -15,7 +16,7 @@ import torch
 from tests.jobs.launch import tensors_of
 from tests.mpi.recipe_runs import RECIPES, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS, SETTINGS
-from verl_hpc.engines.megatron import micro_batches, optimizer, products
+from verl_hpc.engines.megatron import data_parallel, micro_batches, optimizer, products
 from verl_hpc.trainer.operators import assign
 
 pytestmark = pytest.mark.world(4)
@@ -57,12 +58,17 @@ def without_prompts_on_one_replica(patch):
     patch.setattr(assign, "_groups", apart)
 
 
+def without_reading_gradients(patch):
+    patch.setattr(data_parallel, "_processes", lambda group: None)
+
+
 CAUSES = {
     "prefixes": without_shared_prefixes,
     "products": without_onednn,
     "adam": without_fused_adam,
     "fill": without_pipeline_fill,
     "deal": without_prompts_on_one_replica,
+    "gradients": without_reading_gradients,
 }
 
 
@@ -92,7 +98,7 @@ def trained(here, tiny_model, shared_directory):
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        ("dp4", {"prefixes", "products", "adam", "deal"}),
+        ("dp4", {"prefixes", "products", "adam", "deal", "gradients"}),
         ("tp2-pp2", {"prefixes", "adam", "fill"}),
     ],
 )

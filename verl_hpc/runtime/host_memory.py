@@ -7,20 +7,17 @@ import os
 from pathlib import Path
 
 # Of glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-_MOST_FROM_HEAP = 32 << 20
-"""Bytes; glibc takes no larger threshold."""
-_CHOICES = ((_TRIM_THRESHOLD, -1), (_MMAP_THRESHOLD, _MOST_FROM_HEAP), (_ARENA_MAX, 1))
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_CHOICES = ((_TRIM_THRESHOLD, -1), (_MMAP_MAX, 0), (_ARENA_MAX, 1))
 _OF_THE_USER = ("MALLOC_", "GLIBC_TUNABLES")
 
 
 def keep_freed() -> bool:
-    """Keep what is freed for what is allocated next, but for tensors above 32 MiB.
+    """Keep what is freed for what is allocated next.
 
-    By itself glibc returns it, and the kernel clears pages of 4 KiB at their first touch: five
-    times as long as an operation on them takes. A process then stays as large as it was at its
-    largest. One arena for all threads, since the backward pass has a thread of its own. Larger
-    tensors have large pages (`environment.prepare_environment`).
+    By itself glibc returns it, and the kernel clears pages at their first touch: five times as long
+    as an operation on them takes. A process then stays as large as it was at its largest. One arena
+    for all threads, since the backward pass has a thread of its own.
 
     Returns:
         Whether it is so: not where the user has set glibc's allocator, or there is another.

@@ -22,7 +22,7 @@ from verl_hpc.runtime.control import Control
 
 _MOST_RUNS = 1024
 """Pieces of memory that one call reads (IOV_MAX)."""
-_TOKEN_BYTES = 32
+_PROOF_BYTES = 32
 _Run = ctypes.c_size_t * 2
 _LIBC = ctypes.CDLL(None, use_errno=True)
 if hasattr(_LIBC, "process_vm_readv"):
@@ -65,28 +65,40 @@ def _read(process: int, mine: Any, theirs: Any, num_runs: int, wanted: int) -> N
         raise OSError(number, f"{os.strerror(number)}: memory of process {process}")
 
 
+class Proof:
+    """Random bytes in this process's memory; who finds them there may read it."""
+
+    def __init__(self) -> None:
+        self._words = np.frombuffer(os.urandom(_PROOF_BYTES), dtype=np.int64).copy()
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """What another process needs, as long as this object lives: numbers below 2^63."""
+        return os.getpid(), self._words.ctypes.data, *self._words.tolist()
+
+    @staticmethod
+    def holds(words: Sequence[int]) -> bool:
+        """Whether the memory of the process that has told these words can be read."""
+        process, address, *expected = words
+        found = torch.zeros(len(expected), dtype=torch.int64)
+        try:
+            read_memory(process, address, np.array([[0, found.nbytes]]), found)
+        except (OSError, AttributeError):  # not allowed, or no such call on this system
+            return False
+        return found.tolist() == expected
+
+
 def readable_neighbours(control: Control, node_of: Sequence[int]) -> dict[int, int]:
     """Process numbers of the other ranks of this node, if on every node all ranks may read each
     other's memory, else none; every rank calls it.
-
-    Each shows the others some random bytes, and looks at theirs.
 
     Args:
         control: of the world.
         node_of: node index of each rank.
     """
-    token = np.frombuffer(os.urandom(_TOKEN_BYTES), dtype=np.uint8).copy()
-    everyone = control.allgather((os.getpid(), token.ctypes.data, token.tobytes()))
+    proof = Proof()
+    everyone = control.allgather(proof.words)
     mine = node_of[control.rank]
     others = [r for r, node in enumerate(node_of) if node == mine and r != control.rank]
-    can = all(_shows(*everyone[rank]) for rank in others)
+    can = all(Proof.holds(everyone[rank]) for rank in others)
     return {r: everyone[r][0] for r in others} if all(control.allgather(can)) else {}
-
-
-def _shows(process: int, address: int, expected: bytes) -> bool:
-    found = torch.zeros(len(expected), dtype=torch.uint8)
-    try:
-        read_memory(process, address, np.array([[0, len(expected)]]), found)
-    except (OSError, AttributeError):  # not allowed, or no such call on this system
-        return False
-    return bytes(found.tolist()) == expected

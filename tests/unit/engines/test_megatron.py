@@ -200,7 +200,7 @@ def test_chunks_change_nothing(monkeypatch):
         return [*found, logits.grad, sum_p_squared(values, num_rows=4), top]
 
     whole = everything()
-    monkeypatch.setattr(module, "_CHUNK", 10)
+    monkeypatch.setitem(module._CHUNK, "cpu", 10)
     assert len([*module._chunks(values)]) == 4
     for part, expected in zip(everything(), whole, strict=True):
         assert torch.equal(part, expected)

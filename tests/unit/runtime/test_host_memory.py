@@ -7,12 +7,13 @@ import sys
 import pytest
 
 _PROGRAM = """
-import resource, torch
+import resource, sys, torch
 from verl_hpc.runtime.host_memory import keep_freed
 print(keep_freed())
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def touch():
-    return [torch.empty(1 << 22, dtype=torch.uint8).fill_(1) for _ in range(32)]
+    size = int(sys.argv[1])
+    return [torch.empty(size, dtype=torch.uint8).fill_(1) for _ in range((1 << 27) // size)]
 for _ in range(3):
     touch()
 before = faults()
@@ -20,12 +21,12 @@ for _ in range(4):
     touch()
 print(faults() - before)
 """
-_PAGES = 4 * 32 * (1 << 22) // os.sysconf("SC_PAGESIZE")
+_PAGES = 4 * (1 << 27) // os.sysconf("SC_PAGESIZE")
 
 
-def _run(**variables):
+def _run(size=1 << 22, **variables):
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", _PROGRAM]
+    command = [sys.executable, "-c", _PROGRAM, str(size)]
     found = subprocess.run(
         command, env=kept | variables, capture_output=True, text=True, check=True
     )
@@ -33,8 +34,9 @@ def _run(**variables):
     return is_kept == "True", int(faults)
 
 
-def test_most_freed_pages_are_used_again():
-    is_kept, faults = _run()
+@pytest.mark.parametrize("size", [1 << 22, 1 << 26])
+def test_most_freed_pages_are_used_again(size):
+    is_kept, faults = _run(size)
     if not is_kept:
         pytest.skip("this system's malloc has no mallopt")
     assert faults < _PAGES / 4

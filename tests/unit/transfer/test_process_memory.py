@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_hpc.transfer import reads
-from verl_hpc.transfer.process_memory import read_memory
+from verl_hpc.transfer.process_memory import Proof, read_memory
 
 
 def test_more_pieces_than_one_call_takes():
@@ -27,6 +27,14 @@ def test_what_cannot_be_read_is_an_error():
         read_memory(os.getpid(), 16, np.array([[0, 8]]), found)
     with pytest.raises(OSError, match="No such process: memory of process 4194304"):
         read_memory(1 << 22, found.data_ptr(), np.array([[0, 8]]), found)
+
+
+def test_a_proof_holds_where_its_bytes_are_found():
+    proof = Proof()
+    process, address, *words = proof.words
+    assert Proof.holds(proof.words)
+    assert not Proof.holds((process, address, words[0] + 1, *words[1:]))
+    assert not Proof.holds((1 << 22, address, *words))
 
 
 @given(

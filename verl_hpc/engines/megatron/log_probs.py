@@ -14,8 +14,9 @@ import torch.distributed as dist
 
 # Far below any logit, yet finite: 0 * -inf would be NaN in the entropy.
 _MASKED = -1e30
-# Elements that are widened to float32 at a time, here and in the backward pass.
-_CHUNK = 1 << 26
+# Elements that are widened to float32 at a time, here and in the backward pass: on GPUs so many
+# that launches cost little, on CPUs so few that they and what is made of them stay in the cache.
+_CHUNK = {"cuda": 1 << 26, "cpu": 1 << 20}
 
 
 class _LogProbsAndEntropy(torch.autograd.Function):
@@ -98,7 +99,7 @@ def _shifted(
 
 def _chunks(logits: torch.Tensor) -> Iterator[slice]:
     """Slices of tokens whose float32 copies take little memory."""
-    step = max(_CHUNK // max(logits.shape[-1], 1), 1)
+    step = max(_CHUNK[logits.device.type] // max(logits.shape[-1], 1), 1)
     return (slice(start, start + step) for start in range(0, len(logits), step))
 
 

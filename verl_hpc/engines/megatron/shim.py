@@ -3,7 +3,8 @@
 Megatron-core names its device ("cuda", `torch.cuda.current_device()`) in factory calls and compares
 `param.type()` with CUDA type names. Patching torch itself would reach into vLLM, which lives in the
 same process, so an import hook compiles `megatron.core.*` from source with those tokens rewritten;
-line numbers stay. Each rule but that of `products` was found necessary by removing it alone (see
+line numbers stay. Each rule but those of `products` and
+`data_parallel` was found necessary by removing it alone (see
 docs/cpu.md).
 """
 
@@ -53,6 +54,14 @@ _RULES_OF_MODULE = {
         ),
         (re.compile(r"grad_output\.matmul\(weight\)"), "products.matmul(grad_output, weight)"),
         (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import products\n"),
+    ],
+    "megatron.core.distributed.param_and_grad_buffer": [
+        (
+            re.compile(r"\Z"),
+            "\nfrom verl_hpc.engines.megatron import data_parallel"
+            + "\ndist_all_gather_func = data_parallel.all_gather"
+            + "\ndist_reduce_scatter_func = data_parallel.reduce_scatter\n",
+        ),
     ],
 }
 

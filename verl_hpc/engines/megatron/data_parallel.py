@@ -1,0 +1,131 @@
+"""How data-parallel CPU ranks of one node add up gradients and share weights.
+
+gloo's reduce-scatter copies its input, adds up all of it on every rank and keeps a part; its
+all-gather sends what lies in the memory of the same host over sockets. Here every rank reads what
+it needs from the others' memory, if on its node all ranks of the group may, and there is no copy::
+
+    reduce_scatter, 4 parts of 8 elements    rank 1 reads 8..15 of ranks 0, 2 and 3, and adds
+    all_gather                               rank 1 reads 0..7 of rank 0, 16..23 of rank 2, ...
+
+Ranks are added in their order, so sums of three or more may round differently than gloo's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from verl_hpc.transfer.process_memory import Proof, read_memory
+
+_PIECE_BYTES = 256 * 1024
+"""Read at a time: less than a core's second cache holds, to be added from there."""
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 (as torch.distributed names it)
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """`torch.distributed.reduce_scatter_tensor` for what Megatron-core asks of it.
+
+    Args:
+        output: (n,), this rank's part of `input`, in its memory.
+        input: (size * n,) of the same type.
+
+    Raises:
+        OSError: another rank's memory cannot be read any more.
+    """
+    assert group is not None
+    assert output.data_ptr() == input.data_ptr() + group.rank() * output.nbytes, "not in place"
+    processes = _processes(group)
+    if processes is None or op != dist.ReduceOp.SUM or async_op:
+        return dist.reduce_scatter_tensor(output, input, op=op, group=group, async_op=async_op)
+    addresses = _gathered(output.data_ptr() - group.rank() * output.nbytes, group)
+    total, read = output.new_empty(2, _PIECE_BYTES // output.element_size())
+    for piece, offset in _pieces(output):
+        summed, theirs = total[: len(piece)], read[: len(piece)]
+        for rank, (process, address) in enumerate(zip(processes, addresses, strict=True)):
+            part = piece
+            if rank != group.rank():
+                place = address + group.rank() * output.nbytes + offset
+                part = _read(process, place, theirs)
+            summed.copy_(part) if rank == 0 else summed.add_(part)
+        piece.copy_(summed)
+    _meet(group)
+    return None
+
+
+def all_gather(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 (as torch.distributed names it)
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """`torch.distributed.all_gather_into_tensor` for what Megatron-core asks of it.
+
+    Args:
+        output: (size * n,).
+        input: (n,), this rank's part of `output`, in its memory.
+
+    Raises:
+        OSError: another rank's memory cannot be read any more.
+    """
+    assert group is not None
+    assert input.data_ptr() == output.data_ptr() + group.rank() * input.nbytes, "not in place"
+    processes = _processes(group)
+    if processes is None or async_op:
+        return dist.all_gather_into_tensor(output, input, group=group, async_op=async_op)
+    addresses = _gathered(input.data_ptr(), group)
+    for rank, part in enumerate(output.view(group.size(), -1)):
+        if rank != group.rank():
+            for piece, offset in _pieces(part):
+                _read(processes[rank], addresses[rank] + offset, piece)
+    _meet(group)
+    return None
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
+    """Pieces of a flat tensor, and how many bytes from its start they lie."""
+    num = _PIECE_BYTES // tensor.element_size()
+    for first in range(0, len(tensor), num):
+        yield tensor[first : first + num], first * tensor.element_size()
+
+
+def _read(process: int, address: int, to: torch.Tensor) -> torch.Tensor:
+    read_memory(process, address, np.array([[0, to.nbytes]]), to)
+    return to
+
+
+@cache
+def _processes(group: dist.ProcessGroup) -> list[int] | None:
+    """Process numbers of a group's ranks if each may read the memory of all others; else None."""
+    proof = Proof()
+    everyone = _all_gather(torch.tensor(proof.words), group).tolist()
+    others = (words for rank, words in enumerate(everyone) if rank != group.rank())
+    can = all(map(Proof.holds, others))
+    if not all(_gathered(int(can), group)):
+        return None
+    return [process for process, *_ in everyone]
+
+
+def _gathered(number: int, group: dist.ProcessGroup) -> list[int]:
+    """Each rank's, when all are here."""
+    return _all_gather(torch.tensor([number]), group).flatten().tolist()
+
+
+def _all_gather(numbers: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    # Megatron-core is collecting calls to run together; of this form none is put off.
+    found = numbers.new_empty(group.size(), len(numbers))
+    dist.all_gather(list(found), numbers, group=group)
+    return found
+
+
+def _meet(group: dist.ProcessGroup) -> None:
+    """Wait until nobody reads any more."""
+    _gathered(0, group)

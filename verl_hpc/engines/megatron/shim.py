@@ -56,12 +56,9 @@ _RULES_OF_MODULE = {
         (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import products\n"),
     ],
     "megatron.core.distributed.param_and_grad_buffer": [
-        (
-            re.compile(r"\Z"),
-            "\nfrom verl_hpc.engines.megatron import data_parallel"
-            + "\ndist_all_gather_func = data_parallel.all_gather"
-            + "\ndist_reduce_scatter_func = data_parallel.reduce_scatter\n",
-        ),
+        (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import data_parallel"),
+        (re.compile(r"\Z"), "\ndist_all_gather_func = data_parallel.all_gather"),
+        (re.compile(r"\Z"), "\ndist_reduce_scatter_func = data_parallel.reduce_scatter\n"),
     ],
 }
 

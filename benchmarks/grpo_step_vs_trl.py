@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -67,7 +68,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = arguments.keep or Path(directory)
         scratch.mkdir(parents=True, exist_ok=True)
-        spec = _spec(arguments, scratch)
+        spec = work(arguments, scratch)
         runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.variants}
         for repetition in range(arguments.repetitions):
             for name in arguments.variants:
@@ -97,24 +98,30 @@ def _parse() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_work(parser)
     add = parser.add_argument
     add("--trl-python", required=True, metavar="PATH", help="see trl_requirements.txt")
-    add("--model", type=Path, metavar="DIR", help="default: a random decoder of 3 M parameters")
-    add("--prompts", type=int, default=8, help="a step (default 8)")
-    add("--samples", type=int, default=4, help="of each prompt (default 4)")
-    add("--response-tokens", type=int, default=32, help="all, or with --mean at most (default 32)")
-    add("--mean", type=float, metavar="TOKENS", help="of responses that end by themselves")
-    add("--steps", type=int, default=8, help="of each run (default 8)")
     add("--repetitions", type=int, default=2, help="runs of each variant (default 2)")
     add("--variants", nargs="+", choices=list(VARIANTS), default=DEFAULT_VARIANTS)
-    add("--timeout-s", type=float, default=600.0, help="longest that one run may take")
     add("--keep", type=Path, metavar="DIR", help="keep logs and run directories here")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     return parser.parse_args()
 
 
-def _spec(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Options that say what is to be done."""
+    add = parser.add_argument
+    add("--model", type=Path, metavar="DIR", help="default: a random decoder of 3 M parameters")
+    add("--prompts", type=int, default=8, help="a step (default 8)")
+    add("--samples", type=int, default=4, help="of each prompt (default 4)")
+    add("--response-tokens", type=int, default=32, help="all, or with --mean at most (default 32)")
+    add("--mean", type=float, metavar="TOKENS", help="of responses that end by themselves")
+    add("--steps", type=int, default=8, help="of each run (default 8)")
+    add("--timeout-s", type=float, default=600.0, help="longest that one run may take")
+
+
+def work(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """The work, in terms that both programs understand."""
     model = arguments.model
     if model is None:
@@ -149,11 +156,7 @@ def _ours(
     """A variant: our program on `num_ranks` ranks."""
 
     def run(arguments: argparse.Namespace, spec: Mapping[str, Any], where: Path) -> dict[str, Any]:
-        data = where / "prompts.jsonl"
-        rows = ({"prompt": p, "data_source": "numbers"} for p in spec["prompts"])
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = where / "run.yaml"
-        config.write_text(yaml.safe_dump(_config(spec, where, data, overrides)))
+        config = our_config(spec, where, overrides)
         started = launch.run(
             [*launch.mpiexec(num_ranks), "-m", "verl_hpc", "train", "--config", str(config)],
             where / "log.txt",
@@ -176,6 +179,18 @@ def _ours(
         }
 
     return run
+
+
+def our_config(
+    spec: Mapping[str, Any], where: Path, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> Path:
+    """The run configuration of this work, written to `where`, and its data."""
+    data = where / "prompts.jsonl"
+    rows = ({"prompt": p, "data_source": "numbers"} for p in spec["prompts"])
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = where / "run.yaml"
+    config.write_text(yaml.safe_dump(_config(spec, where, data, overrides)))
+    return config
 
 
 def _config(

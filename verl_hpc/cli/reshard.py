@@ -90,11 +90,12 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
         if arguments.gpus_per_node is None:
             raise ConfigError("give --gpus-per-node N, or --site with a profile that has it")
         return arguments.gpus_per_node, Links()
+    from verl_hpc.cluster.hardware import links_of
     from verl_hpc.cluster.profile import load_profile
 
     site = load_profile(arguments.site, {}, "--site").site
     given: int | None = arguments.gpus_per_node
-    return site.ranks_per_node if given is None else given, site.links
+    return site.ranks_per_node if given is None else given, links_of(site)
 
 
 def as_text(report: ReshardReport) -> str:

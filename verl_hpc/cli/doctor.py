@@ -212,7 +212,7 @@ def _end(
         _say(f"{node.node} is left out of submissions until {node.until}")
     measured = None if result is None else measured_beside(result)
     if measured is not None:
-        _say(f"for plan: --measured {measured}, or measured: {measured} in the site profile")
+        _say(f"for plan: --measured {measured}")
     failed = any_fails(verdicts)
     if as_json:
         nodes = [{"node": node, "reason": why} for node, why in failing_nodes(verdicts)]

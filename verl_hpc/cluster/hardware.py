@@ -47,8 +47,9 @@ def hardware_of(site: Site, gpu: str | None = None, measured: str | None = None)
     if file is None:
         return replace(hardware, assumptions=tuple(_assumptions(hardware)))
     path = Path(file)
-    found = read_measured(path)
-    found.check(kind, per_node, path)
+    named = f"--measured {path}" if measured else f"site {site.name}: measured = {path}"
+    found = read_measured(path, named)
+    found.check(kind, per_node, named)
     links = hardware.given
     if found.network_gb_s is not None:
         links = links.model_copy(update={"network_gb_s": found.network_gb_s})

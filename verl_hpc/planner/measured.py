@@ -14,7 +14,8 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.planner.hardware import GIB, OWN_FIGURES, GpuKind
 from verl_hpc.section import Positive, PositiveFinite, Section
 
-OPTION = "--measured"
+MEASURED = "Measured"
+"""Starts the sentence that tells what was."""
 _MOST_APART = 0.1
 """Of a GPU's memory: kinds that share a name differ by more."""
 
@@ -52,8 +53,13 @@ class Measured(Section):
     def host_bytes(self) -> int | None:
         return None if self.host_memory_gib is None else int(self.host_memory_gib * GIB)
 
-    def check(self, kind: GpuKind, ranks_per_node: int, path: Path) -> None:
+    def check(self, kind: GpuKind, ranks_per_node: int, named: str) -> None:
         """Refuse figures of other hardware.
+
+        Args:
+            kind: of the device.
+            ranks_per_node: of the site.
+            named: the file and who named it, for errors.
 
         Raises:
             ConfigError: of another device, or nodes with another number of ranks.
@@ -61,7 +67,7 @@ class Measured(Section):
         if (why := self._other(kind, ranks_per_node)) is None:
             return
         raise ConfigError(
-            f"{OPTION} {path}: device = {self.device}, {self.ranks_per_node} ranks a node: {why}; "
+            f"{named}: device = {self.device}, {self.ranks_per_node} ranks a node: {why}; "
             "give the file that `doctor --nodes` wrote on these nodes, or leave it out"
         )
 
@@ -89,11 +95,14 @@ class Measured(Section):
         words = [f"{name} {size:,.2f} {unit}" for name, size, unit in figures if size is not None]
         nodes = f"{self.nodes} node{'s' * (self.nodes > 1)} of site {self.site}"
         when = datetime.fromisoformat(self.measured_at).date()
-        return f"Measured on {nodes} on {when} ({path}): {', '.join(words) or 'nothing'}."
+        return f"{MEASURED} on {nodes} on {when} ({path}): {', '.join(words) or 'nothing'}."
 
 
-def read_measured(path: Path) -> Measured:
+def read_measured(path: Path, named: str) -> Measured:
     """Read a file that the doctor wrote.
+
+    Args:
+        named: the file and who named it, for errors.
 
     Raises:
         ConfigError: it cannot be read, or the doctor did not write it.
@@ -102,8 +111,8 @@ def read_measured(path: Path) -> Measured:
     try:
         return Measured.model_validate(json.loads(path.read_text("utf-8")))
     except ValidationError as error:
-        raise ConfigError(f"{OPTION} {path}:\n{explain(error, Measured)}\n{todo}") from None
+        raise ConfigError(f"{named}:\n{explain(error, Measured)}\n{todo}") from None
     except OSError as error:
-        raise ConfigError(f"{OPTION} {path}: {error.strerror or error}; {todo}") from None
+        raise ConfigError(f"{named}: {error.strerror or error}; {todo}") from None
     except ValueError as error:
-        raise ConfigError(f"{OPTION} {path}: no JSON ({error}); {todo}") from None
+        raise ConfigError(f"{named}: no JSON ({error}); {todo}") from None

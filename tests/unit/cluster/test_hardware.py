@@ -164,6 +164,8 @@ def test_a_file_of_other_hardware_or_none_of_the_doctors_is_refused(tmp_path, ch
     with pytest.raises(ConfigError, match=words) as caught:
         hardware_of(site(gpu="H100-80"), measured=str(path))
     assert str(path) in str(caught.value) and "doctor --nodes" in str(caught.value)
+    with pytest.raises(ConfigError, match=f"site here: measured = {path}"):
+        hardware_of(site(gpu="H100-80", measured=str(path)))
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "\xff"])

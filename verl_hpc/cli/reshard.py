@@ -1,8 +1,8 @@
 """Count what moving the weights from a training to a rollout layout costs.
 
 Pure arithmetic on the two layouts: no GPU, no MPI, no weights; a config.json is enough. Seconds are
-simulated over links of given speeds: those of a site profile and its kind of GPU, or of an H100 (200
-GB/s over NVLink, network 45 per GPU).
+simulated over links of given speeds: those of a site profile and its kind of GPU, or of an H100
+(NVLink 200 and network 45 GB/s per GPU).
 
 examples:
   python -m verl_hpc reshard --model DIR --train tp=4,pp=1,dp=2 --rollout tp=2 --gpus-per-node 8

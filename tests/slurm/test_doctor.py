@@ -92,6 +92,14 @@ def test_a_sick_node_is_found_and_left_out(lab, verl_hpc, model, tmp_path):
     again = verl_hpc("doctor", *SITE, "--nodes", "2", *words)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "2 ranks on 2 nodes: n0, n2" in again.stdout
+    measured = next(word for word in again.stderr.split() if word.endswith(".json"))
+    found = json.loads((tmp_path / measured).read_text())
+    assert (found["nodes"], found["device"], found["network_gb_s"] > 0) == (2, "cpu", True)
+    plan = ["plan", "--config", config, "--nodes", "2", *SITE, *SIZES, "--measured", measured]
+    told = json.loads(verl_hpc(*plan, "--json").stdout)
+    limit = int(found["host_memory_gib"] * 2**30)
+    assert {phase["limit_bytes"] for phase in told["phases"]} == {limit}
+    assert f"network {found['network_gb_s']:.2f} GB/s a rank" in " ".join(told["assumptions"])
     assert verl_hpc("doctor", "--forget", "n1").returncode == 0
 
 

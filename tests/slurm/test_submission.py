@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, set_pause, without_times, write_run
+from verl_hpc.config.load import load_config
+from verl_hpc.planner.record import read_record
 from verl_hpc.slurm.tools import job_details
 from verl_hpc.testing.slurm_lab import Lab, LabSettings
 from verl_hpc.testing.slurm_lab.processes import wait_for
@@ -139,3 +141,22 @@ def test_a_sweep_that_has_what_it_was_after_starts_no_other_run(lab, run):
     assert [steps_of(one) > 0 for one in runs] == [True, False, False]
     log = (runs[2] / f"job/slurm-{array}_2.log").read_text()
     assert log.endswith(" run 0 has reached the goal: nothing to do\n")
+
+
+def test_a_layout_that_a_search_found_is_what_ranks_train_with(run):
+    """One step by --auto, of a run whose own layout no search would choose for a tiny model."""
+    own = ["steps=1", "parallel.tensor_parallel=2"]
+    run.submit("--auto", *own)
+    run.finish()
+    saved = run.directory / "job/config.yaml"
+    record = read_record(saved)
+    assert record is not None and record.covers("parallel.tensor_parallel")
+    assert record.by.startswith("python -m verl_hpc.submit") and " --auto" in record.by
+    found, asked = load_config(saved), load_config(run.config, own)
+    assert found.parallel != asked.parallel
+    assert load_config(run.directory / "config.yaml").model_dump() == found.model_dump()
+    assert run.steps_done == 1
+    words = [sys.executable, "-m", "verl_hpc", "config", "--config", str(saved)]
+    words += ["--explain", "parallel.tensor_parallel"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert f"tensor_parallel = {found.parallel.tensor_parallel}   [plan]" in told

@@ -2,8 +2,9 @@
 
 Without --nodes, asks Slurm and looks at files. With --nodes N, also submits a job of N nodes whose
 ranks check themselves and each other; nodes that fail are kept out of later submissions for some
-days. One line a check: ok, fails or unknown. Exit status 1 if one fails. A field of the site
-profile is set by site. before its name, one of the run by its name.
+days, and what was measured is written for plan --measured. One line a check: ok, fails or unknown.
+Exit status 1 if one fails. A field of the site profile is set by site. before its name, one of the
+run by its name.
 
 examples:
   python -m verl_hpc doctor --cluster slurm/my_site.yaml
@@ -94,7 +95,7 @@ def _login(arguments: argparse.Namespace) -> int:
 
 
 def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
-    from verl_hpc.doctor.job import submit_checks, wait_for_result
+    from verl_hpc.doctor.job import result_of, submit_checks, wait_for_result
 
     job = submit_checks(request)
     later = f"python -m verl_hpc doctor --result {request.run_directory}"
@@ -105,14 +106,14 @@ def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
         _say(f"not waiting any longer; when job {job} is over: {later}")
         return 1
     verdicts += _shown(found, as_json)
-    return _end(verdicts, as_json, request.profile)
+    return _end(verdicts, as_json, request.profile, result_of(request.run_directory, job))
 
 
 def _result(arguments: argparse.Namespace) -> int:
     from verl_hpc.doctor.job import newest_result, read_result
 
     path, profile = newest_result(arguments.result)
-    return _end(_shown(read_result(path), arguments.json), arguments.json, profile)
+    return _end(_shown(read_result(path), arguments.json), arguments.json, profile, path)
 
 
 def _excluded(arguments: argparse.Namespace) -> int:
@@ -195,19 +196,29 @@ def _shown(verdicts: Iterable[Verdict], as_json: bool) -> list[Verdict]:
     return shown
 
 
-def _end(verdicts: Sequence[Verdict], as_json: bool, profile: Profile | None = None) -> int:
-    """The last words; with a profile, nodes that failed go on its list."""
-    from verl_hpc.doctor.job import keep_out
+def _end(
+    verdicts: Sequence[Verdict],
+    as_json: bool,
+    profile: Profile | None = None,
+    result: Path | None = None,
+) -> int:
+    """The last words; with a profile, nodes that failed go on its list; with the file of a job's
+    verdicts, where its figures are."""
+    from verl_hpc.doctor.job import keep_out, measured_beside
     from verl_hpc.runs.verdict import any_fails, failing_nodes, to_data
 
     added = [] if profile is None else keep_out(profile, list(verdicts))
     for node in added:
         _say(f"{node.node} is left out of submissions until {node.until}")
+    measured = None if result is None else measured_beside(result)
+    if measured is not None:
+        _say(f"for plan: --measured {measured}")
     failed = any_fails(verdicts)
     if as_json:
         nodes = [{"node": node, "reason": why} for node, why in failing_nodes(verdicts)]
         tree: dict[str, Any] = {"ok": not failed, "verdicts": to_data(verdicts)}
-        print(json.dumps(tree | {"failing_nodes": nodes}, indent=1))
+        tree |= {"failing_nodes": nodes, "measured": None if measured is None else str(measured)}
+        print(json.dumps(tree, indent=1))
     return 1 if failed else 0
 
 

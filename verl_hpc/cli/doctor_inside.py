@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ def inside(arguments: argparse.Namespace, profile: Profile | None) -> int:
     # A fork, so before MPI is started.
     from verl_hpc.runtime.preflight.gpu import read_gpus
 
+    # On two nodes NCCL's trees exceed the network (NVIDIA/nccl-tests issue 196).
+    os.environ.setdefault("NCCL_ALGO", "Ring")
     gpus = read_gpus()
     from verl_hpc.runtime import environment
 
@@ -50,19 +53,33 @@ def _in_session(
         late_after_s=_LATE_AFTER_S,
         bootstrap="slurm" if without_mpi else "mpi",
     ) as here:
-        from verl_hpc.runtime.preflight.examine import examine, result_path, write_result
+        from verl_hpc.runtime.preflight.examine import (
+            examine,
+            measured_path,
+            result_path,
+            write_measured,
+            write_result,
+        )
 
         here.control.together(lambda: _check(directory))
         site = None if profile is None else profile.site
-        verdicts = examine(
+        verdicts, measured = examine(
             here, site, directory, _scratch(arguments, profile), gpus, nccl_log, arguments.nodes
         )
-        path = result_path(directory, environment.job_id())
+        job = environment.job_id()
+        path = result_path(directory, job)
+
+        def write() -> None:
+            if here.world.rank:
+                return
+            # The result is what others wait for: it comes last.
+            if measured is not None:
+                write_measured(measured_path(directory, job), measured)
+            write_result(path, verdicts)
+
         if here.world.rank == 0:
             print("\n".join(map(str, verdicts)), flush=True)
-        here.control.together(
-            lambda: write_result(path, verdicts) if here.world.rank == 0 else None
-        )
+        here.control.together(write)
     return verdicts
 
 

@@ -37,12 +37,12 @@ CALIBRATE = "calibrate"
 _OBJECTIVES: dict[str, Objective] = {"time": "step_seconds", "gpu-hours": "gpu_hours"}
 _OF_PLANS = (
     "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
-    "prompt", "response",
+    "prompt", "response", "measured",
 )  # fmt: skip
 
 _OF_RECORD = (
     "config", "cluster", "nodes", "max_nodes", "objective", "model_config", "prompt", "response",
-    "efficiency",
+    "efficiency", "measured",
 )  # fmt: skip
 """Options that what a search finds depends on."""
 
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", type=float, metavar="TOKENS", help="mean prompt (default: half of the longest)")
     add("--response", type=float, metavar="TOKENS", help="mean response (default: the same)")
     add("--efficiency", metavar="FILE", help="what `plan calibrate` has written")
+    add("--measured", metavar="FILE", help="what `doctor --nodes` has measured of the nodes")
     add("--json", action="store_true", help="print one JSON object")
     add("--svg", type=Path, metavar="FILE", help="write a picture of memory and time")
     add("--write", type=Path, metavar="FILE", help="write a configuration of what --search found")

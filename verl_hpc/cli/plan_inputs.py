@@ -36,11 +36,12 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
     profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)))
     config = load_config(arguments.config, words)
-    hardware = hardware_of(profile.site)
+    hardware = hardware_of(profile.site, measured=arguments.measured)
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
     archs = architectures(config, profile, arguments.model_config or ())
     work = work_of(config, arguments.prompt, arguments.response)
-    return Planner(config, archs, machine, work, assumed(config, arguments))
+    known = (*assumed(config, arguments), *hardware.assumptions)
+    return Planner(config, archs, machine, work, known)
 
 
 def work_of(config: RunConfig, prompt: float | None, response: float | None) -> Workload:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
+from verl_hpc.planner.measured import MEASURED
 from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan, layouts_of, placement_of
@@ -187,7 +188,8 @@ def _short(value: object) -> str:
 
 def _said(plan: Plan) -> Iterator[str]:
     for line in plan.assumed:
-        yield from textwrap.wrap(f"assumed: {line}", _WIDTH, subsequent_indent="  ")
+        told = line if line.startswith(MEASURED) else f"assumed: {line}"
+        yield from textwrap.wrap(told, _WIDTH, subsequent_indent="  ")
     yield "--explain lists every term with its formula, and every assumption"
 
 

@@ -1,8 +1,8 @@
 """Count what moving the weights from a training to a rollout layout costs.
 
 Pure arithmetic on the two layouts: no GPU, no MPI, no weights; a config.json is enough. Seconds are
-simulated over links of given speeds: those of a site profile's `links`, or the defaults (NVLink 200
-and network 45 GB/s per GPU).
+simulated over links of given speeds: those of a site profile and its kind of GPU, or of an H100
+(NVLink 200 and network 45 GB/s per GPU).
 
 examples:
   python -m verl_hpc reshard --model DIR --train tp=4,pp=1,dp=2 --rollout tp=2 --gpus-per-node 8
@@ -90,11 +90,12 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
         if arguments.gpus_per_node is None:
             raise ConfigError("give --gpus-per-node N, or --site with a profile that has it")
         return arguments.gpus_per_node, Links()
+    from verl_hpc.cluster.hardware import links_of
     from verl_hpc.cluster.profile import load_profile
 
     site = load_profile(arguments.site, {}, "--site").site
     given: int | None = arguments.gpus_per_node
-    return site.ranks_per_node if given is None else given, site.links
+    return site.ranks_per_node if given is None else given, links_of(site)
 
 
 def as_text(report: ReshardReport) -> str:

@@ -58,6 +58,8 @@ def load_profile(
         here = ", ".join(sorted(map(str, Path("slurm").glob("*.yaml")))) or "none below slurm/"
         raise ConfigError(f"{flag} {path}: no such file; profiles here: {here}")
     tree = read_tree(Path(path))
+    if isinstance(measured := tree.get("measured"), str):
+        tree["measured"] = str(Path(path).resolve().parent / measured)
     for name, value in overrides.items():
         put(tree, name, value)
     try:

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
+from verl_hpc.cluster.gpu import GpuFigures, kind_of
 from verl_hpc.cluster.shell import control_characters
 from verl_hpc.config.secret import assigns_secret, holds_secret, looks_secret
-from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import KINDS
-from verl_hpc.section import NonNegative, Positive, PositiveFinite, Section
+from verl_hpc.errors import ConfigError
+from verl_hpc.planner.hardware import LinkFigures
+from verl_hpc.section import NonNegative, PathText, Positive, PositiveFinite, Section
 
 LONGEST_LEAD_S = 65535
 """Slurm keeps the lead in 16 bits."""
@@ -27,16 +28,6 @@ def _option(text: str) -> str:
 Option = Annotated[str, AfterValidator(_option)]
 
 
-def _gpu(name: str) -> str:
-    if name not in KINDS:
-        known = ", ".join(kind.name for kind in KINDS.values() if kind.is_gpu)
-        raise ValueError(f"no such kind; choose one of {known}")
-    if not KINDS[name].is_gpu:
-        raise ValueError(f"{name} is no GPU; leave it out, and set gpus_per_node: 0")
-    return name
-
-
-Gpu = Annotated[str, AfterValidator(_gpu)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -95,9 +86,12 @@ class Site(Section):
 
     gpus_per_node: NonNegative
     """0 on nodes that compute on their cores."""
-    gpu: Gpu | None = None
+    gpu: str | None = None
     """Kind of the GPUs: H100-80, A100-80, H200, ... (`verl_hpc/planner/hardware.py` has all, with
-    their figures); the planner needs it."""
+    their figures), in any case; the planner needs it. Of another GPU, words of the name that its
+    driver gives it, such as RTX 6000 Ada, with gpu_figures."""
+    gpu_figures: GpuFigures | None = None
+    """Of a GPU that is none of the known kinds, by its data sheet."""
     tasks_per_node: Positive | None = None
     """Ranks on a node: one per GPU if not given."""
     cores_per_node: Positive
@@ -141,8 +135,11 @@ class Site(Section):
     """What happens to a run that is not done when its time is up."""
     preflight: PreflightConfig = PreflightConfig()
     """What the doctor expects of nodes."""
-    links: Links = Links()
-    """What the nodes' links carry: `reshard --site` predicts seconds from them."""
+    links: LinkFigures = LinkFigures()
+    """What the nodes' links carry, for `plan` and `reshard --site`."""
+    measured: PathText | None = None
+    """File that `doctor --nodes` wrote, whose figures the planner takes before all others; a
+    relative path is from the profile's directory."""
     check_paths: bool = True
     """Refuse to submit if a path of the run does not exist here; false where login nodes do not
     see the file systems of the compute nodes."""
@@ -183,8 +180,7 @@ class Site(Section):
                 f"tasks_per_node = {self.tasks_per_node} is more than the {self.gpus_per_node} "
                 "GPUs; a GPU serves one rank"
             )
-        if self.gpu is not None and not self.gpus_per_node:
-            raise ValueError(f"gpu = {self.gpu} with gpus_per_node = 0; leave one of them out")
+        self._check_gpu()
         if self.cores_per_rank == 0:
             raise ValueError(
                 f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "
@@ -205,3 +201,17 @@ class Site(Section):
                     "pass_environment, or read it from a file of yours: export NAME=$(cat FILE)"
                 )
         return self
+
+    def _check_gpu(self) -> None:
+        if self.gpu is None:
+            if self.gpu_figures is not None:
+                raise ValueError("gpu_figures without gpu: name the GPU, as its driver does")
+            return
+        try:
+            kind = kind_of(self.gpu, self.gpu_figures)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if not kind.is_gpu:
+            raise ValueError(f"gpu = {self.gpu} is no GPU; leave it out, and set gpus_per_node: 0")
+        if not self.gpus_per_node:
+            raise ValueError(f"gpu = {self.gpu} with gpus_per_node = 0; leave one of them out")

@@ -69,7 +69,7 @@ def wait_for_result(
     Raises:
         ClusterError: the job has ended and left no result.
     """
-    path = directory / f"job/preflight-{job_id}.json"
+    path = result_of(directory, job_id)
     waited, gone_since = 0.0, None
     while not path.exists():
         if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
@@ -79,6 +79,17 @@ def wait_for_result(
         sleep(_LOOK_EVERY_S)
         waited += _LOOK_EVERY_S
     return read_result(path)
+
+
+def result_of(directory: Path, job_id: str) -> Path:
+    """Where a job's ranks leave their verdicts."""
+    return directory / f"job/preflight-{job_id}.json"
+
+
+def measured_beside(result: Path) -> Path | None:
+    """The file of what the same job has measured; None if there is none."""
+    path = result.with_name(result.name.replace("preflight", "measured"))
+    return path if path.is_file() else None
 
 
 def _no_result(directory: Path, job_id: str) -> str:

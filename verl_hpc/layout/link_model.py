@@ -23,14 +23,14 @@ from verl_hpc.section import PositiveFinite, Section
 
 
 class Links(Section):
-    """What links and memory carry; 1 GB is 10^9 bytes."""
+    """What messages get of links and memory, by default of an H100; 1 GB is 10^9 bytes."""
 
     nvlink_gb_s: PositiveFinite = 200.0
     """Between two GPUs of a node, each way, in GB/s."""
     network_gb_s: PositiveFinite = 45.0
     """Per GPU, each way, in GB/s: a node's share of the network by its GPUs. 400 Gb/s InfiniBand
     per GPU brings 45."""
-    memory_gb_s: PositiveFinite = 2000.0
+    memory_gb_s: PositiveFinite = 2010.0
     """Bytes that a GPU's memory reads and writes, together, in GB/s."""
     message_us: PositiveFinite = 20.0
     """Time that a message takes however small it is, in microseconds."""

@@ -5,17 +5,32 @@ for sparse ones) and each way of a link. What of a peak is reached is the time m
 Memory is what the driver gives a process of a bare GPU (`torch.cuda.mem_get_info`), which is less
 than the data sheet says: the error correction and the driver keep some. What CUDA and NCCL take of
 it are terms of the memory ledger.
+
+A figure has one source: what `doctor --nodes` measured, else what the site profile says, else the
+kind of GPU (`cluster.hardware.hardware_of`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.link_model import Links
+from verl_hpc.section import PositiveFinite, Section
 
 GIB = 2**30
+CPU = "cpu"
+"""The kind of ranks that compute on cores."""
+NETWORK_GB_S = Links().network_gb_s
+"""Of a GPU, where nobody says: what NCCL gets of 400 Gb/s, one adapter for each GPU."""
+MESSAGE_SHARE, COPY_SHARE = 4 / 9, 0.6
+"""Of NVLink, that one message between two GPUs reaches, and of memory, that packing does: NCCL has
+few channels for one pair. Assumptions, which no GPU has confirmed; `layout.link_model.Links` has an
+H100's by default."""
+OWN_FIGURES = "give the figures of another GPU as gpu_figures (docs/site_profile.md)"
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,8 @@ class GpuKind:
     """To host memory, each way, in GB/s: PCIe, or NVLink-C2C."""
     source: str
     """Where the figures are from."""
+    driver_name: str = ""
+    """Words of the name that the driver gives it; empty is the name before its dash."""
 
     @property
     def memory_bytes(self) -> int:
@@ -48,6 +65,15 @@ class GpuKind:
     def peak_tflops(self, dtype: str) -> float:
         """Of products in an element type; of bfloat16 where the kind lacks it."""
         return self.tflops.get(dtype, self.tflops["bfloat16"])
+
+    def is_called(self, device: str) -> bool:
+        """Whether the driver's name of a device, or cpu, may be that of this kind."""
+        ours, theirs = map(_words, (self.driver_name or self.name.partition("-")[0], device))
+        return ours <= theirs
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def _flops(bfloat16: float, float32: float, float8: float = 0.0) -> dict[str, float]:
@@ -104,6 +130,7 @@ KINDS: Mapping[str, GpuKind] = {
             450.0,
             "NVIDIA GH200 data sheet (96 GB HBM3; host memory over NVLink-C2C); memory: "
             "Lightning-AI/litgpt issue 1892",
+            "GH200",
         ),
         GpuKind(
             "H200",
@@ -172,7 +199,7 @@ KINDS: Mapping[str, GpuKind] = {
             "NVIDIA L40S data sheet (48 GB, no NVLink); memory: stepfun-ai/Step-Video-T2V issue 8",
         ),
         GpuKind(
-            "cpu",
+            CPU,
             0.0,
             _flops(0.1, 0.1),
             10.0,
@@ -189,14 +216,30 @@ NAMES = tuple(KINDS)
 
 
 def gpu_kind(name: str) -> GpuKind:
-    """Of a name as site profiles write it.
+    """Of a name as site profiles write it, in any case.
 
     Raises:
         ConfigError: there is no such kind.
     """
-    if name not in KINDS:
-        raise ConfigError(f"gpu = {name!r}: no such kind; choose one of {', '.join(NAMES)}")
-    return KINDS[name]
+    found = {known.lower(): kind for known, kind in KINDS.items()}.get(name.lower())
+    if found is None:
+        names = ", ".join(kind.name for kind in KINDS.values() if kind.is_gpu)
+        raise ConfigError(f"gpu = {name!r}: no such kind; choose one of {names}, or {OWN_FIGURES}")
+    return found
+
+
+class LinkFigures(Section):
+    """What a site says of links and memory; 1 GB is 10^9 bytes, and null is not said."""
+
+    nvlink_gb_s: PositiveFinite | None = None
+    """From a GPU to the others of its node, each way, in GB/s; null is that of the kind of GPU."""
+    network_gb_s: PositiveFinite | None = None
+    """Per GPU, each way, in GB/s: a node's share of the network by its GPUs; null takes 45, what
+    NCCL gets of 400 Gb/s for each GPU, and says so."""
+    memory_gb_s: PositiveFinite | None = None
+    """Bytes that a GPU's memory reads and writes, together, in GB/s; null is that of the kind."""
+    message_us: PositiveFinite = Links().message_us
+    """Time that a message takes however small it is, in microseconds."""
 
 
 @dataclass(frozen=True)
@@ -205,11 +248,14 @@ class Hardware:
 
     kind: GpuKind
     ranks_per_node: int
-    links: Links = field(default_factory=Links)
+    given: LinkFigures = field(default_factory=LinkFigures)
+    """Instead of the kind's figures: what a site says, or what was measured."""
     host_bytes: int | None = None
     """Memory of a node that a job can have; None where it is not known, and nothing is refused."""
     measured_device_bytes: int | None = None
     """What `doctor --nodes` found a GPU to have, instead of the kind's."""
+    assumptions: tuple[str, ...] = ()
+    """Where the figures are from, for people to read."""
 
     @property
     def device_bytes(self) -> int | None:
@@ -221,3 +267,29 @@ class Hardware:
     @property
     def host_bytes_per_rank(self) -> int | None:
         return None if self.host_bytes is None else self.host_bytes // self.ranks_per_node
+
+    @property
+    def nvlink_gb_s(self) -> float:
+        """From a GPU to the others of its node, each way; over PCIe without NVLink or its like."""
+        return self.given.nvlink_gb_s or self.kind.nvlink_gb_s or self.kind.pcie_gb_s
+
+    @property
+    def network_gb_s(self) -> float:
+        """Per rank, each way; that of cores is as fast as their memory where nobody says."""
+        unknown = NETWORK_GB_S if self.kind.is_gpu else self.kind.pcie_gb_s
+        return self.given.network_gb_s or unknown
+
+    @property
+    def memory_gb_s(self) -> float:
+        """Of a device's memory, read and written together."""
+        return self.given.memory_gb_s or self.kind.hbm_gb_s
+
+    @cached_property
+    def links(self) -> Links:
+        """What messages of a transfer reach."""
+        return Links(
+            nvlink_gb_s=MESSAGE_SHARE * self.nvlink_gb_s,
+            network_gb_s=self.network_gb_s,
+            memory_gb_s=COPY_SHARE * self.memory_gb_s,
+            message_us=self.given.message_us,
+        )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Of glibc's malloc.h.
@@ -26,6 +28,31 @@ def keep_freed() -> bool:
         return False
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     return set_option is not None and all(set_option(*choice) == 1 for choice in _CHOICES)
+
+
+def most_bytes() -> int:
+    """What processes of this job can have together: the machine's memory, or the least limit of
+    the control groups that this process is in."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = next(line.split()[1] for line in lines if line.startswith("MemTotal:"))
+    return min([int(kib) * 1024, *_group_limits(Path("/proc/self/cgroup").read_text())])
+
+
+def _group_limits(groups: str, root: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
+    """Limits in bytes of control groups, as `/proc/self/cgroup` names them, and of those above."""
+    for line in groups.splitlines():
+        _, controllers, name = line.split(":", 2)
+        top, file = root, "memory.max"
+        if controllers:
+            if "memory" not in controllers.split(","):
+                continue
+            top, file = root / "memory", "memory.limit_in_bytes"
+        group = top / name.lstrip("/")
+        for directory in (group, *group.parents):
+            if not directory.is_relative_to(top):
+                break
+            with suppress(OSError, ValueError):
+                yield int((directory / file).read_text())
 
 
 def available_bytes() -> int:

@@ -314,3 +314,25 @@ def test_factors_change_seconds(plan, tmp_path):
     after = json.loads(plan(*words, "--efficiency", tmp_path / "a.yaml")[1])["operators"]
     assert after["update_actor"] > 1.5 * before["update_actor"]
     assert after["rollout"] == before["rollout"]
+
+
+def test_measured_figures_are_planned_with_and_said(plan, tmp_path):
+    path = tmp_path / "measured.json"
+    tree = {
+        "measured_at": "2026-11-24T10:00:00+00:00",
+        "site": "here",
+        "nodes": 16,
+        "ranks_per_node": 8,
+        "device": "NVIDIA H100 80GB HBM3",
+        "device_memory_gib": 77.0,
+    }
+    path.write_text(json.dumps(tree))
+    words = [*PPO_WORDS, *MODEL, "--nodes", 16, "--json"]
+    told = json.loads(plan(*words, "--measured", path)[1])
+    assert {phase["limit_bytes"] for phase in told["phases"]} == {77 * 2**30}
+    assert any("Measured on 16 nodes" in line for line in told["assumptions"])
+    assert json.loads(plan(*words, f"site.measured={path}")[1])["phases"] == told["phases"]
+    assert "\nMeasured on 16 nodes of site here" in plan(*words[:-1], "--measured", path)[1]
+    path.write_text(json.dumps(tree | {"device": "cpu"}))
+    status, _, err = plan(*words, "--measured", path)
+    assert status == 1 and "device = cpu" in err

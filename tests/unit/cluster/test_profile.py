@@ -8,12 +8,13 @@ from pydantic import BaseModel
 
 from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
 from verl_hpc.cluster.containers import ContainerConfig
+from verl_hpc.cluster.gpu import GpuFigures
 from verl_hpc.cluster.profile import load_profile, parse_site_override
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
 from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
-from verl_hpc.layout.link_model import Links
+from verl_hpc.planner.hardware import LinkFigures
 
 SHIPPED = sorted((ROOT / "slurm").glob("*.yaml"))
 
@@ -60,15 +61,24 @@ def test_generic_names_every_setting_and_gives_the_defaults():
 
 def test_the_documentation_has_every_setting():
     page = (ROOT / "docs/site_profile.md").read_text()
-    sections = {"restarts": RestartConfig, "preflight": PreflightConfig, "links": Links}
+    sections = {
+        "restarts": RestartConfig,
+        "preflight": PreflightConfig,
+        "links": LinkFigures,
+        "gpu_figures": GpuFigures,
+    }
     names = set(Site.model_fields) - set(sections)
-    names |= {f"{name}.{field}" for name, model in sections.items() for field in model.model_fields}
+    names |= {
+        field if name == "gpu_figures" else f"{name}.{field}"
+        for name, model in sections.items()
+        for field in model.model_fields
+    }
     names |= {name for model in KINDS for name in model.model_fields if name != "kind"}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
 def test_every_field_says_what_it_is():
-    for model in (Site, PreflightConfig, RestartConfig, *KINDS):
+    for model in (Site, PreflightConfig, RestartConfig, LinkFigures, GpuFigures, *KINDS):
         for name, field in model.model_fields.items():
             assert field.description or name == "kind", f"{model.__name__}.{name}"
 
@@ -205,3 +215,9 @@ def test_the_tests_own_site_is_the_smallest():
         tree = {k: v for k, v in SITE.items() if k != name}
         with pytest.raises(ValueError, match=name):
             Site.model_validate(tree)
+
+
+def test_a_file_of_measurements_is_named_from_the_profiles_directory(tmp_path):
+    assert profile(tmp_path, measured="m.json").site.measured == str(tmp_path / "m.json")
+    given = profile(tmp_path, {"measured": "here.json"}, measured="m.json")
+    assert given.site.measured == "here.json"

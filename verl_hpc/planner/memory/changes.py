@@ -7,7 +7,7 @@ helps it most, and the search goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +17,11 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.candidates import Case, Step, candidates
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import Phase
 
 _MOST_CHANGES = 12
-_SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
-_LARGEST_TP, _LARGEST_ENGINE = 16, 64
-
-Settings = Mapping[str, Any]
-"""By dotted name."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change of settings, or of the number of ranks."""
-
-    settings: Settings
-    num_ranks: int
 
 
 def _yaml(value: object) -> str:
@@ -61,15 +49,6 @@ class Remedy:
         words = [f"{name}: {_yaml(v)}" for name, v in self.settings.items() if v is not None]
         ranks = [f"{self.num_ranks} ranks"] if self.num_ranks != self.asked_ranks else []
         return "; ".join(words + ranks) or "no change"
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A configuration on so many ranks, with its ledger."""
-
-    config: RunConfig
-    num_ranks: int
-    ledger: Ledger
 
 
 def remedy(
@@ -106,14 +85,14 @@ def remedy(
 
 
 def _best(
-    case: _Case,
+    case: Case,
     misfit: Phase,
     archs: Mapping[str, Architecture],
     hardware: Hardware,
     most_ranks: int,
-) -> tuple[Step, _Case] | None:
-    tried: list[tuple[Step, _Case, Phase]] = []
-    for step in _candidates(case, misfit, most_ranks):
+) -> tuple[Step, Case] | None:
+    tried: list[tuple[Step, Case, Phase]] = []
+    for step in candidates(case, misfit, most_ranks):
         other = _changed(case, step, archs, hardware)
         if other is None:
             continue
@@ -123,6 +102,10 @@ def _best(
         if same is not None:
             tried.append((step, other, same))
     helpful = [entry for entry in tried if entry[2].fits]
+    # Of two memories, one may be filled by what frees the other.
+    for entry in helpful:
+        if _misfits(entry[1].ledger) < _misfits(case.ledger):
+            return entry[:2]
     if helpful:
         return helpful[0][:2]
     before = _excess(misfit)
@@ -131,6 +114,11 @@ def _best(
         return None
     step, other, _ = min(better, key=lambda entry: _excess(entry[2]))
     return step, other
+
+
+def _misfits(found: Ledger) -> set[tuple[str, str]]:
+    """Phases that do not fit."""
+    return {(phase.name, phase.of) for phase in found.all_phases if not phase.fits}
 
 
 def _same(found: Ledger, misfit: Phase) -> Phase | None:
@@ -147,21 +135,21 @@ def _excess(phase: Phase) -> float:
 
 def _case(
     config: RunConfig, archs: Mapping[str, Architecture], num_ranks: int, hardware: Hardware
-) -> _Case | None:
+) -> Case | None:
     """None where the configuration cannot be laid out."""
     try:
         first = archs[next(iter(config.role_settings))]
         layouts = run_layouts(
             config, first, num_ranks, archs=archs, ranks_per_node=hardware.ranks_per_node
         )
-        return _Case(config, num_ranks, ledger(config, archs, layouts, hardware))
+        return Case(config, num_ranks, ledger(config, archs, layouts, hardware))
     except VerlHpcError:
         return None
 
 
 def _changed(
-    case: _Case, step: Step, archs: Mapping[str, Architecture], hardware: Hardware
-) -> _Case | None:
+    case: Case, step: Step, archs: Mapping[str, Architecture], hardware: Hardware
+) -> Case | None:
     tree = case.config.model_dump(mode="json")
     for name, value in step.settings.items():
         *sections, last = name.split(".")
@@ -174,116 +162,3 @@ def _changed(
     except VerlHpcError:
         return None
     return _case(config, archs, step.num_ranks, hardware)
-
-
-def _candidates(case: _Case, misfit: Phase, most_ranks: int) -> Iterator[Step]:
-    """Changes that may help a phase, those that cost least first."""
-    kinds: dict[str, tuple[_Kind, ...]] = {
-        "build": (_share, _engine_size, _layout, _ranks),
-        "load": (_layout, _ranks),
-        "reshard": (_engine_size, _layout, _ranks),
-        "generate": (_offload, _smaller_share, _engine_size, _layout, _ranks),
-        "log_probs": (_micro_batch, _sequence, _layout, _ranks),
-        "update": (_micro_batch, _sequence, _recompute, _layout, _ranks),
-        "save": (_layout, _ranks),
-    }
-    for kind in kinds[misfit.name]:
-        for settings, num_ranks in kind(case, misfit):
-            if num_ranks <= max(most_ranks, case.num_ranks):
-                yield Step(settings, num_ranks)
-
-
-_Kind = Callable[[_Case, Phase], Iterator[tuple[Settings, int]]]
-
-
-def _parallel_sections(case: _Case, misfit: Phase) -> list[str]:
-    """Where the sizes of the role's layout are set: the shared section, or its own."""
-    names = [misfit.of] if misfit.of in case.config.roles else list(case.config.roles)
-    own = [n for n in names if case.config.roles[n].parallel is not None]
-    return [f"roles.{name}.parallel" for name in own] or ["parallel"]
-
-
-def _of_parallel(case: _Case, section: str) -> Any:
-    if section == "parallel":
-        return case.config.parallel
-    return case.config.roles[section.split(".")[1]].parallel
-
-
-def _share(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    if misfit.problem is None:
-        return
-    for share in _SHARES:
-        if share > case.config.rollout.gpu_memory_utilization:
-            yield {"rollout.gpu_memory_utilization": share}, case.num_ranks
-
-
-def _smaller_share(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    del misfit
-    for share in reversed((0.3, 0.4, *_SHARES)):
-        if share < case.config.rollout.gpu_memory_utilization:
-            yield {"rollout.gpu_memory_utilization": share}, case.num_ranks
-
-
-def _engine_size(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More GPUs for each rollout engine, of those that there are."""
-    del misfit
-    rollout = case.config.rollout
-    tp, pp = rollout.tensor_parallel, rollout.pipeline_parallel
-    while tp * pp < _LARGEST_ENGINE:
-        tp *= 2
-        changed = {"rollout.tensor_parallel": tp}
-        yield changed, case.num_ranks
-        if pp == 1 and rollout.grouping is None:
-            yield {"rollout.pipeline_parallel": tp // rollout.tensor_parallel}, case.num_ranks
-
-
-def _offload(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    del misfit
-    parts = ("gradients", "optimizer", "parameters")
-    now = {part: bool(getattr(case.config.offload, part)) for part in parts}
-    for count in range(1, len(parts) + 1):
-        wanted = {f"offload.{part}": True for part in parts[:count] if not now[part]}
-        if wanted:
-            yield wanted, case.num_ranks
-
-
-def _micro_batch(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    del misfit
-    config = case.config
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-    tokens = config.batch.max_tokens_per_micro_batch
-    while tokens > longest:
-        tokens = max(tokens // 2, longest)
-        yield {"batch.max_tokens_per_micro_batch": tokens}, case.num_ranks
-
-
-def _sequence(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    for section in _parallel_sections(case, misfit):
-        sizes = _of_parallel(case, section)
-        if sizes.tensor_parallel > 1 and not sizes.sequence_parallel:
-            yield {f"{section}.sequence_parallel": True}, case.num_ranks
-
-
-def _recompute(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    kinds = ("none", "selective", "full")
-    for section in _parallel_sections(case, misfit):
-        now = _of_parallel(case, section).recompute
-        for kind in kinds[kinds.index(now) + 1 :]:
-            changed = {f"{section}.recompute": kind, f"{section}.recompute_modules": None}
-            yield changed, case.num_ranks
-
-
-def _layout(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More model-parallel ranks, of those that there are."""
-    for section in _parallel_sections(case, misfit):
-        sizes = _of_parallel(case, section)
-        if sizes.tensor_parallel < _LARGEST_TP:
-            yield {f"{section}.tensor_parallel": 2 * sizes.tensor_parallel}, case.num_ranks
-        yield {f"{section}.pipeline_parallel": 2 * sizes.pipeline_parallel}, case.num_ranks
-
-
-def _ranks(case: _Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
-    """More GPUs: replicas share the optimizer's state, or stages the layers."""
-    yield {}, 2 * case.num_ranks
-    for changed, num_ranks in _layout(case, misfit):
-        yield changed, 2 * num_ranks

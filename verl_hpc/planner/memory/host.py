@@ -54,12 +54,14 @@ class HostMemory:
         return terms | (self.put_away() if self._on_gpu else {})
 
     def away(self) -> Terms:
-        """Copies of all that is trained, while a rollout engine is built."""
+        """Copies of all that is trained, while a rollout engine is built: in page-locked memory
+        what is put away in every step as well, in ordinary memory the rest."""
         terms: Terms = {}
         for name, (shape, *_) in self._here.items():
-            terms[f"{name}.weights_copy"] = self.weights_copy(name)
+            terms[f"{name}.weights_copy"] = self.weights_copy(name, self._goes(name, "parameters"))
             if shape.trainable:
-                terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
+                stays = self._goes(name, "optimizer")
+                terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name, stays)
         return terms
 
     def put_away(self) -> Terms:
@@ -72,20 +74,20 @@ class HostMemory:
                 terms[f"{name}.optimizer_copy"] = self.optimizer_copy(name)
         return terms
 
-    def weights_copy(self, name: str) -> int:
-        """Of a role's parameters."""
+    def weights_copy(self, name: str, page_locked: bool = True) -> int:
+        """Of a role's parameters; on cores all memory is ordinary."""
         shape, stage, _ = self._here[name]
         if not shape.trainable:
-            return host_copy([role.weights(shape, stage)], self._on_gpu)
+            return host_copy([role.weights(shape, stage)], page_locked and self._on_gpu)
         elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
-        return host_copy([n * shape.item_bytes for n in elements], self._on_gpu)
+        return host_copy([n * shape.item_bytes for n in elements], page_locked and self._on_gpu)
 
-    def optimizer_copy(self, name: str) -> int:
+    def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
         """Of master weights and moments: a piece of memory for each owned range."""
         shape, stage, replica = self._here[name]
         ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
         kinds = 2 if shape.dtype == "float32" else 3
-        return kinds * host_copy(ranges, self._on_gpu)
+        return kinds * host_copy(ranges, page_locked and self._on_gpu)
 
     def saved(self) -> Terms:
         """The copy that a checkpoint is written from while the run goes on."""

@@ -165,7 +165,9 @@ class RankMemory:
     ) -> Phase:
         hardware = self._run.hardware
         terms = {n: size for part in (*device, self._overheads) for n, size in part.items()}
-        memory = {**self._host.process(), **self._host.page_locked(), **(host or {})}
+        # Before everything is built, nothing stays in host memory.
+        kept = {} if name == "build" else self._host.page_locked()
+        memory = {**self._host.process(), **kept, **(host or {})}
         return Phase(
             name,
             of,

@@ -24,9 +24,8 @@ class Fabric:
 
     def __init__(self, hardware: Hardware) -> None:
         self._per_node = hardware.ranks_per_node
-        kind = hardware.kind
-        self._inside = 1e9 * (kind.nvlink_gb_s or kind.pcie_gb_s)
-        self._network = 1e9 * hardware.links.network_gb_s
+        self._inside = 1e9 * hardware.nvlink_gb_s
+        self._network = 1e9 * hardware.network_gb_s
 
     def bandwidth(self, size: int, stride: int = 1) -> float:
         """Bytes a second of a ring of `size` ranks that are `stride` apart."""

@@ -48,7 +48,7 @@ class Machine:
 
     @property
     def _memory(self) -> float:
-        return 1e9 * self.hardware.kind.hbm_gb_s
+        return 1e9 * self.hardware.memory_gb_s
 
 
 def element_size(dtype: str) -> int:

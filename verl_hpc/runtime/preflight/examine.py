@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from verl_hpc.cluster.site import PreflightConfig, Site
 from verl_hpc.errors import ClusterError
+from verl_hpc.planner.measured import Measured
 from verl_hpc.runs.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding
 from verl_hpc.runtime.preflight.fabric import check_fabric, check_network
+from verl_hpc.runtime.preflight.figures import judge_memory, measured_of, read_figures
 from verl_hpc.runtime.preflight.gpu import Gpu, judge_gpus, judge_nearness
-from verl_hpc.runtime.preflight.network import check_all, check_pairs
+from verl_hpc.runtime.preflight.network import check_all, judge_pairs, measure_pairs
 from verl_hpc.runtime.preflight.node import check_clocks, check_writing
 from verl_hpc.runtime.session import Session
+
+
+class Findings(NamedTuple):
+    """What ranks have found, the same on all of them."""
+
+    verdicts: list[Verdict]
+    measured: Measured | None
+    """For the planner; None where nodes have different devices, or no profile names the site."""
 
 
 def examine(
@@ -27,8 +38,8 @@ def examine(
     gpus: list[Gpu] | str,
     nccl_log: Path,
     num_nodes: int | None = None,
-) -> list[Verdict]:
-    """Every check, one after the other; all ranks call it, and all get the same verdicts.
+) -> Findings:
+    """Every check, one after the other; all ranks call it, and all get the same findings.
 
     Args:
         here: the job.
@@ -42,25 +53,36 @@ def examine(
     wanted = site.preflight if site is not None else PreflightConfig()
     hosts = node_names(here)
     bindings = here.control.allgather(read_binding(here.world))
-    return [
+    found = here.control.allgather(read_figures(here))
+    verdicts = [
         _check_world(here, hosts, num_nodes),
         judge_binding(bindings),
         _check_gpus(here, hosts, gpus, site.gpus_per_node if site else None),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
+        judge_memory(found),
         *check_fabric(here, hosts),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
         check_writing(here, hosts, "run directory", directory, wanted.min_write_gb_s),
         check_writing(here, hosts, "scratch", scratch, None),
-        *check_pairs(here, hosts, wanted.min_bandwidth_gb_s),
-        *check_all(here, wanted.min_bandwidth_gb_s),
-        *check_network(here, hosts, nccl_log),
     ]
+    speeds = measure_pairs(here, hosts)
+    if speeds:
+        verdicts.append(judge_pairs(speeds, hosts, wanted.min_bandwidth_gb_s))
+    verdicts += check_all(here, wanted.min_bandwidth_gb_s)
+    verdicts += check_network(here, hosts, nccl_log)
+    if site is None:
+        return Findings(verdicts, None)
+    return Findings(verdicts, measured_of(site.name, len(hosts), found, speeds))
 
 
 def node_names(here: Session) -> list[str]:
     """Slurm's name of each node, by its index."""
     names = dict(here.control.allgather((here.world.node, environment.node_name())))
     return [names[node] for node in range(here.world.num_nodes)]
+
+
+def measured_path(directory: Path, job_id: str) -> Path:
+    return directory / f"measured-{job_id}.json"
 
 
 def result_path(directory: Path, job_id: str) -> Path:
@@ -73,10 +95,16 @@ def write_result(path: Path, verdicts: Sequence[Verdict]) -> None:
     Raises:
         ClusterError: they cannot be written.
     """
-    tree = {
-        "verdicts": to_data(verdicts),
-        "failing_nodes": [{"node": n, "reason": why} for n, why in failing_nodes(verdicts)],
-    }
+    failing = [{"node": n, "reason": why} for n, why in failing_nodes(verdicts)]
+    _write(path, {"verdicts": to_data(verdicts), "failing_nodes": failing})
+
+
+def write_measured(path: Path, measured: Measured) -> None:
+    """Write what was measured for the planner; raises as `write_result`."""
+    _write(path, measured.model_dump(mode="json", exclude_none=True))
+
+
+def _write(path: Path, tree: Mapping[str, Any]) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         fresh.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")

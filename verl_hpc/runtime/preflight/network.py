@@ -21,17 +21,13 @@ _MIB = 2**20
 _GPU_MIB, _CPU_MIB = 256, 8
 
 
-def check_pairs(here: Session, hosts: Sequence[str], floor: float | None) -> list[Verdict]:
-    """Measure each node with its two neighbours in a ring; all ranks call it.
+def measure_pairs(here: Session, hosts: Sequence[str]) -> dict[Pair, float]:
+    """GB/s between each node and its two neighbours in a ring; all ranks call it.
 
     Args:
         hosts: name of each node.
-        floor: GB/s; None only reports.
     """
-    if len(hosts) < 2:
-        return []
-    speeds = _measure_pairs(here, hosts)
-    return [judge_pairs(speeds, hosts, floor)]
+    return _measure_pairs(here, hosts) if len(hosts) > 1 else {}
 
 
 def check_all(here: Session, floor: float | None) -> list[Verdict]:

@@ -81,9 +81,9 @@ def test_what_would_fit_is_named():
     found = remedy(big(), {"actor": LLAMA_405B}, 256, H100)
     assert found.ledger.fits
     assert found.num_ranks == 256
-    assert "rollout.tensor_parallel" in found.settings
-    assert found.config.rollout.tensor_parallel > 8
-    assert "rollout.tensor_parallel" in str(found)
+    assert found.config.rollout.tensor_parallel == 8, "of a node"
+    assert found.config.rollout.pipeline_parallel == 2
+    assert "rollout.pipeline_parallel: 2" in str(found)
 
 
 def test_on_larger_gpus_405b_fits_as_it_is():
@@ -197,3 +197,79 @@ def test_more_tokens_or_fewer_recomputed_layers_never_take_less():
         )
     ]
     assert updates == sorted(updates)
+
+
+REFERENCE = {"algorithm__kl": {"placement": "loss"}}
+AWAY = {"offload": {"parameters": True, "gradients": True, "optimizer": True}}
+
+
+def test_copies_are_there_once_something_was_put_away_and_not_before():
+    first, *more = small(**AWAY, **REFERENCE).of_rank(0)
+    assert (first.name, first.of) == ("build", "actor")
+    assert set(first.host) == {"process"}
+    rollout = next(phase for phase in more if phase.of == "rollout")
+    assert set(rollout.host) == {"process", "actor.weights_copy", "actor.optimizer_copy"}
+    load = next(phase for phase in more if phase.name == "load")
+    assert {"actor.weights_copy", "actor.optimizer_copy", "reference.weights"} <= set(load.host)
+
+
+def test_only_copies_that_stay_are_page_locked_while_an_engine_is_built():
+    def copy(**changes):
+        phases = small(**changes).of_rank(0)
+        return next(p for p in phases if p.of == "rollout").host["actor.optimizer_copy"]
+
+    assert copy() < copy(offload={"optimizer": True})
+
+
+def per_node(host_gib, kind="H100-80", ranks=8):
+    return Hardware(KINDS[kind], ranks, host_bytes=int(host_gib * GIB))
+
+
+SMALL = architecture(
+    num_layers=16,
+    hidden_size=2048,
+    ffn_size=8192,
+    num_heads=16,
+    num_kv_heads=8,
+    head_size=128,
+    vocab_size=32000,
+    max_positions=4096,
+    dtype="bfloat16",
+)
+
+
+def host_run(host_gib, **changes):
+    """A remedy for a run of 1.2 billion parameters on a node of eight GPUs with so little host
+    memory, and what it was for."""
+    config, hardware = parse(model__dtype="bfloat16", **changes), per_node(host_gib)
+    archs = dict.fromkeys(config.role_settings, SMALL)
+    before = ledger(config, archs, run_layouts(config, SMALL, 8, archs=archs), hardware)
+    return before, remedy(config, archs, 8, hardware)
+
+
+def test_where_the_copy_of_a_save_is_too_much_the_run_waits_for_it():
+    before, found = host_run(70, **AWAY)
+    misfits = [phase for phase in before.all_phases if not phase.fits]
+    assert [phase.name for phase in misfits] == ["save"]
+    assert misfits[0].room_bytes > 0 > misfits[0].host_room_bytes
+    assert found.settings == {"checkpoint.background": False}
+    assert str(found) == "checkpoint.background: false"
+
+
+def test_where_copies_of_what_is_offloaded_are_too_much_less_is_offloaded():
+    before, found = host_run(62, **AWAY, checkpoint__background=False)
+    assert before.first_misfit.host_room_bytes < 0 < before.first_misfit.room_bytes
+    assert found.ledger.fits
+    assert set(found.settings) <= {"offload.optimizer", "offload.parameters"}
+    assert False in found.settings.values()
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_no_change_has_tensor_parallelism_across_nodes(ranks):
+    config = parse(model__dtype="bfloat16", rollout={"engine": "vllm", "num_samples": 4})
+    arch = architecture_from(MODELS["ppo_70b"])
+    hardware = per_node(2000, ranks=ranks)
+    found = remedy(config, {"actor": arch}, 64, hardware, most_ranks=512)
+    assert found is not None and found.ledger.fits
+    assert 1 < found.config.parallel.tensor_parallel <= ranks
+    assert 1 < found.config.rollout.tensor_parallel <= ranks

@@ -14,6 +14,7 @@ from itertools import product
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
+from verl_hpc.cluster.gpu import GpuFigures
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import VerlHpcError
 from verl_hpc.layout.architecture import architecture_from
@@ -39,6 +40,11 @@ def _model(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):
     }
 
 
+def _gpt(layers, hidden, heads):
+    """As many parameters as GPT's with its feed-forward of four times the hidden size."""
+    return _model("llama", layers, hidden, hidden * 8 // 3 // 64 * 64, heads, heads, 51200)
+
+
 MODELS = {
     "Qwen2-7B": _model("qwen2", 28, 3584, 18944, 28, 4, 152064),
     "Qwen2.5-14B": _model("qwen2", 48, 5120, 13824, 40, 8, 152064),
@@ -48,11 +54,25 @@ MODELS = {
     "Llama-2-70B": _model("llama", 80, 8192, 28672, 64, 8, 32000),
     "LLaMA-65B": _model("llama", 80, 8192, 22016, 64, 64, 32000),
     "LLaMA-7B": _model("llama", 32, 4096, 11008, 32, 32, 32000),
+    "Llama-3-70B": _model("llama", 80, 8192, 28672, 64, 8, 128256),
+    "GPT-22B": _gpt(48, 6144, 64),
+    "GPT-1T": _gpt(128, 25600, 160),
     "Llama-3.1-8B": PUBLISHED["Llama-3.1-8B"][0] | {"max_position_embeddings": 131072},
     "Llama-3.1-405B": PUBLISHED["Llama-3.1-405B"][0],
 }
+RTX_3090 = GpuFigures(
+    memory_gib=23.69, bfloat16_tflops=71.0, float32_tflops=35.6, hbm_gb_s=936.0
+).kind("RTX 3090")
+"""PyTorch's messages say 23.69 GiB; speeds do not matter here."""
+GPUS = {**KINDS, RTX_3090.name: RTX_3090}
 VERL = "verl docs/perf/device_tuning.rst (25 June 2025), tag MIN"
 NEMO = "NeMo-RL examples/configs/recipes/llm/"
+RECOMPUTATION = "arXiv 2205.05198, Table 3, with its sequence parallelism; ran on GPUs of 80 GB"
+CACHED_8B = "Graph-COM/SubgraphRAG issue 19: the cache of vLLM has room for 39,024 tokens"
+CACHED_70B = (
+    "OpenRLHF issue 336: the cache of vLLM has room for 6,048 tokens, less than 8,192; TP2 and 80 "
+    "GB follow from its 1,638 blocks of 4 GiB of host memory and from the weights"
+)
 LLAMA_3 = "arXiv 2407.21783, section 6.1"
 
 
@@ -75,6 +95,10 @@ class Claim:
     tokens: int = 2048
     """Of a micro-batch, and of a prompt with its response."""
     recompute: str = "full"
+    share: float = 0.95
+    """Of the device, that an engine alone is given."""
+    batched_tokens: int | None = None
+    """Prompt tokens that an engine computes at a time."""
 
 
 CLAIMS = [
@@ -170,8 +194,65 @@ CLAIMS = [
         recipe="sft",
         tokens=512,
     ),
+    # Near the edge: lengths within 16 % of what a cache has room for, but for the last; and 9 GiB.
+    *(
+        Claim(
+            f"8b-serve-1-{length}",
+            "Llama-3.1-8B",
+            "RTX 3090",
+            1,
+            length < 39024,
+            CACHED_8B,
+            "serve",
+            tokens=length,
+            share=0.9,
+            batched_tokens=2048,
+        )
+        for length in (36864, 40960)
+    ),
+    *(
+        Claim(
+            f"70b-serve-2-{length}",
+            "Llama-3-70B",
+            "A100-80",
+            2,
+            length < 6048,
+            CACHED_70B,
+            "serve",
+            rollout=(2, 1),
+            tokens=length,
+            share=0.9,
+            batched_tokens=8192,
+        )
+        for length in (5120, 8192)
+    ),
+    Claim(
+        "gpt-22b-8",
+        "GPT-22B",
+        "A100-80",
+        8,
+        True,
+        RECOMPUTATION,
+        "sft",
+        (8, 1),
+        tokens=4 * 2048,
+        recompute="none",
+    ),
+    Claim(
+        "gpt-1t-512",
+        "GPT-1T",
+        "A100-80",
+        512,
+        True,
+        RECOMPUTATION,
+        "sft",
+        (8, 64),
+        recompute="none",
+    ),
 ]
-DISAGREES: dict[str, str] = {}
+DISAGREES: dict[str, str] = {
+    "70b-serve-2-8192": "vLLM of June 2024 left its cache 2.1 GiB less than the ledger does",
+}
 _RECIPES = {
     "sft": {"recipe": "sft"},
     "dpo": {"recipe": "dpo"},
@@ -186,9 +267,9 @@ _RECIPES = {
 def fits(claim: Claim) -> bool:
     """By the ledger: as it is given, or on some layout of its ranks."""
     arch = architecture_from(MODELS[claim.model])
-    hardware = Hardware(KINDS[claim.gpu], min(claim.num_ranks, 8))
+    hardware = Hardware(GPUS[claim.gpu], min(claim.num_ranks, 8))
     if claim.recipe == "serve":
-        config = _config(claim, 1, 1, 0.95).rollout
+        config = _config(claim, 1, 1, claim.share).rollout
         engine = RolloutShape.of(arch, config, "bfloat16", True)
         return all(
             why_not(engine, stage, hardware.device_bytes) is None
@@ -213,6 +294,9 @@ def _fits(config, arch, num_ranks: int, hardware: Hardware) -> bool:
 def _config(claim: Claim, tp: int, pp: int, share: float):
     recipe = _RECIPES.get(claim.recipe, _RECIPES["sft"])
     samples = 4 if claim.recipe == "grpo" else 1
+    length = claim.tokens if claim.recipe == "serve" else min(claim.tokens, 2048)
+    batched = claim.batched_tokens
+    options = {} if batched is None else {"max_num_batched_tokens": batched}
     return parse_config(
         {
             "name": "claim",
@@ -232,8 +316,9 @@ def _config(claim: Claim, tp: int, pp: int, share: float):
                 "num_samples": samples,
                 "gpu_memory_utilization": share,
                 "max_num_seqs": 256,
-                "max_prompt_tokens": min(claim.tokens, 2048) // 2,
-                "max_response_tokens": min(claim.tokens, 2048) // 2,
+                "max_prompt_tokens": length // 2,
+                "max_response_tokens": length // 2,
+                "engine_options": options,
             },
             "data": {"train": {"kind": "files", "paths": ["none"]}},
             **recipe,

@@ -24,8 +24,7 @@ import pytest
 
 from tests.unit.config.trees import parse
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.hardware import KINDS, Hardware, LinkFigures
 from verl_hpc.planner.search.engines import engine_sizes
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.generation import at_a_time, generate_cost
@@ -34,9 +33,7 @@ from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.operator_costs import engines
 from verl_hpc.planner.timing.workload import workload_of
 
-TESTBED = Machine(
-    Hardware(KINDS["A100-80"], 8, Links(nvlink_gb_s=250.0, network_gb_s=3.125, memory_gb_s=1600.0))
-)
+TESTBED = Machine(Hardware(KINDS["A100-80"], 8, LinkFigures(network_gb_s=3.125)))
 
 
 def llama(num_layers, hidden_size, ffn_size, num_heads, num_kv_heads):

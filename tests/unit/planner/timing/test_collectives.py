@@ -2,11 +2,10 @@
 
 import pytest
 
-from verl_hpc.layout.link_model import Links
-from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.hardware import KINDS, Hardware, LinkFigures
 from verl_hpc.planner.timing.collectives import Fabric
 
-FABRIC = Fabric(Hardware(KINDS["H100-80"], 8, Links(network_gb_s=45)))
+FABRIC = Fabric(Hardware(KINDS["H100-80"], 8, LinkFigures(network_gb_s=45)))
 
 
 def test_one_rank_reduces_with_nobody():

@@ -1,0 +1,62 @@
+"""Which GPUs the nodes of a site have: a kind by its name, or one by the site's own figures."""
+
+from __future__ import annotations
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.planner.hardware import GpuKind, gpu_kind
+from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
+
+
+class GpuFigures(Section):
+    """A GPU that is none of the kinds that are known, by its data sheet."""
+
+    memory_gib: PositiveFinite
+    """That a process of a bare GPU can have, in GiB: `torch.cuda.mem_get_info`."""
+    bfloat16_tflops: PositiveFinite
+    """Peak of dense matrix products, in 10^12 operations a second."""
+    float32_tflops: PositiveFinite | None = None
+    """The same without TF32; null is an eighth of bfloat16's."""
+    float8_tflops: PositiveFinite | None = None
+    """The same; null is a GPU without, which computes as in bfloat16."""
+    hbm_gb_s: PositiveFinite
+    """Of its memory, in GB/s."""
+    nvlink_gb_s: NonNegativeFinite = 0.0
+    """To the other GPUs of a node together, each way, in GB/s; 0 without NVLink or its like."""
+    pcie_gb_s: PositiveFinite = 32.0
+    """To host memory, each way, in GB/s; PCIe 4 with 16 lanes has 32, PCIe 5 64."""
+
+    def kind(self, name: str) -> GpuKind:
+        """As the planner takes it."""
+        bfloat16 = self.bfloat16_tflops
+        tflops = {"bfloat16": bfloat16, "float16": bfloat16}
+        tflops["float32"] = self.float32_tflops or bfloat16 / 8
+        if self.float8_tflops is not None:
+            tflops["float8"] = self.float8_tflops
+        return GpuKind(
+            name,
+            self.memory_gib,
+            tflops,
+            self.hbm_gb_s,
+            self.nvlink_gb_s,
+            self.pcie_gb_s,
+            "gpu_figures of the site profile",
+            name,
+        )
+
+
+def kind_of(gpu: str, figures: GpuFigures | None) -> GpuKind:
+    """Of what a profile says.
+
+    Raises:
+        ConfigError: a kind that is not known, without figures, or one that is, with them.
+    """
+    if figures is None:
+        return gpu_kind(gpu)
+    try:
+        known = gpu_kind(gpu)
+    except ConfigError:
+        return figures.kind(gpu)
+    raise ConfigError(
+        f"gpu_figures with gpu = {gpu}: figures of {known.name} are known; leave them out, or "
+        "choose another name"
+    )

@@ -22,14 +22,14 @@ from verl_hpc.planner.timing.calibrate import (
     measured,
     workload_measured,
 )
-from verl_hpc.planner.timing.cost import TERMS, Efficiency
+from verl_hpc.planner.timing.cost import CPU_RANKS, TERMS, Efficiency
 from verl_hpc.planner.timing.least_squares import solve
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import predict_step
 
 FOUND = json.loads((Path(__file__).parent / "cpu_runs.json").read_text())
 MODEL = architecture_from(FOUND["model"])
-CPUS = Machine(Hardware(KINDS["cpu"], 4))
+CPUS = Machine(Hardware(KINDS["cpu"], 4), CPU_RANKS)
 LAYOUTS = {"a": "TP1 DP4", "b": "TP2 DP2", "c": "TP4", "d": "PP2 DP2", "e": "TP2 PP2"}
 
 
@@ -59,7 +59,7 @@ def observed(name, machine=CPUS):
 
 @pytest.mark.parametrize("runs", ["ab", "ac"])
 def test_two_layouts_on_cpus_tell_of_others(runs):
-    fit = calibrate([observed(name) for name in runs])
+    fit = calibrate([observed(name) for name in runs], CPU_RANKS)
     others = [observed(name) for name in LAYOUTS if name not in runs]
     errors = errors_of(others, fit.efficiency)
     names = {error.operator for error in errors}
@@ -91,11 +91,11 @@ def made_up(name, parallel, rollout_tp, truth):
 
 
 def test_the_factors_of_a_made_up_machine_predict_it():
-    truth = replace(Efficiency(), training=0.3, inference=0.7, layers=2e-3, decode_steps=8e-3)
+    truth = replace(CPU_RANKS, training=0.3, inference=0.9, layers=6e-3, decode_steps=5e-3)
     sizes = [({}, 1), ({"tensor_parallel": 2}, 2), ({"tensor_parallel": 2}, 1)]
     runs = [made_up(f"run {i}", *size, truth)[0] for i, size in enumerate(sizes)]
-    fit = calibrate(runs)
-    assert max(abs(error.relative) for error in fit.errors) < 0.02
+    fit = calibrate(runs, CPU_RANKS)
+    assert max(abs(error.relative) for error in fit.errors) < 0.03
     other, _ = made_up("other", {"pipeline_parallel": 2}, 1, truth)
     assert max(abs(e.relative) for e in errors_of([other], fit.efficiency)) < 0.1
 

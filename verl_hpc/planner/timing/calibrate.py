@@ -26,8 +26,9 @@ from verl_hpc.planner.timing.workload import Workload, workload_of
 
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
 """What a run's operators are measured by: the work of CPUs, or the clock."""
-_PULL = 0.1
-"""How strongly a factor stays: e times as much costs what one operator does that is off by 10 %."""
+_PULL = 0.2
+"""How strongly a factor stays: e times as much costs what one operator does that is off by 20 %, as
+the same work is from one run on shared cores to another."""
 _LEAST_RATIO = 1e-3
 _REWEIGHTED = 8
 """Rounds in which a sum of squares takes the place of one of squared logarithms."""

@@ -72,8 +72,9 @@ class Efficiency:
     """Seconds that a collective's step between two GPUs of a node takes however small it is; one
     over the network is four of them (small all-reduces of 8 GPUs take 15 us in a node)."""
     elementwise: float = 0.0
-    """Seconds of norms and residual sums, of those that their bytes take at the bandwidth of the
-    device memory. 0: they are in the fractions `training` and `inference`, as in published ones."""
+    """Seconds of what each tensor-parallel rank does for itself: norms, residual sums, packing what
+    goes into products; of those that the norms' and sums' bytes take at the bandwidth of the device
+    memory. 0: they are in the fractions `training` and `inference`, as in published ones."""
     layers: float = 50e-6
     """Seconds of one layer's passage, forward or backward, beside its products: launches of about
     ten small kernels, norms and activations."""
@@ -119,8 +120,8 @@ CPU_RANKS = Efficiency(
     memory=0.75,
     collective=0.2,
     hops=160e-6,
-    elementwise=0.4,
-    layers=3e-3,
+    elementwise=2.0,
+    layers=2e-3,
     sequences=100e-6,
     operators=4e-3,
     decode_hops=300e-6,
@@ -130,8 +131,9 @@ CPU_RANKS = Efficiency(
     scores=100e-6,
     switches=8e-3,
 )
-"""Of CPU ranks, in seconds of their CPUs: four ranks with a thread each on two cores, by
-all-reduces and products alone, and by runs of PPO on a decoder of 4 layers and 256 wide."""
+"""Of CPU ranks, in seconds of their CPUs: four ranks with a thread each on two cores. Products and
+collectives were timed alone (Gloo's all-reduces of 2 and 4 ranks: 130 to 190 us a step of the ring,
+1.9 GB/s), the others are round figures between those of SFT, GRPO and PPO on small decoders."""
 
 
 def defaults(kind: GpuKind | None) -> Efficiency:

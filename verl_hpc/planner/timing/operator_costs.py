@@ -187,8 +187,8 @@ def device_cost(run: Run) -> Cost:
 
 
 def _filled_cost(run: Run) -> Cost:
-    """An engine's weights on CPUs: what a rank lacks is sent, and all of it copied, and then packed
-    for products (`rollout.vllm_cpu.pack_linears`)."""
+    """An engine's weights on CPUs: what a rank lacks is sent, all of it copied, and then packed for
+    products (`rollout.vllm_cpu.pack_linears`)."""
     received, needed = received_bytes(
         run.arch,
         next(iter(run.layouts.train.values())),
@@ -197,13 +197,9 @@ def _filled_cost(run: Run) -> Cost:
         not run.layouts.is_split,
     )
     packs = run.config.rollout.engine == "vllm"
-    return together(
-        [
-            {"switches": 1.0},
-            run.machine.fabric.send(received, 1) if received else {},
-            run.machine.memory((4 if packs else 2) * needed),
-        ]
-    )
+    # Read and written by each: the bucket, the weights, and the packed ones.
+    moved = run.machine.memory(4 * received + (4 if packs else 2) * needed)
+    return together([{"switches": 1.0}, moved])
 
 
 def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:

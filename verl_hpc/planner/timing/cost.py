@@ -185,7 +185,7 @@ TOLD_BY: Mapping[Term, str] = {
     "decode_steps": "a model with another number of layers",
     "decode_sequences": "another rollout.tensor_parallel",
     "scores": "another rollout.num_samples",
-    "switches": "another offload",
+    "switches": "another offload, on CPU ranks another pipeline_parallel",
 }
 """In which setting runs must differ to tell a term from the others."""
 

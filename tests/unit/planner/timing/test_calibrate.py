@@ -35,8 +35,8 @@ MODELS = {name: architecture_from(sizes) for name, sizes in FOUND["models"].item
 MODEL = {"model": {"path": "models/tiny", "dtype": "float32"}}
 CPUS = Machine(Hardware(KINDS["cpu"], 4), CPU_RANKS)
 LAYOUTS = ("tp1", "tp2", "tp4", "pp2", "tp2pp2")
-FAR: dict = {}
-"""Where runs tell too little, and what is bounded instead."""
+FAR = {("ppo", "tp4", "tp2pp2"): 0.35}
+"""Two runs with tensor parallelism: `values` without it is 31 % too high."""
 TRAINS = ("old_log_probs", "ref_log_probs", "values", "update_actor", "update_critic")
 """Operators of training engines."""
 
@@ -131,7 +131,7 @@ def test_what_runs_do_not_tell_is_named():
     # Both counts are those of decoding steps, of one number of layers.
     assert "decode_layers" in alone["decode_steps"]
     # No tensor parallelism, no sums of it.
-    assert alone["hops"] == () and both["hops"] != ()
+    assert alone["hops"] == () and "hops" not in both
     assert "training" not in alone
 
 

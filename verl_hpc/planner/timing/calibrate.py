@@ -16,7 +16,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Cost, Efficiency
+from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency
 from verl_hpc.planner.timing.least_squares import solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
@@ -154,8 +154,14 @@ def measured(
 
 
 def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit:
-    """Fit the factors to runs, of two or more layouts if they are to tell terms apart."""
-    start = before or Efficiency()
+    """Fit the factors to runs, of two or more layouts if they are to tell terms apart.
+
+    Args:
+        runs: on machines of one kind.
+        before: from which those that the runs tell little of do not go far; None takes those of
+            the kind where nobody has fitted any.
+    """
+    start = before or (Efficiency() if any(run.on_gpu for run in runs) else CPU_RANKS)
     pairs = [(run.seconds[name], run.costs[name]) for run in runs for name in run.seconds]
     used = [term for term in TERMS if any(cost.get(term) for _, cost in pairs)]
     rows = [[cost.get(term, 0.0) / seconds for term in used] for seconds, cost in pairs]

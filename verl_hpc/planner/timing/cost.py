@@ -155,7 +155,7 @@ MEANINGS: Mapping[Term, str] = {
     "collective": "bytes over the slowest link of a ring / (bandwidth x fraction)",
     "pcie": "bytes to and from host memory / (bandwidth x fraction)",
     "hops": "steps of collectives: 2 log2(ranks), on CPUs 2 (ranks - 1); over the network x 4",
-    "elementwise": "bytes of norms and residual sums, on each tensor-parallel rank / bandwidth",
+    "elementwise": "bytes that norms, residual sums and losses read and write / bandwidth x factor",
     "layers": "passages of a micro-batch through a layer",
     "sequences": "sequences of a pass, host work",
     "operators": "operators, host work",

@@ -98,8 +98,21 @@ def test_the_factors_of_a_made_up_machine_predict_it():
 
 def test_a_machine_of_another_kind_is_found_from_far_off():
     """Orders of magnitude weigh as their logarithm: the factors start as those of GPUs."""
-    fit = calibrate([made_up(name, name, CPU_RANKS) for name in ("tp1", "tp2", "tp4")])
+    fit = calibrate([made_up(name, name, CPU_RANKS) for name in LAYOUTS], Efficiency())
     assert max(abs(error.relative) for error in fit.errors) < 0.4
+
+
+def test_cpu_seconds_are_of_the_first_stage():
+    """Which has no output layer, takes no losses, and hides no collectives."""
+    (config, layouts), model = tuned("ppo", "pp2"), MODELS["ppo"]
+    first = Machine(CPUS.hardware, CPU_RANKS, counts_waiting=False, of_first_rank=True)
+    costs = predict_step(config, model, layouts, first).costs
+    assert "sequences" not in costs["update_actor"]
+    # Values come from the same layers.
+    assert costs["old_log_probs"] == pytest.approx(costs["values"])
+    slowest = predict_step(config, model, layouts, replace(first, of_first_rank=False)).costs
+    assert slowest["old_log_probs"]["inference"] > costs["old_log_probs"]["inference"]
+    assert slowest["update_actor"]["sequences"] > 0
 
 
 def test_a_disturbed_step_changes_nothing():
@@ -120,7 +133,7 @@ def test_operators_below_ten_milliseconds_are_left_out():
 def test_factors_that_no_operator_has_stay():
     fit = calibrate([observed("ppo", "tp1")])
     for term in set(TERMS) - set(fit.fitted):
-        assert getattr(fit.efficiency, term) == getattr(Efficiency(), term)
+        assert getattr(fit.efficiency, term) == getattr(CPU_RANKS, term)
     assert "pcie" not in fit.fitted and "training" in fit.fitted
 
 

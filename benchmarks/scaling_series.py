@@ -23,7 +23,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ClusterError
 from verl_hpc.metrics.log import read_metrics
 from verl_hpc.planner.timing.calibrate import CPU_SECONDS, Measured, calibrate, errors_of, measured
-from verl_hpc.planner.timing.cost import Efficiency
+from verl_hpc.planner.timing.cost import Efficiency, defaults
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.jobs import read_jobs
 from verl_hpc.slurm.tools import my_jobs
@@ -205,7 +205,7 @@ def _fit(directories: Sequence[Path], skip: int) -> str:
 
 
 def _of_cpu(past: PastRun, skip: int) -> Measured:
-    rows, machine = past.rows_after(skip), Machine(past.hardware)
+    rows, machine = past.rows_after(skip), Machine(past.hardware, defaults(past.hardware.kind))
     words = (past.path.name, past.config, past.arch, past.layouts, rows, machine)
     return measured(*words, archs=past.archs, by=CPU_SECONDS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -20,13 +20,15 @@ from verl_hpc.planner.timing.calibrate import (
     errors_of,
     measured,
 )
-from verl_hpc.planner.timing.cost import MEANINGS, TERMS, Efficiency
+from verl_hpc.planner.timing.cost import MEANINGS, TERMS, TOLD_BY, Efficiency
 from verl_hpc.planner.timing.efficiency_file import read_efficiency, write_efficiency
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.runs.find import find_run
 
 _SKIP = 3
 _ROUNDS = 6
+FAR = 0.25
+"""A relative error that people are told of."""
 
 
 def run_calibrate(arguments: argparse.Namespace) -> int:
@@ -42,7 +44,7 @@ def run_calibrate(arguments: argparse.Namespace) -> int:
     runs = [read_run(path, arguments.cluster, arguments.model_config or ()) for path in paths]
     before = read_efficiency(arguments.efficiency, runs[0].hardware.kind)
     fit = _fitted(runs, skip, by, before)
-    lines = list(_lines(runs, fit, before, by))
+    lines = list(_lines(runs, fit, _left_out(runs, skip, by, before), before, by))
     print("\n".join(lines))
     if arguments.out is not None:
         text = write_efficiency(fit.efficiency, _comment(paths, fit, by))
@@ -73,6 +75,18 @@ def _fitted(runs: Sequence[PastRun], skip: int, by: str, before: Efficiency) -> 
     return best
 
 
+def _left_out(
+    runs: Sequence[PastRun], skip: int, by: str, before: Efficiency
+) -> Mapping[tuple[str, str], Error]:
+    """Each run as the others alone predict it, by run and operator; nothing of fewer than three."""
+    found = []
+    for run in runs if len(runs) > 2 else ():
+        others = [other for other in runs if other is not run]
+        efficiency = _fitted(others, skip, by, before).efficiency
+        found += errors_of(_measured([run], skip, by, efficiency), efficiency)
+    return {(error.run, error.operator): error for error in found}
+
+
 def _measured(
     runs: Sequence[PastRun], skip: int, by: str, efficiency: Efficiency
 ) -> list[Measured]:
@@ -91,22 +105,49 @@ def _measured(
     ]
 
 
-def _lines(runs: Sequence[PastRun], fit: Fit, before: Efficiency, by: str) -> Iterator[str]:
+def _lines(
+    runs: Sequence[PastRun],
+    fit: Fit,
+    left_out: Mapping[tuple[str, str], Error],
+    before: Efficiency,
+    by: str,
+) -> Iterator[str]:
     what = "seconds of CPUs" if by == CPU_SECONDS else "seconds of the clock"
     yield f"fitted to {what} of {len(runs)} run{'s' * (len(runs) > 1)}; what each factor counts:"
     for name in (term for term in TERMS if term in fit.fitted):
         was, now = getattr(before, name), getattr(fit.efficiency, name)
         yield f"  {name:<17} {was:>10.4g} -> {now:<10.4g} {MEANINGS[name]}"
+    yield from _untold(fit)
     yield ""
-    width = max(len(error.operator) for error in fit.errors)
-    yield f"  {'operator':<{width}} {'measured':>10} {'fitted':>10} {'off by':>8}  run"
-    for error in fit.errors:
-        yield (
-            f"  {error.operator:<{width}} {error.measured:>10.3f} {error.predicted:>10.3f} "
-            f"{error.relative:>+8.0%}  {error.run}"
-        )
+    yield from _errors(fit.errors, left_out)
     if len(runs) == 1:
         yield "one run tells little of other layouts: add one with another layout"
+
+
+def _untold(fit: Fit) -> Iterator[str]:
+    if fit.untold:
+        yield ""
+        yield "these runs tell little of some factors, which stay near what they were:"
+    for one in fit.untold:
+        why = f"not told from {', '.join(one.instead)}" if one.instead else "a small part of all"
+        yield f"  {one.term:<17} {why}; add a run with {TOLD_BY[one.term]}"
+
+
+def _errors(errors: Sequence[Error], left_out: Mapping[tuple[str, str], Error]) -> Iterator[str]:
+    """With three runs or more also how far off each is by the others' factors."""
+    width = max(len(error.operator) for error in errors)
+    more = f" {'by others':>9}" if left_out else ""
+    yield f"  {'operator':<{width}} {'measured':>10} {'fitted':>10} {'off by':>8}{more}  run"
+    for error in errors:
+        other = left_out.get((error.run, error.operator))
+        more = f" {other.relative:>+9.0%}" if other else " " * (10 * bool(left_out))
+        yield (
+            f"  {error.operator:<{width}} {error.measured:>10.4g} {error.predicted:>10.4g} "
+            f"{error.relative:>+8.0%}{more}  {error.run}"
+        )
+    off = sorted({e.operator for e in left_out.values() if abs(e.relative) > FAR})
+    if off:
+        yield f"runs left out are predicted more than {FAR:.0%} off in: {', '.join(off)}"
 
 
 def _comment(paths: Sequence[Path], fit: Fit, by: str) -> list[str]:

@@ -137,7 +137,9 @@ def _time(plan: Plan) -> Iterator[str]:
     yield "seconds of a step, by operator"
     for name, seconds in sorted(told.items(), key=lambda item: -item[1]):
         share = seconds / step.seconds
-        line = f"  {name:<{width}} {seconds:>9.2f} {share:>7.1%}  {'#' * round(40 * min(share, 1))}"
+        digits = 2 if seconds >= 1 else 4
+        line = f"  {name:<{width}} {seconds:>9.{digits}f} {share:>7.1%}"
+        line += f"  {'#' * round(40 * min(share, 1))}"
         yield line.rstrip()
     apart = sum(step.operators.values()) - step.seconds
     note = f", {apart:.1f} s less than their sum: some overlap" if apart > 0.05 else ""

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
+from statistics import fmean, median
 from typing import Any
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import RunLayouts
-from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Cost, Efficiency
+from verl_hpc.planner.timing.cost import CPU_RANKS, FRACTIONS, TERMS, Cost, Efficiency
 from verl_hpc.planner.timing.least_squares import solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import RESHARD, predict_step
+from verl_hpc.planner.timing.told import Untold, untold
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
 """What a run's operators are measured by: the work of CPUs, or the clock."""
-_PULL = 1e-4
-"""How strongly a factor stays: of a relative error of 1, for a factor that doubles."""
+_PULL = 0.2
+"""How strongly a factor stays: e times as much costs what one operator does that is off by 20 %, as
+the same work is from one run on shared cores to another."""
+_LEAST_RATIO = 1e-3
+_REWEIGHTED = 8
+"""Rounds in which a sum of squares takes the place of one of squared logarithms."""
 _MOST_FRACTION = 1e3
 """Of a peak of cores, which is a round figure."""
 _LEAST_SHARE = 0.002
 """Of a step; shorter operators are noise."""
+LEAST_CPU_SECONDS = 0.01
+"""The same, of CPUs: the clock of a process's CPU seconds and its caches are as coarse."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Measured:
 
     name: str
     seconds: Mapping[str, float]
-    """Of each operator in a mean step."""
+    """Of each operator in the median step: single steps are disturbed."""
     costs: Mapping[str, Cost]
     on_gpu: bool
     """Whether its peaks are those of a data sheet, which nothing exceeds."""
@@ -64,7 +73,9 @@ class Fit:
     efficiency: Efficiency
     errors: Sequence[Error]
     fitted: Sequence[str]
-    """Factors that the runs tell something of; the others are as before."""
+    """Factors that operators of the runs depend on; the others are as before."""
+    untold: Sequence[Untold] = ()
+    """Of those, what the runs tell little of."""
 
 
 def workload_measured(config: RunConfig, rows: Sequence[Mapping[str, Any]]) -> Workload:
@@ -112,18 +123,24 @@ def measured(
         ConfigError: no row has seconds of operators.
     """
     if by == CPU_SECONDS:
-        machine = replace(machine, counts_waiting=False)
+        # Those of rank 0, unless roles are on ranks of their own: then of the rank with most.
+        machine = replace(machine, counts_waiting=False, of_first_rank=not layouts.is_split)
     work = workload_measured(config, rows)
     step = predict_step(config, arch, layouts, machine, archs=archs, work=work)
-    seconds = {operator: _mean(rows, f"{by}{operator}") for operator in step.costs}
+    seconds = {
+        operator: median(values) if (values := _values(rows, f"{by}{operator}")) else None
+        for operator in step.costs
+    }
     total = sum(value or 0.0 for value in seconds.values())
-    # A transfer is simulated over links, and not linear in any factor.
+    least = max(_LEAST_SHARE * total, LEAST_CPU_SECONDS if by == CPU_SECONDS else 0.0)
+    # A transfer between GPUs is simulated over links, and not linear in any factor.
+    left_out = {RESHARD} if machine.hardware.kind.is_gpu else set()
     found = {
         operator: value
         for operator, value in seconds.items()
-        if value is not None and value > _LEAST_SHARE * total and operator != RESHARD
+        if value is not None and value > least and operator not in left_out
     }
-    if not found and by == CPU_SECONDS and any(_mean(rows, f"{SECONDS}{o}") for o in step.costs):
+    if not found and by == CPU_SECONDS and any(_values(rows, f"{SECONDS}{o}") for o in step.costs):
         raise ConfigError(
             f"{name}: it recorded no CPU seconds ({by}NAME of metrics.jsonl), since an older "
             "version made it; use --by clock"
@@ -137,18 +154,36 @@ def measured(
 
 
 def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit:
-    """Fit the factors to runs, of two or more layouts if they are to tell terms apart."""
-    start = before or Efficiency()
+    """Fit the factors to runs, of two or more layouts if they are to tell terms apart.
+
+    Args:
+        runs: on machines of one kind.
+        before: from which those that the runs tell little of do not go far; None takes those of
+            the kind where nobody has fitted any.
+    """
+    start = before or (Efficiency() if any(run.on_gpu for run in runs) else CPU_RANKS)
     pairs = [(run.seconds[name], run.costs[name]) for run in runs for name in run.seconds]
     used = [term for term in TERMS if any(cost.get(term) for _, cost in pairs)]
     rows = [[cost.get(term, 0.0) / seconds for term in used] for seconds, cost in pairs]
     first = [start.of(term) for term in used]
     fastest = 1.0 if any(run.on_gpu for run in runs) else 1.0 / _MOST_FRACTION
     least = [fastest if term in FRACTIONS else 0.0 for term in used]
-    found = solve(rows, [1.0] * len(rows), first, [_PULL / value for value in first], least)
+    found = first
+    for _ in range(_REWEIGHTED):
+        pulls = [_pull(value, now) for value, now in zip(first, found, strict=True)]
+        found = solve(rows, [1.0] * len(rows), first, pulls, least)
     factors = dict(zip(used, found, strict=True))
     chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
-    return Fit(chosen, errors_of(runs, chosen), used)
+    return Fit(chosen, errors_of(runs, chosen), used, untold(used, rows, pulls))
+
+
+def _pull(before: float, now: float) -> float:
+    """So that its product with `now - before` is _PULL ln(now / before): factors that are wrong by
+    orders of magnitude give way."""
+    if not before:
+        return _PULL
+    ratio = max(now / before, _LEAST_RATIO)
+    return _PULL * (log(ratio) / (ratio - 1) if abs(ratio - 1) > _LEAST_RATIO else 1.0) / before
 
 
 def _factor(term: str, seconds: float) -> float:
@@ -165,5 +200,9 @@ def errors_of(runs: Sequence[Measured], efficiency: Efficiency) -> list[Error]:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [float(row[name]) for row in rows if row.get(name) is not None]
-    return sum(values) / len(values) if values else None
+    values = _values(rows, name)
+    return fmean(values) if values else None
+
+
+def _values(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [float(row[name]) for row in rows if row.get(name) is not None]

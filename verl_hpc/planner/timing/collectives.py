@@ -2,6 +2,7 @@
 
 A ring moves 2 (n - 1) / n of a buffer for an all-reduce, half of that for a reduce-scatter or an
 all-gather, over the slowest link that it crosses; small ones take 2 log2 n steps, as NCCL's trees.
+Gloo, on CPU ranks, has the ring alone, of 2 (n - 1) steps, and sums wholly where a part is wanted.
 A group with k ranks in each of its nodes has the k network links of these.
 """
 
@@ -24,6 +25,7 @@ class Fabric:
 
     def __init__(self, hardware: Hardware) -> None:
         self._per_node = hardware.ranks_per_node
+        self._is_gpu = hardware.kind.is_gpu
         self._inside = 1e9 * hardware.nvlink_gb_s
         self._network = 1e9 * hardware.network_gb_s
 
@@ -42,13 +44,22 @@ class Fabric:
         """Also a reduce-scatter with the all-gather that undoes it."""
         return self._ring(2 * num_bytes, size, stride, 2.0)
 
-    def all_gather(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Also a reduce-scatter.
+    def sum_in_engine(self, num_bytes: float, size: int) -> Cost:
+        """An all-reduce of a rollout engine, which has kernels of its own for small ones, on CPUs
+        in shared memory."""
+        cost = dict(self.all_reduce(num_bytes, size))
+        if "hops" in cost:
+            hops = cost.pop("hops")
+            cost["decode_hops"] = hops if self._is_gpu else 2.0 * ceil(log2(size))
+        return cost
 
-        Args:
-            num_bytes: of the whole.
-        """
+    def all_gather(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
+        """Args: num_bytes: of the whole."""
         return self._ring(num_bytes, size, stride, 1.0)
+
+    def reduce_scatter(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
+        """Args: num_bytes: of the whole."""
+        return (self.all_gather if self._is_gpu else self.all_reduce)(num_bytes, size, stride)
 
     def all_to_all(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
         """Every rank sends `num_bytes` in all, as much to each; by links of its own."""
@@ -67,7 +78,7 @@ class Fabric:
     def _ring(self, num_bytes: float, size: int, stride: int, directions: float) -> Cost:
         if size == 1:
             return {}
-        hops = directions * ceil(log2(size))
+        hops = directions * (ceil(log2(size)) if self._is_gpu else size - 1)
         if self.crosses_nodes(size, stride):
             num_nodes = -(-size * stride // self._per_node)
             hops = directions * (

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from verl_hpc.planner.hardware import GpuKind
+
 Term = Literal[
     "training",
     "inference",
@@ -17,9 +19,11 @@ Term = Literal[
     "collective",
     "pcie",
     "hops",
+    "elementwise",
     "layers",
     "sequences",
     "operators",
+    "decode_hops",
     "decode_layers",
     "decode_steps",
     "decode_sequences",
@@ -67,6 +71,10 @@ class Efficiency:
     hops: float = 2.5e-6
     """Seconds that a collective's step between two GPUs of a node takes however small it is; one
     over the network is four of them (small all-reduces of 8 GPUs take 15 us in a node)."""
+    elementwise: float = 0.0
+    """Seconds of what each tensor-parallel rank does for itself: norms, residual sums, packing what
+    goes into products; of those that the norms' and sums' bytes take at the bandwidth of the device
+    memory. 0: they are in the fractions `training` and `inference`, as in published ones."""
     layers: float = 50e-6
     """Seconds of one layer's passage, forward or backward, beside its products: launches of about
     ten small kernels, norms and activations."""
@@ -74,6 +82,8 @@ class Efficiency:
     """Seconds of host work on one sequence in a pass: packing, columns, losses."""
     operators: float = 20e-3
     """Seconds of an operator that computes with no model, and of the agreement before any."""
+    decode_hops: float = 2.5e-6
+    """As `hops`, of the sums in a rollout engine, which has kernels of its own for them."""
     decode_layers: float = 12e-6
     """Seconds of one layer's passage in a decoding step beside what it reads: gaps between small
     kernels of a CUDA graph."""
@@ -85,7 +95,8 @@ class Efficiency:
     """Seconds by which one call of a reward function delays a rank; most are made while others
     generate."""
     switches: float = 1.0
-    """Seconds in which a rollout engine gives up the device and takes it back."""
+    """Seconds in which a rollout engine gives up the device and takes it back; on CPU ranks, of
+    host work while it gets new weights."""
 
     def seconds(self, cost: Cost) -> float:
         """What a cost takes."""
@@ -102,6 +113,38 @@ class Efficiency:
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
+CPU_RANKS = Efficiency(
+    training=0.6,
+    inference=0.65,
+    prefill=0.5,
+    memory=0.75,
+    collective=0.2,
+    hops=160e-6,
+    elementwise=2.0,
+    layers=2e-3,
+    sequences=100e-6,
+    operators=4e-3,
+    decode_hops=300e-6,
+    decode_layers=1.1e-3,
+    decode_steps=1.6e-3,
+    decode_sequences=50e-6,
+    scores=100e-6,
+    switches=8e-3,
+)
+"""Of CPU ranks, in seconds of their CPUs: four ranks with a thread each on two cores. Products and
+collectives were timed alone (Gloo's all-reduces of 2 and 4 ranks: 130 to 190 us a step of the ring,
+1.9 GB/s), the others are round figures between those of SFT, GRPO and PPO on small decoders."""
+
+
+def defaults(kind: GpuKind | None) -> Efficiency:
+    """Factors where nobody has fitted any.
+
+    Args:
+        kind: what they are for; None is a GPU.
+    """
+    return Efficiency() if kind is None or kind.is_gpu else CPU_RANKS
+
+
 TERMS: tuple[Term, ...] = tuple(field.name for field in fields(Efficiency))  # type: ignore[misc]
 
 MEANINGS: Mapping[Term, str] = {
@@ -111,17 +154,40 @@ MEANINGS: Mapping[Term, str] = {
     "memory": "bytes read once / (device memory bandwidth x fraction)",
     "collective": "bytes over the slowest link of a ring / (bandwidth x fraction)",
     "pcie": "bytes to and from host memory / (bandwidth x fraction)",
-    "hops": "latency steps of collectives: 2 log2(ranks), those over the network count four times",
+    "hops": "steps of collectives: 2 log2(ranks), on CPUs 2 (ranks - 1); over the network x 4",
+    "elementwise": "bytes that norms, residual sums and losses read and write / bandwidth x factor",
     "layers": "passages of a micro-batch through a layer",
     "sequences": "sequences of a pass, host work",
     "operators": "operators, host work",
+    "decode_hops": "the same, in rollout engines",
     "decode_layers": "passages of a decoding step through a layer",
     "decode_steps": "decoding steps, host work",
     "decode_sequences": "sequences x decoding steps, host work",
     "scores": "calls of the reward function",
-    "switches": "times that an engine gives up the device and takes it back",
+    "switches": "times that an engine leaves the device and comes back; on CPUs, gets weights",
 }
 """What each term counts."""
+
+TOLD_BY: Mapping[Term, str] = {
+    "training": "another batch.max_tokens_per_micro_batch",
+    "inference": "another batch.max_tokens_per_micro_batch",
+    "prefill": "another rollout.num_samples",
+    "memory": "another batch.mini_batches",
+    "collective": "another tensor_parallel",
+    "pcie": "another offload",
+    "hops": "another tensor_parallel",
+    "elementwise": "another tensor_parallel",
+    "layers": "another batch.max_tokens_per_micro_batch",
+    "sequences": "another batch.size",
+    "operators": "another batch.size",
+    "decode_hops": "another rollout.tensor_parallel",
+    "decode_layers": "a model with another number of layers",
+    "decode_steps": "a model with another number of layers",
+    "decode_sequences": "another rollout.tensor_parallel",
+    "scores": "another rollout.num_samples",
+    "switches": "another offload, on CPU ranks another pipeline_parallel",
+}
+"""In which setting runs must differ to tell a term from the others."""
 
 
 def together(costs: Iterable[Cost]) -> Cost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from verl_hpc.config.explain import near_or_all
@@ -10,7 +11,7 @@ from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.hardware import GpuKind
-from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency
+from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency, defaults
 
 
 def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Efficiency:
@@ -25,7 +26,7 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
         ConfigError: it cannot be read, or has a name or a value that is none of a factor.
     """
     if path is None:
-        return Efficiency()
+        return defaults(kind)
     factors = read_tree(Path(path))
     for name, value in factors.items():
         if name not in TERMS:
@@ -40,7 +41,7 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
                 f"{path}: {name} = {value!r}: a fraction of the peak of {kind.name} is needed, "
                 "above 0 and at most 1; fit it to runs on such GPUs (plan calibrate)"
             )
-    return Efficiency(**{name: float(value) for name, value in factors.items()})
+    return replace(defaults(kind), **{name: float(value) for name, value in factors.items()})
 
 
 def write_efficiency(efficiency: Efficiency, comment: Sequence[str]) -> str:

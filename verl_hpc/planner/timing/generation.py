@@ -103,12 +103,14 @@ def _prompts(machine: Machine, engines: Engines, work: Workload, sequences: floa
     read = chunks * engines.weight_bytes * engines.pp
     size = element_size(engines.dtype)
     activations = tokens * engines.arch.hidden_size * size
-    sums = machine.fabric.all_reduce(activations, engines.tp)
+    sums = machine.fabric.sum_in_engine(activations, engines.tp)
     layers = engines.arch.num_layers
     return together(
         [
             machine.products("prefill", flops / engines.tp, read, engines.dtype),
-            times(2 * layers, {t: a / (chunks if t == "hops" else 1) for t, a in sums.items()}),
+            times(
+                2 * layers, {t: a / (chunks if t == "decode_hops" else 1) for t, a in sums.items()}
+            ),
             {"decode_layers": float(chunks * layers), "decode_steps": float(chunks)},
         ]
     )
@@ -135,7 +137,7 @@ class _Decode:
         """Of so many sequences, whose context is so long."""
         arch, engines, machine = self._engines.arch, self._engines, self._machine
         read = self._dense + self._experts * self._touched(sequences)
-        sums = machine.fabric.all_reduce(sequences * arch.hidden_size * self._size, engines.tp)
+        sums = machine.fabric.sum_in_engine(sequences * arch.hidden_size * self._size, engines.tp)
         return together(
             [
                 machine.products("prefill", self._flops * sequences, read, engines.dtype),

@@ -19,6 +19,8 @@ class Machine:
     efficiency: Efficiency = field(default_factory=Efficiency)
     counts_waiting: bool = True
     """Whether the time in which a stage waits for another is part of a pass; it takes no CPU."""
+    of_first_rank: bool = False
+    """Whether a pass is what the first pipeline stage does of it, not the slowest."""
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -41,6 +43,10 @@ class Machine:
     def memory(self, num_bytes: float) -> Cost:
         """Bytes that device memory reads or writes once."""
         return {"memory": num_bytes / self._memory}
+
+    def elementwise(self, num_bytes: float) -> Cost:
+        """Bytes of activations that kernels between products read or write."""
+        return {"elementwise": num_bytes / self._memory}
 
     def pcie(self, num_bytes: float) -> Cost:
         """Bytes to host memory or back."""

@@ -16,7 +16,12 @@ from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
-from verl_hpc.planner.timing.refit import estimated_seconds, offloaded_bytes, planned_seconds
+from verl_hpc.planner.timing.refit import (
+    estimated_seconds,
+    offloaded_bytes,
+    planned_seconds,
+    received_bytes,
+)
 from verl_hpc.planner.timing.workload import Workload
 
 CONTEXT_BYTES = 3 * 2**30
@@ -167,7 +172,9 @@ def transfer_seconds(run: Run) -> float:
 
 def device_cost(run: Run) -> Cost:
     """What gives the rollout engines the device, and the training engines theirs back: of the rank
-    that both compute on, and that has most to bring."""
+    that both compute on, and that has most to bring. On CPU ranks, what the transfer takes."""
+    if not run.machine.hardware.kind.is_gpu:
+        return _filled_cost(run)
     generates = set(run.layouts.pools[run.layouts.pool_of["rollout"]].ranks)
     settings = run.config.role_settings
     brings = [
@@ -175,8 +182,24 @@ def device_cost(run: Run) -> Cost:
         for name, one in settings.items()
         if one.shares is None and generates.intersection(run.layouts.train[name].grid.ranks())
     ]
-    switch: Cost = {"switches": 1.0} if brings and run.machine.hardware.kind.is_gpu else {}
+    switch: Cost = {"switches": 1.0} if brings else {}
     return together([*brings, switch])
+
+
+def _filled_cost(run: Run) -> Cost:
+    """An engine's weights on CPUs: what a rank lacks is sent, all of it copied, and then packed for
+    products (`rollout.vllm_cpu.pack_linears`)."""
+    received, needed = received_bytes(
+        run.arch,
+        next(iter(run.layouts.train.values())),
+        run.config.rollout.tensor_parallel,
+        rollout_dtype(run.config),
+        not run.layouts.is_split,
+    )
+    packs = run.config.rollout.engine == "vllm"
+    # Read and written by each: the bucket, the weights, and the packed ones.
+    moved = run.machine.memory(4 * received + (4 if packs else 2) * needed)
+    return together([{"switches": 1.0}, moved])
 
 
 def offload_cost(machine: Machine, settings: RoleSettings, model: Model) -> Cost:

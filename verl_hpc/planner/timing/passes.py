@@ -33,6 +33,11 @@ _NORM = 12
 """Bytes per parameter of a rank: its gradient is zeroed (4), and what the norm and clipping take
 (8). The latter are of a shard alone, where they are 12: so 4 bytes are missing with one replica,
 and up to 8 are too many with more."""
+_ELEMENTWISE = 10
+"""Times that a layer's passage reads or writes activations of the hidden size outside products:
+two norms (2 each) and two residual sums (3 each)."""
+_LOG_PROBS = 12
+"""The same of the logits in float32, where log-probabilities and entropy are taken of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def infer_cost(
     """
     part = _part(model, work, sequences or work.sequences)
     micro = _slowest(machine, model, part, "inference", passes=1.0, layer_passes=1)
-    return together([_pipelined(machine, model, part, micro, 1), _host(part)])
+    return together([_pipelined(machine, model, part, micro, 1), _host(machine, model, part)])
 
 
 def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
@@ -92,7 +97,11 @@ def update_cost(machine: Machine, model: Model, work: Workload) -> Cost:
     again = _recomputed(model)
     micro = _slowest(machine, model, part, "training", 3.0 + again, 2 + (again == 1.0))
     one = together(
-        [_pipelined(machine, model, part, micro, 2), _optimizer(machine, model, micro), _host(part)]
+        [
+            _pipelined(machine, model, part, micro, 2),
+            _optimizer(machine, model, micro),
+            _host(machine, model, part),
+        ]
     )
     return times(work.updates, one)
 
@@ -130,7 +139,10 @@ def _part(model: Model, work: Workload, sequences: int) -> _Part:
     return _Part(mine, tokens, mine * work.square, count)
 
 
-def _host(part: _Part) -> Cost:
+def _host(machine: Machine, model: Model, part: _Part) -> Cost:
+    """Outputs and losses, which the last stage takes."""
+    if machine.of_first_rank and model.layout.pp > 1:
+        return {}
     return {"sequences": part.sequences}
 
 
@@ -143,9 +155,8 @@ def _slowest(
     layer_passes: int,
 ) -> Cost:
     """One micro-batch on the slowest stage, all its chunks, forward and back."""
-    costs = [
-        _stage(machine, model, part, stage, kind, passes, layer_passes) for stage in _stages(model)
-    ]
+    stages = [_first_stage(model)] if machine.of_first_rank else _stages(model)
+    costs = [_stage(machine, model, part, stage, kind, passes, layer_passes) for stage in stages]
     return max(costs, key=machine.seconds)
 
 
@@ -156,6 +167,12 @@ def _stages(model: Model) -> Iterator[_Stage]:
     yield _Stage(totals[-1], model.has_logits)
     if layout.pp > 1:
         yield _Stage(max(totals[:-1]), False)
+
+
+def _first_stage(model: Model) -> _Stage:
+    layout = model.layout
+    layers = _layers(model.arch.num_layers, layout.pp, layout.vpp)
+    return _Stage(layers[0], model.has_logits and layout.pp == 1)
 
 
 @lru_cache(maxsize=1024)
@@ -188,6 +205,11 @@ def _stage(
         {"layers": float(stage.layers * layer_passes)},
     ]
     activations = tokens * arch.hidden_size * size
+    # Norms and residual sums, which tensor-parallel ranks all do for themselves.
+    found.append(machine.elementwise(stage.layers * layer_passes * _ELEMENTWISE * activations))
+    if stage.has_logits:
+        logits_bytes = 4 * tokens * arch.vocab_size / layout.tp
+        found.append(machine.elementwise(layer_passes * _LOG_PROBS * logits_bytes))
     all_reduces = 2 * layer_passes * stage.layers + stage.has_logits
     found.append(times(all_reduces, machine.fabric.all_reduce(activations, layout.tp)))
     if layout.ep > 1:
@@ -242,11 +264,13 @@ def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
     """Reducing gradients, Adam on a shard of the parameters, and gathering them."""
     layout, parameters = model.layout, parameters_per_rank(model)
     fabric = machine.fabric
-    reduce = fabric.all_gather(_GRADIENT * parameters, layout.dp, layout.tp)
+    reduce = fabric.reduce_scatter(_GRADIENT * parameters, layout.dp, layout.tp)
     gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
     adam = machine.memory(parameters * _NORM + optimizer_parameters(model) * _ADAM)
     # Two thirds of a micro-batch's time are its backward pass.
     hidden = machine.seconds(micro) * 2 / 3
     whole = machine.seconds(reduce)
     exposed = max(whole - hidden, 0.0) / whole if whole else 0.0
+    if not machine.hardware.kind.is_gpu:
+        exposed = 1.0
     return together([times(exposed, reduce), gather, adam])

@@ -1,0 +1,63 @@
+"""Which factors runs tell, and which they cannot tell from others.
+
+With rows A of relative errors and pulls P, factors have the covariance s^2 (A'A + P'P)^-1 around
+what is fitted, and s^2 (P'P)^-1 before (ridge regression with a normal prior; Hoerl and Kennard,
+1970).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+
+from verl_hpc.planner.timing.cost import Term
+from verl_hpc.planner.timing.least_squares import inverse
+
+_HELD = 0.5
+"""Of a factor's variance without runs: what is left of one that runs tell little of."""
+_CONFUSED = -0.3
+"""Correlation of two factors of which one makes up for the other."""
+
+
+@dataclass(frozen=True)
+class Untold:
+    """A factor that stays near where it was, since the runs tell little of it."""
+
+    term: Term
+    instead: Sequence[Term]
+    """That take its part as well; empty: hardly any operator depends on it."""
+
+
+def untold(
+    terms: Sequence[Term], rows: Sequence[Sequence[float]], pulls: Sequence[float]
+) -> list[Untold]:
+    """Of fitted factors those that the runs tell little of.
+
+    Args:
+        terms: of the factors.
+        rows: of the equations, a coefficient for each factor.
+        pulls: how strongly each factor stays; above 0.
+    """
+    # In units in which each factor has variance 1 without runs.
+    scaled = [[a / pull for a, pull in zip(row, pulls, strict=True)] for row in rows]
+    columns = list(zip(*scaled, strict=True)) if scaled else [()] * len(terms)
+    products = [[sum(map(mul, one, other)) for other in columns] for one in columns]
+    for i, row in enumerate(products):
+        row[i] += 1.0
+    left = inverse(products)
+    return [
+        # Alone it would have 1 / products[i][i] left.
+        Untold(term, _instead(terms, left, i) if products[i][i] * _HELD > 1.0 else ())
+        for i, term in enumerate(terms)
+        if left[i][i] > _HELD
+    ]
+
+
+def _instead(terms: Sequence[Term], left: Sequence[Sequence[float]], i: int) -> list[Term]:
+    alike = {
+        term: left[i][k] / (left[i][i] * left[k][k]) ** 0.5
+        for k, term in enumerate(terms)
+        if k != i
+    }
+    return sorted((t for t in alike if alike[t] < _CONFUSED), key=alike.__getitem__)

@@ -101,7 +101,10 @@ def stage_elements(shape: RoleShape, stage: int) -> Elements:
     ends = [
         parameter
         for chunk in range(shape.layout.vpp)
-        for parameter in (*_before_layers(shape, stage, chunk), *_behind_layers(shape, stage, chunk))
+        for parameter in (
+            *_before_layers(shape, stage, chunk),
+            *_behind_layers(shape, stage, chunk),
+        )
     ]
     expert = sum(p.num_elements for p in layer if p.expert)
     dense = sum(p.num_elements for p in layer) - expert

@@ -169,9 +169,7 @@ class _Search:
             others = taken
             for j, found in enumerate(least):
                 others = others.plus(found) if i != j else others
-            fitting = [
-                o.seconds for o in front.options if self._limits.admit(others.plus(o.bytes))
-            ]
+            fitting = [o.seconds for o in front.options if self._limits.admit(others.plus(o.bytes))]
             if not fitting:
                 return False
             fastest = [*map(min, zip(*fitting, strict=True))]

@@ -58,6 +58,7 @@ class MemoryBound:
         self._config, self._settings, self._archs = config, settings, archs
         self._hardware, self._on_gpu = hardware, hardware.kind.is_gpu
         self._num_ranks = num_ranks
+        self._buckets = most_bucket_bytes(self._on_gpu) * config.generates
         self._shapes: dict[tuple[object, ...], RoleShape] = {}
         self._largest: dict[tuple[int, int | None, bool], tuple[int, int]] = {}
         device, host = hardware.device_bytes, hardware.host_bytes_per_rank
@@ -68,7 +69,7 @@ class MemoryBound:
     def outside(self, num_ranks: int, has_roles: bool) -> SetBytes:
         """What is neither a role nor an engine, on a set of so many ranks."""
         process = overheads.PROCESS if self._on_gpu else overheads.CPU_PROCESS
-        device = most_bucket_bytes(self._on_gpu) * self._config.generates
+        device = self._buckets
         if not self._on_gpu:
             device += process
         else:
@@ -95,7 +96,9 @@ class MemoryBound:
         scores = self._config.samples_to_train or num_sharing > 0
         found = self._passes(shape, None if count is None else min(count, cut.layout.pp), scores)
         first, last = (
-            self._rank(name, _state(shape, cut.layout, stage), most, cut.layout, generates, num_sharing)
+            self._rank(
+                name, _state(shape, cut.layout, stage), most, cut.layout, generates, num_sharing
+            )
             for stage, most in zip((0, cut.layout.pp - 1), found, strict=True)
         )
         return SetBytes(first, last)
@@ -139,7 +142,10 @@ class MemoryBound:
         num_sharing: int,
     ) -> RankBytes:
         offload, trainable = self._settings[name].offload, self._settings[name].trainable
-        weights_go, optimizer_goes = generates and offload.parameters, generates and offload.optimizer
+        weights_go, optimizer_goes = (
+            generates and offload.parameters,
+            generates and offload.optimizer,
+        )
         resident = state.weights + state.gradients + state.optimizer + state.fp8
         copied = state.weights * weights_go + state.optimizer * optimizer_goes
         kept = resident - copied - state.gradients * (generates and offload.gradients)
@@ -148,8 +154,10 @@ class MemoryBound:
         if self._config.checkpoint.background and trainable:
             saved = state.weights // layout.dp + 3 * role.MASTER_BYTES * state.owned
         if not self._on_gpu:
-            # The device is the node's memory, which host memory is a part of.
-            return RankBytes(resident + copies, max(computing, saved), kept + copies + copied)
+            # The device is the node's memory, which host memory is a part of. Buckets are empty
+            # while a checkpoint is written.
+            saving = saved - self._buckets
+            return RankBytes(resident + copies, max(computing, saving), kept + copies + copied)
         communicators = self._communicators(layout)
         if self.limits.host is None:
             return RankBytes(resident, computing, kept, communicators)

@@ -1,4 +1,4 @@
-"""What a role can be on so many ranks: its layouts, with the seconds and the least bytes of each."""
+"""What a role can be on so many ranks: its layouts, with their seconds and their least bytes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class RankBytes(NamedTuple):
 
 
 class SetBytes(NamedTuple):
-    """Of the first and of the last rank of a set: the first and the last stage of every pipeline."""
+    """Of the first and the last rank of a set: the first and the last stage of each pipeline."""
 
     first: RankBytes = RankBytes()
     last: RankBytes = RankBytes()
@@ -58,13 +58,17 @@ class SetBytes(NamedTuple):
 
 def least_bytes(found: Sequence[SetBytes]) -> SetBytes:
     """Of each number, the least."""
-    first, last = (RankBytes(*map(min, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True))
+    first, last = (
+        RankBytes(*map(min, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+    )
     return SetBytes(first, last)
 
 
 def most_bytes(found: Sequence[SetBytes]) -> SetBytes:
     """Of each number, the most."""
-    first, last = (RankBytes(*map(max, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True))
+    first, last = (
+        RankBytes(*map(max, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+    )
     return SetBytes(first, last)
 
 

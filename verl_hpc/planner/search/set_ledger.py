@@ -5,14 +5,14 @@ Sets share no ranks, so that a run fits where each of its sets does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.hardware import Hardware
-from verl_hpc.planner.layouts import ROLLOUT, RunLayouts
+from verl_hpc.planner.layouts import RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import RolloutShape
 from verl_hpc.planner.memory.shape import RoleShape

@@ -26,7 +26,6 @@ from tests.unit.config.trees import parse
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.link_model import Links
 from verl_hpc.planner.hardware import KINDS, Hardware
-from verl_hpc.planner.search.engines import engine_sizes
 from verl_hpc.planner.search.search import search
 from verl_hpc.planner.timing.generation import at_a_time, generate_cost
 from verl_hpc.planner.timing.lengths import Lengths
@@ -134,15 +133,6 @@ def test_standing_alone_loses_by_much_on_16_to_64_gpus():
     result = found(64, actor="7B")
     alone = seconds_of(result, [(role,) for role in CONFIG.role_settings])
     assert alone > 1.3 * result.best.seconds
-
-
-def test_why_a_smaller_engine_of_70b_cannot_be():
-    sizes = {size.tp: size for size in engine_sizes(CONFIG, MODELS["70B"], TESTBED, 64, WORK)}
-    assert list(sizes) == [1, 2, 4, 8]
-    assert sizes[2].seconds is None and "GiB of weights leave" in sizes[2].why
-    assert sizes[8].seconds < sizes[4].seconds
-    assert sizes[8].at_a_time > sizes[4].at_a_time
-    assert "memory" in sizes[4].why
 
 
 def test_a_larger_critic():

@@ -10,7 +10,6 @@ from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.timing.generation import Engines, at_a_time, generate_cost
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.work import num_parameters
 from verl_hpc.planner.timing.workload import Workload
 
 L8 = architecture_from(PUBLISHED["Llama-3.1-8B"][0])
@@ -30,9 +29,9 @@ def seconds(engines, load):
 def test_one_sequence_reads_all_weights_at_each_token():
     cost = generate_cost(H100, Engines(L8, 1, 1), work(1))
     # But for the embedding, of which a token needs a row.
-    read = 2 * (num_parameters(L8) - L8.vocab_size * L8.hidden_size)
+    read = 2 * (L8.num_parameters - L8.vocab_size * L8.hidden_size)
     cache = 2 * 2 * L8.num_layers * L8.num_kv_heads * L8.head_size
-    prompt = 2 * num_parameters(L8)
+    prompt = 2 * L8.num_parameters
     expected = (prompt + 1000 * (read + cache * (100 + 500))) / 3350e9
     assert cost["memory"] == pytest.approx(expected)
     assert cost["decode_steps"] == pytest.approx(1000 + 1)

@@ -107,17 +107,17 @@ def test_reducing_is_hidden_behind_a_long_backward_pass():
 
 def test_parameters_of_ranks():
     count = L8.num_parameters
-    assert parameters_per_rank(model()) == pytest.approx(count)
-    assert parameters_per_rank(model(tp=4, dp=2)) == pytest.approx(count / 4)
+    assert parameters_per_rank(model()) == pytest.approx(count, rel=1e-3)
+    assert parameters_per_rank(model(tp=4, dp=2)) == pytest.approx(count / 4, rel=1e-3)
     assert parameters_per_rank(model(pp=2)) > count / 2.2
-    assert optimizer_parameters(model(dp=8)) == pytest.approx(count / 8)
+    assert optimizer_parameters(model(dp=8)) == pytest.approx(count / 8, rel=1e-3)
     spread = model(MOE, tp=2, dp=4, ep=8)
     assert parameters_per_rank(spread) < MOE.num_parameters / 7
     # All eight ranks share all state, of experts as well, which have one replica.
-    assert optimizer_parameters(spread) == pytest.approx(MOE.num_parameters / 8)
+    assert optimizer_parameters(spread) == pytest.approx(MOE.num_parameters / 8, rel=1e-3)
     one_replica = model(MOE, tp=2, dp=4, ep=2)
     assert parameters_per_rank(one_replica) > MOE.num_parameters / 2.2
-    assert optimizer_parameters(one_replica) == pytest.approx(MOE.num_parameters / 8)
+    assert optimizer_parameters(one_replica) == pytest.approx(MOE.num_parameters / 8, rel=1e-3)
 
 
 def test_tokens_of_a_micro_batch():

@@ -7,8 +7,9 @@ Where the model disagrees (seconds of a step by the model):
 
 - 34B generates fastest with TP4 here (43 s against 49 s), with TP8 in the paper, which does not say
   which 34B it is: with as many key/value heads as heads, as Llama 33B has, TP8 wins here as well.
-- 34B on 64 GPUs is 2 % faster split here (217 against 221), and on 96 2 % faster colocated (148
-  against 151), the other way round than in the paper: less than the model can tell apart.
+- 34B on 64 GPUs is 2 to 3 % faster split here (237, best 235; colocated 242), and on 96 4 % faster
+  colocated (160 against 167), the other way round than in the paper: less than the model can tell
+  apart. On 128 the reward model goes with the actor (132.4; with the critic 132.7).
 - 13B on 128 GPUs is best split in two (67.6; colocated 68.0), in the paper in four of 64, 32, 16
   and 16, which takes 83 here: a reference and a reward model of their own have nothing to do while
   responses are generated and models updated.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.scaling_shapes import Shape
 from verl_hpc.errors import VerlHpcError
-from verl_hpc.planner.layouts import RunLayouts, run_layouts
+from verl_hpc.planner.layouts import RunLayouts, layouts_of, run_layouts
 from verl_hpc.planner.memory.ledger import Ledger, ledger
-from verl_hpc.planner.plan import layouts_of
 from verl_hpc.planner.search.explain import layouts_text, placed_text
 from verl_hpc.planner.search.scaling import RULE, scaling_rows
 from verl_hpc.planner.search.search import Candidate

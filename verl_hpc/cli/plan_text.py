@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
+from verl_hpc.planner.layouts import layouts_of, placement_of
 from verl_hpc.planner.measured import MEASURED
 from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
-from verl_hpc.planner.plan import Plan, layouts_of, placement_of
+from verl_hpc.planner.plan import Plan
 from verl_hpc.planner.search.explain import explain, placed_text
 from verl_hpc.planner.search.verified import Verified
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Architecture:
         kind = dtype or self.dtype
         return {name: TensorSpec(shape, kind) for name, shape in self._shapes()}
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         return sum(spec.num_bytes for spec in self.tensors("uint8").values())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from verl_hpc.errors import LayoutError
+from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import RankGrid
 
 Grouping = Literal["zero_redundancy", "contiguous"]
@@ -39,6 +40,13 @@ def contiguous_groups(
             f"{len(ranks)}, or another number of ranks"
         )
     return tuple(tuple(ranks[i : i + size]) for i in range(0, len(ranks), size))
+
+
+def cache_bytes_per_token(arch: Architecture, tp: int, pp: int, item_bytes: int) -> int:
+    """Keys and values of a token on one rank of an engine; with more ranks than key/value heads a
+    head is on several."""
+    heads = max(arch.num_kv_heads // tp, 1)
+    return 2 * layers_per_rollout_stage(arch.num_layers, pp) * heads * arch.head_size * item_bytes
 
 
 def layers_per_rollout_stage(num_layers: int, rollout_pp: int) -> int:

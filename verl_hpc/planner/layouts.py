@@ -78,6 +78,29 @@ class RunLayouts:
         return any(len(pool.ranks) < self.num_ranks for pool in self.pools.values())
 
 
+def placement_of(layouts: RunLayouts) -> dict[str, str]:
+    """Ranks of each role and of the rollout, as a configuration writes them: `0-63`."""
+    names = [*layouts.train, *([ROLLOUT] if layouts.replicas else [])]
+    found = {}
+    for name in names:
+        ranks = layouts.pools[layouts.pool_of[name]].ranks
+        found[name] = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
+    return found
+
+
+def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
+    """Sizes of every role's layout, and of the rollout engines."""
+    found = {name: _sizes(layout) for name, layout in layouts.train.items()}
+    if layouts.replicas:
+        found[ROLLOUT] = {"ranks": len(layouts.replicas[0]), "engines": layouts.num_replicas}
+    return found
+
+
+def _sizes(layout: TrainLayout) -> dict[str, int]:
+    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
+    return found | {name: n for name in ("vpp", "ep") if (n := getattr(layout, name)) > 1}
+
+
 def run_layouts(
     config: RunConfig,
     arch: Architecture,

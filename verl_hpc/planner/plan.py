@@ -10,8 +10,7 @@ from typing import Any
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, VerlHpcError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
+from verl_hpc.planner.layouts import RunLayouts, layouts_of, placement_of, run_layouts
 from verl_hpc.planner.memory.changes import Remedy, remedy
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import GIB
@@ -131,29 +130,6 @@ class Plan:
             "why_not": self.why_not(),
             "remedy": None if self.remedy is None else str(self.remedy),
         }
-
-
-def placement_of(layouts: RunLayouts) -> dict[str, str]:
-    """Ranks of each role and of the rollout, as a configuration writes them: `0-63`."""
-    names = [*layouts.train, *([ROLLOUT] if layouts.replicas else [])]
-    found = {}
-    for name in names:
-        ranks = layouts.pools[layouts.pool_of[name]].ranks
-        found[name] = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
-    return found
-
-
-def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
-    """Sizes of every role's layout, and of the rollout engines."""
-    found = {name: _sizes(layout) for name, layout in layouts.train.items()}
-    if layouts.replicas:
-        found[ROLLOUT] = {"ranks": len(layouts.replicas[0]), "engines": layouts.num_replicas}
-    return found
-
-
-def _sizes(layout: TrainLayout) -> dict[str, int]:
-    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
-    return found | {name: n for name in ("vpp", "ep") if (n := getattr(layout, name)) > 1}
 
 
 class Planner:

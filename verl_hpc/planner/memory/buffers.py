@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cached_property
 from math import lcm
 
 from verl_hpc.planner.memory.parameters import Parameter
@@ -83,10 +82,3 @@ class Buffer:
                     break
                 found.append(min(stop, low + share) - max(start, low))
         return found
-
-    @cached_property
-    def most_owned(self) -> int:
-        """Elements that no replica owns more than: an equal share, without the buffer's padding."""
-        share = sum((end - begin) // self.num_replicas for begin, end in self.buckets)
-        total = sum(b - a for a, b in zip(self._starts, self._stops, strict=True))
-        return min(share, total)

@@ -44,14 +44,15 @@ class Ledger:
     def classes(self) -> Mapping[tuple[int, ...], int]:
         """The first rank of each class of ranks that hold the same."""
         found: dict[tuple[int, ...], int] = {}
-        grids = [self.layouts.train[name].grid for name in self.shapes]
+        layouts = [self.layouts.train[name] for name in self.shapes]
+        spans = [(one.first_rank, one.num_ranks, one.tp * one.dp) for one in layouts]
         engine_stage = self._engine_stages
         for rank in range(self.layouts.num_ranks):
-            key = tuple(
-                grid.coordinates(rank)["pp"] if 0 <= rank - grid.first_rank < grid.size else -1
-                for grid in grids
-            )
-            found.setdefault((*key, engine_stage.get(rank, -1)), rank)
+            stages = [
+                (rank - first) // span if 0 <= rank - first < size else -1
+                for first, size, span in spans
+            ]
+            found.setdefault((*stages, engine_stage.get(rank, -1)), rank)
         return found
 
     @cached_property

@@ -45,7 +45,7 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     """
     found = 1
     for layout in set(layouts):
-        if rank in layout.grid.ranks():
+        if 0 <= rank - layout.first_rank < layout.num_ranks:
             sizes = (layout.tp, layout.dp, layout.pp, layout.num_ranks)
             found += sum(size > 1 for size in sizes)
     return found + (rollout_size > 1)

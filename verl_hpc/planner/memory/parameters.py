@@ -79,20 +79,73 @@ def layer_of(shape: RoleShape) -> tuple[Parameter, ...]:
     return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend)
 
 
+class Elements(NamedTuple):
+    """Of a rank's parameters, without the padding of buffers."""
+
+    dense: int
+    expert: int
+    num_parameters: int
+    largest: int
+    """Of one parameter."""
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.expert
+
+
+@lru_cache(maxsize=4096)
+def stage_elements(shape: RoleShape, stage: int) -> Elements:
+    """Of all chunks of one stage, as the sums of `chunk_parameters`."""
+    num_layers = sum(row[stage] for row in shape.layers)
+    layer = layer_of(shape) if num_layers else ()
+    ends = [
+        parameter
+        for chunk in range(shape.layout.vpp)
+        for parameter in (
+            *_before_layers(shape, stage, chunk),
+            *_behind_layers(shape, stage, chunk),
+        )
+    ]
+    expert = sum(p.num_elements for p in layer if p.expert)
+    dense = sum(p.num_elements for p in layer) - expert
+    return Elements(
+        num_layers * dense + sum(p.num_elements for p in ends),
+        num_layers * expert,
+        num_layers * len(layer) + len(ends),
+        max(p.num_elements for p in (*layer, *ends)),
+    )
+
+
 @lru_cache(maxsize=4096)
 def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parameter, ...]:
     """Of one model chunk of one stage, in the order of `named_parameters`."""
-    arch, layout = shape.arch, shape.layout
-    rows = vocabulary_share(arch, layout.tp) * arch.hidden_size
-    is_first = stage == chunk == 0
-    is_last = shape.is_last(stage) and chunk == layout.vpp - 1
-    shared = shape.shares_embedding and layout.pp > 1
-    found = [Parameter("embedding", rows, own_bucket=shared)] if is_first else []
-    found += layer_of(shape) * shape.layers[chunk][stage]
-    if is_last:
-        found.append(Parameter("decoder.final_layernorm.weight", arch.hidden_size))
-        if shape.head != "language_model":
-            found.append(Parameter("output_layer.weight", arch.hidden_size))
-        elif not arch.tied_embeddings or shared:
-            found.append(Parameter("output_layer.weight", rows, own_bucket=shared))
-    return tuple(found)
+    layers = layer_of(shape) * shape.layers[chunk][stage]
+    before, behind = _before_layers(shape, stage, chunk), _behind_layers(shape, stage, chunk)
+    return (*before, *layers, *behind)
+
+
+def _before_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
+    if not stage == chunk == 0:
+        return []
+    return [Parameter("embedding", _vocabulary(shape), own_bucket=_copies_embedding(shape))]
+
+
+def _behind_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:
+    hidden, copies = shape.arch.hidden_size, _copies_embedding(shape)
+    if not shape.is_last(stage) or chunk != shape.layout.vpp - 1:
+        return []
+    found = [Parameter("decoder.final_layernorm.weight", hidden)]
+    if shape.head != "language_model":
+        found.append(Parameter("output_layer.weight", hidden))
+    elif not shape.arch.tied_embeddings or copies:
+        found.append(Parameter("output_layer.weight", _vocabulary(shape), own_bucket=copies))
+    return found
+
+
+def _vocabulary(shape: RoleShape) -> int:
+    return vocabulary_share(shape.arch, shape.layout.tp) * shape.arch.hidden_size
+
+
+def _copies_embedding(shape: RoleShape) -> bool:
+    """Whether the first and the last stage both have it."""
+    return shape.shares_embedding and shape.layout.pp > 1

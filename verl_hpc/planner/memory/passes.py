@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from verl_hpc.planner.memory.activations import head, in_flight, rows_of, widths
-from verl_hpc.planner.memory.parameters import chunk_parameters, vocabulary_share
+from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
 
 _WIDENED = 1 << 26
@@ -88,12 +88,7 @@ def _backward(shape: RoleShape, stage: int, tokens: int) -> int:
     width, size = widths(shape), shape.item_bytes
     gradients = tokens * size * 3 * width.branch + 3 * _sent(shape, tokens)
     gradients += _gathered(shape, tokens)
-    largest = max(
-        parameter.num_elements
-        for chunk in range(shape.layout.vpp)
-        for parameter in chunk_parameters(shape, stage, chunk)
-    )
-    return gradients + largest * size
+    return gradients + stage_elements(shape, stage).largest * size
 
 
 def _between_stages(shape: RoleShape, stage: int, tokens: int, num: int | None) -> int:

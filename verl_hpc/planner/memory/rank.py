@@ -16,6 +16,12 @@ from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.host import Here, HostMemory
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.memory.step_rows import (
+    columns,
+    longest_row,
+    num_micro_batches,
+    padded_tokens,
+)
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
 if TYPE_CHECKING:
@@ -28,11 +34,6 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("masters", "moments"),
 }
 """Terms that each setting of `offload` takes away."""
-_COLUMN_BYTES = 48
-"""Of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""
-_RECTANGLES = 1.5
-"""Right-padded tokens for each real one, where PyTorch's attention computes on rectangles; at most
-2."""
 
 
 def _under(name: str, terms: Mapping[str, int]) -> Terms:
@@ -137,20 +138,13 @@ class RankMemory:
         count = overheads.num_communicators(layouts, self._rank, engine)
         total, per_node = self._run.layouts.num_ranks, self._run.hardware.ranks_per_node
         many = total > 1
+        groups = max((layout.dp for layout in layouts), default=1)
         return {
             "context": overheads.CONTEXT,
             "communicators": count * overheads.COMMUNICATOR * many,
             "p2p_channels": overheads.peer_channels(total, per_node) * many,
-            "columns": self._columns(),
+            "columns": columns(self._run.config, groups),
         }
-
-    def _columns(self) -> int:
-        """Values of a step's tokens on a model-parallel group."""
-        config = self._run.config
-        groups = max((self._run.layouts.train[name].dp for name in self._here), default=1)
-        samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
-        longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-        return -(-samples // groups) * longest * _COLUMN_BYTES
 
     # ---------------------------------------------------------------- phases
 
@@ -228,8 +222,7 @@ class RankMemory:
         if owner not in self._here or not scores:
             return
         shape, stage, _ = self._here[owner]
-        tokens = self._tokens
-        work = passes.forward(shape, stage, tokens)
+        work = passes.forward(shape, stage, longest_row(self._run.config))
         host: Terms = {}
         if settings.shares and not self._on_gpu:
             host = {f"{owner}.weights_copy": self._host.weights_copy(owner)}
@@ -245,9 +238,9 @@ class RankMemory:
         )
 
     def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
-        tokens = self._tokens
-        ragged = int(tokens * _RECTANGLES) if shape.backend == "local" else 0
-        work = passes.update(shape, stage, tokens, self._num_micro_batches(shape), ragged)
+        tokens = longest_row(self._run.config)
+        count = num_micro_batches(self._run.config, shape.layout)
+        work = passes.update(shape, stage, tokens, count, padded_tokens(shape, tokens))
         return self._phase(
             "update",
             name,
@@ -262,17 +255,3 @@ class RankMemory:
         if not self._on_gpu:
             return {}
         return {"allocator": int(overheads.ALLOCATOR * sum(work.values()))}
-
-    @property
-    def _tokens(self) -> int:
-        """Of the longest row: a micro-batch's budget, or one sequence that is longer."""
-        config = self._run.config
-        longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
-        return max(config.batch.max_tokens_per_micro_batch, longest)
-
-    def _num_micro_batches(self, shape: RoleShape) -> int | None:
-        """An update has at most as many as sequences."""
-        config, layout = self._run.config, shape.layout
-        samples = config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
-        per_replica = -(-samples // (config.batch.mini_batches * layout.dp))
-        return None if layout.vpp > 1 else per_replica

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from verl_hpc.planner.memory.buffers import Buffer, bucket_elements
-from verl_hpc.planner.memory.parameters import chunk_parameters
+from verl_hpc.planner.memory.parameters import chunk_parameters, stage_elements
 from verl_hpc.planner.memory.shape import RoleShape
 
 MASTER_BYTES = 4
@@ -43,14 +43,9 @@ def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
     return found
 
 
-@lru_cache(maxsize=4096)
 def parameter_elements(shape: RoleShape, stage: int) -> int:
     """Of a rank's parameters, without the padding of buffers."""
-    return sum(
-        parameter.num_elements
-        for chunk in range(shape.layout.vpp)
-        for parameter in chunk_parameters(shape, stage, chunk)
-    )
+    return stage_elements(shape, stage).total
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.generation import layers_per_rollout_stage
+from verl_hpc.layout.generation import cache_bytes_per_token, layers_per_rollout_stage
 from verl_hpc.layout.megatron import padded_vocab
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
@@ -98,16 +98,9 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
     return elements * shape.item_bytes
 
 
-def cache_bytes_per_token(shape: RolloutShape) -> int:
-    """Keys and values of a token on one rank; a head may be on several ranks."""
-    heads = max(shape.arch.num_kv_heads // shape.tp, 1)
-    layers = layers_per_rollout_stage(shape.arch.num_layers, shape.pp)
-    return 2 * layers * heads * shape.arch.head_size * shape.item_bytes
-
-
 def least_cache(shape: RolloutShape) -> int:
     """Of one sequence of the longest length: vLLM starts with no less."""
-    return shape.longest * cache_bytes_per_token(shape)
+    return shape.longest * cache_bytes_per_token(shape.arch, shape.tp, shape.pp, shape.item_bytes)
 
 
 @lru_cache(maxsize=4096)

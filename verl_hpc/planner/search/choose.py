@@ -1,33 +1,38 @@
-"""One layout for each role, so that each set fits and a step is as short as can be."""
+"""One layout for each role, so that each set fits and a step is as short as can be.
+
+Branch and bound, depth first, role by role: a branch ends where what is left cannot fit by the
+bound of memory, or where even the fastest layouts of the roles that are left would take too long.
+A set whose roles have all chosen is shown to the memory ledger, which has the last word.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
-from verl_hpc.planner.search.options import Option
+from verl_hpc.planner.search.pareto_front import Option, ParetoFront
+from verl_hpc.planner.search.set_bytes import Limits, SetBytes, least_bytes, most_bytes
 
 Seconds = Callable[[Sequence[float], float], float]
 """Of a step, from those of its operators and of the refit."""
 
 
-class Seat:
-    """A role on ranks, which has to choose a layout."""
+class Fits(Protocol):
+    """Whether the layouts of all roles of a set fit by the memory ledger."""
 
-    def __init__(self, role: str, number: int, options: Sequence[Option]) -> None:
-        """
-        Args:
-            role: its name.
-            number: of its set.
-            options: the fastest first.
-        """
-        self.role, self.number, self.options = role, number, options
+    def __call__(self, options: Mapping[str, Option]) -> bool: ...
 
-    @cached_property
-    def least_seconds(self) -> Sequence[float]:
-        """Of each operator, of whichever option."""
-        return [min(found) for found in zip(*(o.seconds for o in self.options), strict=True)]
+
+@dataclass(frozen=True)
+class RoleSet:
+    """Roles that choose layouts on the same ranks."""
+
+    fronts: Mapping[str, ParetoFront]
+    outside: SetBytes
+    """What is neither a role's nor an engine's."""
+    fits: Fits
 
 
 @dataclass(frozen=True)
@@ -41,141 +46,156 @@ class Chosen:
 
 
 def choose(
-    seconds: Seconds,
-    seats: Sequence[Seat],
-    hosts: Sequence[float],
-    limit: int | None,
-    below: float,
+    seconds: Seconds, sets: Sequence[RoleSet], hosts: Sequence[float], limits: Limits, below: float
 ) -> Chosen | None:
     """The fastest choice that fits and takes less than `below` seconds; None without one.
 
     Args:
         seconds: grows with each of its arguments.
-        seats: those of a set follow each other.
+        sets: of roles.
         hosts: seconds of each operator that no choice changes, and last of the refit.
-        limit: bytes that a device has; None refuses nothing.
+        limits: of the bytes of a rank.
         below: what it must undercut.
     """
-    if any(not seat.options for seat in seats):
-        return None
-    return _Search(seconds, seats, limit, below).run(hosts)
+    best: Chosen | None = None
+    while True:
+        search = _Search(seconds, sets, limits, below)
+        found = search.run(hosts)
+        if found is not None:
+            best, below = found, found.seconds
+        # What was refused was thought to fit. Options behind it may fit, so they are tried now.
+        released = [front.release(option) for front, option in search.refused]
+        if not any(released):
+            return best
+
+
+class _Role:
+    """A role that chooses.
+
+    Args:
+        name: of the role.
+        role_set: that it is in.
+        rest: of that set, those that choose after it.
+    """
+
+    def __init__(self, name: str, role_set: RoleSet, rest: Sequence[str]) -> None:
+        self.name, self.set, self.is_last = name, role_set, not rest
+        self.is_first = len(rest) == len(role_set.fronts) - 1
+        self.front = role_set.fronts[name]
+        self.rest = [role_set.fronts[other] for other in rest]
+
+    @cached_property
+    def least(self) -> SetBytes:
+        """Of the roles after it."""
+        return _added(least_bytes([o.bytes for o in front.options]) for front in self.rest)
+
+    @cached_property
+    def most(self) -> SetBytes:
+        """Of it and the roles after it."""
+        fronts = [self.front, *self.rest]
+        return _added(most_bytes([o.bytes for o in front.options]) for front in fronts)
 
 
 class _Search:
-    """Depth first, seat by seat; a branch ends where what is left cannot fit, or where the fastest
-    of what still fits is too slow."""
-
     def __init__(
-        self, seconds: Seconds, seats: Sequence[Seat], limit: int | None, below: float
+        self, seconds: Seconds, sets: Sequence[RoleSet], limits: Limits, below: float
     ) -> None:
-        self._seconds, self._seats, self._limit = seconds, seats, limit
-        self._below = below
+        self._seconds, self._limits, self._below = seconds, limits, below
+        self._roles = [
+            _Role(name, one, list(one.fronts)[place + 1 :])
+            for one in sets
+            for place, name in enumerate(one.fronts)
+        ]
         self._best: Chosen | None = None
-        self._rest = _rests(seats, _least)
-        self._most = _rests(seats, _most)
+        self.refused: list[tuple[ParetoFront, Option]] = []
+        """By the ledger, though the bound admitted it."""
 
     def run(self, hosts: Sequence[float]) -> Chosen | None:
+        if any(not role.front.options for role in self._roles):
+            return None
         durations = list(hosts)
-        for seat in self._seats:
-            durations = _plus(durations, seat.least_seconds)
-        self._go(0, durations, _NOTHING, {})
+        for role in self._roles:
+            durations = [a + b for a, b in zip(durations, role.front.least_seconds, strict=True)]
+        self._go(0, durations, SetBytes(), {})
         return self._best
 
     def _go(
-        self, place: int, durations: list[float], taken_bytes: Bytes, taken: dict[str, Option]
+        self, place: int, durations: list[float], taken: SetBytes, chosen: dict[str, Option]
     ) -> None:
-        """Choose for the seats from `place` on; durations have the least of those."""
+        """Choose for the roles from `place` on; durations have the least of those.
+
+        Args:
+            taken: bytes of the set's roles before.
+            chosen: options of all roles before.
+        """
         total = self._seconds(durations[:-1], durations[-1])
         if total >= self._below:
             return
-        if place == len(self._seats):
+        if place and self._roles[place - 1].is_last and not self._accepted(place, chosen):
+            return
+        if place == len(self._roles):
             self._below = total
-            self._best = Chosen(total, durations, dict(taken))
+            self._best = Chosen(total, durations, dict(chosen))
             return
-        seat = self._seats[place]
-        if place and self._seats[place - 1].number != seat.number:
-            taken_bytes = _NOTHING
-        if not self._can_be(place, durations, taken_bytes):
+        role = self._roles[place]
+        if role.is_first:
+            taken = role.set.outside
+        if not self._can_be(role, durations, taken):
             return
-        for option in seat.options:
-            mine = _with(taken_bytes, option.sizes)
-            if self._limit is not None and _peak(_with(mine, self._rest[place])) > self._limit:
-                continue
-            now = _swapped(durations, seat.least_seconds, option.seconds)
-            taken[seat.role] = option
-            self._go(place + 1, now, mine, taken)
-        taken.pop(seat.role, None)
+        for option in role.front.options:
+            mine = taken.plus(option.bytes)
+            if self._limits.admit(mine.plus(role.least)):
+                now = _swapped(durations, role.front.least_seconds, option.seconds)
+                self._go(place + 1, now, mine, chosen | {role.name: option})
 
-    def _can_be(self, place: int, durations: Sequence[float], taken_bytes: Bytes) -> bool:
-        """Whether the seats left in a set could still be fast enough, if each had what the least
+    def _accepted(self, place: int, chosen: Mapping[str, Option]) -> bool:
+        """What the ledger says of the set whose last role has just chosen."""
+        one = self._roles[place - 1].set
+        options = {name: chosen[name] for name in one.fronts}
+        if one.fits(options):
+            return True
+        self.refused += [(one.fronts[name], option) for name, option in options.items()]
+        return False
+
+    def _can_be(self, role: _Role, durations: Sequence[float], taken: SetBytes) -> bool:
+        """Whether the roles left in a set could still be fast enough, if each had what the least
         of the others leaves it."""
-        limit = self._limit
-        if limit is None:
+        if self._limits.admit(taken.plus(role.most)):
             return True
-        seat = self._seats[place]
-        whole = _with(taken_bytes, _with(_most(seat.options), self._most[place]))
-        if _peak(whole) <= limit:
-            return True
-        seats = [s for s in self._seats[place:] if s.number == seat.number]
-        least = [_least(s.options) for s in seats]
+        fronts = [role.front, *role.rest]
+        least = [least_bytes([o.bytes for o in front.options]) for front in fronts]
         now = list(durations)
-        for i, one in enumerate(seats):
-            others = taken_bytes
-            for j, sizes in enumerate(least):
-                others = _with(others, sizes) if i != j else others
-            fitting = [o.seconds for o in one.options if _peak(_with(others, o.sizes)) <= limit]
+        for i, front in enumerate(fronts):
+            others = taken
+            for j, found in enumerate(least):
+                others = others.plus(found) if i != j else others
+            fitting = [o.seconds for o in front.options if self._limits.admit(others.plus(o.bytes))]
             if not fitting:
                 return False
-            now = _swapped(now, one.least_seconds, [*map(min, zip(*fitting, strict=True))])
+            fastest = [*map(min, zip(*fitting, strict=True))]
+            now = _swapped(now, front.least_seconds, fastest)
         return self._seconds(now[:-1], now[-1]) < self._below
 
 
-Bytes = tuple[int, int, int, int, int]
-"""Of the roles of a set together: resident, working, generating, and of an engine while weights
-arrive and while it generates."""
-_NOTHING: Bytes = (0, 0, 0, 0, 0)
+def may_fit(role_set: RoleSet, limits: Limits) -> bool:
+    """Whether the bound of memory admits some choice."""
+    fronts = list(role_set.fronts.values())
+    if any(not front.options for front in fronts):
+        return False
+    taken = [role_set.outside]
+    for place, front in enumerate(fronts):
+        rest = _added(least_bytes([o.bytes for o in f.options]) for f in fronts[place + 1 :])
+        # Of as many bytes, one is enough.
+        sizes = dict.fromkeys(one.plus(o.bytes) for one in taken for o in front.options)
+        taken = [one for one in sizes if limits.admit(one.plus(rest))]
+    return bool(taken)
 
 
-def _with(one: Bytes, other: Bytes) -> Bytes:
-    """Together: one role computes at a time."""
-    return (
-        one[0] + other[0],
-        one[1] if one[1] > other[1] else other[1],
-        one[2] + other[2],
-        one[3] + other[3],
-        one[4] + other[4],
-    )
-
-
-def _peak(found: Bytes) -> int:
-    """While some role computes, while weights arrive, or while engines generate."""
-    resident, working, generating, arriving, engine = found
-    return max(resident + working, resident + arriving, generating + engine)
-
-
-def _rests(seats: Sequence[Seat], of: Callable[[Sequence[Option]], Bytes]) -> list[Bytes]:
-    """Of the seats behind each in its set."""
-    found: list[Bytes] = [_NOTHING] * len(seats)
-    for place in range(len(seats) - 2, -1, -1):
-        after = seats[place + 1]
-        if after.number == seats[place].number:
-            found[place] = _with(found[place + 1], of(after.options))
-    return found
-
-
-def _least(options: Sequence[Option]) -> Bytes:
-    """Of each, of whichever option."""
-    a, b, c, d, e = (min(sizes) for sizes in zip(*(o.sizes for o in options), strict=True))
-    return a, b, c, d, e
-
-
-def _most(options: Sequence[Option]) -> Bytes:
-    a, b, c, d, e = (max(sizes) for sizes in zip(*(o.sizes for o in options), strict=True))
-    return a, b, c, d, e
-
-
-def _plus(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [a + b for a, b in zip(one, other, strict=True)]
+def _added(found: Iterable[SetBytes]) -> SetBytes:
+    total = SetBytes()
+    for one in found:
+        total = total.plus(one)
+    return total
 
 
 def _swapped(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from verl_hpc.config.model import ParallelConfig
-from verl_hpc.errors import ConfigError, LayoutError
+from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.layout.pipeline import layers_per_stage
@@ -28,19 +28,10 @@ class Cut:
     layout: TrainLayout
     recompute: str
 
-    def parallel(self, base: ParallelConfig) -> dict[str, object]:
-        """Settings of `parallel` that differ from their defaults, with those of `base` that a
-        search leaves alone.
-
-        Raises:
-            ConfigError: no setting has a size.
-        """
+    def settings(self, base: ParallelConfig) -> dict[str, object]:
+        """Of `parallel`, those that differ from their defaults, with those of `base` that a search
+        leaves alone. No setting has an expert-parallel size."""
         layout = self.layout
-        if layout.ep > 1:
-            raise ConfigError(
-                f"expert_parallel = {layout.ep}: mixtures of experts are not trained yet, so that "
-                "no setting has it; their predictions are on paper only"
-            )
         found: dict[str, object] = {}
         if layout.tp > 1:
             found |= {"tensor_parallel": layout.tp, "sequence_parallel": True}
@@ -53,6 +44,10 @@ class Cut:
             if self.recompute == base.recompute == "selective" and base.recompute_modules:
                 found["recompute_modules"] = list(base.recompute_modules)
         return found
+
+    def parallel(self, base: ParallelConfig) -> ParallelConfig:
+        """The section with `settings`."""
+        return ParallelConfig.model_validate(self.settings(base))
 
 
 def cuts_of(

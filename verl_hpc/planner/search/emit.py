@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from verl_hpc.config.roles import ACTOR
+from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.roles import ACTOR, RoleSettings
 from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
-from verl_hpc.planner.search.search import Candidate
+from verl_hpc.planner.search.cuts import Cut
+
+if TYPE_CHECKING:
+    from verl_hpc.planner.search.search import Candidate
 
 
 def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
@@ -25,11 +30,11 @@ def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
         option = candidate.options.get(name)
         if name == ACTOR:
             assert option is not None and option.cut is not None
-            found["parallel"] = option.cut.parallel(config.parallel)
+            found["parallel"] = _settings(option.cut, config.parallel)
         label = next(roles[0] for roles in candidate.sets if name in roles)
         changes: dict[str, Any] = {"parallel": None, "placement": None}
         if option is not None and option.cut is not None and name != ACTOR:
-            changes["parallel"] = option.cut.parallel(settings.parallel)
+            changes["parallel"] = _settings(option.cut, settings.parallel)
         if option is not None and labels and label != name:
             changes["placement"] = label
         given = config.roles.get(name)
@@ -41,6 +46,19 @@ def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
         if config.rollout.grouping == "zero_redundancy" and not _groups_apply(candidate):
             found["rollout.grouping"] = None
     return found
+
+
+def _settings(cut: Cut, base: ParallelConfig) -> dict[str, object]:
+    """
+    Raises:
+        ConfigError: no setting has a size.
+    """
+    if cut.layout.ep > 1:
+        raise ConfigError(
+            f"expert_parallel = {cut.layout.ep}: mixtures of experts are not trained yet, so that "
+            "no setting has it; their predictions are on paper only"
+        )
+    return cut.settings(base)
 
 
 def _labels(candidate: Candidate) -> dict[str, str]:
@@ -74,6 +92,12 @@ def applied(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
             node = node.setdefault(key, {})
         node[field] = value
     return RunConfig.model_validate(tree)
+
+
+def separated(config: RunConfig) -> dict[str, RoleSettings]:
+    """The settings of every role as if each had an engine of its own."""
+    shares = [name for name, one in config.role_settings.items() if one.shares is not None]
+    return applied(config, {f"roles.{name}.parallel": {} for name in shares}).role_settings
 
 
 def laid_out(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from verl_hpc.planner.search.search import Candidate, Found
 
@@ -71,17 +71,3 @@ def _differences(best: Candidate, other: Candidate) -> Iterator[str]:
     apart = len(other.sets) - len(best.sets)
     if apart > 0:
         yield "on disjoint ranks some overlap"
-
-
-def as_json(candidate: Candidate) -> Mapping[str, object]:
-    """For machines to read."""
-    return {
-        "placement": [
-            {"roles": list(roles), "ranks": size}
-            for roles, size in zip(candidate.sets, candidate.sizes, strict=True)
-        ],
-        "layouts": layouts_text(candidate),
-        "step_seconds": candidate.seconds,
-        "operators": dict(candidate.operators),
-        "gpu_hours_per_step": candidate.gpu_hours,
-    }

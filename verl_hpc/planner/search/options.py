@@ -1,13 +1,9 @@
-"""What a role can be on so many ranks: its layouts, with the seconds and bytes of each.
-
-Only those are kept that no other beats in everything: seconds of every operator, and bytes.
-"""
+"""What a role can be on so many ranks: its layouts, with their seconds and their least bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -15,9 +11,12 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.layouts import ROLLOUT
 from verl_hpc.planner.search.cuts import Cut, cuts_of, rollout_sizes
-from verl_hpc.planner.search.memory import Memory
+from verl_hpc.planner.search.memory_bound import MemoryBound
+from verl_hpc.planner.search.pareto_front import Option, ParetoFront
+from verl_hpc.planner.search.set_bytes import SetBytes
+from verl_hpc.planner.search.set_ledger import rollout_shape
 from verl_hpc.planner.timing.cost import Cost
-from verl_hpc.planner.timing.generation import Engines, at_a_time, generate_cost
+from verl_hpc.planner.timing.generation import generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operator_costs import (
     engines,
@@ -31,168 +30,168 @@ from verl_hpc.planner.timing.refit import estimated_seconds
 from verl_hpc.planner.timing.workload import Workload
 
 
-@dataclass(frozen=True)
-class Option:
-    """One choice for a role."""
-
-    cut: Cut | None
-    """None of rollout ranks of their own."""
-    rollout_tp: int | None
-    """Of the engines on its ranks, if there are some."""
-    seconds: tuple[float, ...]
-    """That it adds to each operator, and last to the refit."""
-    resident: int
-    working: int
-    generating: int
-    engine: tuple[int, int] = (0, 0)
-    """Bytes of a rollout rank: while weights arrive, and while it generates."""
-
-    @cached_property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        """All bytes."""
-        return (self.resident, self.working, self.generating, *self.engine)
-
-    @property
-    def measures(self) -> tuple[float, ...]:
-        """All that is better smaller."""
-        return (*self.seconds, *self.sizes)
-
-
 class Options:
-    """Of the roles of a run, worked out once for each number of ranks."""
+    """Of the roles of a run, worked out once for each number of ranks.
+
+    Args:
+        config: of the run.
+        settings: of every role; none shares another's engine.
+        archs: of every role.
+        machine: what it runs on.
+        work: of a step.
+        bound: of memory.
+        works: the operators of a step.
+    """
 
     def __init__(
         self,
         config: RunConfig,
+        settings: Mapping[str, RoleSettings],
         archs: Mapping[str, Architecture],
         machine: Machine,
         work: Workload,
-        memory: Memory,
+        bound: MemoryBound,
         works: Sequence[Work],
     ) -> None:
         self._config, self._archs, self._machine = config, archs, machine
-        self._work, self._memory, self._works = work, memory, works
-        self._settings = config.role_settings
-        self._first = next(iter(self._settings))
+        self._work, self._bound, self._works = work, bound, works
+        self._settings, self._first = settings, next(iter(settings))
+        self._models = {
+            name: role_model(one, archs[name], TrainLayout()) for name, one in settings.items()
+        }
         self._per_node = machine.hardware.ranks_per_node
-        self._known: dict[tuple[str, int, bool, tuple[str, ...]], list[Option]] = {}
-        self._costs: dict[tuple[object, ...], float] = {}
-        self._serving: dict[int, list[tuple[Engines, tuple[float, ...]]]] = {}
+        self._fronts: dict[tuple[str, int, bool, tuple[str, ...]], ParetoFront] = {}
+        self._passes: dict[tuple[object, ...], float] = {}
+        self._engines: dict[tuple[int, bool], list[Option]] = {}
         self.evaluated = 0
-        """Layouts whose seconds were worked out."""
+        """Layouts whose bytes were worked out."""
 
     def of(
-        self, role: str, num_ranks: int, beside_rollout: bool, sharing: tuple[str, ...]
-    ) -> list[Option]:
-        """The fastest first.
-
+        self, role: str, num_ranks: int, generates: bool, sharing: tuple[str, ...]
+    ) -> ParetoFront:
+        """
         Args:
             role: or ROLLOUT, of ranks that do nothing else.
             num_ranks: of its set.
-            beside_rollout: engines generate on the same ranks.
+            generates: whether engines generate on the same ranks.
             sharing: roles that compute in its engine.
         """
-        key = (role, num_ranks, beside_rollout, sharing)
-        if key not in self._known:
-            found = list(self._all(role, num_ranks, beside_rollout, sharing))
-            self._known[key] = sorted(undominated(found), key=lambda o: sum(o.seconds))
-        return self._known[key]
+        key = (role, num_ranks, generates, sharing)
+        if key not in self._fronts:
+            if role == ROLLOUT:
+                self._fronts[key] = ParetoFront(self._serving(num_ranks, beside_roles=False))
+            else:
+                self._fronts[key] = ParetoFront(self._training(*key))
+        return self._fronts[key]
 
-    def _all(
-        self, role: str, num_ranks: int, beside_rollout: bool, sharing: tuple[str, ...]
+    def _training(
+        self, role: str, num_ranks: int, generates: bool, sharing: tuple[str, ...]
     ) -> Iterable[Option]:
-        if role == ROLLOUT:
-            yield from self._rollouts(num_ranks)
-            return
         settings, arch = self._settings[role], self._archs[role]
         cuts = cuts_of(
             arch, num_ranks, self._per_node, settings.parallel.recompute, settings.trainable
         )
+        outside = self._bound.outside(num_ranks, has_roles=True)
+        serving: Sequence[Option | None] = [None]
+        if role == self._first and generates:
+            serving = self._serving(num_ranks, beside_roles=True)
         for cut in cuts:
             self.evaluated += 1
-            plain = self._of_cut(role, cut, beside_rollout, sharing)
-            if role == self._first and beside_rollout:
-                yield from self._with_engines(plain, num_ranks)
-            else:
-                yield plain
+            found = self._bound.role(role, cut, generates, len(sharing))
+            alone = outside.plus(found)
+            fitting = [
+                engine
+                for engine in serving
+                if self._bound.limits.admit(alone if engine is None else alone.plus(engine.bytes))
+            ]
+            if not fitting:
+                continue
+            seconds = self._seconds(role, cut, generates, sharing)
+            for engine in fitting:
+                if engine is None:
+                    yield Option(cut, None, seconds, found)
+                else:
+                    yield self._with_engine(cut, seconds, found, engine)
 
-    def _of_cut(
-        self, role: str, cut: Cut, beside_rollout: bool, sharing: tuple[str, ...]
-    ) -> Option:
-        settings, arch = self._settings[role], self._archs[role]
-        model = replace(role_model(settings, arch, cut.layout), recompute=cut.recompute)
+    def _seconds(
+        self, role: str, cut: Cut, generates: bool, sharing: tuple[str, ...]
+    ) -> tuple[float, ...]:
+        """Of each operator, and last of the refit."""
+        base, settings = self._models[role], self._settings[role]
+        model = Model(base.arch, cut.layout, base.head, base.dtype, base.fp8, cut.recompute)
+        forward = model if cut.recompute == "none" else replace(model, recompute="none")
         seconds = [0.0] * (len(self._works) + 1)
         for place, one in enumerate(self._works):
             if one.role == role and one.kind in ("infer", "update"):
-                seconds[place] = self._pass_seconds(one, model)
+                seconds[place] = self._pass_seconds(one, forward if one.kind == "infer" else model)
             elif one.role in sharing:
-                seconds[place] = self._pass_seconds(one, model) + self._swap(model)
-        if beside_rollout:
-            seconds[-1] = self._offload(settings, model)
-        found = self._memory.role(role, cut)
-        return Option(cut, None, tuple(seconds), found.resident, found.working, found.generating)
+                seconds[place] = self._pass_seconds(one, forward) + self._swap(model)
+        if generates and self._config.samples_to_train:
+            seconds[-1] = self._machine.seconds(offload_cost(self._machine, settings, model))
+        return tuple(seconds)
 
     def _pass_seconds(self, one: Work, model: Model) -> float:
-        if one.kind == "infer":
-            model = replace(model, recompute="none")
         key = (one.kind, one.greedy, model)
-        if key not in self._costs:
+        if key not in self._passes:
             cost = infer_cost if one.kind == "infer" else update_cost
             work = self._work.greedily() if one.greedy else self._work
-            self._costs[key] = self._machine.seconds(cost(self._machine, model, work))
-        return self._costs[key]
+            self._passes[key] = self._machine.seconds(cost(self._machine, model, work))
+        return self._passes[key]
 
     def _swap(self, model: Model) -> float:
+        """Of the weights of a role that computes in another's engine, there and back."""
         if not self._machine.hardware.kind.is_gpu:
             return 0.0
         num_bytes = 2 * element_size(model.dtype) * parameters_per_rank(model)
         return self._machine.seconds(self._machine.pcie(num_bytes))
 
-    def _offload(self, settings: RoleSettings, model: Model) -> float:
-        return self._machine.seconds(offload_cost(self._machine, settings, model))
+    def _serving(self, num_ranks: int, beside_roles: bool) -> list[Option]:
+        """Engines of every size that can start."""
+        key = num_ranks, beside_roles
+        if key not in self._engines:
+            self._engines[key] = list(self._engines_of(num_ranks, beside_roles))
+        return self._engines[key]
 
-    def _engines(self, num_ranks: int) -> Iterable[tuple[Engines, tuple[float, ...]]]:
-        """Engines that hold at least one sequence, and the seconds of operators that generate."""
+    def _engines_of(self, num_ranks: int, beside_roles: bool) -> Iterable[Option]:
         config, arch = self._config, self._archs[self._first]
-        pp = config.rollout.pipeline_parallel
-        for tp in rollout_sizes(arch, num_ranks, self._per_node, pp):
-            found = engines(config, arch, self._machine, num_ranks, tp)
-            if at_a_time(found, self._work) < 1:
+        sizes = rollout_sizes(arch, num_ranks, self._per_node, config.rollout.pipeline_parallel)
+        if not config.samples_to_train:
+            # Evaluations alone generate, which are no part of a step.
+            sizes = [tp for tp in sizes if tp == config.rollout.tensor_parallel]
+        for tp in sizes:
+            found = self._bound.engine(
+                rollout_shape(config, arch, tp, self._machine.hardware), beside_roles
+            )
+            if found is None:
                 continue
-            seconds = [0.0] * (len(self._works) + 1)
-            for place, one in enumerate(self._works):
-                if one.kind == "generate":
-                    work = self._work.greedily() if one.greedy else self._work
-                    cost = generate_cost(self._machine, found, work)
-                    seconds[place] = self._machine.seconds(cost)
-                elif one.kind == "score":
-                    scores: Cost = {"scores": self._work.sequences / num_ranks}
-                    seconds[place] = self._machine.seconds(scores)
-            yield found, tuple(seconds)
+            seconds = self._generation_seconds(num_ranks, tp)
+            if config.samples_to_train and not beside_roles:
+                seconds[-1] = self._transfer(TrainLayout(), tp, shared=False)
+            yield Option(None, tp, tuple(seconds), found)
 
-    def _all_engines(self, num_ranks: int) -> list[tuple[Engines, tuple[float, ...]]]:
-        if num_ranks not in self._serving:
-            self._serving[num_ranks] = list(self._engines(num_ranks))
-        return self._serving[num_ranks]
+    def _generation_seconds(self, num_ranks: int, tp: int) -> list[float]:
+        found = engines(self._config, self._archs[self._first], self._machine, num_ranks, tp)
+        seconds = [0.0] * (len(self._works) + 1)
+        for place, one in enumerate(self._works):
+            if one.kind == "generate":
+                work = self._work.greedily() if one.greedy else self._work
+                cost = generate_cost(self._machine, found, work)
+                seconds[place] = self._machine.seconds(cost)
+            elif one.kind == "score":
+                scores: Cost = {"scores": self._work.sequences / num_ranks}
+                seconds[place] = self._machine.seconds(scores)
+        return seconds
 
-    def _with_engines(self, plain: Option, num_ranks: int) -> Iterable[Option]:
-        assert plain.cut is not None
-        for found, seconds in self._all_engines(num_ranks):
-            added = [a + b for a, b in zip(plain.seconds, seconds, strict=True)]
-            added[-1] += self._transfer(plain.cut.layout, found.tp, shared=True)
-            added[-1] += self._switch()
-            sizes = self._memory.engine(found)
-            yield replace(plain, rollout_tp=found.tp, seconds=tuple(added), engine=sizes)
-
-    def _rollouts(self, num_ranks: int) -> Iterable[Option]:
-        for found, seconds in self._all_engines(num_ranks):
-            added = [*seconds[:-1], self._transfer(TrainLayout(), found.tp, shared=False)]
-            sizes = self._memory.engine(found)
-            yield Option(None, found.tp, tuple(added), 0, 0, 0, sizes)
-
-    def _switch(self) -> float:
-        is_gpu = self._machine.hardware.kind.is_gpu
-        return self._machine.seconds({"switches": 1.0}) if is_gpu else 0.0
+    def _with_engine(
+        self, cut: Cut, seconds: Sequence[float], held: SetBytes, engine: Option
+    ) -> Option:
+        assert engine.rollout_tp is not None
+        both = [a + b for a, b in zip(seconds, engine.seconds, strict=True)]
+        if self._config.samples_to_train:
+            both[-1] += self._transfer(cut.layout, engine.rollout_tp, shared=True)
+            if self._machine.hardware.kind.is_gpu:
+                both[-1] += self._machine.seconds({"switches": 1.0})
+        return Option(cut, engine.rollout_tp, tuple(both), held.plus(engine.bytes))
 
     def _transfer(self, layout: TrainLayout, tp: int, shared: bool) -> float:
         return estimated_seconds(
@@ -204,21 +203,3 @@ class Options:
             shared=shared,
             checksums=self._config.rollout.verify.checksums,
         )
-
-
-def smallest(options: Sequence[Option]) -> list[Option]:
-    """Those that no other one is as small as in all bytes."""
-    return undominated(options, lambda option: option.sizes)
-
-
-def undominated(
-    options: Sequence[Option],
-    measures: Callable[[Option], tuple[float, ...]] = lambda option: option.measures,
-) -> list[Option]:
-    """Those that no other one is as good as in everything; of equal ones the first."""
-    kept: list[tuple[tuple[float, ...], Option]] = []
-    for option in sorted(options, key=lambda o: sum(measures(o))):
-        mine = measures(option)
-        if not any(all(a <= b for a, b in zip(other, mine, strict=True)) for other, _ in kept):
-            kept.append((mine, option))
-    return [option for _, option in kept]

@@ -10,7 +10,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.search.search import Candidate, search
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.work import forward_flops
+from verl_hpc.planner.timing.step import step_flops
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 RULE = 0.75
@@ -93,7 +93,7 @@ def scaling_rows(
         speed = mine.tokens / best.seconds
         if first is None:
             first = best, speed / num_ranks, mine.tokens / num_ranks
-        used = _flops(config, archs, mine) / (
+        used = step_flops(config, archs, mine) / (
             best.seconds * num_ranks * machine.peak(config.model.dtype)
         )
         share = (mine.tokens / num_ranks) / first[2]
@@ -119,16 +119,3 @@ def _limit(first: Candidate, now: Candidate, share: float) -> str:
         for name, seconds in now.operators.items()
     }
     return max(lost, key=lost.__getitem__)
-
-
-def _flops(config: RunConfig, archs: Mapping[str, Architecture], work: Workload) -> float:
-    """That the models need: of an update three forward passes, of every other role one, and of the
-    policy one more, which generates."""
-    squares = work.sequences * work.square
-    total = 0.0
-    for name, role in config.role_settings.items():
-        forward = forward_flops(archs[name], work.tokens, squares, role.head == "language_model")
-        total += forward * (1.0 + 3.0 * work.update_epochs * role.trainable)
-    first = next(iter(config.role_settings))
-    generates = config.generates and config.samples_to_train
-    return total + generates * forward_flops(archs[first], work.tokens, squares)

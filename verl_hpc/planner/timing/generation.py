@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.generation import cache_bytes_per_token
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.lengths import any_alive, survival
 from verl_hpc.planner.timing.machine import Machine, element_size
-from verl_hpc.planner.timing.work import forward_flops, layer_work, num_parameters
+from verl_hpc.planner.timing.work import forward_flops, layer_work
 from verl_hpc.planner.timing.workload import Workload
 
 LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
@@ -43,16 +44,15 @@ class Engines:
         return self.num_ranks // (self.tp * self.pp)
 
     @property
-    def cache_bytes_per_token(self) -> float:
-        """Of one rank: heads that there are too few of are on several."""
-        heads = max(self.arch.num_kv_heads / self.tp, 1.0)
-        layers = self.arch.num_layers / self.pp
-        return 2 * layers * heads * self.arch.head_size * element_size(self.dtype)
+    def cache_bytes_per_token(self) -> int:
+        """Of one rank."""
+        size = element_size(self.dtype)
+        return cache_bytes_per_token(self.arch, self.tp, self.pp, size)
 
     @property
     def weight_bytes(self) -> float:
         """Of one rank."""
-        return num_parameters(self.arch) * element_size(self.dtype) / (self.tp * self.pp)
+        return self.arch.num_parameters * element_size(self.dtype) / (self.tp * self.pp)
 
 
 def at_a_time(engines: Engines, work: Workload) -> float:
@@ -126,7 +126,7 @@ class _Decode:
         logits = 2.0 * arch.hidden_size * arch.vocab_size
         self._flops = (arch.num_layers * layer.flops_per_token + logits) / engines.tp
         experts = arch.num_layers * layer.expert_parameters
-        dense = num_parameters(arch) - experts
+        dense = arch.num_parameters - experts
         if not arch.tied_embeddings:
             dense -= arch.vocab_size * arch.hidden_size  # a step looks few rows up
         self._dense = dense * self._size / engines.tp

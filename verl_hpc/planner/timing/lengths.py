@@ -66,10 +66,6 @@ class Lengths:
             return 1.0
         return 1.0 - _normal((log(tokens) - self._median_log) / self.spread)
 
-    def expected_longest(self, number: float) -> float:
-        """Mean of the longest of so many responses."""
-        return sum(width * any_alive(share, number) for _, width, share in survival(self))
-
 
 def any_alive(share: float, number: float) -> float:
     """Probability that one of `number` responses is longer, if `share` of all are."""

@@ -25,14 +25,12 @@ from verl_hpc.planner.timing.work import layer_work
 from verl_hpc.planner.timing.workload import Workload
 
 _GRADIENT = 4
-_ADAM = 34
-"""Bytes that a step of Adam moves per parameter of a shard: float32 gradient (4), master weight
-and two moments read (12) and written (12), and the master read once more (4) to write the weight
-in two bytes (2)."""
-_NORM = 12
-"""Bytes per parameter of a rank: its gradient is zeroed (4), and what the norm and clipping take
-(8). The latter are of a shard alone, where they are 12: so 4 bytes are missing with one replica,
-and up to 8 are too many with more."""
+_ZEROING = 4
+"""Bytes written per parameter of a rank: its float32 gradient becomes zero."""
+_STEP = 46
+"""Bytes that an optimizer step moves per parameter of a shard. The norm reads the float32 gradient
+(4), clipping reads and writes it (8); Adam reads it (4), reads and writes master weight and two
+moments (24), and reads the master once more (4) to write the weight in two bytes (2)."""
 _ELEMENTWISE = 10
 """Times that a layer's passage reads or writes activations of the hidden size outside products:
 two norms (2 each) and two residual sums (3 each)."""
@@ -266,7 +264,7 @@ def _optimizer(machine: Machine, model: Model, micro: Cost) -> Cost:
     fabric = machine.fabric
     reduce = fabric.reduce_scatter(_GRADIENT * parameters, layout.dp, layout.tp)
     gather = fabric.all_gather(element_size(model.dtype) * parameters, layout.dp, layout.tp)
-    adam = machine.memory(parameters * _NORM + optimizer_parameters(model) * _ADAM)
+    adam = machine.memory(parameters * _ZEROING + optimizer_parameters(model) * _STEP)
     # Two thirds of a micro-batch's time are its backward pass.
     hidden = machine.seconds(micro) * 2 / 3
     whole = machine.seconds(reduce)

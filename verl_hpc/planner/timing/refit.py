@@ -14,7 +14,6 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.timing.machine import element_size
-from verl_hpc.planner.timing.work import num_parameters
 
 _BUCKET = 64 * 2**20
 
@@ -45,7 +44,7 @@ def received_bytes(
     Args:
         shared: the ranks that train are those that generate.
     """
-    model = num_parameters(arch) * element_size(dtype)
+    model = arch.num_parameters * element_size(dtype)
     needed = model / rollout_tp
     if not shared:
         return needed, needed
@@ -73,7 +72,7 @@ def estimated_seconds(
     """
     links, per_node = hardware.links, hardware.ranks_per_node
     received, _ = received_bytes(arch, train, rollout_tp, dtype, shared)
-    model = num_parameters(arch) * element_size(dtype)
+    model = arch.num_parameters * element_size(dtype)
     held = _held_by_node(train, per_node) if shared else 0.0
     enters = model * (1 - held) / per_node
     wire = max(enters / (1e9 * links.network_gb_s), received / (1e9 * links.nvlink_gb_s))

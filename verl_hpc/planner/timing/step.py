@@ -113,7 +113,7 @@ def predict_step(
         costs,
         spans,
         run.work.tokens,
-        sum(_flops(run, one) for one in works.values()),
+        step_flops(config, {name: run.arch_of(name) for name in config.role_settings}, work),
         layouts.num_ranks,
         machine.peak(config.model.dtype),
     )
@@ -155,15 +155,26 @@ def _ahead(run: Run, pipeline: Pipeline) -> set[str]:
     return names
 
 
-def _flops(run: Run, one: Work) -> float:
-    work = run.work
-    arch = run.arch if one.kind == "generate" else run.arch_of(one.role)
-    if one.kind == "generate":
-        mean, squares = work.sequence, work.square
-        return forward_flops(arch, work.sequences * mean, work.sequences * squares)
-    if one.kind not in ("infer", "update"):
+def step_flops(config: RunConfig, archs: Mapping[str, Architecture], work: Workload) -> float:
+    """That the models of a step need, without what is recomputed: one forward pass to generate or
+    to infer, and three for each epoch of an update.
+
+    Args:
+        config: of the run.
+        archs: of every role.
+        work: of a step.
+    """
+    return sum(_flops(config, archs, work, one) for one in operators_of(config))
+
+
+def _flops(
+    config: RunConfig, archs: Mapping[str, Architecture], work: Workload, one: Work
+) -> float:
+    if one.kind not in ("generate", "infer", "update"):
         return 0.0
-    logits = run.config.role_settings[one.role].head == "language_model"
-    squares = work.sequences * work.square
+    work = work.greedily() if one.greedy else work
+    role = next(iter(config.role_settings)) if one.kind == "generate" else one.role
     passes = 3.0 * work.update_epochs if one.kind == "update" else 1.0
-    return passes * forward_flops(arch, work.tokens, squares, logits)
+    logits = config.role_settings[role].head == "language_model"
+    squares = work.sequences * work.square
+    return passes * forward_flops(archs[role], work.tokens, squares, logits)

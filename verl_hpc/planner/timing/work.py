@@ -67,9 +67,3 @@ def forward_flops(
         layer.flops_per_token * tokens + layer.flops_per_square * squares
     )
     return of_layers + with_logits * 2.0 * arch.hidden_size * arch.vocab_size * tokens
-
-
-def num_parameters(arch: Architecture) -> int:
-    """Of its matrices and vocabularies; vectors are left out."""
-    vocabularies = (1 if arch.tied_embeddings else 2) * arch.vocab_size * arch.hidden_size
-    return arch.num_layers * layer_work(arch).parameters + vocabularies

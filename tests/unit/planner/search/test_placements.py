@@ -93,8 +93,7 @@ def test_settings_of_a_layout():
         if (c.layout.tp, c.layout.pp, c.layout.vpp, c.recompute) == (8, 4, 2, "selective")
     ]
     base = ParallelConfig(recompute="selective", recompute_modules=["core_attn"])
-    settings = cut.parallel(base)
-    assert ParallelConfig(**settings) == ParallelConfig(
+    assert cut.parallel(base) == ParallelConfig(
         tensor_parallel=8,
         sequence_parallel=True,
         pipeline_parallel=4,
@@ -102,7 +101,7 @@ def test_settings_of_a_layout():
         recompute="selective",
         recompute_modules=["core_attn"],
     )
-    assert Cut(cut.layout, "none").parallel(base).get("recompute") is None
+    assert Cut(cut.layout, "none").parallel(base).recompute == "none"
 
 
 def test_numbers():

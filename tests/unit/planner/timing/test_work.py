@@ -1,23 +1,17 @@
-"""FLOPs and parameters against those of published models."""
+"""FLOPs against the parameters of published models."""
 
 import pytest
 
 from tests.unit.layout.models import PUBLISHED
 from verl_hpc.layout.architecture import architecture_from
-from verl_hpc.planner.timing.work import forward_flops, layer_work, num_parameters
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_those_of_the_model_but_for_vectors(name):
-    config, count = PUBLISHED[name]
-    assert num_parameters(architecture_from(config)) == pytest.approx(count, rel=1e-3)
+from verl_hpc.planner.timing.work import forward_flops, layer_work
 
 
 def test_two_flops_a_parameter_and_token():
     arch = architecture_from(PUBLISHED["Llama-3.1-70B"][0])
-    # But for the embedding, whose rows are looked up.
-    multiplied = num_parameters(arch) - arch.vocab_size * arch.hidden_size
-    assert forward_flops(arch, 1000.0, 0.0) == pytest.approx(2000.0 * multiplied)
+    # But for the embedding, whose rows are looked up, and a few vectors.
+    multiplied = arch.num_parameters - arch.vocab_size * arch.hidden_size
+    assert forward_flops(arch, 1000.0, 0.0) == pytest.approx(2000.0 * multiplied, rel=1e-4)
 
 
 def test_attention_is_causal():

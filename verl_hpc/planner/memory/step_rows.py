@@ -1,0 +1,43 @@
+"""How a step's sequences are cut into rows, as far as it decides memory."""
+
+from __future__ import annotations
+
+from verl_hpc.config.run import RunConfig
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.memory.shape import RoleShape
+
+_COLUMN_BYTES = 48
+"""Of a token in a step's columns: its id in 8 bytes, and ten numbers in float32."""
+_RECTANGLES = 1.5
+"""Right-padded tokens for each real one, where PyTorch's attention computes on rectangles; at most
+2."""
+
+
+def _num_sequences(config: RunConfig) -> int:
+    return config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
+
+
+def _longest(config: RunConfig) -> int:
+    return config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+
+
+def longest_row(config: RunConfig) -> int:
+    """Tokens: a micro-batch's budget, or one sequence that is longer."""
+    return max(config.batch.max_tokens_per_micro_batch, _longest(config))
+
+
+def padded_tokens(shape: RoleShape, tokens: int) -> int:
+    """Of the right-padded rectangles of a row; 0 where attention computes on packed rows."""
+    return int(tokens * _RECTANGLES) if shape.backend == "local" else 0
+
+
+def num_micro_batches(config: RunConfig, layout: TrainLayout) -> int | None:
+    """Of an update, which has at most as many as sequences; None is as many as can be held."""
+    if layout.vpp > 1:
+        return None
+    return -(-_num_sequences(config) // (config.batch.mini_batches * layout.dp))
+
+
+def columns(config: RunConfig, num_groups: int) -> int:
+    """Bytes of the values of a step's tokens on one of the groups that share the sequences."""
+    return -(-_num_sequences(config) // num_groups) * _longest(config) * _COLUMN_BYTES

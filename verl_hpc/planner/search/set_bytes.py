@@ -1,0 +1,89 @@
+"""Bytes of the roles and the engine that share ranks, added up role by role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class RankBytes(NamedTuple):
+    """Of the roles and the engine of one rank."""
+
+    resident: int = 0
+    """While weights are resharded, or training computes: what is held from step to step."""
+    computing: int = 0
+    """More, while the one that takes most computes, or the engine's weights arrive."""
+    generating: int = 0
+    """While the engine generates."""
+    communicators: int = 0
+    """Of the layout that has most."""
+    host_building: int = 0
+    """In host memory, while the rollout engine is built."""
+    host_saving: int = 0
+    """In host memory, while a checkpoint is written."""
+
+    def plus(self, other: RankBytes) -> RankBytes:
+        """With another role on the same rank; one computes at a time."""
+        return RankBytes(
+            self[0] + other[0],
+            self[1] if self[1] > other[1] else other[1],
+            self[2] + other[2],
+            self[3] if self[3] > other[3] else other[3],
+            self[4] + other[4],
+            self[5] + other[5],
+        )
+
+    @property
+    def device(self) -> int:
+        """At its fullest."""
+        computing = self[0] + self[1]
+        return (computing if computing > self[2] else self[2]) + self[3]
+
+    @property
+    def host(self) -> int:
+        """At its fullest."""
+        return self[4] if self[4] > self[5] else self[5]
+
+
+class SetBytes(NamedTuple):
+    """Of the first and the last rank of a set: the first and the last stage of each pipeline."""
+
+    first: RankBytes = RankBytes()
+    last: RankBytes = RankBytes()
+
+    def plus(self, other: SetBytes) -> SetBytes:
+        """With another role on the same ranks."""
+        return SetBytes(self[0].plus(other[0]), self[1].plus(other[1]))
+
+
+def least_bytes(found: Sequence[SetBytes]) -> SetBytes:
+    """Of each number, the least."""
+    first, last = (
+        RankBytes(*map(min, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+    )
+    return SetBytes(first, last)
+
+
+def most_bytes(found: Sequence[SetBytes]) -> SetBytes:
+    """Of each number, the most."""
+    first, last = (
+        RankBytes(*map(max, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+    )
+    return SetBytes(first, last)
+
+
+class Limits(NamedTuple):
+    """Bytes of one rank; None refuses nothing."""
+
+    device: int | None
+    host: int | None
+
+    def admit(self, found: SetBytes) -> bool:
+        """Whether as much fits."""
+        device, host = self
+        for rank in found:
+            if device is not None and rank.device > device:
+                return False
+            if host is not None and rank.host > host:
+                return False
+        return True

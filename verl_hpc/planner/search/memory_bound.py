@@ -162,13 +162,14 @@ class MemoryBound:
         if self.limits.host is None:
             return RankBytes(resident, computing, kept, communicators)
         swapped = state.weights * (num_sharing > 0 and not weights_go)
-        building = state.weights + state.optimizer if generates else swapped
+        # Copies that stay are made when all engines are there.
+        building = (state.weights + state.optimizer) * generates
         return RankBytes(
             resident,
             computing,
             kept,
             communicators,
-            copies + building,
+            building,
             copies + swapped + copied + saved,
         )
 

@@ -125,11 +125,15 @@ def _lines(
 
 
 def _untold(fit: Fit) -> Iterator[str]:
-    if fit.untold:
+    if fit.undetermined:
         yield ""
         yield "these runs tell little of some factors, which stay near what they were:"
-    for one in fit.untold:
-        why = f"not told from {', '.join(one.instead)}" if one.instead else "a small part of all"
+    for one in fit.undetermined:
+        why = (
+            f"not kept apart from {', '.join(one.instead)}"
+            if one.instead
+            else "a small part of all"
+        )
         yield f"  {one.term:<17} {why}; add a run with {TOLD_BY[one.term]}"
 
 

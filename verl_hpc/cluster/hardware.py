@@ -59,7 +59,7 @@ def hardware_of(site: Site, gpu: str | None = None, measured: str | None = None)
         host_bytes=found.host_bytes or hardware.host_bytes,
         measured_device_bytes=found.device_bytes,
     )
-    return replace(hardware, assumptions=(found.told(path), *_assumptions(hardware)))
+    return replace(hardware, assumptions=(found.assumption(path), *_assumptions(hardware)))
 
 
 def links_of(site: Site) -> Links:

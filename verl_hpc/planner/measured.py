@@ -85,7 +85,7 @@ class Measured(Section):
             f"choose another kind, or {OWN_FIGURES}"
         )
 
-    def told(self, path: Path) -> str:
+    def assumption(self, path: Path) -> str:
         """Which figures were measured, and when."""
         figures = (
             ("memory of a GPU", self.device_memory_gib, "GiB"),

@@ -254,28 +254,28 @@ class Planner:
         )
         return ledger(self._config, self._archs, layouts, hardware)
 
-    def _plan(self, config: RunConfig, told: Ledger, found: Verified | None = None) -> Plan:
+    def _plan(self, config: RunConfig, memory: Ledger, found: Verified | None = None) -> Plan:
         first = self._archs[next(iter(self._archs))]
         step = predict_step(
             config,
             first,
-            told.layouts,
+            memory.layouts,
             self._machine,
             archs=self._archs,
             work=self._work,
-            plans_transfer=told.layouts.num_ranks <= _MOST_PLANNED_RANKS,
+            plans_transfer=memory.layouts.num_ranks <= _MOST_PLANNED_RANKS,
         )
-        change = None if told.fits else cheapest_change(told, self._archs)
+        change = None if memory.fits else cheapest_change(memory, self._archs)
         seconds = time.perf_counter() - self._began
-        return Plan(told, step, self._work, self._assumed, change, found, seconds)
+        return Plan(memory, step, self._work, self._assumed, change, found, seconds)
 
 
-def cheapest_change(told: Ledger, archs: Archs) -> Remedy | None:
+def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
     """What makes a run fit: on its own ranks if that is possible, else on more; None if nothing
     that is tried does."""
-    ranks = told.layouts.num_ranks
+    ranks = memory.layouts.num_ranks
     for most in (ranks, _MORE_RANKS * ranks):
-        found = remedy(told.config, archs, ranks, told.hardware, most)
+        found = remedy(memory.config, archs, ranks, memory.hardware, most)
         if found is not None:
             return found
     return None

@@ -118,7 +118,7 @@ def test_factors_that_runs_do_not_tell_are_named_with_the_run_to_add(here, capsy
     found = {line.split()[0]: line for line in told[1:]}
     assert "training" not in found and "memory" not in found
     assert "a small part of all; add a run with another batch.size" in found["sequences"]
-    assert "not told from" in found["elementwise"]
+    assert "not kept apart from" in found["elementwise"]
     assert found["elementwise"].endswith("add a run with another tensor_parallel")
 
 

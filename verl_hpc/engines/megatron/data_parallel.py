@@ -42,20 +42,19 @@ def reduce_scatter(
         OSError: another rank's memory cannot be read any more.
     """
     assert group is not None
-    assert output.data_ptr() == input.data_ptr() + group.rank() * output.nbytes, "not in place"
+    rank, first = group.rank(), input.data_ptr()
+    place = output.data_ptr() - first
+    assert place == rank * output.nbytes, "not in place"
     processes = _processes(group)
     if processes is None or op != dist.ReduceOp.SUM or async_op:
         return dist.reduce_scatter_tensor(output, input, op=op, group=group, async_op=async_op)
-    addresses = _gathered(output.data_ptr() - group.rank() * output.nbytes, group)
+    addresses = _gathered(first, group)
     total, read = output.new_empty(2, _PIECE_BYTES // output.element_size())
     for piece, offset in _pieces(output):
         summed, theirs = total[: len(piece)], read[: len(piece)]
-        for rank, (process, address) in enumerate(zip(processes, addresses, strict=True)):
-            part = piece
-            if rank != group.rank():
-                place = address + group.rank() * output.nbytes + offset
-                part = _read(process, place, theirs)
-            summed.copy_(part) if rank == 0 else summed.add_(part)
+        for peer, (process, address) in enumerate(zip(processes, addresses, strict=True)):
+            part = piece if peer == rank else _read(process, address + place + offset, theirs)
+            summed.copy_(part) if peer == 0 else summed.add_(part)
         piece.copy_(summed)
     _meet(group)
     return None
@@ -77,15 +76,17 @@ def all_gather(
         OSError: another rank's memory cannot be read any more.
     """
     assert group is not None
-    assert input.data_ptr() == output.data_ptr() + group.rank() * input.nbytes, "not in place"
+    rank, mine = group.rank(), input.data_ptr()
+    place = mine - output.data_ptr()
+    assert place == rank * input.nbytes, "not in place"
     processes = _processes(group)
     if processes is None or async_op:
         return dist.all_gather_into_tensor(output, input, group=group, async_op=async_op)
-    addresses = _gathered(input.data_ptr(), group)
-    for rank, part in enumerate(output.view(group.size(), -1)):
-        if rank != group.rank():
+    addresses = _gathered(mine, group)
+    for peer, part in enumerate(output.view(group.size(), -1)):
+        if peer != rank:
             for piece, offset in _pieces(part):
-                _read(processes[rank], addresses[rank] + offset, piece)
+                _read(processes[peer], addresses[peer] + offset, piece)
     _meet(group)
     return None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Terms = dict[str, int]
 
 
-class Here(NamedTuple):
+class RoleOnRank(NamedTuple):
     """An engine on a rank."""
 
     shape: RoleShape
@@ -33,7 +33,7 @@ class HostMemory:
     """
 
     def __init__(
-        self, run: Ledger, here: Mapping[str, Here], goes: Callable[[str, str], bool]
+        self, run: Ledger, here: Mapping[str, RoleOnRank], goes: Callable[[str, str], bool]
     ) -> None:
         self._run, self._here, self._goes = run, here, goes
         self._on_gpu = run.hardware.kind.is_gpu
@@ -53,7 +53,7 @@ class HostMemory:
                 terms[f"{name}.weights_copy"] = self.weights_copy(name)
         return terms | (self.put_away() if self._on_gpu else {})
 
-    def away(self) -> Terms:
+    def trained_copies(self) -> Terms:
         """Copies of all that is trained, while a rollout engine is built: in page-locked memory
         what is put away in every step as well, in ordinary memory the rest."""
         terms: Terms = {}

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from verl_hpc.planner.memory import overheads, passes, role, rollout
-from verl_hpc.planner.memory.host import Here, HostMemory
+from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import (
@@ -52,13 +52,13 @@ class RankMemory:
         self._run, self._rank = run, rank
         self._on_gpu = run.hardware.kind.is_gpu
         self._engine_stage = run.engine_stage(rank) if run.rollout else None
-        self._here: dict[str, Here] = {}
+        self._here: dict[str, RoleOnRank] = {}
         """Of each role whose engine is here."""
         for name, shape in run.shapes.items():
             grid = run.layouts.train[name].grid
             if 0 <= rank - grid.first_rank < grid.size:
                 place = grid.coordinates(rank)
-                self._here[name] = Here(shape, place["pp"], place["dp"])
+                self._here[name] = RoleOnRank(shape, place["pp"], place["dp"])
         self._host = HostMemory(run, self._here, self._goes)
 
     def phases(self) -> Iterator[Phase]:
@@ -198,7 +198,12 @@ class RankMemory:
         mine = _under("rollout", terms)
         needed = rollout.needed(run.rollout, stage)
         return self._phase(
-            "build", "rollout", mine, host=self._host.away(), problem=problem, needed=needed
+            "build",
+            "rollout",
+            mine,
+            host=self._host.trained_copies(),
+            problem=problem,
+            needed=needed,
         )
 
     def _rollout_phases(self) -> Iterator[Phase]:

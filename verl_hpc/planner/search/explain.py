@@ -8,7 +8,7 @@ from verl_hpc.planner.search.search import Candidate, Found
 
 _MOST = 3
 _LEAST_SHARE = 0.005
-"""Of a step; smaller differences are not told."""
+"""Of a step; smaller differences are not shown."""
 
 
 def placed_text(candidate: Candidate) -> str:
@@ -62,9 +62,9 @@ def _differences(best: Candidate, other: Candidate) -> Iterator[str]:
     differs = {
         name: seconds - best.operators.get(name, 0.0) for name, seconds in other.operators.items()
     }
-    told = {n: d for n, d in differs.items() if abs(d) > _LEAST_SHARE * best.seconds}
-    slower = sorted((n for n in told if told[n] > 0), key=lambda n: -told[n])
-    yield from (f"{name} {told[name]:+.1f} s" for name in slower[:_MOST])
+    shown = {n: d for n, d in differs.items() if abs(d) > _LEAST_SHARE * best.seconds}
+    slower = sorted((n for n in shown if shown[n] > 0), key=lambda n: -shown[n])
+    yield from (f"{name} {shown[name]:+.1f} s" for name in slower[:_MOST])
     won = sum(d for d in differs.values() if d < 0)
     if won < -_LEAST_SHARE * best.seconds:
         yield f"others {won:.1f} s"

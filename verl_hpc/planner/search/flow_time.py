@@ -30,7 +30,7 @@ class FlowTime:
         self._makers = _makers(self.works)
         self._stale = config.rollout.staleness > 0
 
-    def on(self, set_of: Mapping[str, int], trains: Sequence[bool]) -> Placed:
+    def on(self, set_of: Mapping[str, int], trains: Sequence[bool]) -> PlacedFlow:
         """With each role, and ROLLOUT, on the set of this number.
 
         Args:
@@ -42,10 +42,10 @@ class FlowTime:
             role = ROLLOUT if work.role == SCORING else work.role
             steps.append(_Step(work.name, set_of[role], self._makers[place], work.changes_state))
         ahead = _ahead(steps, trains) if self._stale else frozenset()
-        return Placed(steps, ahead, len(trains))
+        return PlacedFlow(steps, ahead, len(trains))
 
 
-class Placed:
+class PlacedFlow:
     """Operators on sets of ranks."""
 
     def __init__(self, steps: Sequence[_Step], ahead: frozenset[int], num_sets: int) -> None:

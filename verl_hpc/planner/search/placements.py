@@ -13,10 +13,10 @@ from math import comb
 MOST_ALLOTMENTS = 60_000
 """Over all placements of a search."""
 
-Sets = tuple[tuple[str, ...], ...]
+Partition = tuple[tuple[str, ...], ...]
 
 
-def set_partitions(names: Sequence[str]) -> list[Sets]:
+def set_partitions(names: Sequence[str]) -> list[Partition]:
     """All ways to divide names into sets, the fewest sets first; names keep their order.
 
     Of a, b, c: {a b c}, {a b}{c}, {a c}{b}, {a}{b c}, {a}{b}{c}.
@@ -24,7 +24,7 @@ def set_partitions(names: Sequence[str]) -> list[Sets]:
     return sorted(_partitions(tuple(names)), key=len)
 
 
-def _partitions(names: tuple[str, ...]) -> Iterator[Sets]:
+def _partitions(names: tuple[str, ...]) -> Iterator[Partition]:
     if not names:
         yield ()
         return

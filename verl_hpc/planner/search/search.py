@@ -20,11 +20,11 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
 from verl_hpc.planner.search.emit import separated
-from verl_hpc.planner.search.flow_time import FlowTime, Placed
+from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.options import Options
 from verl_hpc.planner.search.pareto_front import Option
-from verl_hpc.planner.search.placements import Sets, allotments, set_partitions, unit_of
+from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
 from verl_hpc.planner.search.set_ledger import SetLedgers
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -34,7 +34,7 @@ from verl_hpc.planner.timing.workload import Workload, workload_of
 class Candidate:
     """The best of one placement."""
 
-    sets: Sets
+    sets: Partition
     """Roles that share ranks; a reference that computes in another role's engine is with it."""
     sizes: tuple[int, ...]
     """Ranks of each set."""
@@ -65,7 +65,7 @@ class Found:
 
     ranking: list[Candidate]
     """The best of every placement that fits, the fastest first."""
-    misfits: list[Sets]
+    misfits: list[Partition]
     """Placements of which nothing fits on the ranks."""
     placements: int = 0
     allotments: int = 0
@@ -176,13 +176,13 @@ class _Search:
             self._ledgers.asked,
         )
 
-    def _placements(self) -> list[Sets]:
+    def _placements(self) -> list[Partition]:
         """Of the roles; rollout ranks of their own are a set by themselves."""
         found = set_partitions(tuple(self._settings))
-        alone: Sets = ((ROLLOUT,),)
+        alone: Partition = ((ROLLOUT,),)
         return [(*sets, *(alone if self._rollout_alone else ())) for sets in found]
 
-    def _best_of(self, sets: Sets, unit: int) -> Candidate | None:
+    def _best_of(self, sets: Partition, unit: int) -> Candidate | None:
         least = [self._least_ranks(roles, unit) for roles in sets]
         if None in least:
             return None
@@ -206,7 +206,7 @@ class _Search:
                 best = found, sizes
         return None if best is None else self._candidate(sets, best[1], best[0])
 
-    def _bound_seconds(self, placed: Placed, sets: Sets, sizes: Sequence[int]) -> float:
+    def _bound_seconds(self, placed: PlacedFlow, sets: Partition, sizes: Sequence[int]) -> float:
         """That no layouts of an allotment can undercut."""
         parts = [self._least_seconds(*pair) for pair in zip(sets, sizes, strict=True)]
         durations = [sum(found) for found in zip(self._hosts, *parts, strict=True)]
@@ -221,7 +221,7 @@ class _Search:
             self._least[key] = [sum(amounts) for amounts in zip(*found, strict=True)]
         return self._least[key]
 
-    def _placed(self, sets: Sets) -> Placed:
+    def _placed(self, sets: Partition) -> PlacedFlow:
         number = {role: i for i, roles in enumerate(sets) for role in roles}
         number.setdefault(ROLLOUT, number[self._first])
         trained = {name for name, one in self._settings.items() if one.trainable}
@@ -254,7 +254,7 @@ class _Search:
             self._may_fit[key] = may_fit(self._role_set(roles, size), self._bound.limits)
         return self._may_fit[key]
 
-    def _candidate(self, sets: Sets, sizes: tuple[int, ...], chosen: Chosen) -> Candidate:
+    def _candidate(self, sets: Partition, sizes: tuple[int, ...], chosen: Chosen) -> Candidate:
         operators = dict(zip(self._flow.names, chosen.durations, strict=False))
         if self._config.generates and self._config.samples_to_train:
             operators["reshard"] = chosen.durations[-1]

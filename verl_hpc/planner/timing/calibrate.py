@@ -21,7 +21,7 @@ from verl_hpc.planner.timing.least_squares import solve
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.step import RESHARD, predict_step
-from verl_hpc.planner.timing.told import Untold, untold
+from verl_hpc.planner.timing.undetermined import Undetermined, undetermined
 from verl_hpc.planner.timing.workload import Workload, workload_of
 
 CPU_SECONDS, SECONDS = "cpu_s/", "timing_s/"
@@ -74,7 +74,7 @@ class Fit:
     errors: Sequence[Error]
     fitted: Sequence[str]
     """Factors that operators of the runs depend on; the others are as before."""
-    untold: Sequence[Untold] = ()
+    undetermined: Sequence[Undetermined] = ()
     """Of those, what the runs tell little of."""
 
 
@@ -174,7 +174,7 @@ def calibrate(runs: Sequence[Measured], before: Efficiency | None = None) -> Fit
         found = solve(rows, [1.0] * len(rows), first, pulls, least)
     factors = dict(zip(used, found, strict=True))
     chosen = replace(start, **{term: _factor(term, value) for term, value in factors.items()})
-    return Fit(chosen, errors_of(runs, chosen), used, untold(used, rows, pulls))
+    return Fit(chosen, errors_of(runs, chosen), used, undetermined(used, rows, pulls))
 
 
 def _pull(before: float, now: float) -> float:

@@ -140,7 +140,7 @@ def test_factors_that_no_operator_has_stay():
 def test_what_runs_do_not_tell_is_named():
     whole = calibrate([observed("ppo", "tp1"), observed("ppo", "pp2")], CPU_RANKS)
     split = calibrate([observed("ppo", layout) for layout in ("tp1", "tp2", "tp4")], CPU_RANKS)
-    alone, both = ({one.term: one.instead for one in f.untold} for f in (whole, split))
+    alone, both = ({one.term: one.instead for one in f.undetermined} for f in (whole, split))
     # Both counts are those of decoding steps, of one number of layers.
     assert "decode_layers" in alone["decode_steps"]
     # No tensor parallelism, no sums of it.

@@ -1,4 +1,4 @@
-"""Which factors runs tell, and which they cannot tell from others.
+"""Which factors runs determine, and which they cannot keep apart from others.
 
 With rows A of relative errors and pulls P, factors have the covariance s^2 (A'A + P'P)^-1 around
 what is fitted, and s^2 (P'P)^-1 before (ridge regression with a normal prior; Hoerl and Kennard,
@@ -21,7 +21,7 @@ _CONFUSED = -0.3
 
 
 @dataclass(frozen=True)
-class Untold:
+class Undetermined:
     """A factor that stays near where it was, since the runs tell little of it."""
 
     term: Term
@@ -29,9 +29,9 @@ class Untold:
     """That take its part as well; empty: hardly any operator depends on it."""
 
 
-def untold(
+def undetermined(
     terms: Sequence[Term], rows: Sequence[Sequence[float]], pulls: Sequence[float]
-) -> list[Untold]:
+) -> list[Undetermined]:
     """Of fitted factors those that the runs tell little of.
 
     Args:
@@ -48,7 +48,7 @@ def untold(
     left = inverse(products)
     return [
         # Alone it would have 1 / products[i][i] left.
-        Untold(term, _instead(terms, left, i) if products[i][i] * _HELD > 1.0 else ())
+        Undetermined(term, _instead(terms, left, i) if products[i][i] * _HELD > 1.0 else ())
         for i, term in enumerate(terms)
         if left[i][i] > _HELD
     ]

@@ -34,9 +34,10 @@ KINDS = {
     "sampling": ("_C::fused_gumbel", "aten::_log_softmax"),
     "Adam": ("aten::_fused_adamw",),
     "reading other ranks' memory": ("read_memory",),
-    "waiting for other ranks": ("gloo:", "c10d::"),
+    "calls of torch.distributed": ("c10d::",),
 }
-"""Names of operations begin so; the others are element-wise, copies and views."""
+"""Names of operations begin so; the others are element-wise, copies and views. torch.distributed waits
+outside of its operations: that is in PYTHON."""
 OTHERS, PYTHON = "other operations of tensors", "Python, and waiting inside it"
 
 

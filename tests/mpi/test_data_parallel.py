@@ -8,7 +8,7 @@ from verl_hpc.engines.megatron import data_parallel
 from verl_hpc.transfer.process_memory import Proof
 
 # More than one piece, and a last one that is shorter.
-NUM = 3 * data_parallel._PIECE_BYTES // 4 + 7
+NUM = 3 * data_parallel.PIECE_BYTES // 4 + 7
 
 
 @pytest.fixture
@@ -16,7 +16,6 @@ def group(here):
     """One that has not been asked yet."""
     group = dist.new_group(list(range(here.world.size)))
     yield group
-    data_parallel._processes.cache_clear()
     dist.destroy_process_group(group)
 
 

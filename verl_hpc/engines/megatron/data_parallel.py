@@ -2,7 +2,8 @@
 
 gloo's reduce-scatter copies its input, adds up all of it on every rank and keeps a part; its
 all-gather sends what lies in the memory of the same host over sockets. Here every rank reads what
-it needs from the others' memory, if on its node all ranks of the group may, and there is no copy::
+it needs from the others' memory, and there is no copy. Where ranks of the group are on several
+nodes, or one may not read another's memory, all use gloo::
 
     reduce_scatter, 4 parts of 8 elements    rank 1 reads 8..15 of ranks 0, 2 and 3, and adds
     all_gather                               rank 1 reads 0..7 of rank 0, 16..23 of rank 2, ...
@@ -13,16 +14,16 @@ Ranks are added in their order, so sums of three or more may round differently t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from verl_hpc.transfer.process_memory import Proof, read_memory
+from verl_hpc.transfer.reads import PIECE_BYTES
 
-_PIECE_BYTES = 256 * 1024
-"""Read at a time: less than a core's second cache holds, to be added from there."""
+_found: WeakKeyDictionary[dist.ProcessGroup, list[int] | None] = WeakKeyDictionary()
 
 
 def reduce_scatter(
@@ -31,7 +32,7 @@ def reduce_scatter(
     op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
-) -> dist.Work | None:
+) -> None:
     """`torch.distributed.reduce_scatter_tensor` for what Megatron-core asks of it.
 
     Args:
@@ -41,15 +42,18 @@ def reduce_scatter(
     Raises:
         OSError: another rank's memory cannot be read any more.
     """
-    assert group is not None
+    assert group is not None and op == dist.ReduceOp.SUM and not async_op
+    if group.size() == 1:
+        return
     rank, first = group.rank(), input.data_ptr()
     place = output.data_ptr() - first
     assert place == rank * output.nbytes, "not in place"
     processes = _processes(group)
-    if processes is None or op != dist.ReduceOp.SUM or async_op:
-        return dist.reduce_scatter_tensor(output, input, op=op, group=group, async_op=async_op)
+    if processes is None:
+        dist.reduce_scatter_tensor(output, input, op=op, group=group)
+        return
     addresses = _gathered(first, group)
-    total, read = output.new_empty(2, _PIECE_BYTES // output.element_size())
+    total, read = output.new_empty(2, PIECE_BYTES // output.element_size())
     for piece, offset in _pieces(output):
         summed, theirs = total[: len(piece)], read[: len(piece)]
         for peer, (process, address) in enumerate(zip(processes, addresses, strict=True)):
@@ -57,7 +61,6 @@ def reduce_scatter(
             summed.copy_(part) if peer == 0 else summed.add_(part)
         piece.copy_(summed)
     _meet(group)
-    return None
 
 
 def all_gather(
@@ -65,7 +68,7 @@ def all_gather(
     input: torch.Tensor,  # noqa: A002 (as torch.distributed names it)
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
-) -> dist.Work | None:
+) -> None:
     """`torch.distributed.all_gather_into_tensor` for what Megatron-core asks of it.
 
     Args:
@@ -75,25 +78,27 @@ def all_gather(
     Raises:
         OSError: another rank's memory cannot be read any more.
     """
-    assert group is not None
+    assert group is not None and not async_op
+    if group.size() == 1:
+        return
     rank, mine = group.rank(), input.data_ptr()
     place = mine - output.data_ptr()
     assert place == rank * input.nbytes, "not in place"
     processes = _processes(group)
-    if processes is None or async_op:
-        return dist.all_gather_into_tensor(output, input, group=group, async_op=async_op)
+    if processes is None:
+        dist.all_gather_into_tensor(output, input, group=group)
+        return
     addresses = _gathered(mine, group)
     for peer, part in enumerate(output.view(group.size(), -1)):
         if peer != rank:
             for piece, offset in _pieces(part):
                 _read(processes[peer], addresses[peer] + offset, piece)
     _meet(group)
-    return None
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
     """Pieces of a flat tensor, and how many bytes from its start they lie."""
-    num = _PIECE_BYTES // tensor.element_size()
+    num = PIECE_BYTES // tensor.element_size()
     for first in range(0, len(tensor), num):
         yield tensor[first : first + num], first * tensor.element_size()
 
@@ -103,9 +108,14 @@ def _read(process: int, address: int, to: torch.Tensor) -> torch.Tensor:
     return to
 
 
-@cache
 def _processes(group: dist.ProcessGroup) -> list[int] | None:
     """Process numbers of a group's ranks if each may read the memory of all others; else None."""
+    if group not in _found:
+        _found[group] = _look(group)
+    return _found[group]
+
+
+def _look(group: dist.ProcessGroup) -> list[int] | None:
     proof = Proof()
     everyone = _all_gather(torch.tensor(proof.words), group).tolist()
     others = (words for rank, words in enumerate(everyone) if rank != group.rank())

@@ -36,8 +36,8 @@ KINDS = {
     "reading other ranks' memory": ("read_memory",),
     "calls of torch.distributed": ("c10d::",),
 }
-"""Names of operations begin so; the others are element-wise, copies and views. torch.distributed waits
-outside of its operations: that is in PYTHON."""
+"""Names of operations begin so; the others are element-wise, copies and views. torch.distributed
+waits outside of its operations: that is in PYTHON."""
 OTHERS, PYTHON = "other operations of tensors", "Python, and waiting inside it"
 
 

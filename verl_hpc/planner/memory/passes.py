@@ -8,7 +8,7 @@ from verl_hpc.planner.memory.activations import head, in_flight, rows_of, widths
 from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
 
-_WIDENED = 1 << 26
+_WIDENED_ON_GPU, _WIDENED_ON_CPU = 1 << 26, 1 << 20
 """Elements of logits that are in float32 at a time: engines/megatron/log_probs.py."""
 _WIDE_COPIES_FORWARD, _WIDE_COPIES_BACKWARD = 2, 6
 _FLOAT = 4
@@ -23,7 +23,8 @@ def logits(shape: RoleShape, stage: int, tokens: int) -> int:
 
 def _widened(shape: RoleShape, stage: int, tokens: int, copies: int) -> int:
     found = logits(shape, stage, tokens) // shape.item_bytes
-    return min(found, _WIDENED) * _FLOAT * copies
+    most = _WIDENED_ON_GPU if shape.on_gpu else _WIDENED_ON_CPU
+    return min(found, most) * _FLOAT * copies
 
 
 def _sent(shape: RoleShape, tokens: int) -> int:

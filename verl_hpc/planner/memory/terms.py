@@ -38,8 +38,8 @@ TERMS: Mapping[str, Term] = {
     "logits": Term("tokens x the rank's rows of the vocabulary x bytes each"),
     "logits_gradient": Term("as the logits"),
     "work": Term(
-        "log-probs: up to six float32 copies of 2^26 logits (2^20 on CPU ranks); a layer: gradients of its "
-        "widest activations, and of the largest weight",
+        "log-probs: up to six float32 copies of 2^26 logits (2^20 on CPU ranks); a "
+        "layer: gradients of its widest activations, and of the largest weight",
         "what comes and goes in a pass is at its most when all of it is there together",
     ),
     "gathered": Term("tokens x hidden size x bytes each, with sequence parallelism"),

@@ -27,6 +27,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_hpc.cluster.checks import MOST_NODES
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and not 1 <= value < inf:
             raise ConfigError(f"--{name.replace('_', '-')} {value:g}: a number from 1 up is needed")
+    for name in ("nodes", "max_nodes"):
+        nodes = getattr(arguments, name) or 0
+        if nodes > MOST_NODES:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} {nodes}: from 1 to {MOST_NODES}, as Slurm takes")
     if arguments.search and arguments.nodes is None and arguments.max_nodes is None:
         raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
     if arguments.write is not None and not arguments.search:

@@ -18,7 +18,7 @@ from verl_hpc.planner.layouts import place_roles, run_layouts
 from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.section import is_own
 
-_MOST_NODES = 65_533
+MOST_NODES = 65_533
 """Of a cluster of Slurm (MaxNodeCount's limit)."""
 
 
@@ -29,8 +29,8 @@ def check_request(request: Request, job: Job) -> None:
         ConfigError, ModelError: the run cannot be laid out on these ranks, or its roles read other
             token ids.
     """
-    if not 1 <= request.nodes <= _MOST_NODES:
-        raise ConfigError(f"--nodes {request.nodes}: from 1 to {_MOST_NODES}")
+    if not 1 <= request.nodes <= MOST_NODES:
+        raise ConfigError(f"--nodes {request.nodes}: from 1 to {MOST_NODES}")
     config, per_node = request.config, request.profile.site.ranks_per_node
     try:
         place_roles(config, request.num_ranks, per_node)

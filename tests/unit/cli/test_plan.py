@@ -174,6 +174,8 @@ def test_the_configuration_itself_is_not_written_over(plan, tmp_path):
 BAD = [
     (["--nodes", 1, "--max-nodes", 2], "--nodes and --max-nodes are both given"),
     (["--nodes", 0], "--nodes 0: a number from 1 up"),
+    (["--nodes", 10**20], f"--nodes {10**20}: from 1 to 65533"),
+    (["--max-nodes", 65534], "--max-nodes 65534: from 1 to 65533"),
     (["--search"], "--nodes or --max-nodes"),
     (["--nodes", 1, "--write", "x.yaml"], "add --search"),
     (["--nodes", 1, "--objective", "time"], "give --max-nodes"),

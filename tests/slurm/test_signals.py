@@ -34,6 +34,14 @@ def test_a_preempted_job_saves_and_goes_on_when_its_nodes_are_free(lab, run, und
     run.assert_equals(undisturbed)
 
 
+def wrapped_python(place, script, **paths):
+    """A program that a job takes for its Python."""
+    program = place / "python"
+    program.write_text(script.format(python=sys.executable, **paths))
+    program.chmod(0o755)
+    return program
+
+
 SLOW_TO_START = """#!/bin/sh
 case "$*" in *train*) touch {started}; while [ ! -e {go} ]; do sleep 0.1; done ;; esac
 exec {python} "$@"
@@ -43,9 +51,7 @@ exec {python} "$@"
 def test_a_job_that_is_preempted_while_its_ranks_start_goes_on_later(lab, run, tmp_path):
     """Nobody is there to take TERM: it ends the ranks."""
     started, go = tmp_path / "started", tmp_path / "go"
-    python = tmp_path / "python"
-    python.write_text(SLOW_TO_START.format(started=started, go=go, python=sys.executable))
-    python.chmod(0o755)
+    python = wrapped_python(tmp_path, SLOW_TO_START, started=started, go=go)
     run.submit(f"site.python={python}", "steps=1")
     run.wait(started.exists, "started")
     urgent = "--partition=urgent --nodes=4 --exclusive --output=/dev/null --wrap=true"
@@ -90,9 +96,7 @@ def test_without_restarts_left_a_job_says_so_and_a_signal_while_it_saves_changes
 ):
     go = tmp_path / "go"
     (tmp_path / "sitecustomize.py").write_text(SLOW_DISK.format(go=go))
-    python = tmp_path / "python"
-    python.write_text(WITH_SLOW_DISK.format(directory=tmp_path, python=sys.executable))
-    python.chmod(0o755)
+    python = wrapped_python(tmp_path, WITH_SLOW_DISK, directory=tmp_path)
     run.submit("--max-restarts", "0", f"site.python={python}")
     run.wait_for_step(1)
     run.signal("USR2")

@@ -27,7 +27,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_hpc.cluster.checks import MOST_NODES
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
+    from verl_hpc.cluster.checks import MOST_NODES
+
     _refuse(arguments, ("out", "skip", "by"), f"belong to plan {CALIBRATE} RUN...")
     for name in ("config", "cluster"):
         if getattr(arguments, name) is None:

@@ -117,14 +117,14 @@ def _lines(
     for name in (term for term in TERMS if term in fit.fitted):
         was, now = getattr(before, name), getattr(fit.efficiency, name)
         yield f"  {name:<17} {was:>10.4g} -> {now:<10.4g} {MEANINGS[name]}"
-    yield from _untold(fit)
+    yield from _undetermined(fit)
     yield ""
     yield from _errors(fit.errors, left_out)
     if len(runs) == 1:
         yield "one run tells little of other layouts: add one with another layout"
 
 
-def _untold(fit: Fit) -> Iterator[str]:
+def _undetermined(fit: Fit) -> Iterator[str]:
     if fit.undetermined:
         yield ""
         yield "these runs tell little of some factors, which stay near what they were:"

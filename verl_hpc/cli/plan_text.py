@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
 from verl_hpc.planner.layouts import layouts_of, placement_of
@@ -12,8 +11,7 @@ from verl_hpc.planner.measured import MEASURED
 from verl_hpc.planner.memory.phase import GIB, Phase
 from verl_hpc.planner.memory.terms import term
 from verl_hpc.planner.plan import Plan
-from verl_hpc.planner.search.explain import explain, placed_text
-from verl_hpc.planner.search.verified import Verified
+from verl_hpc.planner.search.explain import explain
 
 _WIDTH = 100
 _BAR = 64
@@ -212,15 +210,5 @@ def _assumptions(plan: Plan) -> Iterator[str]:
     if plan.found is not None:
         yield ""
         yield "why the others lost"
-        for line in _why(plan.found):
+        for line in explain(plan.found.found):
             yield from textwrap.wrap(line, _WIDTH, initial_indent="  - ", subsequent_indent="    ")
-
-
-def _why(found: Verified) -> Iterator[str]:
-    """Those that are faster by the formulas of the search do not fit by the ledger."""
-    ranking = found.found.ranking
-    place = ranking.index(found.candidate)
-    yield from explain(replace(found.found, ranking=ranking[place:]))
-    for other in ranking[:place]:
-        less = found.candidate.seconds - other.seconds
-        yield f"{placed_text(other)}: {less:.1f} s less; does not fit by the memory ledger"

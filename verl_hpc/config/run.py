@@ -185,6 +185,11 @@ class RunConfig(Section):
         return max(self.rollout.max_response_tokens, *given, 0)
 
     @property
+    def rollout_dtype(self) -> str:
+        """Element type of the rollout's weights, which is what travels."""
+        return self.rollout.dtype or self.model.dtype
+
+    @property
     def samples_to_train(self) -> bool:
         """Whether the recipe samples the responses that it trains on."""
         return self.recipe not in ("sft", "reward_model", *_PREFERENCES)

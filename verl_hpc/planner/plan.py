@@ -14,7 +14,7 @@ from verl_hpc.planner.layouts import RunLayouts, layouts_of, placement_of, run_l
 from verl_hpc.planner.memory.changes import Remedy, remedy
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import GIB
-from verl_hpc.planner.memory.rollout import RolloutShape, why_not
+from verl_hpc.planner.memory.rollout import rollout_shape, why_not
 from verl_hpc.planner.record import Record
 from verl_hpc.planner.search.explain import placed_text
 from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
@@ -220,11 +220,8 @@ class Planner:
         config, hardware = self._config, self._machine.hardware
         if not config.generates:
             return ""
-        rollout = config.rollout.model_copy(update={"tensor_parallel": self._per_node})
         first = self._archs[next(iter(self._archs))]
-        dtype = rollout.dtype or config.model.dtype
-        longest = config.longest_response
-        shape = RolloutShape.of(first, rollout, dtype, hardware.kind.is_gpu, longest)
+        shape = rollout_shape(config, first, hardware.kind.is_gpu, self._per_node)
         why = why_not(shape, 0, hardware.device_bytes)
         if why is None:
             return ""

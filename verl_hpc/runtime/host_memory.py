@@ -33,9 +33,7 @@ def keep_freed() -> bool:
 def most_bytes() -> int:
     """What processes of this job can have together: the machine's memory, or the least limit of
     the control groups that this process is in."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    kib = next(line.split()[1] for line in lines if line.startswith("MemTotal:"))
-    return min([int(kib) * 1024, *_group_limits(Path("/proc/self/cgroup").read_text())])
+    return min([_meminfo("MemTotal"), *_group_limits(Path("/proc/self/cgroup").read_text())])
 
 
 def _group_limits(groups: str, root: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
@@ -57,6 +55,10 @@ def _group_limits(groups: str, root: Path = Path("/sys/fs/cgroup")) -> Iterator[
 
 def available_bytes() -> int:
     """What new processes of this machine can have without its swapping, as the kernel estimates."""
+    return _meminfo("MemAvailable")
+
+
+def _meminfo(name: str) -> int:
+    """Bytes, as the kernel has them of this machine."""
     lines = Path("/proc/meminfo").read_text().splitlines()
-    kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kib) * 1024
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

@@ -43,10 +43,6 @@ class Builder:
     tokenizer: str
     """Its directory."""
 
-    @property
-    def rollout_dtype(self) -> str:
-        return self.config.rollout.dtype or self.config.model.dtype
-
     def place(self, name: str) -> Placement:
         return self.places[self.layouts.pool_of[name]]
 
@@ -60,7 +56,9 @@ def add_rollout(builder: Builder, run: RunContext) -> None:
     """Who generates, without an engine; every rank calls it."""
     config, layouts = builder.config, builder.layouts
     place = builder.place(ROLLOUT)
-    shard_map = rollout_shard_map(config.rollout, run.arch, layouts.replicas, builder.rollout_dtype)
+    shard_map = rollout_shard_map(
+        config.rollout, run.arch, layouts.replicas, builder.config.rollout_dtype
+    )
     index = place.index if place.is_here else len(layouts.replicas)
     replica = builder.session.control.split(index)
     run.rollout = Rollout(place, shard_map, None, replica_control=replica)
@@ -154,7 +152,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 builder.tokenizer,
                 builder.layouts.replicas,
                 config.rollout.model_copy(update=longest),
-                builder.rollout_dtype,
+                builder.config.rollout_dtype,
             )
         )
         name = f"rollout.engine = {config.rollout.engine}"
@@ -169,7 +167,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
         run.roles["actor"],
         rollout,
         offloads,
-        getattr(torch, builder.rollout_dtype),
+        getattr(torch, builder.config.rollout_dtype),
         config.rollout.verify.checksums,
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,23 @@ class Proof:
         return found.tolist() == expected
 
 
+def readable_processes(
+    gather: Callable[[Sequence[int]], Sequence[Sequence[int]]], others: Sequence[int]
+) -> list[int] | None:
+    """Process numbers of all that gather, if each of them may read what it has to; else None.
+
+    Args:
+        gather: numbers of everyone, by rank.
+        others: ranks whose memory this one has to read.
+    """
+    proof = Proof()
+    everyone = gather(proof.words)
+    can = all(Proof.holds(everyone[rank]) for rank in others)
+    if not all(answer for (answer,) in gather((int(can),))):
+        return None
+    return [process for process, *_ in everyone]
+
+
 def readable_neighbours(control: Control, node_of: Sequence[int]) -> dict[int, int]:
     """Process numbers of the other ranks of this node, if on every node all ranks may read each
     other's memory, else none; every rank calls it.
@@ -96,9 +113,7 @@ def readable_neighbours(control: Control, node_of: Sequence[int]) -> dict[int, i
         control: of the world.
         node_of: node index of each rank.
     """
-    proof = Proof()
-    everyone = control.allgather(proof.words)
     mine = node_of[control.rank]
     others = [r for r, node in enumerate(node_of) if node == mine and r != control.rank]
-    can = all(Proof.holds(everyone[rank]) for rank in others)
-    return {r: everyone[r][0] for r in others} if all(control.allgather(can)) else {}
+    processes = readable_processes(control.allgather, others)
+    return {} if processes is None else {rank: processes[rank] for rank in others}

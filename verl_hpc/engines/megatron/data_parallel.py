@@ -13,14 +13,14 @@ Ranks are added in their order, so sums of three or more may round differently t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from verl_hpc.transfer.process_memory import Proof, read_memory
+from verl_hpc.transfer.process_memory import read_memory, readable_processes
 from verl_hpc.transfer.reads import PIECE_BYTES
 
 _found: WeakKeyDictionary[dist.ProcessGroup, list[int] | None] = WeakKeyDictionary()
@@ -52,7 +52,7 @@ def reduce_scatter(
     if processes is None:
         dist.reduce_scatter_tensor(output, input, op=op, group=group)
         return
-    addresses = _gathered(first, group)
+    addresses = _addresses(first, group)
     total, read = output.new_empty(2, PIECE_BYTES // output.element_size())
     for piece, offset in _pieces(output):
         summed, theirs = total[: len(piece)], read[: len(piece)]
@@ -88,7 +88,7 @@ def all_gather(
     if processes is None:
         dist.all_gather_into_tensor(output, input, group=group)
         return
-    addresses = _gathered(mine, group)
+    addresses = _addresses(mine, group)
     for peer, part in enumerate(output.view(group.size(), -1)):
         if peer != rank:
             for piece, offset in _pieces(part):
@@ -111,32 +111,24 @@ def _read(process: int, address: int, to: torch.Tensor) -> torch.Tensor:
 def _processes(group: dist.ProcessGroup) -> list[int] | None:
     """Process numbers of a group's ranks if each may read the memory of all others; else None."""
     if group not in _found:
-        _found[group] = _look(group)
+        others = [rank for rank in range(group.size()) if rank != group.rank()]
+        _found[group] = readable_processes(lambda numbers: _gathered(numbers, group), others)
     return _found[group]
 
 
-def _look(group: dist.ProcessGroup) -> list[int] | None:
-    proof = Proof()
-    everyone = _all_gather(torch.tensor(proof.words), group).tolist()
-    others = (words for rank, words in enumerate(everyone) if rank != group.rank())
-    can = all(map(Proof.holds, others))
-    if not all(_gathered(int(can), group)):
-        return None
-    return [process for process, *_ in everyone]
-
-
-def _gathered(number: int, group: dist.ProcessGroup) -> list[int]:
-    """Each rank's, when all are here."""
-    return _all_gather(torch.tensor([number]), group).flatten().tolist()
-
-
-def _all_gather(numbers: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+def _gathered(numbers: Sequence[int], group: dist.ProcessGroup) -> list[list[int]]:
+    """Of each rank, when all are here."""
+    mine = torch.tensor(numbers)
+    found = mine.new_empty(group.size(), len(mine))
     # Megatron-core is collecting calls to run together; of this form none is put off.
-    found = numbers.new_empty(group.size(), len(numbers))
-    dist.all_gather(list(found), numbers, group=group)
-    return found
+    dist.all_gather(list(found), mine, group=group)
+    return found.tolist()
+
+
+def _addresses(address: int, group: dist.ProcessGroup) -> list[int]:
+    return [theirs for (theirs,) in _gathered([address], group)]
 
 
 def _meet(group: dist.ProcessGroup) -> None:
     """Wait until nobody reads any more."""
-    _gathered(0, group)
+    _gathered([0], group)

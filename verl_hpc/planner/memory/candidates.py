@@ -9,6 +9,7 @@ from typing import Any
 from verl_hpc.config.run import RunConfig
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.memory.step_rows import longest_sequence
 
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
 _LARGEST_TP, _LARGEST_ENGINE = 16, 64
@@ -140,7 +141,7 @@ def _offload(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
 def _micro_batch(case: Case, misfit: Phase) -> Iterator[tuple[Settings, int]]:
     del misfit
     config = case.config
-    longest = config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
+    longest = longest_sequence(config)
     tokens = config.batch.max_tokens_per_micro_batch
     while tokens > longest:
         tokens = max(tokens // 2, longest)

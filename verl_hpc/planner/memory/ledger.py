@@ -19,7 +19,7 @@ from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import RunLayouts
 from verl_hpc.planner.memory.phase import PHASES, Phase
 from verl_hpc.planner.memory.rank import RankMemory
-from verl_hpc.planner.memory.rollout import RolloutShape
+from verl_hpc.planner.memory.rollout import RolloutShape, rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.terms import ASSUMPTIONS
 
@@ -139,8 +139,5 @@ def ledger(
     }
     rollout = None
     if config.generates:
-        dtype = config.rollout.dtype or config.model.dtype
-        first = by_role[next(iter(settings))]
-        longest = config.longest_response
-        rollout = RolloutShape.of(first, config.rollout, dtype, on_gpu, longest)
+        rollout = rollout_shape(config, by_role[next(iter(settings))], on_gpu)
     return Ledger(config, layouts, hardware, shapes, rollout, settings)

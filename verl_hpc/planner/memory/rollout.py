@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import cache_bytes_per_token, layers_per_rollout_stage
 from verl_hpc.layout.megatron import padded_vocab
@@ -71,6 +72,23 @@ class RolloutShape:
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
+
+
+def rollout_shape(
+    config: RunConfig, arch: Architecture, on_gpu: bool, tensor_parallel: int | None = None
+) -> RolloutShape:
+    """Of a run's engines.
+
+    Args:
+        config: of the run.
+        arch: of the role that generates.
+        on_gpu: whether its ranks have GPUs.
+        tensor_parallel: instead of the configured one.
+    """
+    rollout = config.rollout
+    if tensor_parallel is not None:
+        rollout = rollout.model_copy(update={"tensor_parallel": tensor_parallel})
+    return RolloutShape.of(arch, rollout, config.rollout_dtype, on_gpu, config.longest_response)
 
 
 @lru_cache(maxsize=1024)

@@ -17,13 +17,14 @@ def _num_sequences(config: RunConfig) -> int:
     return config.batch.size * (config.rollout.num_samples if config.samples_to_train else 1)
 
 
-def _longest(config: RunConfig) -> int:
+def longest_sequence(config: RunConfig) -> int:
+    """Tokens of a prompt and its response."""
     return config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
 
 
 def longest_row(config: RunConfig) -> int:
     """Tokens: a micro-batch's budget, or one sequence that is longer."""
-    return max(config.batch.max_tokens_per_micro_batch, _longest(config))
+    return max(config.batch.max_tokens_per_micro_batch, longest_sequence(config))
 
 
 def padded_tokens(shape: RoleShape, tokens: int) -> int:
@@ -40,4 +41,4 @@ def num_micro_batches(config: RunConfig, layout: TrainLayout) -> int | None:
 
 def columns(config: RunConfig, num_groups: int) -> int:
     """Bytes of the values of a step's tokens on one of the groups that share the sequences."""
-    return -(-_num_sequences(config) // num_groups) * _longest(config) * _COLUMN_BYTES
+    return -(-_num_sequences(config) // num_groups) * longest_sequence(config) * _COLUMN_BYTES

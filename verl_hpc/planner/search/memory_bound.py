@@ -8,16 +8,11 @@ is never above the ledger, and no layout that fits is lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import lcm
 from typing import NamedTuple
 
-from verl_hpc.config.roles import RoleSettings
-from verl_hpc.config.run import RunConfig
-from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.buffers import bucket_elements
 from verl_hpc.planner.memory.parameters import stage_elements
@@ -31,39 +26,24 @@ from verl_hpc.planner.memory.step_rows import (
 )
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
 from verl_hpc.planner.search.cuts import Cut
+from verl_hpc.planner.search.searched_run import SearchedRun
 from verl_hpc.planner.search.set_bytes import Limits, RankBytes, SetBytes
 
 
 class MemoryBound:
-    """Of the roles and the engines of one run.
+    """Of the roles and the engines of one run."""
 
-    Args:
-        config: of the run.
-        settings: of every role; none shares another's engine.
-        archs: of every role.
-        hardware: of the nodes.
-        num_ranks: of the run.
-        spare_bytes: to be left free on every device.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        settings: Mapping[str, RoleSettings],
-        archs: Mapping[str, Architecture],
-        hardware: Hardware,
-        num_ranks: int,
-        spare_bytes: int,
-    ) -> None:
-        self._config, self._settings, self._archs = config, settings, archs
+    def __init__(self, run: SearchedRun) -> None:
+        config, hardware = run.config, run.hardware
+        self._config, self._settings, self._archs = config, run.settings, run.archs
         self._hardware, self._on_gpu = hardware, hardware.kind.is_gpu
-        self._num_ranks = num_ranks
+        self._num_ranks = run.num_ranks
         self._buckets = most_bucket_bytes(self._on_gpu) * config.generates
         self._shapes: dict[tuple[object, ...], RoleShape] = {}
         self._largest: dict[tuple[int, int | None, bool], tuple[int, int]] = {}
         device, host = hardware.device_bytes, hardware.host_bytes_per_rank
         self.limits = Limits(
-            None if device is None else device - spare_bytes, host if self._on_gpu else None
+            None if device is None else device - run.spare_bytes, host if self._on_gpu else None
         )
 
     def outside(self, num_ranks: int, has_roles: bool) -> SetBytes:

@@ -10,11 +10,11 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.layouts import ROLLOUT
+from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.search.cuts import Cut, cuts_of, rollout_sizes
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.pareto_front import Option, ParetoFront
 from verl_hpc.planner.search.set_bytes import SetBytes
-from verl_hpc.planner.search.set_ledger import rollout_shape
 from verl_hpc.planner.timing.cost import Cost
 from verl_hpc.planner.timing.generation import generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
@@ -22,7 +22,6 @@ from verl_hpc.planner.timing.operator_costs import (
     engines,
     offload_cost,
     role_model,
-    rollout_dtype,
 )
 from verl_hpc.planner.timing.operators import Work
 from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_rank, update_cost
@@ -160,7 +159,7 @@ class Options:
             sizes = [tp for tp in sizes if tp == config.rollout.tensor_parallel]
         for tp in sizes:
             found = self._bound.engine(
-                rollout_shape(config, arch, tp, self._machine.hardware), beside_roles
+                rollout_shape(config, arch, self._machine.hardware.kind.is_gpu, tp), beside_roles
             )
             if found is None:
                 continue
@@ -199,7 +198,7 @@ class Options:
             layout,
             tp,
             self._machine.hardware,
-            rollout_dtype(self._config),
+            self._config.rollout_dtype,
             shared=shared,
             checksums=self._config.rollout.verify.checksums,
         )

@@ -25,6 +25,7 @@ from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.options import Options
 from verl_hpc.planner.search.pareto_front import Option
 from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
+from verl_hpc.planner.search.searched_run import SearchedRun
 from verl_hpc.planner.search.set_ledger import SetLedgers
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.workload import Workload, workload_of
@@ -130,10 +131,9 @@ class _Search:
         self._shares = {
             name: one.shares for name, one in config.role_settings.items() if one.shares is not None
         }
-        settings, hardware = separated(config), machine.hardware
-        self._settings = settings
-        self._bound = MemoryBound(config, settings, archs, hardware, num_ranks, spare_bytes)
-        self._ledgers = SetLedgers(config, settings, archs, hardware, num_ranks, spare_bytes)
+        self._settings = settings = separated(config)
+        run = SearchedRun(config, settings, archs, machine.hardware, num_ranks, spare_bytes)
+        self._bound, self._ledgers = MemoryBound(run), SetLedgers(run)
         self._flow = FlowTime(config)
         self._options = Options(
             config, settings, archs, machine, work, self._bound, self._flow.works

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -58,16 +58,17 @@ class SetBytes(NamedTuple):
 
 def least_bytes(found: Sequence[SetBytes]) -> SetBytes:
     """Of each number, the least."""
-    first, last = (
-        RankBytes(*map(min, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
-    )
-    return SetBytes(first, last)
+    return _of_each(min, found)
 
 
 def most_bytes(found: Sequence[SetBytes]) -> SetBytes:
     """Of each number, the most."""
+    return _of_each(max, found)
+
+
+def _of_each(choose: Callable[[Iterable[int]], int], found: Sequence[SetBytes]) -> SetBytes:
     first, last = (
-        RankBytes(*map(max, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
+        RankBytes(*map(choose, zip(*ranks, strict=True))) for ranks in zip(*found, strict=True)
     )
     return SetBytes(first, last)
 

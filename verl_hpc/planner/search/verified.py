@@ -20,12 +20,15 @@ class Verified:
     """What was found, laid out."""
 
     found: Found
-    candidate: Candidate
     config: RunConfig
     layouts: RunLayouts
     ledger: Ledger
     overrides: Mapping[str, object]
     """Settings that it changes, by dotted name."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.found.best
 
 
 def search_that_fits(
@@ -55,4 +58,4 @@ def search_that_fits(
     of_run = ledger(chosen, archs, layouts, machine.hardware)
     assert of_run.fits, of_run.first_misfit
     changes = overrides_of(config, found.best)
-    return Verified(found, found.best, chosen, layouts, of_run, changes)
+    return Verified(found, chosen, layouts, of_run, changes)

@@ -123,7 +123,7 @@ def engines(
         num_ranks,
         tp,
         rollout.pipeline_parallel,
-        rollout_dtype(config),
+        config.rollout_dtype,
         None,
         rollout.max_num_seqs or (256 if rollout.engine == "hf" else None),
     )
@@ -136,17 +136,12 @@ def engines(
     return replace(found, cache_bytes=cache_bytes)
 
 
-def rollout_dtype(config: RunConfig) -> str:
-    """Element type of the engines' weights, which is what travels."""
-    return config.rollout.dtype or config.model.dtype
-
-
 def transfer_seconds(run: Run) -> float:
     """Of the weights, from the actor to the rollout engines."""
     layouts, hardware = run.layouts, run.machine.hardware
     first = next(iter(layouts.train))
     train = layouts.train[first]
-    checksums, dtype = run.config.rollout.verify.checksums, rollout_dtype(run.config)
+    checksums, dtype = run.config.rollout.verify.checksums, run.config.rollout_dtype
     if not run.plans_transfer:
         generates = {rank for group in layouts.replicas for rank in group}
         return estimated_seconds(
@@ -193,7 +188,7 @@ def _filled_cost(run: Run) -> Cost:
         run.arch,
         next(iter(run.layouts.train.values())),
         run.config.rollout.tensor_parallel,
-        rollout_dtype(run.config),
+        run.config.rollout_dtype,
         not run.layouts.is_split,
     )
     packs = run.config.rollout.engine == "vllm"

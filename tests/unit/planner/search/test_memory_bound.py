@@ -14,10 +14,11 @@ from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.rollout import rollout_shape
 from verl_hpc.planner.search.cuts import Cut
 from verl_hpc.planner.search.emit import separated
 from verl_hpc.planner.search.memory_bound import MemoryBound
-from verl_hpc.planner.search.set_ledger import rollout_shape
+from verl_hpc.planner.search.searched_run import SearchedRun
 
 PER_NODE = 8
 MODELS = (
@@ -36,13 +37,17 @@ def parallel(cut):
 
 def bound_of(config, archs, hardware, num_ranks, cuts, tp, sharing):
     """Of all roles on the same ranks."""
-    bound = MemoryBound(config, separated(config), archs, hardware, num_ranks, 0)
+    bound = MemoryBound(
+        SearchedRun(config, separated(config), archs, hardware, num_ranks, spare_bytes=0)
+    )
     found = bound.outside(num_ranks, has_roles=True)
     for name, cut in cuts.items():
         found = found.plus(bound.role(name, cut, config.generates, sharing.count(name)))
     if not config.generates:
         return found
-    engine = bound.engine(rollout_shape(config, archs["actor"], tp, hardware), beside_roles=True)
+    engine = bound.engine(
+        rollout_shape(config, archs["actor"], hardware.kind.is_gpu, tp), beside_roles=True
+    )
     return None if engine is None else found.plus(engine)
 
 

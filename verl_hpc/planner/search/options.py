@@ -20,6 +20,7 @@ from verl_hpc.planner.timing.generation import generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
 from verl_hpc.planner.timing.operator_costs import (
     engines,
+    filled_cost,
     offload_cost,
     role_model,
 )
@@ -193,12 +194,16 @@ class Options:
         return Option(cut, engine.rollout_tp, tuple(both), held.plus(engine.bytes))
 
     def _transfer(self, layout: TrainLayout, tp: int, shared: bool) -> float:
-        return estimated_seconds(
-            self._archs[self._first],
+        config, machine, arch = self._config, self._machine, self._archs[self._first]
+        seconds = estimated_seconds(
+            arch,
             layout,
             tp,
-            self._machine.hardware,
-            self._config.rollout_dtype,
+            machine.hardware,
+            config.rollout_dtype,
             shared=shared,
-            checksums=self._config.rollout.verify.checksums,
+            checksums=config.rollout.verify.checksums,
         )
+        if not machine.hardware.kind.is_gpu:
+            seconds += machine.seconds(filled_cost(machine, config, arch, layout, tp, shared))
+        return seconds

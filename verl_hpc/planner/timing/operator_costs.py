@@ -143,14 +143,13 @@ def transfer_seconds(run: Run) -> float:
     train = layouts.train[first]
     checksums, dtype = run.config.rollout.verify.checksums, run.config.rollout_dtype
     if not run.plans_transfer:
-        generates = {rank for group in layouts.replicas for rank in group}
         return estimated_seconds(
             run.arch,
             train,
             run.config.rollout.tensor_parallel,
             hardware,
             dtype,
-            shared=not generates.isdisjoint(train.grid.ranks()),
+            shared=_generates_where_it_trains(run),
             checksums=checksums,
         )
     return planned_seconds(
@@ -165,11 +164,20 @@ def transfer_seconds(run: Run) -> float:
     )
 
 
+def _generates_where_it_trains(run: Run) -> bool:
+    """Whether ranks of the rollout train the model that generates."""
+    generates = {rank for group in run.layouts.replicas for rank in group}
+    first = next(iter(run.layouts.train.values()))
+    return not generates.isdisjoint(first.grid.ranks())
+
+
 def device_cost(run: Run) -> Cost:
     """What gives the rollout engines the device, and the training engines theirs back: of the rank
     that both compute on, and that has most to bring. On CPU ranks, what the transfer takes."""
     if not run.machine.hardware.kind.is_gpu:
-        return _filled_cost(run)
+        train, tp = next(iter(run.layouts.train.values())), run.config.rollout.tensor_parallel
+        shared = _generates_where_it_trains(run)
+        return filled_cost(run.machine, run.config, run.arch, train, tp, shared)
     generates = set(run.layouts.pools[run.layouts.pool_of["rollout"]].ranks)
     settings = run.config.role_settings
     brings = [
@@ -181,19 +189,29 @@ def device_cost(run: Run) -> Cost:
     return together([*brings, switch])
 
 
-def _filled_cost(run: Run) -> Cost:
+def filled_cost(
+    machine: Machine,
+    config: RunConfig,
+    arch: Architecture,
+    train: TrainLayout,
+    tp: int,
+    shared: bool,
+) -> Cost:
     """An engine's weights on CPUs: what a rank lacks is sent, all of it copied, and then packed for
-    products (`rollout.vllm_cpu.pack_linears`)."""
-    received, needed = received_bytes(
-        run.arch,
-        next(iter(run.layouts.train.values())),
-        run.config.rollout.tensor_parallel,
-        run.config.rollout_dtype,
-        not run.layouts.is_split,
-    )
-    packs = run.config.rollout.engine == "vllm"
+    products (`rollout.vllm_cpu.pack_linears`).
+
+    Args:
+        machine: of CPU ranks.
+        config: of the run.
+        arch: of the role that generates.
+        train: its layout.
+        tp: of the engines.
+        shared: the ranks that train are those that generate.
+    """
+    received, needed = received_bytes(arch, train, tp, config.rollout_dtype, shared)
+    packs = config.rollout.engine == "vllm"
     # Read and written by each: the bucket, the weights, and the packed ones.
-    moved = run.machine.memory(4 * received + (4 if packs else 2) * needed)
+    moved = machine.memory(4 * received + (4 if packs else 2) * needed)
     return together([{"switches": 1.0}, moved])
 
 

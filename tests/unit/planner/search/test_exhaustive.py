@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.config.trees import GAE, tree
@@ -77,6 +77,8 @@ def test_grpo_on_up_to_four_gpus(
 
 
 @settings(max_examples=4, deadline=None)
+@example(num_ranks=2, gib=7.0, offload={})
+@example(num_ranks=3, gib=7.0, offload=OFFLOAD)
 @given(num_ranks=st.integers(1, 4), gib=st.floats(1.5, 8.0), offload=st.sampled_from([{}, OFFLOAD]))
 def test_grpo_on_up_to_four_cores(num_ranks, gib, offload):
     agrees(cores(4, gib), num_ranks, offload=offload, model__dtype="float32", **GRPO)

@@ -2,7 +2,8 @@
 
 A ring moves 2 (n - 1) / n of a buffer for an all-reduce, half of that for a reduce-scatter or an
 all-gather, over the slowest link that it crosses; small ones take 2 log2 n steps, as NCCL's trees.
-Gloo, on CPU ranks, has the ring alone, of 2 (n - 1) steps, and sums wholly where a part is wanted.
+Gloo, on CPU ranks, has the ring alone, of 2 (n - 1) steps, and sums wholly where a part is wanted;
+data-parallel ranks of one node read each other's memory instead (`engines.megatron.data_parallel`).
 A group with k ranks in each of its nodes has the k network links of these.
 """
 
@@ -28,6 +29,7 @@ class Fabric:
         self._is_gpu = hardware.kind.is_gpu
         self._inside = 1e9 * hardware.nvlink_gb_s
         self._network = 1e9 * hardware.network_gb_s
+        self._memory = 1e9 * hardware.memory_gb_s
 
     def bandwidth(self, size: int, stride: int = 1) -> float:
         """Bytes a second of a ring of `size` ranks that are `stride` apart."""
@@ -54,11 +56,23 @@ class Fabric:
         return cost
 
     def all_gather(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Args: num_bytes: of the whole."""
+        """Of data-parallel ranks.
+
+        Args:
+            num_bytes: of the whole.
+        """
+        if self._reads(size, stride):
+            return self._read(num_bytes, size)
         return self._ring(num_bytes, size, stride, 1.0)
 
     def reduce_scatter(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
-        """Args: num_bytes: of the whole."""
+        """Of data-parallel ranks.
+
+        Args:
+            num_bytes: of the whole.
+        """
+        if self._reads(size, stride):
+            return self._read(num_bytes, size)
         return (self.all_gather if self._is_gpu else self.all_reduce)(num_bytes, size, stride)
 
     def all_to_all(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
@@ -74,6 +88,20 @@ class Fabric:
         crosses = stride >= self._per_node
         bandwidth = self._network if crosses else self._inside
         return {"collective": num_bytes / bandwidth, "hops": _NETWORK_HOPS if crosses else 1.0}
+
+    def _reads(self, size: int, stride: int) -> bool:
+        """Whether data-parallel ranks read each other's memory."""
+        return not self._is_gpu and not self.crosses_nodes(size, stride)
+
+    def _read(self, num_bytes: float, size: int) -> Cost:
+        """The parts of others are read, and written or added up in caches; before and after it the
+        ranks tell each other that they are there."""
+        if size == 1:
+            return {}
+        return {
+            "memory": 2 * num_bytes * (size - 1) / size / self._memory,
+            "hops": 2.0 * (size - 1),
+        }
 
     def _ring(self, num_bytes: float, size: int, stride: int, directions: float) -> Cost:
         if size == 1:

@@ -142,7 +142,7 @@ def transfer_seconds(run: Run) -> float:
     first = next(iter(layouts.train))
     train = layouts.train[first]
     checksums, dtype = run.config.rollout.verify.checksums, run.config.rollout_dtype
-    if not run.plans_transfer:
+    if not run.plans_transfer or not hardware.kind.is_gpu:
         return estimated_seconds(
             run.arch,
             train,

@@ -68,14 +68,18 @@ def estimated_seconds(
     """The same without a plan, for a search: from the bytes that ranks and nodes lack.
 
     Each byte that a node lacks enters it once, over its share of the network; each that a rank
-    lacks comes over NVLink, and is copied and summed by the device's memory.
+    lacks comes over NVLink, and is copied and summed by the device's memory. On CPU ranks the
+    network alone: what their memory takes is in `operator_costs.filled_cost`.
     """
     links, per_node = hardware.links, hardware.ranks_per_node
     received, _ = received_bytes(arch, train, rollout_tp, dtype, shared)
     model = arch.num_parameters * element_size(dtype)
     held = _held_by_node(train, per_node) if shared else 0.0
     enters = model * (1 - held) / per_node
-    wire = max(enters / (1e9 * links.network_gb_s), received / (1e9 * links.nvlink_gb_s))
+    network = enters / (1e9 * links.network_gb_s)
+    if not hardware.kind.is_gpu:
+        return network
+    wire = max(network, received / (1e9 * links.nvlink_gb_s))
     # Packed and unpacked: twice read and written; a checksum on each side reads twice.
     copies = received * (4 + 4 * checksums) / (1e9 * links.memory_gb_s)
     messages = received / _BUCKET + (train.pp if shared else 1)

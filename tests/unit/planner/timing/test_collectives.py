@@ -40,15 +40,25 @@ def test_gpus_without_nvlink_take_pcie():
     assert fabric.bandwidth(4) == 32e9
 
 
-def test_gloo_has_rings_and_sums_wholly():
+def test_gloo_has_rings():
     """As all-reduces of small buffers take on CPU ranks: 0.26 ms for two, 1.1 ms for four."""
     cpus = Fabric(Hardware(KINDS["cpu"], 8))
     assert [cpus.all_reduce(1e6, n)["hops"] for n in (2, 4, 8)] == [2, 6, 14]
-    assert cpus.reduce_scatter(1e6, 4) == cpus.all_reduce(1e6, 4)
-    assert cpus.all_gather(1e6, 4)["hops"] == 3
     gpus = Fabric(Hardware(KINDS["H100-80"], 8))
     assert gpus.all_reduce(1e6, 8)["hops"] == 6
     assert gpus.reduce_scatter(1e6, 4) == gpus.all_gather(1e6, 4)
+
+
+def test_data_parallel_cpu_ranks_of_a_node_read_and_others_send():
+    cpus = Fabric(Hardware(KINDS["cpu"], 8))
+    read = cpus.reduce_scatter(1e9, 4, stride=2)
+    assert read == cpus.all_gather(1e9, 4, stride=2)
+    # Of 10 GB/s: 0.75 GB of others, read and written.
+    assert read == {"memory": pytest.approx(0.15), "hops": 6}
+    assert cpus.reduce_scatter(1e9, 1) == {}
+    # Gloo sums all of it on every rank.
+    assert cpus.reduce_scatter(1e9, 4, stride=8) == cpus.all_reduce(1e9, 4, stride=8)
+    assert "memory" not in cpus.all_gather(1e9, 4, stride=8)
 
 
 def test_engines_have_sums_of_their_own():

@@ -13,6 +13,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.report import reshard_report
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.timing.cost import CPU_RANKS
 from verl_hpc.planner.timing.machine import Machine
 from verl_hpc.planner.timing.refit import estimated_seconds, planned_seconds, received_bytes
 from verl_hpc.planner.timing.schedule import spans_of
@@ -132,3 +133,11 @@ def test_an_estimate_is_near_the_simulated_plan(sizes, rollout_tp):
     )
     estimated = estimated_seconds(L8, train, rollout_tp, H100.hardware, "bfloat16")
     assert planned / 3.5 - 0.01 < estimated < 2 * planned
+
+
+def test_cpu_ranks_of_a_node_refit_over_no_network():
+    cores = Machine(Hardware(KINDS["cpu"], 8), CPU_RANKS)
+    one = predict(8, cores, **GAE)
+    assert one.operators[RESHARD] == pytest.approx(cores.seconds(one.costs[RESHARD]))
+    two = predict(16, cores, **GAE, parallel={"pipeline_parallel": 2})
+    assert two.operators[RESHARD] > cores.seconds(two.costs[RESHARD]) + 0.05

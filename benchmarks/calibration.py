@@ -2,7 +2,8 @@
 
 SFT, GRPO and PPO of three small decoders, each on five layouts of four ranks with a thread each.
 Factors are fitted to each pair of a recipe's runs, and predict the operators of the three others.
-The JSON file has the median CPU seconds of every operator; --from makes its tables again.
+Runs that DIR has already are not made again. The JSON file has the median CPU seconds of every
+operator; --from makes its tables again.
 
     python -m benchmarks.calibration --directory DIR --json FILE --markdown FILE
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -137,7 +139,8 @@ def main() -> int:
     else:
         record = {"machine": machine(("torch", "megatron-core", "vllm", "mpich")), "runs": {}}
         for recipe in SIZES:
-            _write_inputs(recipe, arguments.directory / recipe)
+            if not (arguments.directory / recipe).exists():
+                _write_inputs(recipe, arguments.directory / recipe)
             for layout in LAYOUTS:
                 row = _run(recipe, layout, arguments.directory / recipe)
                 record["runs"][f"{recipe}-{layout}"] = row
@@ -190,8 +193,11 @@ def _run(recipe: str, layout: str, directory: Path) -> dict[str, float]:
     config = directory / f"{name}.yaml"
     config.write_text(yaml.safe_dump(settings_of(recipe, layout, directory.resolve())))
     command = [*mpiexec(RANKS), "-m", "verl_hpc", "train", "--config", str(config.resolve())]
-    run(command, directory / f"{name}.log", TIMEOUT_S)
-    rows = [row for row in read_metrics(directory / "runs" / name) if row["step"] > SKIP]
+    made = directory / "runs" / name
+    if not made.exists() or len(list(read_metrics(made))) < STEPS:
+        shutil.rmtree(made, ignore_errors=True)
+        run(command, directory / f"{name}.log", TIMEOUT_S)
+    rows = [row for row in read_metrics(made) if row["step"] > SKIP]
     keys = [key for key in rows[0] if key.startswith(CPU_SECONDS)]
     lengths = ["prompt_length/mean", "response_length/mean"]
     return {key: statistics.median(row[key] for row in rows) for key in [*keys, *lengths]}

@@ -15,6 +15,7 @@ from verl_hpc.planner.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change
+from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.machine import Machine
 
 FORCE = "--force submits it all the same"
@@ -64,8 +65,10 @@ def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
         made_by: the command, for the record.
 
     Raises:
-        ConfigError: what a search needs is not known, or nothing fits.
+        ConfigError: what a search needs is not known, an override is of what it chooses, or
+            nothing fits.
     """
+    refuse_searched(request.config, request.overrides, "--auto")
     found = _known(request, job)
     if isinstance(found, str):
         raise ConfigError(f"--auto: a search cannot start: {found}")

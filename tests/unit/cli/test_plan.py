@@ -154,6 +154,13 @@ def test_the_record_has_all_that_a_search_depends_on(plan, tmp_path):
     assert f" --efficiency {tmp_path / 'factors.yaml'}" in made_by
 
 
+def test_what_a_search_keeps_of_a_layout_can_be_given(plan):
+    words = ["parallel.recompute=full", "placement={}", "roles.critic.parallel=null"]
+    status, out, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--search", *words)
+    assert (status, err) == (0, "")
+    assert "recompute: full" in out
+
+
 def test_labels_that_an_including_file_cannot_take_away(plan, tmp_path):
     tree = yaml.safe_load(PPO.read_text()) | {"placement": {"critic": "1/4", "train": "3/4"}}
     write(tmp_path / "apart.yaml", tree)
@@ -177,6 +184,11 @@ BAD = [
     (["--nodes", 10**20], f"--nodes {10**20}: from 1 to 65533"),
     (["--max-nodes", 65534], "--max-nodes 65534: from 1 to 65533"),
     (["--search"], "--nodes or --max-nodes"),
+    (["--nodes", 1, "--search", "placement.actor=9-8"], "--search with placement.actor = 9-8: a"),
+    (["--nodes", 1, "--search", "placement={train: all}"], "leave placement={train: all} out, or"),
+    (["--nodes", 1, "--search", "roles.reward.placement=x"], "with roles.reward.placement = x"),
+    (["--nodes", 1, "--search", "parallel.tensor_parallel=4"], "parallel.tensor_parallel = 4"),
+    (["--nodes", 1, "--search", "rollout.tensor_parallel=4"], "rollout.tensor_parallel = 4"),
     (["--nodes", 1, "--write", "x.yaml"], "add --search"),
     (["--nodes", 1, "--objective", "time"], "give --max-nodes"),
     (["--nodes", 1, "--out", "x"], "--out: belong to plan calibrate"),

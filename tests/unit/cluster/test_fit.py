@@ -131,6 +131,7 @@ def test_auto_shows_what_it_chose(submit):
     [
         (["--sweep", "seed=1,2"], "--dry-run", "--auto with --sweep"),
         ([], "--script-only", "--auto with --script-only"),
+        (["placement.critic=9"], "--dry-run", "--auto with placement.critic = 9: a search chooses"),
         (["site.gpu=null"], "--dry-run", "--auto: a search cannot start: site here does not say"),
     ],
 )

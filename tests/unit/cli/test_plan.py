@@ -345,6 +345,7 @@ def test_measured_figures_are_planned_with_and_said(plan, tmp_path):
     told = json.loads(plan(*words, "--measured", path)[1])
     assert {phase["limit_bytes"] for phase in told["phases"]} == {77 * 2**30}
     assert any("Measured on 16 nodes" in line for line in told["assumptions"])
+    assert any("Other figures of H100-80: NVIDIA H100" in line for line in told["assumptions"])
     assert json.loads(plan(*words, f"site.measured={path}")[1])["phases"] == told["phases"]
     assert "\nMeasured on 16 nodes of site here" in plan(*words[:-1], "--measured", path)[1]
     path.write_text(json.dumps(tree | {"device": "cpu"}))

@@ -14,7 +14,6 @@ from verl_hpc.planner.layouts import RunLayouts, layouts_of, placement_of, run_l
 from verl_hpc.planner.memory.changes import Remedy, remedy
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import GIB
-from verl_hpc.planner.memory.rollout import rollout_shape, why_not
 from verl_hpc.planner.record import Record
 from verl_hpc.planner.search.explain import placed_text
 from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
@@ -206,29 +205,10 @@ class Planner:
             ConfigError: nothing fits.
         """
         sizes = [count * self._per_node for count in nodes]
-        try:
-            best = search_sizes(
-                self._config, self._archs, self._machine, sizes, objective, work=self._work
-            )[0]
-        except ConfigError as error:
-            why = self._why_no_engine()
-            raise ConfigError(f"{error}{why}") from None
+        best = search_sizes(
+            self._config, self._archs, self._machine, sizes, objective, work=self._work
+        )[0]
         return self._plan(best.config, best.ledger, best)
-
-    def _why_no_engine(self) -> str:
-        """Where even engines of a whole node cannot start, which no search changes."""
-        config, hardware = self._config, self._machine.hardware
-        if not config.generates:
-            return ""
-        first = self._archs[next(iter(self._archs))]
-        shape = rollout_shape(config, first, hardware.kind.is_gpu, self._per_node)
-        why = why_not(shape, 0, hardware.device_bytes)
-        if why is None:
-            return ""
-        return (
-            f"\nIn an engine of TP{self._per_node} {why}: a search changes neither that nor "
-            "rollout.pipeline_parallel; set a larger one of them"
-        )
 
     def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
         found: list[Ledger] = []

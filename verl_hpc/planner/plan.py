@@ -27,6 +27,8 @@ Archs = Mapping[str, Architecture]
 
 MOST_NODES = 1024
 """That are tried where nobody says how many there are."""
+MOST_SEARCHED_RANKS = 32_768
+"""By a search: all numbers of nodes up to so many take a minute."""
 _MOST_PLANNED_RANKS = 64
 """On more, a transfer is estimated from its bytes: its own plan takes seconds."""
 _MORE_RANKS = 16
@@ -198,13 +200,29 @@ class Planner:
             raise error or ConfigError("no number of nodes")
         return self._plan(self._config, last)
 
-    def search(self, nodes: Sequence[int], objective: Objective = "step_seconds") -> Plan:
+    def search(
+        self,
+        nodes: Sequence[int],
+        objective: Objective = "step_seconds",
+        option: str = "--nodes",
+    ) -> Plan:
         """With the placement and the layouts that are best, of some numbers of nodes.
 
+        Args:
+            nodes: that are compared.
+            objective: what is best.
+            option: that gave the most of them, for errors.
+
         Raises:
-            ConfigError: nothing fits.
+            ConfigError: nothing fits, or they are more than a search takes.
         """
         sizes = [count * self._per_node for count in nodes]
+        if max(sizes) > MOST_SEARCHED_RANKS:
+            raise ConfigError(
+                f"{option} {max(nodes)} x {self._per_node} ranks = {max(sizes)}: a search takes up "
+                f"to {MOST_SEARCHED_RANKS} ranks; give {MOST_SEARCHED_RANKS // self._per_node} "
+                "nodes or fewer, or plan without a search"
+            )
         best = search_sizes(
             self._config, self._archs, self._machine, sizes, objective, work=self._work
         )[0]

@@ -141,6 +141,13 @@ def test_what_auto_does_not_go_with(submit, words, way, answer):
     assert answer in err
 
 
+def test_auto_without_a_model(submit):
+    status, _, err = submit("--auto", model=None)
+    assert status == 1
+    assert "no config.json of the actor's model is seen from here: model.path = model; give" in err
+    assert "`plan --search --write FILE`" in err
+
+
 def test_auto_where_nothing_fits(submit):
     status, _, err = submit("--auto", model="Llama-3.1-405B-Instruct")
     assert status == 1 and "nothing fits on 8 ranks of A100-40" in err

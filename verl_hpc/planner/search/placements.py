@@ -12,7 +12,7 @@ from math import comb
 
 MOST_ALLOTMENTS = 60_000
 """Over all placements of a search."""
-_MOST_UNITS = 512
+_MOST_UNITS = 128
 """Of the ranks of a search: every model has its layouts worked out on each number of them."""
 
 Partition = tuple[tuple[str, ...], ...]

@@ -67,8 +67,8 @@ def test_units():
 
 
 def test_two_models_on_many_nodes_have_few_units():
-    assert unit_of(512 * 8, 8, [1, 2]) == 8
-    assert unit_of(20_000 * 8, 8, [1, 2]) == 40 * 8
+    assert unit_of(128 * 8, 8, [1, 2]) == 8
+    assert unit_of(4096 * 8, 8, [1, 2]) == 32 * 8
 
 
 def test_layouts_are_what_the_model_and_the_ranks_allow():

@@ -23,6 +23,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,12 +101,8 @@ def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
     from verl_hpc.cluster.checks import MOST_NODES
-    from verl_hpc.config.explain import near_or_all
 
-    for word in arguments.words:
-        if "=" not in word:
-            near = near_or_all(word, [CALIBRATE], "the only word without = is")
-            raise ConfigError(f"plan {word}: a setting is field=value; {near}")
+    _check_words(arguments.words)
     only = f"only plan {CALIBRATE} RUN... takes it; leave it out, or name runs to calibrate from"
     _refuse(arguments, ("out", "skip", "by"), only)
     for name in ("config", "cluster"):
@@ -133,6 +130,15 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError(
             f"--objective {arguments.objective} chooses among numbers of nodes: give --max-nodes"
         )
+
+
+def _check_words(words: Sequence[str]) -> None:
+    from verl_hpc.config.explain import near_or_all
+
+    for word in words:
+        if "=" not in word:
+            near = near_or_all(word, [CALIBRATE], "the only word without = is")
+            raise ConfigError(f"plan {word}: a setting is field=value; {near}")
 
 
 def make(arguments: argparse.Namespace) -> Plan:

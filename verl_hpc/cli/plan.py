@@ -23,6 +23,7 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.words[:1] == [CALIBRATE]:
         from verl_hpc.cli.plan_calibrate import run_calibrate
 
-        _refuse(arguments, _OF_PLANS, f"do not belong to plan {CALIBRATE}")
+        _refuse(arguments, _OF_PLANS, f"plan {CALIBRATE} takes no such option; leave it out")
         return run_calibrate(arguments)
     _check(arguments)
     plan = make(arguments)
@@ -92,17 +93,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
-    given = [name for name in names if getattr(arguments, name) not in (None, False)]
-    if given:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{options}: {why}")
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            raise ConfigError(f"--{name.replace('_', '-')}: {why}")
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raises: ConfigError: options that are missing, or do not go together."""
     from verl_hpc.cluster.checks import MOST_NODES
 
-    _refuse(arguments, ("out", "skip", "by"), f"belong to plan {CALIBRATE} RUN...")
+    _check_words(arguments.words)
+    only = f"only plan {CALIBRATE} RUN... takes it; leave it out, or name runs to calibrate from"
+    _refuse(arguments, ("out", "skip", "by"), only)
     for name in ("config", "cluster"):
         if getattr(arguments, name) is None:
             raise ConfigError(f"--{name} is needed: python -m verl_hpc plan --help has examples")
@@ -130,6 +132,15 @@ def _check(arguments: argparse.Namespace) -> None:
         )
 
 
+def _check_words(words: Sequence[str]) -> None:
+    from verl_hpc.config.explain import near_or_all
+
+    for word in words:
+        if "=" not in word:
+            near = near_or_all(word, [CALIBRATE], "the only word without = is")
+            raise ConfigError(f"plan {word}: a setting is field=value; {near}")
+
+
 def make(arguments: argparse.Namespace) -> Plan:
     """The plan that the options ask for."""
     from verl_hpc.cli.plan_inputs import planner_of
@@ -139,7 +150,9 @@ def make(arguments: argparse.Namespace) -> Plan:
     objective = _OBJECTIVES[arguments.objective or "time"]
     nodes, most = arguments.nodes, arguments.max_nodes
     if arguments.search:
-        return planner.search([nodes] if most is None else node_counts(most), objective)
+        if most is not None:
+            return planner.search(node_counts(most), objective, "--max-nodes")
+        return planner.search([nodes], objective)
     if most is not None:
         return planner.on_best(most, objective)
     return planner.on_fewest() if nodes is None else planner.on(nodes)

@@ -16,6 +16,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.plan import Planner
+from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.efficiency_file import read_efficiency
 from verl_hpc.planner.timing.lengths import Lengths
 from verl_hpc.planner.timing.machine import Machine
@@ -36,6 +37,8 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
     profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)))
     config = load_config(arguments.config, words)
+    if arguments.search:
+        refuse_searched(config, words, "--search")
     hardware = hardware_of(profile.site, measured=arguments.measured)
     machine = Machine(hardware, read_efficiency(arguments.efficiency, hardware.kind))
     archs = architectures(config, profile, arguments.model_config or ())

@@ -10,11 +10,12 @@ from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.hardware import CPU, NAMES, Hardware
 from verl_hpc.planner.layouts import run_layouts
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import GIB
 from verl_hpc.planner.plan import Planner, cheapest_change
+from verl_hpc.planner.search.searched_settings import refuse_searched
 from verl_hpc.planner.timing.machine import Machine
 
 FORCE = "--force submits it all the same"
@@ -64,11 +65,16 @@ def with_best_layout(request: Request, job: Job, made_by: str) -> Request:
         made_by: the command, for the record.
 
     Raises:
-        ConfigError: what a search needs is not known, or nothing fits.
+        ConfigError: what a search needs is not known, an override is of what it chooses, or
+            nothing fits.
     """
+    refuse_searched(request.config, request.overrides, "--auto")
     found = _known(request, job)
     if isinstance(found, str):
-        raise ConfigError(f"--auto: a search cannot start: {found}")
+        raise ConfigError(
+            f"--auto: a search cannot start: {found}; or write a layout with `plan --search "
+            "--write FILE`, and submit that"
+        )
     hardware, archs = found
     plan = Planner(request.config, archs, Machine(hardware)).search([request.nodes])
     return replace(request, config=plan.config, record=plan.record(made_by))
@@ -78,12 +84,25 @@ def _known(request: Request, job: Job) -> tuple[Hardware, dict[str, Architecture
     """Hardware and models of all roles; or what is not known."""
     site = request.profile.site
     if site.gpus_per_node and site.gpu is None:
-        return f"site {site.name} does not say which GPUs its nodes have (gpu)"
+        return (
+            f"site {site.name} does not say which GPUs its nodes have (gpu); set it to one of "
+            f"{', '.join(name for name in NAMES if name != CPU)}"
+        )
     hardware = hardware_of(site)
     if hardware.device_bytes is None:
-        return f"site {site.name} does not say how much memory its nodes have (host_memory_gib)"
+        return (
+            f"site {site.name} does not say how much memory its nodes have (host_memory_gib); set "
+            "it to GiB of a node"
+        )
     archs = model_archs(request, job)
     missing = [name for name in request.config.role_settings if name not in archs]
     if missing:
-        return f"no config.json of the {missing[0]}'s model is seen from here"
+        role = request.config.role_settings[missing[0]]
+        own = role.model.path != request.config.model.path
+        setting = f"roles.{role.name}.path" if own else "model.path"
+        return (
+            f"no config.json of the {role.name}'s model is seen from here: {setting} = "
+            f"{role.model.path}; give a directory that this node sees, or plan with `plan "
+            "--model-config FILE`"
+        )
     return hardware, archs

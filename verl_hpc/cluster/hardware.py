@@ -103,8 +103,9 @@ def _assumptions(hardware: Hardware) -> Iterator[str]:
             "Each rank computes on a core of its own, as fast as one of a server; ranks that share "
             "cores, or have several, take other seconds: `plan calibrate` fits them."
         )
-    if hardware.measured_device_bytes is None and kind.is_gpu:
-        yield f"Figures of {kind.name}: {kind.source}."
+    if kind.is_gpu:
+        what = "Figures" if hardware.measured_device_bytes is None else "Other figures"
+        yield f"{what} of {kind.name}: {kind.source}."
 
 
 def host_bytes(site: Site) -> int | None:

@@ -138,7 +138,11 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         )
     missing = [field for field in _NEEDED if field not in config]
     if missing:
-        raise ModelError(f"{origin}: lacks {', '.join(missing)}")
+        are = "is" if len(missing) == 1 else "are"
+        raise ModelError(
+            f"{origin}: {', '.join(missing)} {are} needed and not given; give the config.json that "
+            "the model's publisher wrote"
+        )
     fields = parse_hf_config(config, origin)
     _refuse_variants(fields, origin)
     rope = fields.rope

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ValidationError
 
-from verl_hpc.config.explain import explain
+from verl_hpc.config.explain import explain, shown
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.hardware import GIB, OWN_FIGURES, GpuKind
 from verl_hpc.section import Positive, PositiveFinite, Section
@@ -21,7 +21,12 @@ _MOST_APART = 0.1
 
 
 def _date(text: str) -> str:
-    datetime.fromisoformat(text)
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            "expected a date and time of ISO 8601, such as 2026-01-31T10:00:00+00:00"
+        ) from None
     return text
 
 
@@ -109,7 +114,10 @@ def read_measured(path: Path, named: str) -> Measured:
     """
     todo = "give the file that `doctor --nodes` wrote, or leave it out"
     try:
-        return Measured.model_validate(json.loads(path.read_text("utf-8")))
+        tree = json.loads(path.read_text("utf-8"))
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{named}: expected an object, found {shown(tree)}; {todo}")
+        return Measured.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(f"{named}:\n{explain(error, Measured)}\n{todo}") from None
     except OSError as error:

@@ -14,7 +14,6 @@ from verl_hpc.planner.layouts import RunLayouts, layouts_of, placement_of, run_l
 from verl_hpc.planner.memory.changes import Remedy, remedy
 from verl_hpc.planner.memory.ledger import Ledger, ledger
 from verl_hpc.planner.memory.phase import GIB
-from verl_hpc.planner.memory.rollout import rollout_shape, why_not
 from verl_hpc.planner.record import Record
 from verl_hpc.planner.search.explain import placed_text
 from verl_hpc.planner.search.sizes import Objective, node_counts, search_sizes
@@ -28,6 +27,8 @@ Archs = Mapping[str, Architecture]
 
 MOST_NODES = 1024
 """That are tried where nobody says how many there are."""
+MOST_SEARCHED_RANKS = 32_768
+"""By a search: all numbers of nodes up to so many take a minute."""
 _MOST_PLANNED_RANKS = 64
 """On more, a transfer is estimated from its bytes: its own plan takes seconds."""
 _MORE_RANKS = 16
@@ -199,36 +200,33 @@ class Planner:
             raise error or ConfigError("no number of nodes")
         return self._plan(self._config, last)
 
-    def search(self, nodes: Sequence[int], objective: Objective = "step_seconds") -> Plan:
+    def search(
+        self,
+        nodes: Sequence[int],
+        objective: Objective = "step_seconds",
+        option: str = "--nodes",
+    ) -> Plan:
         """With the placement and the layouts that are best, of some numbers of nodes.
 
+        Args:
+            nodes: that are compared.
+            objective: what is best.
+            option: that gave the most of them, for errors.
+
         Raises:
-            ConfigError: nothing fits.
+            ConfigError: nothing fits, or they are more than a search takes.
         """
         sizes = [count * self._per_node for count in nodes]
-        try:
-            best = search_sizes(
-                self._config, self._archs, self._machine, sizes, objective, work=self._work
-            )[0]
-        except ConfigError as error:
-            why = self._why_no_engine()
-            raise ConfigError(f"{error}{why}") from None
+        if max(sizes) > MOST_SEARCHED_RANKS:
+            raise ConfigError(
+                f"{option} {max(nodes)} x {self._per_node} ranks = {max(sizes)}: a search takes up "
+                f"to {MOST_SEARCHED_RANKS} ranks; give {MOST_SEARCHED_RANKS // self._per_node} "
+                "nodes or fewer, or plan without a search"
+            )
+        best = search_sizes(
+            self._config, self._archs, self._machine, sizes, objective, work=self._work
+        )[0]
         return self._plan(best.config, best.ledger, best)
-
-    def _why_no_engine(self) -> str:
-        """Where even engines of a whole node cannot start, which no search changes."""
-        config, hardware = self._config, self._machine.hardware
-        if not config.generates:
-            return ""
-        first = self._archs[next(iter(self._archs))]
-        shape = rollout_shape(config, first, hardware.kind.is_gpu, self._per_node)
-        why = why_not(shape, 0, hardware.device_bytes)
-        if why is None:
-            return ""
-        return (
-            f"\nIn an engine of TP{self._per_node} {why}: a search changes neither that nor "
-            "rollout.pipeline_parallel; set a larger one of them"
-        )
 
     def _ledgers(self, counts: Sequence[int]) -> tuple[list[Ledger], VerlHpcError | None]:
         found: list[Ledger] = []

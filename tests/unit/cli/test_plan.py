@@ -154,6 +154,13 @@ def test_the_record_has_all_that_a_search_depends_on(plan, tmp_path):
     assert f" --efficiency {tmp_path / 'factors.yaml'}" in made_by
 
 
+def test_what_a_search_keeps_of_a_layout_can_be_given(plan):
+    words = ["parallel.recompute=full", "placement={}", "roles.critic.parallel=null"]
+    status, out, err = plan(*PPO_WORDS, *MODEL, "--nodes", 16, "--search", *words)
+    assert (status, err) == (0, "")
+    assert "recompute: full" in out
+
+
 def test_labels_that_an_including_file_cannot_take_away(plan, tmp_path):
     tree = yaml.safe_load(PPO.read_text()) | {"placement": {"critic": "1/4", "train": "3/4"}}
     write(tmp_path / "apart.yaml", tree)
@@ -177,9 +184,16 @@ BAD = [
     (["--nodes", 10**20], f"--nodes {10**20}: from 1 to 65533"),
     (["--max-nodes", 65534], "--max-nodes 65534: from 1 to 65533"),
     (["--search"], "--nodes or --max-nodes"),
+    (["--nodes", 1, "--search", "placement.actor=9-8"], "--search with placement.actor = 9-8: a"),
+    (["--nodes", 1, "--search", "placement={train: all}"], "leave placement={train: all} out, or"),
+    (["--nodes", 1, "--search", "roles.reward.placement=x"], "with roles.reward.placement = x"),
+    (["--nodes", 1, "--search", "parallel.tensor_parallel=4"], "parallel.tensor_parallel = 4"),
+    (["--nodes", 1, "--search", "rollout.tensor_parallel=4"], "rollout.tensor_parallel = 4"),
+    (["--nodes", 8193, "--search"], "--nodes 8193 x 4 ranks = 32772: a search takes up to 32768"),
+    (["--max-nodes", 20000, "--search"], "give 8192 nodes or fewer, or plan without a search"),
     (["--nodes", 1, "--write", "x.yaml"], "add --search"),
     (["--nodes", 1, "--objective", "time"], "give --max-nodes"),
-    (["--nodes", 1, "--out", "x"], "--out: belong to plan calibrate"),
+    (["--nodes", 1, "--out", "x"], "--out: only plan calibrate RUN... takes it; leave"),
     (["--nodes", 1, "--response", 9999], "rollout.max_response_tokens"),
     (["--nodes", 1, "--prompt", 0], "--prompt 0: a number from 1 up"),
     (["--nodes", 1, "--prompt", "nan"], "--prompt nan: a number from 1 up"),
@@ -192,6 +206,9 @@ BAD = [
     (["--nodes", 1, "--efficiency", "gone.yaml"], "gone.yaml"),
     (["--nodes", 1, "site.gpu=H100"], "\n  gpu = 'H100': no such kind; choose one of A100-40"),
     (["--nodes", 1, "site.gpu=null"], "gpu is not given"),
+    (["calibrte", "runs/n1"], "plan calibrte: a setting is field=value; did you mean calibrate?"),
+    (["runs/n1"], "plan runs/n1: a setting is field=value; the only word without = is: calib"),
+    (["--nodes", 1, "--efficiency", "gone.yaml"], "--efficiency gone.yaml: no such file; give"),
     (["--nodes", 1, "sed=1"], "did you mean seed"),
     (["--nodes", 1, "parallel.tensor_parallel=3"], "does not divide"),
 ]
@@ -333,6 +350,7 @@ def test_measured_figures_are_planned_with_and_said(plan, tmp_path):
     told = json.loads(plan(*words, "--measured", path)[1])
     assert {phase["limit_bytes"] for phase in told["phases"]} == {77 * 2**30}
     assert any("Measured on 16 nodes" in line for line in told["assumptions"])
+    assert any("Other figures of H100-80: NVIDIA H100" in line for line in told["assumptions"])
     assert json.loads(plan(*words, f"site.measured={path}")[1])["phases"] == told["phases"]
     assert "\nMeasured on 16 nodes of site here" in plan(*words[:-1], "--measured", path)[1]
     path.write_text(json.dumps(tree | {"device": "cpu"}))

@@ -135,7 +135,7 @@ def test_one_run_tells_little(here, capsys):
         (["gone"], "gone: no such run"),
         (["a", "--skip", 9], "runs/a: no step after the first 9"),
         (["a", "--skip", -1], "--skip -1"),
-        (["a", "--nodes", 2], "--nodes: do not belong to plan calibrate"),
+        (["a", "--nodes", 2], "--nodes: plan calibrate takes no such option; leave it out"),
         (["a", "--out", "gone/x.yaml"], "--out gone/x.yaml: No such file"),
         (["a", "--by", "cpu"], "it recorded no CPU seconds (cpu_s/NAME of metrics.jsonl), since"),
         (["a", "--cluster", "small.yaml"], "it had 8 ranks on 1 node, and site small has 4"),

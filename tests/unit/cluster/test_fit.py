@@ -131,6 +131,7 @@ def test_auto_shows_what_it_chose(submit):
     [
         (["--sweep", "seed=1,2"], "--dry-run", "--auto with --sweep"),
         ([], "--script-only", "--auto with --script-only"),
+        (["placement.critic=9"], "--dry-run", "--auto with placement.critic = 9: a search chooses"),
         (["site.gpu=null"], "--dry-run", "--auto: a search cannot start: site here does not say"),
     ],
 )
@@ -138,6 +139,13 @@ def test_what_auto_does_not_go_with(submit, words, way, answer):
     status, out, err = submit("--auto", *words, way=way)
     assert (status, out) == (1, "")
     assert answer in err
+
+
+def test_auto_without_a_model(submit):
+    status, _, err = submit("--auto", model=None)
+    assert status == 1
+    assert "no config.json of the actor's model is seen from here: model.path = model; give" in err
+    assert "`plan --search --write FILE`" in err
 
 
 def test_auto_where_nothing_fits(submit):

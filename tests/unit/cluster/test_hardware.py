@@ -153,7 +153,10 @@ def test_what_was_not_measured_is_the_profiles(tmp_path):
         ),
         ({"ranks_per_node": 8}, "8 ranks a node: the site profile has 4"),
         ({"ranks_per_node": 0}, "ranks_per_node = 0"),
-        ({"measured_at": "yesterday"}, "measured_at = 'yesterday'"),
+        (
+            {"measured_at": "yesterday"},
+            "measured_at = 'yesterday': expected a date and time of ISO",
+        ),
         ({"speed": 1.0}, "speed: no such setting"),
         ({"nodes": None}, "nodes"),
     ],

@@ -1,6 +1,7 @@
 """A run's plan: what it says, and what it is the best of."""
 
 import json
+import re
 from math import isfinite
 
 import pytest
@@ -201,9 +202,24 @@ def test_a_search_where_nothing_fits():
         planner().search([1])
 
 
-def test_a_search_where_no_engine_can_start_says_so():
-    with pytest.raises(ConfigError, match="In an engine of TP8 rollout.gpu_memory_utilization"):
-        planner(model="Llama-3.1-405B-Instruct").search([64])
+def test_a_search_where_no_engine_can_start_asks_for_a_larger_share_alone():
+    big = "Llama-3.1-405B-Instruct"
+    with pytest.raises(ConfigError, match="no engine can start. In one of TP8 x PP1") as refused:
+        planner(model=big).search([64])
+    assert str(refused.value).endswith(
+        "; set rollout.pipeline_parallel above 1, so that its parts are smaller"
+    )
+    with pytest.raises(ConfigError) as refused:
+        planner("ppo_70b", "rollout.pipeline_parallel=2", model=big).search([64])
+    assert "smaller rollout" not in str(refused.value)
+    told = re.search(r"gpu_memory_utilization to (0\.\d+) or more", str(refused.value))
+    words = ("rollout.pipeline_parallel=2", f"rollout.gpu_memory_utilization={told[1]}")
+    assert planner("ppo_70b", *words, model=big).search([64]).fits
+
+
+def test_a_search_whose_engines_start_asks_for_a_smaller_share():
+    with pytest.raises(ConfigError, match="a smaller rollout.gpu_memory_utilization, with which"):
+        planner().search([4])
 
 
 def test_a_run_by_epochs_has_no_hours():

@@ -8,9 +8,10 @@ state differs by the padding between parameters, a millionth of a model worth tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -46,14 +47,26 @@ class Ledger:
         found: dict[tuple[int, ...], int] = {}
         layouts = [self.layouts.train[name] for name in self.shapes]
         spans = [(one.first_rank, one.num_ranks, one.tp * one.dp) for one in layouts]
-        engine_stage = self._engine_stages
-        for rank in range(self.layouts.num_ranks):
+        for rank in self._ranks_to_look_at():
             stages = [
                 (rank - first) // span if 0 <= rank - first < size else -1
                 for first, size, span in spans
             ]
-            found.setdefault((*stages, engine_stage.get(rank, -1)), rank)
+            found.setdefault((*stages, self._engine_stages.get(rank, -1)), rank)
         return found
+
+    def _ranks_to_look_at(self) -> Iterator[int]:
+        """Ascending, the first rank of each class among them: of the ranks from where a role's
+        stage or the engines begin, those of one engine, since those after it are alike."""
+        engines, engine = self.layouts.replicas, 1
+        starts = {0, self.layouts.num_ranks}
+        for one in (self.layouts.train[name] for name in self.shapes):
+            starts |= {one.first_rank + stage * one.tp * one.dp for stage in range(one.pp + 1)}
+        if engines:
+            engine = len(engines[0])
+            starts |= {min(engines[0]), max(engines[-1]) + 1}
+        for start, end in pairwise(sorted(starts)):
+            yield from range(start, min(end, start + engine))
 
     @cached_property
     def _engine_stages(self) -> dict[int, int]:

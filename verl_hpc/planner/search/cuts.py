@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 
 from verl_hpc.config.model import ParallelConfig
 from verl_hpc.errors import LayoutError
@@ -98,7 +99,8 @@ def rollout_sizes(arch: Architecture, num_ranks: int, ranks_per_node: int, pp: i
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
     """Ascending."""
-    return tuple(n for n in range(1, number + 1) if number % n == 0)
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return tuple(dict.fromkeys([*small, *(number // n for n in reversed(small))]))
 
 
 def _splits(arch: Architecture, tp: int) -> bool:

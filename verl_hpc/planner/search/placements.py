@@ -12,6 +12,8 @@ from math import comb
 
 MOST_ALLOTMENTS = 60_000
 """Over all placements of a search."""
+_MOST_UNITS = 128
+"""Of the ranks of a search: every model has its layouts worked out on each number of them."""
 
 Partition = tuple[tuple[str, ...], ...]
 
@@ -37,7 +39,7 @@ def _partitions(names: tuple[str, ...]) -> Iterator[Partition]:
 
 def unit_of(num_ranks: int, ranks_per_node: int, num_sets: Sequence[int]) -> int:
     """Ranks that allotments are multiples of: one on a single node, else whole nodes, and so many
-    that few enough allotments are left.
+    that few enough units and allotments are left.
 
     Args:
         num_sets: of each placement.
@@ -45,7 +47,7 @@ def unit_of(num_ranks: int, ranks_per_node: int, num_sets: Sequence[int]) -> int
     if num_ranks <= ranks_per_node:
         return 1
     nodes = num_ranks // ranks_per_node
-    width = 1
+    width = -(-nodes // _MOST_UNITS)
     while sum(comb(-(-nodes // width) - 1, k - 1) for k in num_sets) > MOST_ALLOTMENTS:
         width += 1
     return width * ranks_per_node

@@ -22,6 +22,7 @@ from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
 from verl_hpc.planner.search.emit import separated
 from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
 from verl_hpc.planner.search.memory_bound import MemoryBound
+from verl_hpc.planner.search.no_fit import why_nothing_fits
 from verl_hpc.planner.search.options import Options
 from verl_hpc.planner.search.pareto_front import Option
 from verl_hpc.planner.search.placements import Partition, allotments, set_partitions, unit_of
@@ -133,6 +134,7 @@ class _Search:
         }
         self._settings = settings = separated(config)
         run = SearchedRun(config, settings, archs, machine.hardware, num_ranks, spare_bytes)
+        self._run = run
         self._bound, self._ledgers = MemoryBound(run), SetLedgers(run)
         self._flow = FlowTime(config)
         self._options = Options(
@@ -161,11 +163,8 @@ class _Search:
             else:
                 ranking.append(best)
         if not ranking:
-            raise ConfigError(
-                f"nothing fits on {self._num_ranks} ranks of {self._machine.hardware.kind.name} by "
-                "the memory ledger: start more, or set offload, smaller micro-batches "
-                "(batch.max_tokens_per_micro_batch) or a smaller rollout.gpu_memory_utilization"
-            )
+            run = self._run
+            raise ConfigError(why_nothing_fits(run.config, run.archs, run.hardware, run.num_ranks))
         ranking.sort(key=lambda candidate: candidate.seconds)
         return Found(
             ranking,

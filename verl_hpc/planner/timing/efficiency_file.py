@@ -13,6 +13,8 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.planner.hardware import GpuKind
 from verl_hpc.planner.timing.cost import FRACTIONS, TERMS, Efficiency, defaults
 
+_TODO = "give a file that `plan calibrate RUN... --out FILE` has written, or leave it out"
+
 
 def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Efficiency:
     """The factors of a file over the defaults; the defaults without a file.
@@ -27,18 +29,21 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
     """
     if path is None:
         return defaults(kind)
+    named = f"--efficiency {path}"
+    if not Path(path).is_file():
+        raise ConfigError(f"{named}: no such file; {_TODO}")
     factors = read_tree(Path(path))
     for name, value in factors.items():
         if name not in TERMS:
             known = near_or_all(name, TERMS, "choose one of")
-            raise ConfigError(f"{path}: {name}: no such factor; {known}")
+            raise ConfigError(f"{named}: {name}: no such factor; {known}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (name in FRACTIONS and value == 0):
             least = "above 0" if name in FRACTIONS else "from 0 up"
-            raise ConfigError(f"{path}: {name} = {value!r}: a number {least} is needed")
+            raise ConfigError(f"{named}: {name} = {value!r}: a number {least} is needed; {_TODO}")
         if kind is not None and kind.is_gpu and name in FRACTIONS and value > 1:
             raise ConfigError(
-                f"{path}: {name} = {value!r}: a fraction of the peak of {kind.name} is needed, "
+                f"{named}: {name} = {value!r}: a fraction of the peak of {kind.name} is needed, "
                 "above 0 and at most 1; fit it to runs on such GPUs (plan calibrate)"
             )
     return replace(defaults(kind), **{name: float(value) for name, value in factors.items()})

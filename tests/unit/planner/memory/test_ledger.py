@@ -148,6 +148,27 @@ def test_ranks_that_hold_the_same_are_one_class():
     assert sorted(split.classes.values()) == [0, 4]
 
 
+CUTS = [
+    {"parallel": {"tensor_parallel": 2, "pipeline_parallel": 2}},
+    {"parallel": {"pipeline_parallel": 4}, "rollout__pipeline_parallel": 2},
+    {"parallel": {"tensor_parallel": 4}, "rollout__tensor_parallel": 2},
+    {"placement": {"train": "4-15", "rollout": "0-3"}, "rollout__pipeline_parallel": 2},
+    {"placement": {"rollout": "13-15", "train": "0-12"}, "rollout__tensor_parallel": 1},
+]
+
+
+@pytest.mark.parametrize("changes", CUTS)
+def test_every_rank_is_in_a_class_by_the_rank_that_stands_for_it(changes):
+    found = small(num_ranks=16, **changes)
+    layout = found.layouts.train["actor"]
+    stages = {r: (r - layout.first_rank) // (layout.tp * layout.dp) for r in layout.grid.ranks()}
+    expected = {}
+    for rank in range(16):
+        engine = found.engine_stage(rank)
+        expected.setdefault((stages.get(rank, -1), -1 if engine is None else engine), rank)
+    assert found.classes == expected
+
+
 def test_ranks_that_only_generate_hold_nothing_of_training():
     found = small(placement={"train": "0-1", "rollout": "2-3"})
     mine = {name for phase in found.of_rank(3) for name in phase.device}

@@ -66,6 +66,11 @@ def test_units():
     assert sum(counts) <= MOST_ALLOTMENTS
 
 
+def test_two_models_on_many_nodes_have_few_units():
+    assert unit_of(128 * 8, 8, [1, 2]) == 8
+    assert unit_of(4096 * 8, 8, [1, 2]) == 32 * 8
+
+
 def test_layouts_are_what_the_model_and_the_ranks_allow():
     found = cuts_of(L70, 64, 8, "none", trains=True)
     assert len(set(found)) == len(found)
@@ -106,5 +111,7 @@ def test_settings_of_a_layout():
 
 def test_numbers():
     assert divisors(12) == (1, 2, 3, 4, 6, 12)
+    for number in range(1, 150):
+        assert divisors(number) == tuple(n for n in range(1, number + 1) if number % n == 0)
     assert node_counts(20) == [1, 2, 3, 4, 6, 8, 12, 16, 20]
     assert node_counts(1) == [1]

@@ -85,7 +85,7 @@ def _watched_run(here: Session, config: Any) -> Any:
             self.inside = False
 
         def _count(self, work: Any, *arguments: Any) -> None:
-            if self.inside:  # begin waits for the save before
+            if self.inside:  # begin finishes the save before, which it is by then
                 work(*arguments)
                 return
             self.inside, before, begin = True, self.newest, time.perf_counter()
@@ -98,6 +98,7 @@ def _watched_run(here: Session, config: Any) -> Any:
                 self.took[len(self.stalls)] = self.seconds
 
         def begin(self, *arguments: Any) -> None:
+            self.finish()
             self._count(super().begin, *arguments)
 
         def let_change(self) -> None:
@@ -120,7 +121,8 @@ def _watched_run(here: Session, config: Any) -> Any:
     seconds = [max(values) for values in zip(*(r[1] for r in ranks), strict=True)]
     times: dict[str, Any] = {}
     if here.world.rank == 0:
-        rows = [row for row in read_metrics(config.run_directory) if row["step"] > EVERY]
+        # Without the steps up to the one beside the first save.
+        rows = [row for row in read_metrics(config.run_directory) if row["step"] > EVERY + 1]
         step = {row["step"]: row["timing_s/step"] - row.get("timing_s/save_checkpoint", 0.0)
                 for row in rows}  # fmt: skip
         times["step_after_save"] = statistics.median(t for s, t in step.items() if s % EVERY == 1)

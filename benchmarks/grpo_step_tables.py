@@ -16,6 +16,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "ours-4": "verl_hpc, 4 ranks, TP2 x DP2, vLLM TP1 x 4",
     "trl-1": "TRL, 1 process",
     "trl-2": "TRL, 2 processes (torchrun, gloo)",
+    "trl-1-plain": "TRL, 1 process, allocators as they are by default",
+    "trl-2-plain": "TRL, 2 processes, allocators as they are by default",
 }
 RIVALS = {"ours-1": "trl-1", "ours-1-hf": "trl-1", "ours-2": "trl-2", "ours-4": "trl-2"}
 

@@ -220,7 +220,9 @@ def _config(
 
 
 def _trl(
-    num_processes: int, environment: Mapping[str, str] | None = None
+    num_processes: int,
+    environment: Mapping[str, str] | None = None,
+    allocator: Mapping[str, str] = KEEPS_FREED,
 ) -> Callable[..., dict[str, Any]]:
     """A variant: TRL, as a program of its own or below torchrun."""
 
@@ -234,7 +236,7 @@ def _trl(
             torchrun = [arguments.trl_python, "-m", "torch.distributed.run", "--standalone"]
             command = [*torchrun, "--nproc-per-node", str(num_processes), *worker]
         offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        variables = {**offline, **KEEPS_FREED, **(environment or {})}
+        variables = {**offline, **allocator, **(environment or {})}
         started = launch.run(command, where / "log.txt", arguments.timeout_s, variables)
         found = json.loads(out.read_text())
         assert found["processes"] == num_processes, found
@@ -258,6 +260,8 @@ VARIANTS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "ours-4": _ours(4, tensor_parallel=2),
     "trl-1": _trl(1, ALONE),
     "trl-2": _trl(2),
+    "trl-1-plain": _trl(1, ALONE, {}),
+    "trl-2-plain": _trl(2, allocator={}),
 }
 DEFAULT_VARIANTS = ["ours-1", "trl-1", "ours-2", "trl-2", "ours-4"]
 

@@ -244,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args(argv)
+    torch.set_num_threads(1)  # CPU seconds of threads that wait for work are no rank's
     facts = machine(("verl_hpc", "numpy", "torch"))
     gc.disable()
     samples = some_samples()

@@ -2,12 +2,11 @@
 
 Sharing prefixes, oneDNN's products, Adam in one kernel, micro-batches that fill a pipeline,
 samples of a prompt on one replica, and gradients that are read in place of messages add up the same
-numbers in another way. Without all six, steps of sft, grpo and ppo end with the bits that they had
-before there were any
-(benchmarks/results/2026-11-same-weights-cpu.md).
+numbers in another way (benchmarks/results/2026-11-same-weights-cpu.md).
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -74,25 +73,34 @@ CAUSES = {
 
 @pytest.fixture(scope="module")
 def trained(here, tiny_model, shared_directory):
-    """`trained(layout, leave_out)`: tensors after two steps of PPO without a cause."""
+    """`trained(recipe, layout, leave_out)`: tensors after two steps without causes."""
 
-    def get(layout, leave_out=None):
+    @cache
+    def get(recipe, layout, leave_out=()):
         config = configure(
-            f"{layout}-without-{leave_out.__name__ if leave_out else 'none'}",
+            f"{recipe}-{layout}-without-{'-'.join(leave_out) or 'none'}",
             tiny_model(),
             shared_directory,
             parallel=LAYOUTS[layout],
             **SETTINGS,
             reward={"function": write_reward(here, shared_directory)},
-            **RECIPES["ppo"],
+            **RECIPES[recipe],
         )
         with pytest.MonkeyPatch.context() as patch:
-            if leave_out is not None:
-                leave_out(patch)
+            for cause in leave_out:
+                CAUSES[cause](patch)
             finish(here, config)
         return tensors_of(config.run_directory / "checkpoints" / "latest")
 
     return get
+
+
+def differing(now, before):
+    """Names of tensors that have other bits; all are near each other."""
+    assert before.keys() == now.keys()
+    for name in now:
+        np.testing.assert_allclose(now[name], before[name], rtol=0, atol=4 * UNIT)
+    return {name for name in now if now[name].tobytes() != before[name].tobytes()}
 
 
 @pytest.mark.parametrize(
@@ -104,12 +112,13 @@ def trained(here, tiny_model, shared_directory):
 )
 def test_each_cause_is_rounding(trained, layout, expected):
     """`expected` are those that these two steps feel."""
-    now, felt = trained(layout), set()
-    for cause, leave_out in CAUSES.items():
-        before = trained(layout, leave_out)
-        assert before.keys() == now.keys()
-        for name in now:
-            if now[name].tobytes() != before[name].tobytes():
-                felt.add(cause)
-                np.testing.assert_allclose(now[name], before[name], rtol=0, atol=4 * UNIT)
+    now = trained("ppo", layout)
+    felt = {cause for cause in CAUSES if differing(now, trained("ppo", layout, (cause,)))}
     assert felt == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layout"), [("sft", "dp4"), ("grpo", "dp4"), *(("ppo", name) for name in LAYOUTS)]
+)
+def test_all_of_them_together_are_rounding(trained, recipe, layout):
+    assert differing(trained(recipe, layout), trained(recipe, layout, tuple(CAUSES)))

@@ -28,12 +28,12 @@ class HostCopy:
 
     def __init__(self, tensors: Sequence[Stored], on_gpu: bool) -> None:
         self.tensors = tuple(tensors)
-        self._starts = [0]
+        self._starts, end = [], 0
         for stored in self.tensors:
-            end = self._starts[-1] + stored.num_bytes
-            self._starts.append(-(-end // _ALIGNED) * _ALIGNED)
+            self._starts.append(end)
+            end += -(-stored.num_bytes // _ALIGNED) * _ALIGNED
         # What lies beyond the edges of tensors stays zero.
-        self._memory = torch.zeros(self._starts[-1], dtype=torch.uint8)
+        self._memory = torch.zeros(end, dtype=torch.uint8)
         if on_gpu and self.num_bytes:
             self._page_lock()
 
@@ -45,7 +45,7 @@ class HostCopy:
     def take(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy them; they may change afterwards."""
         on_gpu = False
-        for stored, tensor, start in zip(self.tensors, tensors, self._starts, strict=False):
+        for stored, tensor, start in zip(self.tensors, tensors, self._starts, strict=True):
             on_gpu = on_gpu or tensor.is_cuda
             stored.pack(tensor, self._memory[start : start + stored.num_bytes])
         if on_gpu:
@@ -54,7 +54,7 @@ class HostCopy:
     def parts(self) -> Iterator[np.ndarray]:
         """What was copied, for `TensorFile.write`."""
         memory = np.from_dlpack(self._memory)
-        for stored, start in zip(self.tensors, self._starts, strict=False):
+        for stored, start in zip(self.tensors, self._starts, strict=True):
             yield memory[start : start + stored.num_bytes]
 
     def _page_lock(self) -> None:

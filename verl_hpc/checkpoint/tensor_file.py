@@ -103,7 +103,8 @@ class TensorFile:
             for place, piece in layout.pieces:
                 _write_all(descriptor, memoryview(piece), place)
             sums: list[int] = []
-            for stored, place, part in zip(self.tensors, layout.places, parts, strict=False):
+            *places, place_of_sums = layout.places
+            for stored, place, part in zip(self.tensors, places, parts, strict=True):
                 for start in range(0, stored.num_bytes, stored.tile_bytes):
                     tile = part[start : start + stored.tile_bytes].data
                     sums.append(xxhash.xxh3_64_intdigest(tile))
@@ -111,7 +112,7 @@ class TensorFile:
                     end = start + stored.tile_bytes
                     if end % _SENT_BYTES < stored.tile_bytes:
                         _send(descriptor, place + end)
-            _write_all(descriptor, np.array(sums, np.uint64).view(np.uint8).data, layout.places[-1])
+            _write_all(descriptor, np.array(sums, np.uint64).view(np.uint8).data, place_of_sums)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -11,11 +11,10 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from verl_hpc.checkpoint import schema
@@ -120,12 +119,11 @@ class StepWriter:
         begin = time.monotonic()
         save = self._lay_out(number, components, contents)
         tensors = parts_of(save.id, components, contents)
-        parts = self._copied(save, tensors) if self._background else packed(self._stored, tensors)
         if self._background and not stays:
-            parts = iter(list(parts))
+            self._take(save, tensors)
         save.seconds = time.monotonic() - begin
         self._now = save
-        self._work = Background(lambda: self._write(save, parts, contents))
+        self._work = Background(lambda: self._write(save, tensors, contents))
         if not self._background:
             self.finish()
         return save.final
@@ -160,18 +158,21 @@ class StepWriter:
             self._index = Index(specs, gathered)
         return _Save(number, self._root / schema.step_name(number), ranks[0][0])
 
-    def _copied(self, save: _Save, tensors: Iterable[torch.Tensor]) -> Iterator[np.ndarray]:
-        """Copies all once the first part is asked for."""
+    def _take(self, save: _Save, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy what is saved; it may change afterwards."""
         found = list(tensors)
         if self._copy is None:
             self._copy = HostCopy(self._stored, any(tensor.is_cuda for tensor in found))
         self._copy.take(found)
         save.is_copied.set()
-        yield from self._copy.parts()
 
-    def _write(self, save: _Save, parts: Iterable[np.ndarray], contents: StepContents) -> None:
+    def _write(self, save: _Save, tensors: Iterable[torch.Tensor], contents: StepContents) -> None:
         try:
+            if self._background and not save.is_copied.is_set():
+                self._take(save, tensors)
             save.partial.mkdir(parents=True, exist_ok=True)
+            copy = self._copy
+            parts = copy.parts() if copy is not None else packed(self._stored, tensors)
             self._file.write(save.partial / schema.rank_file(self._control.rank), parts)
         finally:
             save.is_copied.set()

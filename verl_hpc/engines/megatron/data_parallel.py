@@ -2,13 +2,13 @@
 
 gloo's reduce-scatter copies its input, adds up all of it on every rank and keeps a part; its
 all-gather sends what lies in the memory of the same host over sockets. Here every rank reads what
-it needs from the others' memory, and there is no copy. Where ranks of the group are on several
-nodes, or one may not read another's memory, all use gloo::
+it needs from the others' memory. Where ranks of the group are on several nodes, or one may not read
+another's memory, all use gloo::
 
-    reduce_scatter, 4 parts of 8 elements    rank 1 reads 8..15 of ranks 0, 2 and 3, and adds
+    reduce_scatter, 4 parts of 8 elements    rank 1 adds 8..15 of ranks 0, 2 and 3 to its own
     all_gather                               rank 1 reads 0..7 of rank 0, 16..23 of rank 2, ...
 
-Ranks are added in their order, so sums of three or more may round differently than gloo's.
+Others are added in their order, so sums of three or more may round differently than gloo's.
 """
 
 from __future__ import annotations
@@ -53,13 +53,12 @@ def reduce_scatter(
         dist.reduce_scatter_tensor(output, input, op=op, group=group)
         return
     addresses = _addresses(first, group)
-    total, read = output.new_empty(2, PIECE_BYTES // output.element_size())
+    others = [peer for peer in range(group.size()) if peer != rank]
+    read = output.new_empty(PIECE_BYTES // output.element_size())
     for piece, offset in _pieces(output):
-        summed, theirs = total[: len(piece)], read[: len(piece)]
-        for peer, (process, address) in enumerate(zip(processes, addresses, strict=True)):
-            part = piece if peer == rank else _read(process, address + place + offset, theirs)
-            summed.copy_(part) if peer == 0 else summed.add_(part)
-        piece.copy_(summed)
+        for peer in others:
+            address = addresses[peer] + place + offset
+            piece.add_(_read(processes[peer], address, read[: len(piece)]))
     _meet(group)
 
 

@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=f"python -m verl_hpc {verb}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     # Overrides may be placed between options.

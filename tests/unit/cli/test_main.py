@@ -140,6 +140,13 @@ print(*sorted({heavy!r} & {{name.partition('.')[0] for name in sys.modules}}))
 """
 
 
+def test_an_option_has_one_spelling(capsys):
+    """So that a script means the same when an option is added."""
+    with pytest.raises(SystemExit):
+        main(["plan", "--node", "16"])
+    assert "unrecognized arguments: --node" in capsys.readouterr().err
+
+
 def test_the_login_nodes_half_imports_nothing_heavy():
     modules = [
         "verl_hpc",

@@ -44,7 +44,8 @@ def why_nothing_fits(
     share = ", or a smaller rollout.gpu_memory_utilization, with which an engine still starts"
     return (
         f"{ranks}: start more, or set offload, smaller micro-batches "
-        f"(batch.max_tokens_per_micro_batch){share * config.samples_to_train}"
+        f"(batch.max_tokens_per_micro_batch){share * config.samples_to_train}. Without --search, "
+        "plan names the phase that does not fit, and the cheapest change of the layout given"
     )
 
 

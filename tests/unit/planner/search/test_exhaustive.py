@@ -26,6 +26,17 @@ TINY = architecture(
     vocab_size=16000,
     max_positions=4096,
 )
+DEEP = architecture(
+    num_layers=8,
+    hidden_size=1024,
+    ffn_size=4096,
+    num_heads=4,
+    num_kv_heads=4,
+    head_size=128,
+    vocab_size=16000,
+    max_positions=4096,
+)
+"""With stages of several layers, which may be cut into virtual ones."""
 GRPO = {"algorithm__kl": {"placement": "loss"}}
 PPO = {**GAE, "algorithm__kl": {"placement": "reward"}}
 REWARD = {"roles": {"reward": {"path": "models/reward"}}}
@@ -43,12 +54,16 @@ def cores(per_node, gib_per_rank):
     return Machine(Hardware(KINDS["cpu"], per_node, host_bytes=int(gib_per_rank * per_node * GIB)))
 
 
-def agrees(machine, num_ranks, spare_bytes=0, **changes):
-    """Compare both; returns the seconds, None where nothing fits."""
+def agrees(machine, num_ranks, spare_bytes=0, archs=None, **changes):
+    """Compare both; returns the seconds, None where nothing fits.
+
+    Args:
+        archs: of roles whose model is not TINY.
+    """
     of_run = tree(**LENGTHS, **{"batch__size": 32, "rollout__kv_cache_gib": 0.25, **changes})
     placed = {"placement": {"rollout": "1/2"}} if changes.get("rollout__staleness") else {}
     config = parse_config(of_run | placed)
-    archs = dict.fromkeys(config.role_settings, TINY)
+    archs = dict.fromkeys(config.role_settings, TINY) | (archs or {})
     expected = fastest(of_run | placed, archs, machine, num_ranks, spare_bytes)
     try:
         found = search(config, archs, machine, num_ranks, spare_bytes=spare_bytes).best.seconds
@@ -94,6 +109,18 @@ def test_ppo_on_one_node(num_ranks, roles, memory_gib):
 @pytest.mark.parametrize(("num_ranks", "per_node"), [(8, 8), (8, 4), (12, 12), (16, 8)])
 def test_grpo_on_eight_to_sixteen_gpus(num_ranks, per_node, memory_gib):
     agrees(gpus(per_node, memory_gib), num_ranks, **GRPO, offload=OFFLOAD)
+
+
+@pytest.mark.parametrize("memory_gib", [5.0, 6.5, 20.0])
+@pytest.mark.parametrize("num_ranks", [4, 8])
+def test_stages_that_are_cut(num_ranks, memory_gib):
+    agrees(gpus(8, memory_gib), num_ranks, archs={"actor": DEEP, "reference": DEEP}, **GRPO)
+
+
+@pytest.mark.parametrize(("num_ranks", "memory_gib"), [(2, 6.0), (2, 9.0), (4, 9.0)])
+def test_roles_of_different_models(num_ranks, memory_gib):
+    archs = {"actor": DEEP, "reference": DEEP}
+    agrees(gpus(4, memory_gib), num_ranks, archs=archs, **PPO, offload=OFFLOAD)
 
 
 @pytest.mark.parametrize(("num_ranks", "per_node"), [(8, 4), (16, 8)])

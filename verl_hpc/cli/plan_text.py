@@ -62,6 +62,8 @@ def _layouts(plan: Plan) -> Iterator[str]:
 def _verdict(plan: Plan) -> Iterator[str]:
     told = plan.ledger
     if (why := plan.why_not()) is not None:
+        if plan.most_tried is not None:
+            yield f"it fits on no number of nodes that was tried, up to {plan.most_tried}"
         yield f"it does NOT fit: {why}"
         change = plan.remedy
         yield f"cheapest change found: {change}" if change else "no change that was tried helps"

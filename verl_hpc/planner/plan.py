@@ -49,6 +49,8 @@ class Plan:
     found: Verified | None
     """By a search, if there was one."""
     planning_seconds: float
+    most_tried: int | None = None
+    """Nodes, up to which several numbers were tried; None where one was asked for, or fits."""
 
     @property
     def config(self) -> RunConfig:
@@ -175,7 +177,7 @@ class Planner:
         fitting = [one for one in ledgers if one.fits]
         if not fitting:
             if ledgers:
-                return self._plan(self._config, ledgers[-1])
+                return self._plan(self._config, ledgers[-1], most_tried=most_nodes)
             raise error or ConfigError("no number of nodes")
         plans = [self._plan(self._config, one) for one in fitting]
         return min(plans, key=lambda plan: cost_of(plan.step, objective))
@@ -198,7 +200,7 @@ class Planner:
                 break
         if last is None:
             raise error or ConfigError("no number of nodes")
-        return self._plan(self._config, last)
+        return self._plan(self._config, last, most_tried=None if last.fits else MOST_NODES)
 
     def search(
         self,
@@ -235,7 +237,7 @@ class Planner:
             try:
                 found.append(self._ledger(nodes))
             except VerlHpcError as refused:
-                error = error or refused
+                error = refused
         return found, error
 
     def _ledger(self, nodes: int) -> Ledger:
@@ -249,7 +251,13 @@ class Planner:
         )
         return ledger(self._config, self._archs, layouts, hardware)
 
-    def _plan(self, config: RunConfig, memory: Ledger, found: Verified | None = None) -> Plan:
+    def _plan(
+        self,
+        config: RunConfig,
+        memory: Ledger,
+        found: Verified | None = None,
+        most_tried: int | None = None,
+    ) -> Plan:
         first = self._archs[next(iter(self._archs))]
         step = predict_step(
             config,
@@ -262,7 +270,7 @@ class Planner:
         )
         change = None if memory.fits else cheapest_change(memory, self._archs)
         seconds = time.perf_counter() - self._began
-        return Plan(memory, step, self._work, self._assumed, change, found, seconds)
+        return Plan(memory, step, self._work, self._assumed, change, found, seconds, most_tried)
 
 
 def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.cluster.requests import ROOT
 from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import PUBLISHED, architecture
+from verl_hpc.cli.plan_text import as_text
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from, read_architecture
@@ -156,12 +157,15 @@ def test_405b_in_engines_of_tp8_is_refused_and_something_else_named():
 def test_the_fewest_nodes_on_which_it_fits():
     plan = planner().on_fewest()
     assert plan.fits and plan.num_nodes == 8
-    assert not planner().on(4).fits
+    misfit = planner().on(4)
+    assert not misfit.fits and str(misfit.remedy) == "8 nodes (64 ranks)"
+    assert misfit.most_tried is plan.most_tried is None
 
 
 def test_the_fewest_nodes_of_what_fits_on_none():
     plan = planner("grpo_8b", "batch.max_tokens_per_micro_batch=2000000").on_fewest()
-    assert not plan.fits and plan.num_nodes == MOST_NODES
+    assert not plan.fits and plan.num_nodes == plan.most_tried == MOST_NODES
+    assert "no number of nodes that was tried, up to 1024" in as_text(plan, False)
 
 
 def test_the_best_number_of_nodes_by_time_and_by_hours():
@@ -185,6 +189,9 @@ def test_a_number_of_nodes_that_cannot_be_laid_out():
         planner().on(1)
     with pytest.raises(ConfigError, match="does not divide the 8 ranks"):
         planner().on_best(1)
+    # The most that were allowed, not the least.
+    with pytest.raises(ConfigError, match="does not divide the 24 ranks"):
+        planner().on_best(3)
 
 
 def test_a_search_beats_the_configuration_and_says_what_it_changes():

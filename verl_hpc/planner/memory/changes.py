@@ -47,8 +47,13 @@ class Remedy:
 
     def __str__(self) -> str:
         words = [f"{name}: {_yaml(v)}" for name, v in self.settings.items() if v is not None]
-        ranks = [f"{self.num_ranks} ranks"] if self.num_ranks != self.asked_ranks else []
-        return "; ".join(words + ranks) or "no change"
+        size = [self._size()] if self.num_ranks != self.asked_ranks else []
+        return "; ".join(words + size) or "no change"
+
+    def _size(self) -> str:
+        nodes, rest = divmod(self.num_ranks, self.ledger.hardware.ranks_per_node)
+        ranks = f"{self.num_ranks} ranks"
+        return ranks if rest else f"{nodes} node{'s' * (nodes > 1)} ({ranks})"
 
 
 def remedy(

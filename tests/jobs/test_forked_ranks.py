@@ -31,7 +31,8 @@ notes = Path(sys.argv[1])
 )
 {body}
 """
-WAIT = "time.sleep(600)"
+WAIT = "[time.sleep(0.1) for _ in range(6000)]"
+"""In short ones: a signal that comes just before a call of Python interrupts none."""
 
 
 def start(tmp_path, body, before="", **options):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.slurm.runs import PATIENCE_S, ROOT, STEPS, Run, set_pause, without_times, write_run
 from verl_hpc.config.load import load_config
@@ -145,14 +146,15 @@ def test_a_sweep_that_has_what_it_was_after_starts_no_other_run(lab, run):
 
 def test_a_layout_that_a_search_found_is_what_ranks_train_with(run):
     """One step by --auto, of a run whose own layout no search would choose for a tiny model."""
-    own = ["steps=1", "parallel.tensor_parallel=2"]
-    run.submit("--auto", *own)
+    own = yaml.safe_load(run.config.read_text()) | {"parallel": {"tensor_parallel": 2}}
+    run.config.write_text(yaml.safe_dump(own))
+    run.submit("--auto", "steps=1")
     run.finish()
     saved = run.directory / "job/config.yaml"
     record = read_record(saved)
     assert record is not None and record.covers("parallel.tensor_parallel")
     assert record.by.startswith("python -m verl_hpc.submit") and " --auto" in record.by
-    found, asked = load_config(saved), load_config(run.config, own)
+    found, asked = load_config(saved), load_config(run.config)
     assert found.parallel != asked.parallel
     assert load_config(run.directory / "config.yaml").model_dump() == found.model_dump()
     assert run.steps_done == 1

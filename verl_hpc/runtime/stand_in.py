@@ -5,6 +5,7 @@ Run as a file, with nothing but the standard library.
 
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -30,10 +31,17 @@ def main() -> None:
         # As a terminal does, and mpiexec: to all processes of a rank.
         os.killpg(rank, number)
 
+    # A signal that comes just before a blocking call does not end it, and Python would run the
+    # handler only then: the signal's number here does.
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.set_wakeup_fd(wakes.fileno())
     for number in PASSED_ON:
         signal.signal(number, pass_on)
     signal.signal(signal.SIGINT, interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _AFTER_START)
+    while line not in select.select([line, woken], [], [])[0]:
+        woken.recv(NUMBER_BYTES)
     # Nothing comes where the process is gone that would say it.
     code = int(line.recv(NUMBER_BYTES) or 1)
     if code < 0:

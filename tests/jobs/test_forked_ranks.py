@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,9 @@ def test_a_second_signal_kills_ranks_that_do_not_leave(tmp_path, numbers, status
 
 
 def test_ctrl_c_ends_ranks(tmp_path):
-    job = start(tmp_path, WAIT, process_group=0)
+    # A shell starts what is to run in its background with SIGINT ignored.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    job = start(tmp_path, WAIT, process_group=0, preexec_fn=heeds)
     alive = ranks(tmp_path, job)
     os.killpg(job.pid, signal.SIGINT)
     status, output = finish(job, 60)

@@ -33,6 +33,7 @@ def test_two_runs_on_the_same_nodes_do_not_meet(lab, model, tmp_path, undisturbe
     words = ["site.exclusive=false", "site.cores_per_node=4"]
     words.append('site.extra_directives=["--nodelist=n0,n1"]')
     runs = [Run(lab, write_run(tmp_path, model, name=name)) for name in ("one", "two")]
+    set_pause(tmp_path, 2.0)  # the first is not over before the second begins
     for run in runs:
         run.submit(*words, alone=False)
     for run in runs:

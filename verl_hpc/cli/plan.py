@@ -95,7 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if getattr(arguments, name) not in (None, False):
-            raise ConfigError(f"--{name.replace('_', '-')}: {why}")
+            raise ConfigError(f"{_option(name)}: {why}")
+
+
+def _option(name: str) -> str:
+    """As it is spelt on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -116,12 +121,11 @@ def _check(arguments: argparse.Namespace) -> None:
     for name in ("nodes", "max_nodes", "prompt", "response"):
         value = getattr(arguments, name)
         if value is not None and not 1 <= value < inf:
-            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: a number from 1 up is needed")
+            raise ConfigError(f"{_option(name)} {value:g}: a number from 1 up is needed")
     for name in ("nodes", "max_nodes"):
         nodes = getattr(arguments, name) or 0
         if nodes > MOST_NODES:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} {nodes}: from 1 to {MOST_NODES}, as Slurm takes")
+            raise ConfigError(f"{_option(name)} {nodes}: from 1 to {MOST_NODES}, as Slurm takes")
     if arguments.search and arguments.nodes is None and arguments.max_nodes is None:
         raise ConfigError("--search needs to know how many nodes there are: --nodes or --max-nodes")
     if arguments.write is not None and not arguments.search:
@@ -193,7 +197,7 @@ def _made_by(arguments: argparse.Namespace) -> str:
     for name in _OF_RECORD:
         value = getattr(arguments, name)
         values = value if isinstance(value, list) else [] if value is None else [value]
-        words += [f"--{name.replace('_', '-')} {shlex.quote(f'{one}')}" for one in values]
+        words += [f"{_option(name)} {shlex.quote(f'{one}')}" for one in values]
     return " ".join([*words, *map(shlex.quote, arguments.words)])
 
 

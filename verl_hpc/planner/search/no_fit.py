@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil
 
-from verl_hpc.config.run import RunConfig
-from verl_hpc.layout.architecture import Architecture
-from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.memory.rollout import needed, rollout_shape, why_not
 from verl_hpc.planner.search.cuts import rollout_sizes
+from verl_hpc.planner.search.searched_run import SearchedRun
 
 _LARGEST_SHARE = 0.95
 """Of a device that an engine may ask for: CUDA and NCCL are beside it."""
 
 
-def why_nothing_fits(
-    config: RunConfig, archs: Mapping[str, Architecture], hardware: Hardware, num_ranks: int
-) -> str:
+def why_nothing_fits(run: SearchedRun) -> str:
     """What to change of a run of which a search found nothing that fits.
 
     Where no engine starts even on the most ranks of a node, nothing else matters. Else engines
     start, and a smaller share of the device leaves more to training.
     """
-    ranks = f"nothing fits on {num_ranks} ranks of {hardware.kind.name} by the memory ledger"
-    first = archs[next(iter(archs))]
+    config, hardware = run.config, run.hardware
+    ranks = f"nothing fits on {run.num_ranks} ranks of {hardware.kind.name} by the memory ledger"
+    first = run.archs[next(iter(run.archs))]
     pp = config.rollout.pipeline_parallel
     if config.samples_to_train:
-        sizes = rollout_sizes(first, num_ranks, hardware.ranks_per_node, pp)
+        sizes = rollout_sizes(first, run.num_ranks, hardware.ranks_per_node, pp)
         if not sizes:
             return (
                 f"{ranks}: rollout.pipeline_parallel = {pp} does not divide the ranks of any set; "

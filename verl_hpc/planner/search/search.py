@@ -163,8 +163,7 @@ class _Search:
             else:
                 ranking.append(best)
         if not ranking:
-            run = self._run
-            raise ConfigError(why_nothing_fits(run.config, run.archs, run.hardware, run.num_ranks))
+            raise ConfigError(why_nothing_fits(self._run))
         ranking.sort(key=lambda candidate: candidate.seconds)
         return Found(
             ranking,

@@ -71,9 +71,8 @@ class Fabric:
         Args:
             num_bytes: of the whole.
         """
-        if self._reads(size, stride):
-            return self._read(num_bytes, size)
-        return (self.all_gather if self._is_gpu else self.all_reduce)(num_bytes, size, stride)
+        sums_wholly = not (self._is_gpu or self._reads(size, stride))
+        return (self.all_reduce if sums_wholly else self.all_gather)(num_bytes, size, stride)
 
     def all_to_all(self, num_bytes: float, size: int, stride: int = 1) -> Cost:
         """Every rank sends `num_bytes` in all, as much to each; by links of its own."""

@@ -12,8 +12,9 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import message_census
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.transfer import process_memory, reads, sums
-from verl_hpc.transfer.checksum import checksum
+from verl_hpc.transfer import exchange, process_memory, reads
+from verl_hpc.transfer import memory as memory_room
+from verl_hpc.transfer.checksum import Digest
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours
 
@@ -86,7 +87,8 @@ def test_relays_and_small_buckets_bring_the_same(here, node_of, bucket_bytes, ro
 @pytest.mark.parametrize("piece_bytes", [96, 1 << 19])
 def test_neighbours_read_what_others_are_sent(here, monkeypatch, node_of, sizes, piece_bytes):
     """As many bytes as by messages, in pieces of a row or of many, relays included."""
-    monkeypatch.setattr(reads, "PIECE_BYTES", piece_bytes)
+    for room in (memory_room, reads):
+        monkeypatch.setattr(room, "PIECE_BYTES", piece_bytes)
     (tp, pp, dp), rollout = sizes
     source = megatron_shard_map(ARCH, TrainLayout(tp=tp, pp=pp, dp=dp))
     groups = [tuple(range(r, r + rollout)) for r in range(0, 4, rollout)]
@@ -295,7 +297,13 @@ def test_what_lies_as_it_travels_is_not_copied_and_summed_once(here, monkeypatch
     if rank == 3:
         got["columns"] = torch.zeros(64 * 4)
     summed = []
-    monkeypatch.setattr(sums, "checksum", lambda t: summed.append(t.numel()) or checksum(t))
+
+    class Counting(Digest):
+        def add(self, piece):
+            summed.append(piece.nbytes)
+            super().add(piece)
+
+    monkeypatch.setattr(exchange, "Digest", Counting)
     transfer = Transfer(plan, rank)
     stats = transfer.run(whole, got, torch.float32)
     expected = here.control.broadcast(whole)

@@ -2,7 +2,8 @@
 
 Of messages several rounds are under way. While those of some rounds travel, those of the round
 before are unpacked and those of the next one packed. A message of one fragment whose bytes lie in
-memory as they travel is sent from there, and received there; others pass through a bucket.
+memory as they travel is sent from there, and received there; others pass through a bucket, piece
+by piece, so that a core's cache still has each when it is summed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import torch.distributed as dist
 
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Send, Step
-from verl_hpc.transfer.memory import Memory
-from verl_hpc.transfer.message import Message
+from verl_hpc.transfer.checksum import Digest, checksum
+from verl_hpc.transfer.memory import Memory, in_pieces
+from verl_hpc.transfer.message import Message, Part
 from verl_hpc.transfer.reads import Reads
 from verl_hpc.transfer.stats import TransferStats
-from verl_hpc.transfer.sums import Sums
+from verl_hpc.transfer.sums import Sum, Sums
 
 _Slot = tuple[str, int]
 """("send" or "receive", number): a bucket."""
@@ -92,9 +94,11 @@ class Exchange:
         ]
 
     @property
-    def shown(self) -> set[Fragment]:
-        """Fragments that neighbours read."""
-        return {fragment for hop in self._hops for fragment in hop.reads.shown}
+    def summed_alone(self) -> set[Fragment]:
+        """Fragments that neighbours read, or that are a message each."""
+        read = {fragment for hop in self._hops for fragment in hop.reads.shown}
+        messages = [each.outgoing for hop in self._hops for each in hop.rounds if each.outgoing]
+        return read | {m.fragments[0] for m in messages if len(m.fragments) == 1}
 
     def run(self, sums: Sums | None, stats: TransferStats) -> None:
         """Send and receive everything.
@@ -137,11 +141,14 @@ class Exchange:
         fragments = [item.fragment for item in step.sends]
         data = self._where_it_lies(step.sends)
         if data is not None:
-            return Message(step.to, data, (), True, fragments)
+            return Message(step.to, data, [Part(data, ())], True, fragments)
         packed = self._buckets[slot][: _num_bytes(step.sends)]
-        windows = map(self._memory.read, step.sends)
-        copies = list(zip(self._parts(packed, fragments), windows, strict=True))
-        return Message(step.to, packed, copies, False, fragments)
+        parts = [
+            Part(piece, [(piece, frm)])
+            for item, part in zip(step.sends, self._of_fragments(packed, fragments), strict=True)
+            for piece, frm in in_pieces(part, self._memory.read(item))
+        ]
+        return Message(step.to, packed, parts, False, fragments)
 
     def _incoming(self, step: Step, slot: _Slot) -> Message:
         fragments = [item.fragment for item in step.receives]
@@ -149,12 +156,12 @@ class Exchange:
         in_place = data is not None
         if data is None:
             data = self._buckets[slot][: _num_bytes(step.receives)]
-        copies = [
-            (window, part)
-            for item, part in zip(step.receives, self._parts(data, fragments), strict=True)
-            for window in self._memory.windows(item.targets[in_place:], item.fragment)
-        ]
-        return Message(step.frm, data, copies, in_place, fragments)
+        parts = []
+        for item, part in zip(step.receives, self._of_fragments(data, fragments), strict=True):
+            places = self._memory.windows(item.targets[in_place:], item.fragment)
+            for piece, *tos in in_pieces(part, *places):
+                parts.append(Part(piece, [(to, piece) for to in tos]))
+        return Message(step.frm, data, parts, in_place, fragments)
 
     def _where_it_lies(self, items: Sequence[Send] | Sequence[Receive]) -> torch.Tensor | None:
         """The bytes of a message in source or target memory, if they lie there as they travel."""
@@ -169,7 +176,9 @@ class Exchange:
             return None
         return found.view(-1).view(torch.uint8)
 
-    def _parts(self, data: torch.Tensor, fragments: Sequence[Fragment]) -> list[torch.Tensor]:
+    def _of_fragments(
+        self, data: torch.Tensor, fragments: Sequence[Fragment]
+    ) -> list[torch.Tensor]:
         """The part of a message that carries each fragment, in its type and shape."""
         parts = data.split([fragment.num_bytes for fragment in fragments])
         return [
@@ -196,11 +205,12 @@ def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.W
     operations = []
     if each.outgoing is not None:
         message = each.outgoing
-        _copy(message)
+        known = None if sums is None else sums.known(message.fragments)
+        found = _copy(message, summed=sums is not None and known is None)
         operations.append(dist.P2POp(dist.isend, message.data, message.peer))
         stats.sent(message)
         if sums is not None:
-            sums.sent(message.peer, message.fragments, message.data)
+            sums.sent(message.peer, message.fragments, found if known is None else known)
     if each.incoming is not None:
         message = each.incoming
         operations.append(dist.P2POp(dist.irecv, message.data, message.peer))
@@ -214,14 +224,23 @@ def _finish(each: _Round, requests: Sequence[dist.Work], sums: Sums | None) -> N
         request.wait()
     if each.incoming is not None:
         message = each.incoming
+        found = _copy(message, summed=sums is not None)
         if sums is not None:
-            sums.received(message.peer, message.fragments, message.data)
-        _copy(message)
+            sums.received(message.peer, message.fragments, found)
 
 
-def _copy(message: Message) -> None:
-    for to, frm in message.copies:
-        to.copy_(frm)
+def _copy(message: Message, summed: bool) -> Sum:
+    """Copy a message to where it goes; its checksum, of host memory part by part, or 0."""
+    on_host = message.data.device.type == "cpu"
+    digest = Digest()
+    for part in message.parts:
+        for to, frm in part.copies:
+            to.copy_(frm)
+        if summed and on_host:
+            digest.add(part.data)
+    if not summed:
+        return 0
+    return digest.found() if on_host else checksum(message.data)
 
 
 def _num_bytes(items: Sequence[Send] | Sequence[Receive]) -> int:

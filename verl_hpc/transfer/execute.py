@@ -111,7 +111,7 @@ class Transfer:
             exchange = Exchange(
                 self.moves.hops, memory, self._buckets, self._rounds, self._neighbours
             )
-            copies = OwnCopies(self.moves.copies, memory, exchange.shown)
+            copies = OwnCopies(self.moves.copies, memory, exchange.summed_alone)
             self._bound = _Bound(memory, copies, exchange)
         return self._bound
 

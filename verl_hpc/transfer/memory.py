@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,9 @@ import torch
 from verl_hpc.layout.box import View
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Send
+
+PIECE_BYTES = 256 * 1024
+"""Of host memory: less than a core's second cache holds."""
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,15 @@ def window(tensors: Mapping[str, torch.Tensor], view: View, fragment: Fragment) 
     assert tensor.is_contiguous(), f"{view.name} is not contiguous"
     first = tensor.storage_offset() + view.offset
     return tensor.as_strided(fragment.box.shape, view.strides, first)
+
+
+def in_pieces(*windows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same rows of windows of one shape, as many at a time as a core's cache holds.
+
+    Memory of a device is one piece, and so is a number.
+    """
+    first = windows[0]
+    if first.dim() == 0 or first.device.type != "cpu":
+        return iter([windows])
+    rows = max(PIECE_BYTES * len(first) // first.nbytes, 1)
+    return zip(*(each.split(rows) for each in windows), strict=True)

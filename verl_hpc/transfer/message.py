@@ -12,14 +12,24 @@ from verl_hpc.layout.fragments import Fragment
 
 
 @dataclass(frozen=True)
+class Part:
+    """Bytes of a message that are copied, and summed, together."""
+
+    data: torch.Tensor
+    """Contiguous."""
+    copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    """(to, from): into the bucket before it leaves, or to its places when it has arrived."""
+
+
+@dataclass(frozen=True)
 class Message:
     """What travels between this rank and another one in a round."""
 
     peer: int
     data: torch.Tensor
     """Its bytes, uint8: where the fragment lies, or in a bucket."""
-    copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    """(to, from): into the bucket before it leaves, or to all its places when it has arrived."""
+    parts: Sequence[Part]
+    """All of its bytes, in order."""
     in_place: bool
     """Whether it is sent or received without a bucket."""
     fragments: Sequence[Fragment]

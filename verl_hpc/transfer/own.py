@@ -10,8 +10,7 @@ import torch
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Copy
 from verl_hpc.transfer.checksum import Digest
-from verl_hpc.transfer.memory import Memory, window
-from verl_hpc.transfer.reads import PIECE_BYTES
+from verl_hpc.transfer.memory import Memory, in_pieces, window
 from verl_hpc.transfer.sums import Sums
 
 
@@ -30,13 +29,15 @@ class OwnCopies:
     Args:
         copies: of this rank.
         memory: what is read and filled.
-        shown: fragments that neighbours read; they are summed here, piece by piece, while a core's
-            cache has them.
+        summed: fragments that others get, whose checksum is wanted; it is taken here, piece by
+            piece, while a core's cache has them.
     """
 
-    def __init__(self, copies: Sequence[Copy], memory: Memory, shown: Collection[Fragment]) -> None:
+    def __init__(
+        self, copies: Sequence[Copy], memory: Memory, summed: Collection[Fragment]
+    ) -> None:
         self.num_bytes = sum(copy.fragment.num_bytes for copy in copies)
-        self._copies = [_bound(copy, memory, copy.fragment in shown) for copy in copies]
+        self._copies = [_bound(copy, memory, copy.fragment in summed) for copy in copies]
 
     def run(self, sums: Sums | None) -> None:
         """Copy everything."""
@@ -52,11 +53,9 @@ class OwnCopies:
                 to.copy_(frm)
 
 
-def _bound(copy: Copy, memory: Memory, shown: bool) -> _Bound:
+def _bound(copy: Copy, memory: Memory, summed: bool) -> _Bound:
     held = window(memory.source, copy.source, copy.fragment)
     first, *others = memory.windows(copy.targets, copy.fragment)
-    if not shown or not held.is_contiguous() or held.dim() == 0:
+    if not summed or not held.is_contiguous():
         return _Bound(copy.fragment, [(to, held) for to in (first, *others)], ())
-    at_a_time = max(PIECE_BYTES * len(held) // copy.fragment.num_bytes, 1)
-    pieces = zip(first.split(at_a_time), held.split(at_a_time), strict=True)
-    return _Bound(copy.fragment, [(to, held) for to in others], list(pieces))
+    return _Bound(copy.fragment, [(to, held) for to in others], list(in_pieces(first, held)))

@@ -16,14 +16,11 @@ import torch
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Receive, Step
 from verl_hpc.transfer.checksum import Digest
-from verl_hpc.transfer.memory import Memory
+from verl_hpc.transfer.memory import PIECE_BYTES, Memory
 from verl_hpc.transfer.message import exchange
 from verl_hpc.transfer.process_memory import read_memory
 from verl_hpc.transfer.stats import TransferStats
 from verl_hpc.transfer.sums import Sums, column
-
-PIECE_BYTES = 256 * 1024
-"""Read at a time: less than a core's second cache holds."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Reads:
             for target in piece.copies:
                 target.copy_(piece.into)
         if sums is not None:
-            sums.found(frm, (read.fragment,), digest.found())
+            sums.received(frm, (read.fragment,), digest.found())
 
     def _bound(self, item: Receive) -> _Read:
         fragment = item.fragment

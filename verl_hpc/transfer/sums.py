@@ -44,19 +44,18 @@ class Sums:
         self._told: dict[int, list[torch.Tensor]] = defaultdict(list)
         self._messages: dict[int, list[Sequence[Fragment]]] = defaultdict(list)
 
-    def sent(self, to: int, fragments: Sequence[Fragment], data: torch.Tensor) -> None:
-        """Note what is sent, before it leaves."""
-        alone = len(fragments) == 1
-        self._sent[to].append(self.of(fragments[0], data) if alone else _sum_of(data))
+    def known(self, fragments: Sequence[Fragment]) -> Sum | None:
+        """The checksum of a message that is sent, if one of the same bytes was summed before."""
+        return self._of_fragment.get(fragments[0]) if len(fragments) == 1 else None
 
-    def received(self, frm: int, fragments: Sequence[Fragment], data: torch.Tensor) -> None:
-        """Note what has arrived."""
-        self.found(frm, fragments, _sum_of(data))
+    def sent(self, to: int, fragments: Sequence[Fragment], found: Sum) -> None:
+        """Note the checksum of what is sent."""
+        self._know_alone(fragments, found)
+        self._sent[to].append(found)
 
-    def found(self, frm: int, fragments: Sequence[Fragment], found: Sum) -> None:
+    def received(self, frm: int, fragments: Sequence[Fragment], found: Sum) -> None:
         """Note the checksum of what has arrived."""
-        if len(fragments) == 1:
-            self.know(fragments[0], found)
+        self._know_alone(fragments, found)
         self._received[frm].append(found)
         self._messages[frm].append(fragments)
 
@@ -69,8 +68,12 @@ class Sums:
         """Note the checksum of a fragment."""
         self._of_fragment[fragment] = found
 
+    def _know_alone(self, fragments: Sequence[Fragment], found: Sum) -> None:
+        if len(fragments) == 1:
+            self.know(fragments[0], found)
+
     def of(self, fragment: Fragment, data: torch.Tensor) -> Sum:
-        """The checksum of a fragment that is sent."""
+        """The checksum of a fragment that is read by others."""
         if fragment not in self._of_fragment:
             self.know(fragment, _sum_of(data))
         return self._of_fragment[fragment]

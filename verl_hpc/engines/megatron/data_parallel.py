@@ -20,8 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from verl_hpc.transfer.memory import PIECE_BYTES
 from verl_hpc.transfer.process_memory import read_memory, readable_processes
-from verl_hpc.transfer.reads import PIECE_BYTES
 
 _found: WeakKeyDictionary[dist.ProcessGroup, list[int] | None] = WeakKeyDictionary()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +20,10 @@ from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.layout.architecture import Architecture, read_architecture
+from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.moves import moves_of
-from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
+from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_PIECE_BYTES, HOST_ROUNDS, plan_transfer
+from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
 from verl_hpc.planner.memory.buffers import Buffer
@@ -29,10 +32,10 @@ from verl_hpc.planner.memory.parameters import chunk_parameters
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.transfer import bucket_bytes, most_bucket_bytes
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.rollout.shard_map import rollout_shard_map
 from verl_hpc.trainer.role import FirstWeights
-from verl_hpc.trainer.sync import PARTS
+from verl_hpc.trainer.sync import PARTS, WeightSync
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.process_memory import readable_neighbours
 
 _TIED, _GROUPED, _BIASED = (
     {"tied_embeddings": True},
@@ -211,8 +214,10 @@ def check_generation(phases, run, wanted: Mapping, offload) -> None:
 
 
 @pytest.mark.parametrize("offload", OFFLOADS[1:], ids="-".join)
-def test_what_is_offloaded_is_what_the_ledger_takes_away(built, here, sizes, offload):
-    engine = built(sizes, "bfloat16").by_role["actor"]
+@pytest.mark.parametrize("role", ["actor", "critic"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, role, offload):
+    engine = built(sizes, dtype).by_role[role]
     wanted = counted(engine)
     freed = {part: engine.offload(part) for part in offload}
     kept = {
@@ -232,21 +237,51 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, here, sizes, off
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
+    """By messages, and where the memory of a node's other rank is read."""
     engines = built(sizes, dtype)
     actor, rollout = engines.by_role["actor"], engines.rollout
     run = engines.run("grpo", ())
     role = run.role_settings["actor"]
     source = engine_shard_map(engines.arch, engines.layout, role.model, role.head)
     target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
-    nodes = here.world.node_of
+    rank, nodes = here.world.rank, nodes_of(here.world.size, CORES.ranks_per_node)
+    near = readable_neighbours(here.control, nodes)
+    assert len(near) == min(here.world.size, CORES.ranks_per_node) - 1
     for bucket, rounds in ((HOST_BUCKET_BYTES, HOST_ROUNDS), (4096, 2)):
         plan = plan_transfer(source, target, nodes, bucket)
-        transfer = Transfer(plan, here.world.rank, rounds=rounds)
-        transfer.run(actor.weights, rollout.weights, actor.dtype)
-        found = bucket_bytes(moves_of(plan, here.world.rank), rounds)
-        assert found == transfer._buckets.num_bytes
-        assert found <= 2 * rounds * bucket
-    assert most_bucket_bytes(on_gpu=False) == 2 * HOST_ROUNDS * HOST_BUCKET_BYTES
+        for neighbours in ({}, near):
+            transfer = Transfer(plan, rank, rounds=rounds, neighbours=neighbours)
+            stats = transfer.run(actor.weights, rollout.weights, actor.dtype)
+            found = bucket_bytes(moves_of(plan, rank), rounds, neighbours=neighbours)
+            assert found == stats.peak_buffer_bytes
+            assert found <= 2 * (rounds * bucket + HOST_PIECE_BYTES)
+    assert most_bucket_bytes(False) == 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dtype):
+    """Those of the weights' way to the rollout, from the first step on."""
+    engines = built(sizes, dtype)
+    run = engines.run("grpo", ())
+    role = run.role_settings["actor"]
+    source = engine_shard_map(engines.arch, engines.layout, role.model, role.head)
+    target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
+    actor = SimpleNamespace(shard_map=source, training=engines.by_role["actor"])
+    rollout = SimpleNamespace(shard_map=target, engine=engines.rollout)
+    stats = []
+    transfer = Transfer.run
+    monkeypatch.setattr(Transfer, "run", lambda *a: stats.append(transfer(*a)) or stats[-1])
+    WeightSync(here, actor, rollout, (), getattr(torch, dtype), True).to_generation()
+    hardware = Hardware(KINDS["cpu"], here.world.size)
+    for recipe, offload in product(RECIPES, OFFLOADS):
+        run = engines.run(recipe, offload)
+        layouts = run_layouts(run, engines.arch, here.world.size)
+        told = ledger(run, engines.arch, layouts, hardware, counts_buckets=True)
+        phases = told.of_rank(here.world.rank)
+        found = {p.name: p.device.get("buckets", 0) for p in phases}
+        wanted = (recipe != "sft") * stats[0].peak_buffer_bytes
+        assert found["update"] == wanted, (recipe, offload)
+        assert recipe == "sft" or found["reshard"] == found["generate"] == wanted
 
 
 @pytest.mark.parametrize("bucket_size", [None, 3000, 20_000])

@@ -2,27 +2,38 @@
 
 import pytest
 
+from tests.mpi import plugin
 from tests.mpi.storages import storage_bytes
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
 from verl_hpc.rollout.vllm import VllmEngine
 
-pytestmark = pytest.mark.world(2)
+pytestmark = pytest.mark.world(2, 4)
 
 
-@pytest.mark.parametrize(
-    "tp, pp, family, tied, dtype",
-    [
+# (tensor parallelism, pipeline stages, family, tied embeddings, dtype)
+CASES = {
+    2: [
+        (1, 1, "qwen3", False, "bfloat16"),
         (2, 1, "llama", True, "bfloat16"),
         (1, 2, "qwen2", True, "float32"),
+        (1, 2, "llama", False, "bfloat16"),
     ],
-)
+    4: [(4, 1, "qwen3", True, "float32"), (2, 2, "qwen2", False, "bfloat16")],
+}
+
+
+def pytest_generate_tests(metafunc):
+    found = CASES.get(plugin.session.world.size, [])
+    metafunc.parametrize("tp, pp, family, tied, dtype", found)
+
+
 def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype):
     directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1)
     arch = read_architecture(directory)
     size = tp * pp
-    replicas = tuple(tuple(range(first, first + size)) for first in range(0, 2, size))
+    replicas = tuple(tuple(range(first, first + size)) for first in range(0, here.world.size, size))
     config = RolloutConfig(
         tensor_parallel=tp,
         pipeline_parallel=pp,

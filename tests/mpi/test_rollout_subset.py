@@ -10,10 +10,10 @@ from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.rollout import hf_shard_map, rollout_shard_map
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.protocol import Sampling, replica_of
-from verl_hpc.rollout.shard_map import hf_shard_map, rollout_shard_map
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
 

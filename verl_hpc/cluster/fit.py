@@ -42,7 +42,7 @@ def memory_verdict(request: Request, job: Job, force: bool = False) -> str:
     layouts = run_layouts(
         request.config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node
     )
-    told = ledger(request.config, archs, layouts, hardware)
+    told = ledger(request.config, archs, layouts, hardware, counts_buckets=True)
     misfit = told.first_misfit
     if misfit is None:
         return f"memory: {(told.least_room_bytes or 0) / GIB:.1f} GiB to spare in every phase"

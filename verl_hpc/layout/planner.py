@@ -25,10 +25,14 @@ from verl_hpc.layout.fragments import Fragment, fragments
 from verl_hpc.layout.shard_map import Holder, ShardMap
 
 DEFAULT_BUCKET_BYTES = 32 * 2**20
+DEFAULT_ROUNDS = 2
+"""Whose messages are under way at a time."""
 HOST_BUCKET_BYTES = 8 * 2**20
 HOST_ROUNDS = 8
 """Of transfers between host memories, where messages are smaller and more of them under way: many
 cores copy them, and what arrived may still be in a cache when it is summed."""
+HOST_PIECE_BYTES = 256 * 2**10
+"""Of host memory that are copied and summed together: less than a core's second cache holds."""
 _SMALL = 64
 """A bundle below one part in so many of the largest one is small."""
 

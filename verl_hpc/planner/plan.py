@@ -249,7 +249,7 @@ class Planner:
             archs=self._archs,
             ranks_per_node=self._per_node,
         )
-        return ledger(self._config, self._archs, layouts, hardware)
+        return ledger(self._config, self._archs, layouts, hardware, counts_buckets=True)
 
     def _plan(
         self,

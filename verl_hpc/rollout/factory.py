@@ -9,8 +9,8 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
+from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
-from verl_hpc.rollout.shard_map import rollout_shard_map
 from verl_hpc.runtime.world import World
 
 

@@ -21,9 +21,9 @@ from transformers import (
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, TrainingError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.rollout import hf_shard_map
 from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, Turns, never
-from verl_hpc.rollout.shard_map import hf_shard_map
 from verl_hpc.runtime.world import World
 
 _BATCH = 256

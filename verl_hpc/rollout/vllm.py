@@ -21,10 +21,10 @@ from vllm.utils import gc_utils
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.rollout import staged_shard_map
 from verl_hpc.rollout import vllm_cpu
 from verl_hpc.rollout.partial import given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
-from verl_hpc.rollout.shard_map import staged_shard_map
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_settings import (

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 
+from verl_hpc.layout.rollout import stage_groups
 from verl_hpc.rollout.protocol import replica_of
-from verl_hpc.rollout.shard_map import stage_groups
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.world import World
 

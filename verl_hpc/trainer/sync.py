@@ -11,6 +11,7 @@ from verl_hpc.config.model import OffloadConfig
 from verl_hpc.engines.protocol import Part, TrainingEngine
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
+    DEFAULT_ROUNDS,
     HOST_BUCKET_BYTES,
     HOST_ROUNDS,
     plan_transfer,
@@ -106,7 +107,7 @@ class WeightSync:
             session.world.rank,
             verify=checksums,
             nodes=session.control.allgather(environment.node_name()),
-            rounds=HOST_ROUNDS if on_host else 2,
+            rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
             neighbours=_neighbours(session, actor, dtype) if on_host else None,
         )
         self._minimum = sum(minimum_received(plan.bundles).values())

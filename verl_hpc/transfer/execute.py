@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from verl_hpc.layout.moves import RankMoves, moves_of
-from verl_hpc.layout.planner import Plan
+from verl_hpc.layout.planner import DEFAULT_ROUNDS, Plan
 from verl_hpc.transfer.exchange import Buckets, Exchange
 from verl_hpc.transfer.files import Reader
 from verl_hpc.transfer.memory import Memory
@@ -58,7 +58,7 @@ class Transfer:
         reader: Reader | None = None,
         verify: bool = True,
         nodes: Sequence[str] = (),
-        rounds: int = 2,
+        rounds: int = DEFAULT_ROUNDS,
         neighbours: Mapping[int, int] | None = None,
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)

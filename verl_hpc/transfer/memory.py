@@ -10,9 +10,9 @@ import torch
 from verl_hpc.layout.box import View
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Send
+from verl_hpc.layout.planner import HOST_PIECE_BYTES
 
-PIECE_BYTES = 256 * 1024
-"""Of host memory: less than a core's second cache holds."""
+PIECE_BYTES = HOST_PIECE_BYTES
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """The memory ledger of a run: every phase on every rank, and the fullest rank of each.
 
 Ranks that hold the same are counted once: a rank's class is its pipeline stage in each role's
-layout, its stage of its rollout engine, or that it has none. So a run on thousands of ranks has a
-dozen classes. The rank that stands for a class is its first; what replicas own of the optimizer's
-state differs by the padding between parameters, a millionth of a model worth training.
+layout, its stage of its rollout engine, or that it has none, and its buckets where they are
+counted. So a run on thousands of ranks has a dozen classes. The rank that stands for a class is its
+first; what replicas own of the optimizer's state differs by the padding between parameters, a
+millionth of a model worth training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -23,6 +24,7 @@ from verl_hpc.planner.memory.rank import RankMemory
 from verl_hpc.planner.memory.rollout import RolloutShape, rollout_shape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.terms import ASSUMPTIONS
+from verl_hpc.planner.memory.transfer import counted_buckets
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Ledger:
     """By role, those that share another's engine left out."""
     rollout: RolloutShape | None
     settings: Mapping[str, RoleSettings] = field(repr=False)
+    bucket_bytes: Sequence[int] | None = None
+    """Of each rank, for the weights' way to the rollout engines; None takes the most there can be.
+    """
 
     def of_rank(self, rank: int) -> tuple[Phase, ...]:
         """All phases of one rank, in the order in which they come."""
@@ -52,12 +57,16 @@ class Ledger:
                 (rank - first) // span if 0 <= rank - first < size else -1
                 for first, size, span in spans
             ]
-            found.setdefault((*stages, self._engine_stages.get(rank, -1)), rank)
+            buckets = 0 if self.bucket_bytes is None else self.bucket_bytes[rank]
+            found.setdefault((*stages, self._engine_stages.get(rank, -1), buckets), rank)
         return found
 
     def _ranks_to_look_at(self) -> Iterator[int]:
         """Ascending, the first rank of each class among them: of the ranks from where a role's
         stage or the engines begin, those of one engine, since those after it are alike."""
+        if self.bucket_bytes is not None:
+            yield from range(self.layouts.num_ranks)
+            return
         engines, engine = self.layouts.replicas, 1
         starts = {0, self.layouts.num_ranks}
         for one in (self.layouts.train[name] for name in self.shapes):
@@ -134,6 +143,7 @@ def ledger(
     archs: Mapping[str, Architecture] | Architecture,
     layouts: RunLayouts,
     hardware: Hardware,
+    counts_buckets: bool = False,
 ) -> Ledger:
     """The memory of a run.
 
@@ -142,6 +152,8 @@ def ledger(
         archs: of every role's model by its name, or one for all.
         layouts: of the run on its ranks (`planner.layouts.run_layouts`).
         hardware: of the nodes.
+        counts_buckets: plan the transfer of weights, where that is quick, and count its buckets;
+            else take the most that they can be. A search, which asks for parts of a run, cannot.
     """
     settings, on_gpu = config.role_settings, hardware.kind.is_gpu
     by_role = dict.fromkeys(settings, archs) if isinstance(archs, Architecture) else archs
@@ -150,7 +162,10 @@ def ledger(
         for name, role in settings.items()
         if role.shares is None
     }
-    rollout = None
+    rollout = buckets = None
     if config.generates:
-        rollout = rollout_shape(config, by_role[next(iter(settings))], on_gpu)
-    return Ledger(config, layouts, hardware, shapes, rollout, settings)
+        first = by_role[next(iter(settings))]
+        rollout = rollout_shape(config, first, on_gpu)
+        if counts_buckets:
+            buckets = counted_buckets(config, first, layouts, hardware)
+    return Ledger(config, layouts, hardware, shapes, rollout, settings, buckets)

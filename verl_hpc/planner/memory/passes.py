@@ -53,16 +53,15 @@ def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
     }
 
 
-@lru_cache(maxsize=16384)
-def update(
+def moments(
     shape: RoleShape,
     stage: int,
     tokens: int,
     num_micro_batches: int | None = None,
     rectangles: int = 0,
-) -> dict[str, int]:
-    """Terms of forward and backward passes: the fuller moment of two on the last stage, where the
-    loss has its gradient, and where a layer has."""
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Terms of two moments of forward and backward passes: where the loss has its gradient, on the
+    last stage, and where a layer has."""
     kept = in_flight(shape, stage, tokens, num_micro_batches, rectangles)
     found = logits(shape, stage, tokens)
     ends = head(shape, tokens) if shape.is_last(stage) else 0
@@ -77,8 +76,20 @@ def update(
         "recomputed": kept.again,
         "work": _backward(shape, stage, tokens),
     }
-    fuller = max(at_loss, in_layer, key=lambda terms: sum(terms.values()))
-    return fuller | {
+    return at_loss, in_layer
+
+
+@lru_cache(maxsize=16384)
+def update(
+    shape: RoleShape,
+    stage: int,
+    tokens: int,
+    num_micro_batches: int | None = None,
+    rectangles: int = 0,
+) -> dict[str, int]:
+    """Terms of forward and backward passes, at the fuller of the `moments`."""
+    both = moments(shape, stage, tokens, num_micro_batches, rectangles)
+    return max(both, key=lambda terms: sum(terms.values())) | {
         "gathered": _gathered(shape, tokens),
         "sent": _between_stages(shape, stage, tokens, num_micro_batches),
     }

@@ -64,7 +64,8 @@ class RankMemory:
     def phases(self) -> Iterator[Phase]:
         """All of them."""
         yield from self._build()
-        yield self._phase("load", "", self._loaded(), self._buckets)
+        loading = {"buckets": most_bucket_bytes(self._on_gpu)}
+        yield self._phase("load", "", self._loaded(), loading)
         if self._run.rollout is not None:
             yield from self._rollout_phases()
         for name in self._run.settings:
@@ -111,7 +112,12 @@ class RankMemory:
 
     @property
     def _buckets(self) -> Terms:
-        return {"buckets": most_bucket_bytes(self._on_gpu)}
+        """Of the transfer between training and generation."""
+        if self._run.rollout is None:
+            return {}
+        counted = self._run.bucket_bytes
+        most = most_bucket_bytes(self._on_gpu)
+        return {"buckets": most if counted is None else counted[self._rank]}
 
     @property
     def _asleep(self) -> Terms:
@@ -253,7 +259,7 @@ class RankMemory:
             self._asleep,
             _under(name, work),
             self._holes(work),
-            self._buckets if self._run.rollout is not None else {},
+            self._buckets,
         )
 
     def _holes(self, work: Mapping[str, int]) -> Terms:

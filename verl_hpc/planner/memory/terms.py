@@ -57,8 +57,9 @@ TERMS: Mapping[str, Term] = {
         "as the engine's weights", "on cores, oneDNN's copies of linear layers; embeddings are not"
     ),
     "buckets": Term(
-        "rounds under way x 2 x the bucket's size",
-        "an upper bound; transfer.bucket_bytes counts a plan's own",
+        "those of the transfer's own plan on up to 16 ranks on cores, which read their neighbours' "
+        "memory; else rounds under way x 2 x the bucket's size",
+        "an upper bound on GPUs, on more ranks, and while weights are loaded",
     ),
     "context": Term(
         f"{overheads.CONTEXT // _MIB} MiB", "of CUDA, with the workspaces of its libraries"

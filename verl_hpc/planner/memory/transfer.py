@@ -2,40 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from verl_hpc.layout.box import row_major_strides
-from verl_hpc.layout.moves import RankMoves, Receive, Send
-from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, HOST_ROUNDS
+from verl_hpc.config.run import RunConfig
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.box import View, row_major_strides
+from verl_hpc.layout.fragments import Fragment
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.moves import RankMoves, Receive, Send, Step, moves_of
+from verl_hpc.layout.planner import (
+    DEFAULT_BUCKET_BYTES,
+    DEFAULT_ROUNDS,
+    HOST_BUCKET_BYTES,
+    HOST_PIECE_BYTES,
+    HOST_ROUNDS,
+)
+from verl_hpc.planner.hardware import Hardware
+from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.refit_plan import refit_plan
 
+_MOST_COUNTED_RANKS = 16
+"""What each does in a plan takes a tenth of a second to count for a large model."""
 _PIECE = 1 << 28
 """In which engines/megatron/offload.py takes page-locked memory."""
 
 
 def most_bucket_bytes(on_gpu: bool) -> int:
-    """That no rank's buckets exceed: one for each round under way, in each direction."""
-    rounds, size = (2, DEFAULT_BUCKET_BYTES) if on_gpu else (HOST_ROUNDS, HOST_BUCKET_BYTES)
-    return 2 * rounds * size
+    """That no rank's buckets exceed: one for each round under way, in each direction; between ranks
+    on cores also a piece that is read in each of two hops."""
+    if on_gpu:
+        return 2 * DEFAULT_ROUNDS * DEFAULT_BUCKET_BYTES
+    return 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
+
+
+def counted_buckets(
+    config: RunConfig, arch: Architecture, layouts: RunLayouts, hardware: Hardware
+) -> Sequence[int] | None:
+    """Bytes that each rank keeps for the transfer from training to generation, from its first step
+    on; None where they are not counted.
+
+    They are between ranks on cores, of runs on up to 16: those of the run's own plan. Ranks of a
+    node read each other's memory piece by piece, and need buckets for the others alone.
+
+    Args:
+        config: of a run that generates.
+        arch: of the role that generates.
+        layouts: of the run.
+        hardware: of its nodes.
+    """
+    if hardware.kind.is_gpu or layouts.num_ranks > _MOST_COUNTED_RANKS:
+        return None
+    plan = refit_plan(config, arch, layouts, hardware)
+    nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
+    trained = config.role_settings[next(iter(layouts.train))].model.dtype
+    same = trained == config.rollout_dtype
+    found = []
+    for rank, node in enumerate(nodes):
+        near = [other for other, of in enumerate(nodes) if same and of == node and other != rank]
+        found.append(bucket_bytes(moves_of(plan, rank), HOST_ROUNDS, same, near))
+    return found
 
 
 def bucket_bytes(
-    moves: RankMoves, rounds: int, same_dtype: Mapping[str, bool] | bool = True
+    moves: RankMoves,
+    rounds: int,
+    same_dtype: Mapping[str, bool] | bool = True,
+    neighbours: Collection[int] = (),
 ) -> int:
-    """Of one rank's buckets, as `transfer.exchange.Buckets` grows them in a run of these moves.
+    """Of one rank's buckets in a run of these moves: as `transfer.exchange.Buckets` grows them, and
+    what `transfer.reads.Reads` needs.
 
     Args:
         rounds: under way at a time.
         same_dtype: whether what is sent has the type that travels, by logical tensor or for all.
+        neighbours: ranks whose memory is read, and that read this one's.
     """
     largest: dict[tuple[str, int], int] = {}
+    pieces = 0
     for hop in moves.hops:
-        for place, step in enumerate(hop):
-            for kind, message in (("send", step.sends), ("receive", step.receives)):
+        read = [item for step in hop if step.frm in neighbours for item in step.receives]
+        pieces += max((_piece(item) for item in read), default=0)
+        rest = [each for step in hop if any(each := _messages(step, neighbours))]
+        for place, (sends, receives) in enumerate(rest):
+            for kind, message in (("send", sends), ("receive", receives)):
                 if message and not _in_place(message, same_dtype):
                     key = kind, place % rounds
                     size = sum(item.fragment.num_bytes for item in message)
                     largest[key] = max(largest.get(key, 0), size)
-    return sum(largest.values())
+    return sum(largest.values()) + pieces
+
+
+def _messages(step: Step, neighbours: Collection[int]) -> tuple[Sequence[Send], Sequence[Receive]]:
+    """What a step sends and receives, but to and from neighbours."""
+    return (
+        () if step.to in neighbours else step.sends,
+        () if step.frm in neighbours else step.receives,
+    )
+
+
+def _piece(item: Receive) -> int:
+    """Memory that a fragment is read into, if its first place is not where it can be."""
+    fragment = item.fragment
+    if _lies(fragment, item.targets[0]):
+        return 0
+    row = fragment.num_bytes // fragment.box.shape[0]
+    return min(max(HOST_PIECE_BYTES // row, 1) * row, fragment.num_bytes)
 
 
 def _in_place(
@@ -46,12 +117,16 @@ def _in_place(
     if more:
         return False
     view = first.view if isinstance(first, Send) else first.targets[0]
-    shape = first.fragment.box.shape
-    wanted = row_major_strides(shape)
-    lies = all(n == 1 or a == b for n, a, b in zip(shape, view.strides, wanted, strict=True))
     known = same_dtype if isinstance(same_dtype, bool) else same_dtype[first.fragment.tensor]
     # What is received, and what is passed on, is target memory, which has the type that travels.
-    return lies and (known or isinstance(first, Receive) or first.relay)
+    return _lies(first.fragment, view) and (known or isinstance(first, Receive) or first.relay)
+
+
+def _lies(fragment: Fragment, view: View) -> bool:
+    """Whether a fragment's bytes lie in memory as they travel."""
+    shape = fragment.box.shape
+    wanted = row_major_strides(shape)
+    return all(n == 1 or a == b for n, a, b in zip(shape, view.strides, wanted, strict=True))
 
 
 def page_locked(num_bytes: int) -> int:

@@ -55,7 +55,7 @@ def search_that_fits(
     """
     found = search(config, archs, machine, num_ranks, work=work, spare_bytes=spare_bytes)
     chosen, layouts = laid_out(config, found.best, archs, machine.hardware.ranks_per_node)
-    of_run = ledger(chosen, archs, layouts, machine.hardware)
+    of_run = ledger(chosen, archs, layouts, machine.hardware, counts_buckets=True)
     assert of_run.fits, of_run.first_misfit
     changes = overrides_of(config, found.best)
     return Verified(found, chosen, layouts, of_run, changes)

@@ -9,8 +9,11 @@ from verl_hpc.config.model import OffloadConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.link_model import predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.layouts import RunLayouts
+from verl_hpc.planner.refit_plan import refit_plan
 from verl_hpc.planner.timing.cost import Cost, times, together
 from verl_hpc.planner.timing.generation import Engines, generate_cost
 from verl_hpc.planner.timing.machine import Machine, element_size
@@ -19,7 +22,6 @@ from verl_hpc.planner.timing.passes import Model, infer_cost, parameters_per_ran
 from verl_hpc.planner.timing.refit import (
     estimated_seconds,
     offloaded_bytes,
-    planned_seconds,
     received_bytes,
 )
 from verl_hpc.planner.timing.workload import Workload
@@ -152,16 +154,9 @@ def transfer_seconds(run: Run) -> float:
             shared=_generates_where_it_trains(run),
             checksums=checksums,
         )
-    return planned_seconds(
-        train,
-        layouts.replicas,
-        replace(run.arch, rope_scaling=None),  # it cannot be hashed
-        layouts.num_ranks,
-        hardware.ranks_per_node,
-        hardware.links,
-        checksums,
-        dtype,
-    )
+    plan = refit_plan(run.config, run.arch, layouts, hardware)
+    nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
+    return predicted_seconds(plan, nodes, hardware.links, checksums)
 
 
 def _generates_where_it_trains(run: Run) -> bool:

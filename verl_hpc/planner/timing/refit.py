@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
-from verl_hpc.layout.grid import nodes_of
-from verl_hpc.layout.link_model import Links, predicted_seconds
-from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.layout.vllm import vllm_shard_map
+from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.timing.machine import element_size
 
 _BUCKET = 64 * 2**20
-
-
-@lru_cache(maxsize=64)
-def planned_seconds(
-    train: TrainLayout,
-    replicas: tuple[tuple[int, ...], ...],
-    arch: Architecture,
-    num_ranks: int,
-    ranks_per_node: int,
-    links: Links,
-    checksums: bool,
-    dtype: str,
-) -> float:
-    """Seconds of the transfer's own plan: its bytes and rounds, simulated over the links."""
-    source = megatron_shard_map(arch, train, dtype=dtype)
-    target = vllm_shard_map(arch, replicas, dtype)
-    nodes = nodes_of(num_ranks, ranks_per_node)
-    return predicted_seconds(plan_transfer(source, target, nodes), nodes, links, checksums)
 
 
 def received_bytes(

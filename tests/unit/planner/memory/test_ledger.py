@@ -15,7 +15,7 @@ from verl_hpc.planner.memory.changes import remedy
 from verl_hpc.planner.memory.ledger import ledger
 from verl_hpc.planner.memory.phase import PHASES
 from verl_hpc.planner.memory.terms import TERMS, term
-from verl_hpc.planner.memory.transfer import page_locked
+from verl_hpc.planner.memory.transfer import most_bucket_bytes, page_locked
 
 H100 = Hardware(KINDS["H100-80"], 8, host_bytes=2000 * GIB)
 LLAMA_405B = architecture_from(PUBLISHED["Llama-3.1-405B"][0])
@@ -34,10 +34,10 @@ def shipped(name):
     return ledger(config, arch, run_layouts(config, arch, num_ranks(name)), hardware)
 
 
-def small(num_ranks=4, hardware=H100, **changes):
+def small(num_ranks=4, hardware=H100, counts_buckets=False, **changes):
     config, arch = parse(**changes), architecture(max_positions=4096, dtype="bfloat16")
     layouts = run_layouts(config, arch, num_ranks, ranks_per_node=4)
-    return ledger(config, arch, layouts, hardware)
+    return ledger(config, arch, layouts, hardware, counts_buckets)
 
 
 def big(**more):
@@ -165,8 +165,35 @@ def test_every_rank_is_in_a_class_by_the_rank_that_stands_for_it(changes):
     expected = {}
     for rank in range(16):
         engine = found.engine_stage(rank)
-        expected.setdefault((stages.get(rank, -1), -1 if engine is None else engine), rank)
+        expected.setdefault((stages.get(rank, -1), -1 if engine is None else engine, 0), rank)
     assert found.classes == expected
+
+
+def test_buckets_between_cores_are_those_of_the_runs_own_plan():
+    """TP2 x DP2 on two nodes: ranks of a node read each other's memory."""
+    cores, sizes = Hardware(KINDS["cpu"], 2), {"parallel": {"tensor_parallel": 2}}
+    counted = small(hardware=cores, counts_buckets=True, **sizes)
+    assert counted.bucket_bytes is not None and set(counted.bucket_bytes) != {0}
+    for phase in counted.all_phases:
+        mine = [
+            p
+            for rank in range(4)
+            for p in counted.of_rank(rank)
+            if (p.name, p.of) == (phase.name, phase.of)
+        ]
+        assert phase.device_bytes == max(p.device_bytes for p in mine)
+        if phase.name not in ("build", "load", "save"):
+            found = [p.device.get("buckets", 0) for p in mine]
+            assert found == list(counted.bucket_bytes)
+            assert max(found) < most_bucket_bytes(False)
+
+
+@pytest.mark.parametrize(("kind", "num_ranks"), [("H100-80", 4), ("cpu", 32)])
+def test_where_buckets_are_not_counted_they_are_the_most_that_they_can_be(kind, num_ranks):
+    hardware = Hardware(KINDS[kind], 4)
+    found = small(num_ranks, hardware, counts_buckets=True, batch__size=32)
+    update = next(phase for phase in found.phases if phase.name == "update")
+    assert update.device["buckets"] == most_bucket_bytes(kind != "cpu")
 
 
 def test_ranks_that_only_generate_hold_nothing_of_training():

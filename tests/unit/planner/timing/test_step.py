@@ -9,13 +9,17 @@ from tests.unit.layout.models import PUBLISHED
 from verl_hpc.flow import DataFlow
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
-from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.link_model import predicted_seconds
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import reshard_report
+from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
 from verl_hpc.planner.timing.cost import CPU_RANKS
 from verl_hpc.planner.timing.machine import Machine
-from verl_hpc.planner.timing.refit import estimated_seconds, planned_seconds, received_bytes
+from verl_hpc.planner.timing.refit import estimated_seconds, received_bytes
 from verl_hpc.planner.timing.schedule import spans_of
 from verl_hpc.planner.timing.step import RESHARD, predict_step
 
@@ -128,9 +132,9 @@ def test_an_estimate_is_near_the_simulated_plan(sizes, rollout_tp):
     grouping = "zero_redundancy" if zero_redundancy_applies(train.tp, rollout_tp) else "contiguous"
     groups = generation_groups(train.grid, rollout_tp, grouping)
     links = H100.hardware.links
-    planned = planned_seconds(
-        train, groups, replace(L8, rope_scaling=None), 16, 8, links, True, "bfloat16"
-    )
+    source, target = megatron_shard_map(L8, train), vllm_shard_map(L8, groups, "bfloat16")
+    nodes = nodes_of(16, 8)
+    planned = predicted_seconds(plan_transfer(source, target, nodes), nodes, links, True)
     estimated = estimated_seconds(L8, train, rollout_tp, H100.hardware, "bfloat16")
     assert planned / 3.5 - 0.01 < estimated < 2 * planned
 

@@ -5,8 +5,8 @@ import pytest
 from tests.unit.layout.models import architecture
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, LayoutError
+from verl_hpc.layout.rollout import rollout_shard_map, stage_groups
 from verl_hpc.layout.vllm import vllm_shard_map
-from verl_hpc.rollout.shard_map import rollout_shard_map, stage_groups
 
 ARCH = architecture()
 

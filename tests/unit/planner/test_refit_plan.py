@@ -1,0 +1,46 @@
+"""The plan of a run's weights, on the login node."""
+
+from tests.unit.config.trees import parse
+from tests.unit.layout.models import architecture
+from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.refit_plan import refit_plan
+
+ARCH = architecture(num_layers=4, tied_embeddings=False)
+
+
+def planned(kind="H100-80", **changes):
+    config = parse(batch__size=4, **changes)
+    layouts = run_layouts(config, ARCH, 4, ranks_per_node=2)
+    return refit_plan(config, ARCH, layouts, Hardware(KINDS[kind], 2))
+
+
+def layers_by_rank(plan):
+    found = {}
+    for bundle in plan.bundles:
+        for fragment in bundle.fragments:
+            if fragment.tensor.startswith("model.layers."):
+                layer = int(fragment.tensor.split(".")[2])
+                for rank in bundle.targets:
+                    found.setdefault(rank, set()).add(layer)
+    return found
+
+
+def test_a_stage_of_a_rollout_engine_gets_its_own_layers():
+    plan = planned(rollout__tensor_parallel=1, rollout__pipeline_parallel=2)
+    assert layers_by_rank(plan) == {0: {0, 1}, 1: {2, 3}, 2: {0, 1}, 3: {2, 3}}
+
+
+def test_every_rank_of_an_engine_without_stages_gets_all_layers():
+    plan = planned(rollout__tensor_parallel=2)
+    assert layers_by_rank(plan) == {rank: {0, 1, 2, 3} for rank in range(4)}
+
+
+def test_messages_between_cores_are_smaller():
+    assert planned().bucket_bytes == DEFAULT_BUCKET_BYTES
+    assert planned("cpu").bucket_bytes == HOST_BUCKET_BYTES
+
+
+def test_a_run_is_planned_once():
+    assert planned() is planned()

@@ -8,7 +8,7 @@ from verl_hpc.errors import TransferError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
-from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, plan_transfer
 from verl_hpc.layout.report import message_census
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 from verl_hpc.layout.vllm import vllm_shard_map
@@ -172,10 +172,12 @@ def test_disjoint_ranks(here):
     assert stats.copied_bytes == 0
 
 
-def test_types_change_on_the_sending_side(here):
+@pytest.mark.parametrize("bucket_bytes", [4096, DEFAULT_BUCKET_BYTES])
+def test_types_change_on_the_sending_side(here, bucket_bytes):
+    """Also of what is a message alone, and what the sender itself keeps a copy of."""
     source = megatron_shard_map(ARCH, TrainLayout(tp=4))
     target = vllm_shard_map(ARCH, [(r,) for r in range(4)], "bfloat16")
-    plan = plan_transfer(source, target, here.world.node_of)
+    plan = plan_transfer(source, target, here.world.node_of, bucket_bytes)
     rank = here.world.rank
     got = memory(target, rank, filled=False)
     stats = Transfer(plan, rank).run(memory(source, rank, filled=True), got, torch.bfloat16)

@@ -56,6 +56,8 @@ class OwnCopies:
 def _bound(copy: Copy, memory: Memory, summed: bool) -> _Bound:
     held = window(memory.source, copy.source, copy.fragment)
     first, *others = memory.windows(copy.targets, copy.fragment)
-    if not summed or not held.is_contiguous():
+    # Of device memory a message's own sum is as quick; other types travel as other bytes.
+    here = memory.device.type == "cpu" and memory.in_place(held, copy.fragment)
+    if not (summed and here):
         return _Bound(copy.fragment, [(to, held) for to in (first, *others)], ())
     return _Bound(copy.fragment, [(to, held) for to in others], list(in_pieces(first, held)))

@@ -51,12 +51,13 @@ def load_profile(
             given), or a value that is not allowed.
     """
     try:
-        found = Path(path).is_file()
+        found, is_directory = Path(path).is_file(), Path(path).is_dir()
     except OSError:  # a name that is too long
-        found = False
+        found = is_directory = False
     if not found:
         here = ", ".join(sorted(map(str, Path("slurm").glob("*.yaml")))) or "none below slurm/"
-        raise ConfigError(f"{flag} {path}: no such file; profiles here: {here}")
+        problem = "is a directory" if is_directory else "no such file"
+        raise ConfigError(f"{flag} {path}: {problem}; profiles here: {here}")
     tree = read_tree(Path(path))
     if isinstance(measured := tree.get("measured"), str):
         tree["measured"] = str(Path(path).resolve().parent / measured)

@@ -55,7 +55,8 @@ def _read_tree(path: Path, chain: tuple[Path, ...], files: list[Path]) -> dict[s
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected a mapping of settings, found {type(tree).__name__}")
+        found = {type(None): "nothing", list: "a list", str: "text"}.get(type(tree), shown(tree))
+        raise ConfigError(f"{path}: expected settings as `name: value`, found {found}")
     merged: dict[str, Any] = {}
     for name in _includes(path, tree.pop(INCLUDE, None)):
         _merge(merged, _read_tree(path.parent / name, (*chain, resolved), files))

@@ -209,6 +209,8 @@ BAD = [
     (["calibrte", "runs/n1"], "plan calibrte: a setting is field=value; did you mean calibrate?"),
     (["runs/n1"], "plan runs/n1: a setting is field=value; the only word without = is: calib"),
     (["--nodes", 1, "--efficiency", "gone.yaml"], "--efficiency gone.yaml: no such file; give"),
+    (["--nodes", 1, "--efficiency", "."], "--efficiency .: is a directory; give"),
+    (["--nodes", 1, "--cluster", "."], "--cluster .: is a directory; profiles here: none"),
     (["--nodes", 1, "sed=1"], "did you mean seed"),
     (["--nodes", 1, "parallel.tensor_parallel=3"], "does not divide"),
 ]

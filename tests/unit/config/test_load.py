@@ -191,9 +191,10 @@ def test_an_include_that_is_missing_is_named(write):
     [
         ("steps: [1", "not valid YAML: while parsing a flow sequence"),
         ("a: b: c", "not valid YAML: mapping values are not allowed here"),
-        ("- a\n- b\n", "expected a mapping of settings, found list"),
-        ("just words", "expected a mapping of settings, found str"),
-        ("", "expected a mapping of settings, found NoneType"),
+        ("- a\n- b\n", "expected settings as `name: value`, found a list"),
+        ("just words", "expected settings as `name: value`, found text"),
+        ("", "expected settings as `name: value`, found nothing"),
+        ("7", "expected settings as `name: value`, found 7"),
     ],
 )
 def test_what_is_wrong_with_a_file(write, content, words):

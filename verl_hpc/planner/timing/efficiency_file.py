@@ -31,7 +31,8 @@ def read_efficiency(path: str | Path | None, kind: GpuKind | None = None) -> Eff
         return defaults(kind)
     named = f"--efficiency {path}"
     if not Path(path).is_file():
-        raise ConfigError(f"{named}: no such file; {_TODO}")
+        problem = "is a directory" if Path(path).is_dir() else "no such file"
+        raise ConfigError(f"{named}: {problem}; {_TODO}")
     factors = read_tree(Path(path))
     for name, value in factors.items():
         if name not in TERMS:

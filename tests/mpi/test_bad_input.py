@@ -22,9 +22,9 @@ from verl_hpc.errors import (
     RewardError,
     TrainingError,
 )
+from verl_hpc.layout import rollout as rollout_map
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout import shard_map
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.build import build_run
@@ -100,7 +100,7 @@ def test_a_trainer_with_other_parameters_than_its_map(here, configure, monkeypat
 
 
 def test_a_rollout_engine_with_other_parameters_than_its_map(here, configure, monkeypatch):
-    monkeypatch.setattr(shard_map, "hf_shard_map", other_names(shard_map.hf_shard_map))
+    monkeypatch.setattr(rollout_map, "hf_shard_map", other_names(rollout_map.hf_shard_map))
     limits = {"max_prompt_tokens": 128, "max_response_tokens": 16}
     config = configure(recipe="rl", rollout={"engine": "hf", "num_samples": 2, **limits})
     message = r"rollout.engine = hf has not .*(.|\n)*mlp.w2.weight: the map has it"

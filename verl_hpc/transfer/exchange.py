@@ -210,7 +210,7 @@ def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.W
         operations.append(dist.P2POp(dist.isend, message.data, message.peer))
         stats.sent(message)
         if sums is not None:
-            sums.sent(message.peer, message.fragments, found if known is None else known)
+            sums.sent(message.peer, message.fragments, found)
     if each.incoming is not None:
         message = each.incoming
         operations.append(dist.P2POp(dist.irecv, message.data, message.peer))
@@ -225,12 +225,12 @@ def _finish(each: _Round, requests: Sequence[dist.Work], sums: Sums | None) -> N
     if each.incoming is not None:
         message = each.incoming
         found = _copy(message, summed=sums is not None)
-        if sums is not None:
+        if sums is not None and found is not None:
             sums.received(message.peer, message.fragments, found)
 
 
-def _copy(message: Message, summed: bool) -> Sum:
-    """Copy a message to where it goes; its checksum, of host memory part by part, or 0."""
+def _copy(message: Message, summed: bool) -> Sum | None:
+    """Copy a message to where it goes; its checksum, of host memory part by part."""
     on_host = message.data.device.type == "cpu"
     digest = Digest()
     for part in message.parts:
@@ -239,7 +239,7 @@ def _copy(message: Message, summed: bool) -> Sum:
         if summed and on_host:
             digest.add(part.data)
     if not summed:
-        return 0
+        return None
     return digest.found() if on_host else checksum(message.data)
 
 

@@ -205,8 +205,7 @@ def _begin(each: _Round, sums: Sums | None, stats: TransferStats) -> list[dist.W
     operations = []
     if each.outgoing is not None:
         message = each.outgoing
-        known = None if sums is None else sums.known(message.fragments)
-        found = _copy(message, summed=sums is not None and known is None)
+        found = _copy(message, summed=sums is not None and not sums.knows(message.fragments))
         operations.append(dist.P2POp(dist.isend, message.data, message.peer))
         stats.sent(message)
         if sums is not None:

@@ -44,12 +44,14 @@ class Sums:
         self._told: dict[int, list[torch.Tensor]] = defaultdict(list)
         self._messages: dict[int, list[Sequence[Fragment]]] = defaultdict(list)
 
-    def known(self, fragments: Sequence[Fragment]) -> Sum | None:
-        """The checksum of a message that is sent, if one of the same bytes was summed before."""
-        return self._of_fragment.get(fragments[0]) if len(fragments) == 1 else None
+    def knows(self, fragments: Sequence[Fragment]) -> bool:
+        """Whether a message of these fragments need not be summed: its bytes were before."""
+        return len(fragments) == 1 and fragments[0] in self._of_fragment
 
-    def sent(self, to: int, fragments: Sequence[Fragment], found: Sum) -> None:
-        """Note the checksum of what is sent."""
+    def sent(self, to: int, fragments: Sequence[Fragment], found: Sum | None) -> None:
+        """Note the checksum of what is sent; None where it is known."""
+        if found is None:
+            found = self._of_fragment[fragments[0]]
         self._know_alone(fragments, found)
         self._sent[to].append(found)
 

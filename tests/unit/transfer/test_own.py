@@ -38,7 +38,8 @@ def test_what_travels_as_it_lies_is_summed_as_it_is_copied():
     source, target = torch.randn(SHAPE), torch.zeros(SHAPE)
     sums = summed(source, target)
     assert torch.equal(source, target)
-    assert sums.known([OWN.fragment]) == checksum(source).item()
+    assert sums.knows([OWN.fragment])
+    assert sums.of(OWN.fragment, target) == checksum(source).item()
 
 
 @pytest.mark.parametrize(
@@ -48,4 +49,4 @@ def test_what_travels_as_other_bytes_or_from_a_device_is_not(device, dtype):
     """Its message is summed instead."""
     source = torch.randn(SHAPE, device=device)
     sums = summed(source, torch.zeros(SHAPE, dtype=dtype, device=device))
-    assert sums.known([OWN.fragment]) is None
+    assert not sums.knows([OWN.fragment])

@@ -281,6 +281,7 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
         found = {p.name: p.device.get("buckets", 0) for p in phases}
         wanted = (recipe != "sft") * stats[0].peak_buffer_bytes
         assert found["update"] == wanted, (recipe, offload)
+        assert found["save"] == wanted
         assert recipe == "sft" or found["reshard"] == found["generate"] == wanted
 
 

@@ -79,7 +79,10 @@ class Phase:
             return f"{self.title}, rank {self.rank}: {self.problem}"
         room, limit, terms = self.room_bytes, self.limit_bytes, self.device
         where, total = "device", self.device_bytes
-        if room is None or room >= 0:
+        if self.is_shared:
+            terms = {**self.device, **self.host}
+            where, total = "memory", self.device_bytes + self.host_bytes
+        elif room is None or room >= 0:
             limit, terms, where, total = (
                 self.host_limit_bytes,
                 self.host,

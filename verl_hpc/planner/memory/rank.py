@@ -74,7 +74,9 @@ class RankMemory:
             if shape.trainable:
                 yield self._update(name, shape, stage)
         if any(shape.trainable for shape, *_ in self._here.values()):
-            yield self._phase("save", "", self._resident(), self._asleep, host=self._host.saved())
+            yield self._phase(
+                "save", "", self._resident(), self._asleep, self._buckets, host=self._host.saved()
+            )
 
     # ---------------------------------------------------------------- terms
 

@@ -58,8 +58,8 @@ TERMS: Mapping[str, Term] = {
     ),
     "buckets": Term(
         "those of the transfer's own plan on up to 16 ranks on cores, which read their neighbours' "
-        "memory; else rounds under way x 2 x the bucket's size",
-        "an upper bound on GPUs, on more ranks, and while weights are loaded",
+        "memory, of up to 32 GiB of weights in all; else rounds under way x 2 x the bucket's size",
+        "an upper bound on GPUs, of larger runs, in searches, and while weights are loaded",
     ),
     "context": Term(
         f"{overheads.CONTEXT // _MIB} MiB", "of CUDA, with the workspaces of its libraries"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
@@ -17,12 +17,15 @@ from verl_hpc.layout.planner import (
     HOST_PIECE_BYTES,
     HOST_ROUNDS,
 )
+from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plan
 
 _MOST_COUNTED_RANKS = 16
-"""What each does in a plan takes a tenth of a second to count for a large model."""
+_MOST_COUNTED_BYTES = 32 * 2**30
+"""Of the weights, once for each rank: what ranks do is counted in a fraction of a second, for all
+messages of 8 MiB and below. Of larger models every bucket is full."""
 _PIECE = 1 << 28
 """In which engines/megatron/offload.py takes page-locked memory."""
 
@@ -41,8 +44,8 @@ def counted_buckets(
     """Bytes that each rank keeps for the transfer from training to generation, from its first step
     on; None where they are not counted.
 
-    They are between ranks on cores, of runs on up to 16: those of the run's own plan. Ranks of a
-    node read each other's memory piece by piece, and need buckets for the others alone.
+    They are between ranks on cores, of small runs: those of the run's own plan. Ranks of a node
+    read each other's memory piece by piece, and need buckets for the others alone.
 
     Args:
         config: of a run that generates.
@@ -50,7 +53,9 @@ def counted_buckets(
         layouts: of the run.
         hardware: of its nodes.
     """
-    if hardware.kind.is_gpu or layouts.num_ranks > _MOST_COUNTED_RANKS:
+    num_bytes = arch.num_parameters * ITEM_BYTES[config.rollout_dtype] * layouts.num_ranks
+    small = layouts.num_ranks <= _MOST_COUNTED_RANKS and num_bytes <= _MOST_COUNTED_BYTES
+    if hardware.kind.is_gpu or not small:
         return None
     plan = refit_plan(config, arch, layouts, hardware)
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
@@ -66,7 +71,7 @@ def counted_buckets(
 def bucket_bytes(
     moves: RankMoves,
     rounds: int,
-    same_dtype: Mapping[str, bool] | bool = True,
+    same_dtype: bool = True,
     neighbours: Collection[int] = (),
 ) -> int:
     """Of one rank's buckets in a run of these moves: as `transfer.exchange.Buckets` grows them, and
@@ -74,7 +79,7 @@ def bucket_bytes(
 
     Args:
         rounds: under way at a time.
-        same_dtype: whether what is sent has the type that travels, by logical tensor or for all.
+        same_dtype: whether what is sent has the type that travels.
         neighbours: ranks whose memory is read, and that read this one's.
     """
     largest: dict[tuple[str, int], int] = {}
@@ -109,17 +114,15 @@ def _piece(item: Receive) -> int:
     return min(max(HOST_PIECE_BYTES // row, 1) * row, fragment.num_bytes)
 
 
-def _in_place(
-    message: Iterable[Send] | Iterable[Receive], same_dtype: Mapping[str, bool] | bool
-) -> bool:
+def _in_place(message: Iterable[Send] | Iterable[Receive], same_dtype: bool) -> bool:
     """Whether a message is sent from, or received into, the memory of its tensor."""
     first, *more = message
     if more:
         return False
     view = first.view if isinstance(first, Send) else first.targets[0]
-    known = same_dtype if isinstance(same_dtype, bool) else same_dtype[first.fragment.tensor]
     # What is received, and what is passed on, is target memory, which has the type that travels.
-    return _lies(first.fragment, view) and (known or isinstance(first, Receive) or first.relay)
+    has_type = same_dtype or isinstance(first, Receive) or first.relay
+    return _lies(first.fragment, view) and has_type
 
 
 def _lies(fragment: Fragment, view: View) -> bool:

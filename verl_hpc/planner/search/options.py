@@ -203,6 +203,7 @@ class Options:
             config.rollout_dtype,
             shared=shared,
             checksums=config.rollout.verify.checksums,
+            num_stages=config.rollout.pipeline_parallel,
         )
         if not machine.hardware.kind.is_gpu:
             seconds += machine.seconds(filled_cost(machine, config, arch, layout, tp, shared))

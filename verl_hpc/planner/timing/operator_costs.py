@@ -153,6 +153,7 @@ def transfer_seconds(run: Run) -> float:
             dtype,
             shared=_generates_where_it_trains(run),
             checksums=checksums,
+            num_stages=run.config.rollout.pipeline_parallel,
         )
     plan = refit_plan(run.config, run.arch, layouts, hardware)
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
@@ -203,7 +204,8 @@ def filled_cost(
         tp: of the engines.
         shared: the ranks that train are those that generate.
     """
-    received, needed = received_bytes(arch, train, tp, config.rollout_dtype, shared)
+    stages = config.rollout.pipeline_parallel
+    received, needed = received_bytes(arch, train, tp, config.rollout_dtype, shared, stages)
     packs = config.rollout.engine == "vllm"
     # Read and written by each: the bucket, the weights, and the packed ones.
     moved = machine.memory(4 * received + (4 if packs else 2) * needed)

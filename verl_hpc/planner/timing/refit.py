@@ -14,19 +14,25 @@ _BUCKET = 64 * 2**20
 
 
 def received_bytes(
-    arch: Architecture, train: TrainLayout, rollout_tp: int, dtype: str, shared: bool
+    arch: Architecture,
+    train: TrainLayout,
+    rollout_tp: int,
+    dtype: str,
+    shared: bool,
+    num_stages: int = 1,
 ) -> tuple[float, float]:
     """Bytes that a rank receives, and that it needs: Table 2 of HybridFlow (arXiv 2409.19256).
 
     Args:
         shared: the ranks that train are those that generate.
+        num_stages: of a rollout engine.
     """
     model = arch.num_parameters * element_size(dtype)
-    needed = model / rollout_tp
+    needed = model / (rollout_tp * num_stages)
     if not shared:
         return needed, needed
     held = model / (train.tp * train.pp)
-    if zero_redundancy_applies(train.tp, rollout_tp):
+    if num_stages == 1 and zero_redundancy_applies(train.tp, rollout_tp):
         return needed - held, needed
     # Neighbours: a rank's own shard lies in what it needs by chance.
     return needed * (1 - 1 / (train.tp * train.pp)), needed
@@ -41,6 +47,7 @@ def estimated_seconds(
     *,
     shared: bool = True,
     checksums: bool = True,
+    num_stages: int = 1,
 ) -> float:
     """The same without a plan, for a search: from the bytes that ranks and nodes lack.
 
@@ -49,7 +56,7 @@ def estimated_seconds(
     network alone: what their memory takes is in `operator_costs.filled_cost`.
     """
     links, per_node = hardware.links, hardware.ranks_per_node
-    received, _ = received_bytes(arch, train, rollout_tp, dtype, shared)
+    received, _ = received_bytes(arch, train, rollout_tp, dtype, shared, num_stages)
     model = arch.num_parameters * element_size(dtype)
     held = _held_by_node(train, per_node) if shared else 0.0
     enters = model * (1 - held) / per_node

@@ -182,7 +182,7 @@ def test_buckets_between_cores_are_those_of_the_runs_own_plan():
             if (p.name, p.of) == (phase.name, phase.of)
         ]
         assert phase.device_bytes == max(p.device_bytes for p in mine)
-        if phase.name not in ("build", "load", "save"):
+        if phase.name not in ("build", "load"):
             found = [p.device.get("buckets", 0) for p in mine]
             assert found == list(counted.bucket_bytes)
             assert max(found) < most_bucket_bytes(False)
@@ -220,6 +220,19 @@ def test_cores_share_the_memory_of_their_node():
     assert phase.room_bytes == 16 * GIB - phase.device_bytes - phase.host_bytes
     assert "context" not in phase.device
     assert found.fits
+
+
+def test_where_cores_memory_does_not_do_all_of_it_is_named():
+    """Of device and host together, which are the same there."""
+    one = small(hardware=Hardware(KINDS["cpu"], 4), rollout={"engine": "hf", "num_samples": 4})
+    most = max(one.all_phases, key=lambda phase: phase.device_bytes + phase.host_bytes)
+    needed = most.device_bytes + most.host_bytes
+    tight = Hardware(KINDS["cpu"], 4, host_bytes=4 * (needed - 2**20))
+    found = small(hardware=tight, rollout={"engine": "hf", "num_samples": 4}).first_misfit
+    assert found is not None
+    said = found.why_not()
+    assert f"{needed / GIB:.1f} GiB of memory, which has" in said
+    assert "process" in said
 
 
 def test_without_a_known_limit_everything_fits():

@@ -139,6 +139,20 @@ def test_an_estimate_is_near_the_simulated_plan(sizes, rollout_tp):
     assert planned / 3.5 - 0.01 < estimated < 2 * planned
 
 
+def test_a_stage_of_an_engine_receives_its_own_layers():
+    train = TrainLayout(tp=8, pp=2)
+    whole = received_bytes(L8, train, 2, "bfloat16", shared=False)
+    half = received_bytes(L8, train, 2, "bfloat16", shared=False, num_stages=2)
+    assert half == tuple(n / 2 for n in whole)
+    plain, staged = (
+        estimated_seconds(
+            L8, train, 2, H100.hardware, "bfloat16", shared=False, num_stages=num_stages
+        )
+        for num_stages in (1, 2)
+    )
+    assert staged < plain
+
+
 def test_cpu_ranks_of_a_node_refit_over_no_network():
     cores = Machine(Hardware(KINDS["cpu"], 8), CPU_RANKS)
     one = predict(8, cores, **GAE)

@@ -16,6 +16,7 @@ from verl_hpc.engines.factory import build_engine, start_layouts
 from verl_hpc.engines.megatron.padded import similar_lengths
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.memory.activations import NONE, Rectangles
 from verl_hpc.planner.memory.passes import moments
 from verl_hpc.planner.memory.shape import RoleShape
 
@@ -39,7 +40,7 @@ CORE = SELECTIVE | {"recompute_modules": ["core_attn"]}
 PAIRS = FULL | {"recompute_num_layers": 2}
 BLOCK = FULL | {"recompute_method": "block", "recompute_num_layers": 1}
 SEQUENCE = {"sequence_parallel": True}
-EVEN, RAGGED = (100, 100), (120, 40, 40)
+EVEN, RAGGED, UNLIKE = (100, 100), (120, 40, 40), (150, 3, 3)
 # (sizes, settings, dtype, lengths in a row, what the model has)
 CASES = {
     1: [
@@ -50,6 +51,9 @@ CASES = {
         ({}, BLOCK, "bfloat16", EVEN, {}),
         ({}, SELECTIVE, "float32", RAGGED, {}),
         ({}, CORE, "bfloat16", RAGGED, {}),
+        ({}, {}, "float32", UNLIKE, {}),
+        ({}, {}, "bfloat16", (170, 10, 10, 10), GROUPED),
+        ({}, {}, "float32", (100, 30, 20), GROUPED),
     ],
     2: [
         ({"tp": 2}, {}, "bfloat16", EVEN, {}),
@@ -74,10 +78,11 @@ def pytest_generate_tests(metafunc):
                                             for n in names])  # fmt: skip
 
 
-def rectangles(lengths) -> int:
-    """Tokens of the padded rectangles of a row; 0 where there is no padding."""
-    tokens = sum(len(group) * max(lengths[i] for i in group) for group in similar_lengths(lengths))
-    return tokens if tokens > sum(lengths) or len(set(lengths)) > 1 else 0
+def rectangles(lengths) -> Rectangles:
+    """The padded rectangles of a row."""
+    groups = similar_lengths(lengths)
+    tokens = sum(len(group) * max(lengths[i] for i in group) for group in groups)
+    return NONE if len(set(lengths)) == 1 else Rectangles(tokens, len(groups) > 1)
 
 
 def test_activations_are_within_15_per_cent(here, case):

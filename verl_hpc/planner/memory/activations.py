@@ -27,6 +27,19 @@ from verl_hpc.planner.memory.shape import RoleShape
 _FLOAT = 4
 
 
+class Rectangles(NamedTuple):
+    """Right-padded, which PyTorch's attention computes a row on."""
+
+    tokens: int
+    """Padding among them; 0 where all sequences of the row are equally long."""
+    are_several: bool = False
+    """Sequences so unlike that one would be more than half padding are in several: what they are
+    copied from is not kept then."""
+
+
+NONE = Rectangles(0)
+
+
 class Widths(NamedTuple):
     """Elements a token, on one rank."""
 
@@ -86,13 +99,12 @@ def rows_of(shape: RoleShape, tokens: int) -> int:
 
 
 @lru_cache(maxsize=16384)
-def layer(shape: RoleShape, tokens: int, rectangles: int = 0) -> Layer:
+def layer(shape: RoleShape, tokens: int, rectangles: Rectangles = NONE) -> Layer:
     """What one layer keeps.
 
     Args:
         tokens: of the micro-batch's row.
-        rectangles: tokens of the right-padded rectangles that PyTorch's attention computes on; 0
-            where all sequences are equally long.
+        rectangles: of the row.
     """
     own = rows_of(shape, tokens)
     size, width = shape.item_bytes, widths(shape)
@@ -103,19 +115,23 @@ def layer(shape: RoleShape, tokens: int, rectangles: int = 0) -> Layer:
 
 
 def _local(
-    shape: RoleShape, tokens: int, rectangles: int, own: int, width: Widths, entrance: int
+    shape: RoleShape, tokens: int, rectangles: Rectangles, own: int, width: Widths, entrance: int
 ) -> Layer:
     size = shape.item_bytes
     norms = 2 * own * (width.hidden * (2 * _FLOAT + size) + _FLOAT)
     angles = 4 * shape.arch.head_size
     outside = tokens * size * (angles + width.query)
     inside = tokens * size * (width.query + width.key + width.projected)
-    sums = (rectangles or tokens) * width.heads * _FLOAT
+    if rectangles.are_several:
+        # In float32 the norms of queries and keys keep their input.
+        kept = shape.arch.qk_norm and size == _FLOAT
+        inside = tokens * size * width.projected * kept
+    sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)
         outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
     # Copies of queries, keys, values and outputs in rectangles, beside those of the row.
-    core = rectangles * 2 * (width.query + width.key) * size + sums
+    core = rectangles.tokens * 2 * (width.query + width.key) * size + sums
     mlp = 5 * tokens * width.branch * size
     return Layer(norms, outside + inside, core, mlp, entrance)
 
@@ -151,7 +167,7 @@ class Kept(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: int = 0) -> Kept:
+def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles = NONE) -> Kept:
     """What a chunk of so many layers keeps, as `parallel.recompute` says."""
     one = layer(shape, tokens, rectangles)
     recompute = shape.setting("recompute")
@@ -199,7 +215,7 @@ def in_flight(
     stage: int,
     tokens: int,
     num_micro_batches: int | None = None,
-    rectangles: int = 0,
+    rectangles: Rectangles = NONE,
 ) -> Kept:
     """The most that layers keep on one stage at a time, head and logits apart.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from verl_hpc.planner.memory.activations import head, in_flight, rows_of, widths
+from verl_hpc.planner.memory.activations import NONE, Rectangles, head, in_flight, rows_of, widths
 from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
 
@@ -58,7 +58,7 @@ def moments(
     stage: int,
     tokens: int,
     num_micro_batches: int | None = None,
-    rectangles: int = 0,
+    rectangles: Rectangles = NONE,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Terms of two moments of forward and backward passes: where the loss has its gradient, on the
     last stage, and where a layer has."""
@@ -85,7 +85,7 @@ def update(
     stage: int,
     tokens: int,
     num_micro_batches: int | None = None,
-    rectangles: int = 0,
+    rectangles: Rectangles = NONE,
 ) -> dict[str, int]:
     """Terms of forward and backward passes, at the fuller of the `moments`."""
     both = moments(shape, stage, tokens, num_micro_batches, rectangles)

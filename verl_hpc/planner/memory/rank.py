@@ -20,7 +20,7 @@ from verl_hpc.planner.memory.step_rows import (
     columns,
     longest_row,
     num_micro_batches,
-    padded_tokens,
+    rectangles_of,
 )
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
 
@@ -253,7 +253,7 @@ class RankMemory:
     def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
         tokens = longest_row(self._run.config)
         count = num_micro_batches(self._run.config, shape.layout)
-        work = passes.update(shape, stage, tokens, count, padded_tokens(shape, tokens))
+        work = passes.update(shape, stage, tokens, count, rectangles_of(shape, tokens))
         return self._phase(
             "update",
             name,

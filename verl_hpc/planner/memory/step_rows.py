@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.memory.activations import NONE, Rectangles
 from verl_hpc.planner.memory.shape import RoleShape
 
 _COLUMN_BYTES = 48
@@ -27,9 +28,9 @@ def longest_row(config: RunConfig) -> int:
     return max(config.batch.max_tokens_per_micro_batch, longest_sequence(config))
 
 
-def padded_tokens(shape: RoleShape, tokens: int) -> int:
-    """Of the right-padded rectangles of a row; 0 where attention computes on packed rows."""
-    return int(tokens * _RECTANGLES) if shape.backend == "local" else 0
+def rectangles_of(shape: RoleShape, tokens: int) -> Rectangles:
+    """Of a row that keeps the most: one, unless attention computes on packed rows."""
+    return Rectangles(int(tokens * _RECTANGLES)) if shape.backend == "local" else NONE
 
 
 def num_micro_batches(config: RunConfig, layout: TrainLayout) -> int | None:

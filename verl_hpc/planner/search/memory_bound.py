@@ -22,7 +22,7 @@ from verl_hpc.planner.memory.step_rows import (
     columns,
     longest_row,
     num_micro_batches,
-    padded_tokens,
+    rectangles_of,
 )
 from verl_hpc.planner.memory.transfer import most_bucket_bytes
 from verl_hpc.planner.search.cuts import Cut
@@ -224,7 +224,7 @@ def _largest_pass(
     """With the holes that it leaves in the allocator's memory."""
     found = 0
     if shape.trainable:
-        terms = passes.update(shape, stage, tokens, count, padded_tokens(shape, tokens))
+        terms = passes.update(shape, stage, tokens, count, rectangles_of(shape, tokens))
         found = sum(terms.values())
     if scores or not shape.trainable:
         found = max(found, sum(passes.forward(shape, stage, tokens).values()))

@@ -1,0 +1,85 @@
+"""Buckets of runs whose ranks differ: the ledger's are those that a transfer takes, on every rank.
+
+Training and generation on other ranks, stages of rollout engines, another type, several nodes.
+"""
+
+import pytest
+import torch
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.engines.factory import engine_shard_map
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
+from verl_hpc.layout.rollout import rollout_shard_map
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.process_memory import readable_neighbours
+
+pytestmark = pytest.mark.world(4)
+
+APART, TURNED = {"rollout": "0-1", "train": "2-3"}, {"rollout": "2-3", "train": "0-1"}
+TP2, PP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}
+# (placement, parallel, rollout)
+CASES = {
+    "apart": (APART, TP2, {"tensor_parallel": 1}),
+    "apart-rollout-tp2": (APART, PP2, TP2),
+    "apart-rollout-pp2": (APART, TP2, PP2),
+    "apart-bfloat16": (TURNED, TP2, {**PP2, "dtype": "bfloat16"}),
+    "stages": ({}, {"tensor_parallel": 4}, {**TP2, **PP2}),
+    "rollout-tp4": ({}, {"pipeline_parallel": 4}, {"tensor_parallel": 4}),
+    "hf": ({}, {**TP2, **PP2}, {"engine": "hf"}),
+    "virtual-stages": ({}, {**PP2, "virtual_pipeline": 2}, {**TP2, "grouping": "contiguous"}),
+}
+
+
+def memory(shard_map, rank, dtype) -> dict[str, torch.Tensor]:
+    """Tensors as large as what the rank's regions lie in."""
+    sizes: dict[str, int] = {}
+    for region in shard_map.held_by(rank):
+        reach = sum((n - 1) * s for n, s in zip(region.box.shape, region.view.strides, strict=True))
+        end = region.view.offset + reach + 1
+        sizes[region.view.name] = max(sizes.get(region.view.name, 0), end)
+    return {name: torch.zeros(size, dtype=dtype) for name, size in sizes.items()}
+
+
+@pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_per_node):
+    placement, parallel, rollout = CASES[case]
+    directory = tiny_model("qwen3", True, num_key_value_heads=4, num_attention_heads=4)
+    arch, rank = read_architecture(directory), here.world.rank
+    run = parse_config(
+        {
+            "name": "buckets",
+            "recipe": "rl",
+            "steps": 1,
+            "data": {"train": {"kind": "files", "paths": ["none"]}},
+            "model": {"path": "none", "dtype": "float32"},
+            "parallel": parallel,
+            "rollout": {
+                "max_prompt_tokens": 32,
+                "max_response_tokens": 16,
+                "num_samples": 2,
+                **rollout,
+            },
+            **({"placement": placement} if placement else {}),
+        }
+    )
+    layouts = run_layouts(run, arch, 4, ranks_per_node=ranks_per_node)
+    role, nodes = run.role_settings["actor"], nodes_of(4, ranks_per_node)
+    source = engine_shard_map(arch, layouts.train["actor"], role.model, role.head)
+    target = rollout_shard_map(run.rollout, arch, layouts.replicas, run.rollout_dtype)
+    same = run.rollout_dtype == "float32"
+    near = readable_neighbours(here.control, nodes) if same else {}
+    plan = plan_transfer(source, target, nodes, HOST_BUCKET_BYTES)
+    dtype = getattr(torch, run.rollout_dtype)
+    stats = Transfer(plan, rank, rounds=HOST_ROUNDS, neighbours=near).run(
+        memory(source, rank, torch.float32), memory(target, rank, dtype), dtype
+    )
+    told = ledger(run, arch, layouts, Hardware(KINDS["cpu"], ranks_per_node), counts_buckets=True)
+    for phase in told.of_rank(rank):
+        if phase.name not in ("build", "load"):
+            assert phase.device.get("buckets", 0) == stats.peak_buffer_bytes, phase.name

@@ -136,7 +136,7 @@ def breaks_at_of_best(rows: Sequence[Row]) -> Row | None:
 
 def found(shape: Shape, num_ranks: int) -> Step:
     """With the placement and layouts that are fastest of those that fit by the ledger; of a mixture
-    of experts by the search's formulas alone, since no setting trains one.
+    of experts by the search's formulas alone.
 
     Raises:
         ConfigError: nothing fits.

@@ -47,6 +47,8 @@ def build_engine(
             tensor_parallel=layout.tp,
             pipeline_parallel=layout.pp,
             virtual_pipeline=layout.vpp,
+            expert_parallel=layout.ep,
+            expert_tensor_parallel=layout.etp,
             sequence_parallel=sequence_parallel,
             **parallel,
         ),

@@ -6,8 +6,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.config.load import parse_config
@@ -23,7 +21,6 @@ from verl_hpc.errors import (
     TrainingError,
 )
 from verl_hpc.layout import rollout as rollout_map
-from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.trainer.batch import StepRows
@@ -113,23 +110,6 @@ def test_a_family_that_is_not_mapped(here, configure, shared_directory):
     (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     message = "model_type = 'gpt2' is not mapped; mapped are llama, mistral, qwen2"
     refused(here, configure(model={"path": str(other)}), ModelError, message)
-
-
-def test_a_mixture_of_experts_is_planned_but_not_trained(
-    here, configure, shared_directory, tiny_model
-):
-    dense, directory = tiny_model(), shared_directory / "mixtral"
-    if here.world.rank == 0:
-        shutil.copytree(dense, directory)
-        config = json.loads((dense / "config.json").read_text())
-        config |= {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
-        (directory / "config.json").write_text(json.dumps(config))
-        tensors = read_architecture(directory).tensors("float32")
-        zeros = {name: torch.zeros(spec.shape) for name, spec in tensors.items()}
-        save_file(zeros, directory / "model.safetensors")
-    here.control.barrier()
-    config = configure(model={"path": str(directory), "dtype": "float32"})
-    refused(here, config, ModelError, "has experts; training mixtures of experts is not supported")
 
 
 def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_directory, tiny_model):

@@ -229,7 +229,7 @@ def test_the_optimizer_is_adamw_with_clipping(here, tiny_model, reference):
 
 def test_a_step_prepares_its_gradients_once(here, tiny_model, monkeypatch):
     engine = build_engine(here, tiny_model("llama", False), layout_of(here), clip_grad=0.5)
-    shard, calls = engine.optimizer._shard, []
+    (shard,), calls = engine.optimizer._shards, []
     for name in ("prepare_grads", "get_grad_norm", "step_with_ready_grads"):
         real = getattr(shard, name)
         monkeypatch.setattr(shard, name, lambda n=name, r=real: calls.append(n) or r())

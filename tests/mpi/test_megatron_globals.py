@@ -11,7 +11,10 @@ from verl_hpc.layout.megatron import TrainLayout
 
 pytestmark = pytest.mark.world(4)
 
-SIZES = [{}, {"tp": 4}, {"pp": 4}, {"tp": 2}, {"tp": 2, "pp": 2}, {"tp": 2, "pp": 2, "vpp": 2}]
+SIZES = [
+    *({}, {"tp": 4}, {"pp": 4}, {"tp": 2}, {"tp": 2, "pp": 2}, {"tp": 2, "pp": 2, "vpp": 2}),
+    *({"ep": 4}, {"tp": 2, "ep": 2, "etp": 2}, {"tp": 2, "pp": 2, "ep": 2}, {"tp": 4, "etp": 2}),
+]
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -22,7 +25,13 @@ def test_a_layouts_globals_are_those_that_megatron_core_sets(here, sizes):
     ours = parallel.started(layout).globals()
     before = set(dist.distributed_c10d._world.pg_map)
     vpp = layout.vpp if layout.vpp > 1 else None
-    parallel_state.initialize_model_parallel(layout.tp, layout.pp, vpp)
+    parallel_state.initialize_model_parallel(
+        layout.tp,
+        layout.pp,
+        vpp,
+        expert_model_parallel_size=layout.ep,
+        expert_tensor_parallel_size=layout.etp,
+    )
     try:
         theirs = {name: vars(parallel_state)[name] for name in parallel.UNSET}
         assert parallel_state.is_initialized()

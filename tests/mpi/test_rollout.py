@@ -23,7 +23,6 @@ from verl_hpc.rollout import vllm_settings
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
-from verl_hpc.rollout.vllm_groups import start_groups
 from verl_hpc.runtime.garbage import resume_collection
 
 pytestmark = pytest.mark.world(2)
@@ -327,14 +326,7 @@ def test_transformers_has_the_parameters_of_the_map_and_no_others(hf, here):
         ("qwen3_moe", {"num_experts": 4, "moe_intermediate_size": 64, "head_dim": 16}),
     ],
 )
-def test_names_of_experts_are_vllms(here, monkeypatch, tiny_model, family, sizes):
-    """The engine cannot serve them yet; what it builds has the map's names and shapes."""
-
-    def start(*arguments):
-        start_groups(*arguments)
-        parallel_state._EP = parallel_state._TP
-
-    monkeypatch.setattr("verl_hpc.rollout.vllm.start_groups", start)
+def test_names_of_experts_are_vllms(here, tiny_model, family, sizes):
     directory = tiny_model(family, num_hidden_layers=2, **sizes)
     arch, path = read_architecture(directory), str(directory)
     engine = VllmEngine(here.world, arch, path, path, ((0, 1),), LIMITS, "float32")

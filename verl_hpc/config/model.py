@@ -44,9 +44,9 @@ _NOT_RECOMPUTED = {
     "layernorm": "Transformer Engine fuses a dense layer's norms into its matrix products, and "
     "Megatron-core needs Transformer Engine for it",
     "mla_up_proj": "it is part of multi-latent attention, which no supported model has",
-    "moe": "mixtures of experts are not trained yet",
-    "moe_act": "mixtures of experts are not trained yet",
-    "shared_experts": "mixtures of experts are not trained yet",
+    "moe": "experts are recomputed with recompute: full alone",
+    "moe_act": "experts are recomputed with recompute: full alone",
+    "shared_experts": "no supported model has them",
 }
 """Megatron-core's other names, and why each would change nothing or fail."""
 
@@ -71,6 +71,11 @@ class ParallelConfig(Section):
     behind the other (1F1B, arXiv 2104.04473)."""
     virtual_pipeline: Positive = 1
     """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""
+    expert_parallel: Positive = 1
+    """Ranks that the experts of a layer are divided over, each with whole ones; tokens travel to
+    them and back (arXiv 2006.16668). They are ranks that are tensor or data parallel elsewhere."""
+    expert_tensor_parallel: Positive = 1
+    """Ranks that share an expert, each with a part of its matrices."""
     data_parallel: Positive | None = None
     """Only checked: the number of replicas the ranks must give."""
     sequence_parallel: bool = False

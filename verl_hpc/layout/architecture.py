@@ -50,6 +50,8 @@ class Architecture:
     num_experts: int = 0
     experts_per_token: int = 0
     """That a token passes through, of `num_experts`."""
+    renormalise_router: bool = True
+    """Whether the weights of a token's experts sum to one, or are those of all experts' softmax."""
     dtype: str = "bfloat16"
 
     @property
@@ -169,6 +171,7 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
         max_positions=fields.max_position_embeddings,
         num_experts=num_experts if moe else 0,
         experts_per_token=_experts_per_token(fields, num_experts) if moe else 0,
+        renormalise_router=fields.model_type != "qwen3_moe" or bool(fields.norm_topk_prob),
         dtype=fields.dtype or fields.torch_dtype or "float32",
     )
 

@@ -62,6 +62,7 @@ class HfConfig(BaseModel):
     num_local_experts: Count | None = None
     num_experts: Count | None = None
     num_experts_per_tok: Count | None = None
+    norm_topk_prob: Flag | None = None
     mlp_only_layers: list[Any] | None = None
     decoder_sparse_step: Count | None = None
     pad_token_id: Integer | None = None

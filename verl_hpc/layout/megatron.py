@@ -80,6 +80,11 @@ class TrainLayout:
         return self.tp * self.pp * self.dp
 
 
+def is_expert(parameter: str) -> bool:
+    """Whether a parameter of Megatron-core's is one of an expert's."""
+    return ".mlp.experts." in parameter
+
+
 def padded_vocab(vocab_size: int, tp: int, multiple: int = 64) -> int:
     """Vocabulary rows after padding to a multiple of both `multiple` and `tp`.
 
@@ -103,14 +108,16 @@ def check_megatron_layout(arch: Architecture, layout: TrainLayout) -> None:
     ]
     if arch.is_moe:
         rules.append(("experts", arch.num_experts, "expert_parallel", layout.ep))
-    elif layout.ep > 1 or layout.etp > 1:
-        raise LayoutError(f"expert_parallel = {layout.ep} with a model that has no experts")
+    for axis, size in (("expert_parallel", layout.ep), ("expert_tensor_parallel", layout.etp)):
+        if size > 1 and not arch.is_moe:
+            raise LayoutError(f"{axis} = {size} with a model that has no experts; leave it out")
     for what, number, axis, size in rules:
         if number % size:
             raise LayoutError(
                 f"{axis} = {size} does not divide the model's {number} {what}; "
                 f"choose a divisor of {number}"
             )
+    _ = layout.expert_grid  # which refuses sizes that do not divide
     groups = arch.num_kv_heads
     if max(groups, layout.tp) % min(groups, layout.tp):
         raise LayoutError(

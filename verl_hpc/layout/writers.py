@@ -29,20 +29,25 @@ def assign_writers(shard_map: ShardMap) -> dict[int, list[Region]]:
     return assigned
 
 
-def primary_regions(shard_map: ShardMap, grid: RankGrid, rank: int) -> Sequence[Region]:
+def primary_regions(
+    shard_map: ShardMap, grid: RankGrid, rank: int, replicas: str = "dp"
+) -> Sequence[Region]:
     """Regions of `rank` that no lower rank of its model-parallel group keeps.
 
     A data-parallel group shards the optimizer state of what its model-parallel place holds. Of a
     box held by several places (norms, tied embeddings) the lowest keeps it. In tp=2, dp=2 on
     4 ranks: of the norms, ranks 0 and 2; of everything else, each rank.
+
+    Args:
+        replicas: the grid's axis along which the state is sharded.
     """
     stands: dict[tuple[str, Box], Region] = {}
     for region in shard_map.regions:
         stands.setdefault((region.tensor, region.box), region)
-    replica = grid.coordinates(rank)["dp"]
+    replica = grid.coordinates(rank)[replicas]
     return [
         region
         for region in shard_map.held_by(rank)
         if stands[region.tensor, region.box] is region
-        and rank == min(h for h in region.holders if grid.coordinates(int(h))["dp"] == replica)
+        and rank == min(h for h in region.holders if grid.coordinates(int(h))[replicas] == replica)
     ]

@@ -257,6 +257,8 @@ def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> 
         pp=sizes.pipeline_parallel,
         dp=dp,
         vpp=sizes.virtual_pipeline,
+        ep=sizes.expert_parallel,
+        etp=sizes.expert_tensor_parallel,
         first_rank=ranks[0],
     )
 

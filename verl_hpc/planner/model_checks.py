@@ -28,6 +28,12 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
         check_megatron_layout(arch, layout)
     except LayoutError as error:
         raise ConfigError(f"{where}: {error}") from None
+    if arch.is_moe and layout.tp > 1 and not role.parallel.sequence_parallel:
+        raise ConfigError(
+            f"{where}.sequence_parallel = false: a mixture of experts with tensor_parallel "
+            f"{layout.tp} needs it, or Megatron-core would route every token {layout.tp} times; "
+            "set it to true"
+        )
     _check_recompute(where, role.parallel, arch, layout)
 
 

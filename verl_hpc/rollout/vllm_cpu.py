@@ -7,6 +7,8 @@ import vllm._custom_ops as ops
 import vllm.model_executor.layers.utils
 from vllm import ir
 
+from verl_hpc.rollout import vllm_cpu_experts
+
 _PROVIDER = "verl_hpc"
 
 
@@ -16,6 +18,7 @@ def prepare() -> None:
     Otherwise linear weights are packed into handles that nothing can be written into (small ones in
     bfloat16 by the second), and a tied output layer silently keeps its old values.
     """
+    vllm_cpu_experts.keep_plain()
     ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
 

@@ -67,7 +67,8 @@ def start_groups(
         parallel_state._TP = parallel_state._ETP = group("tp", tensor_parallel, broadcaster=True)
         parallel_state._DCP = parallel_state._PCP = parallel_state._DP = alone
         parallel_state._PP = group("pp", pipelines)
-        parallel_state._EP = None
+        # Asked for by layers of experts, which are split as other layers are.
+        parallel_state._EP = parallel_state._TP
         _replica = group("replica", replicas) if num_stages > 1 else parallel_state._TP
     _copy_inputs_of_graphs(parallel_state._TP)
     dist.barrier()

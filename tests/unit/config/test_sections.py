@@ -156,7 +156,7 @@ def test_values_at_their_bounds_are_taken(name, value):
         ),
         (
             {"parallel__recompute": "selective", "parallel__recompute_modules": ["mlp", "moe_act"]},
-            "moe_act cannot be recomputed: mixtures of experts",
+            "moe_act cannot be recomputed: experts are",
         ),
         (
             {

@@ -71,18 +71,12 @@ def transformer_config(
     """Megatron-core's settings for this model.
 
     Raises:
-        ModelError: mixture-of-experts models (their layouts can be planned, not yet trained), or
-            rotary settings that Megatron-core does not have.
+        ModelError: rotary settings that Megatron-core does not have.
     """
-    if arch.is_moe:
-        raise ModelError(
-            f"model family {arch.family} has experts; training mixtures of experts is not "
-            "supported yet (layouts and resharding plans are)"
-        )
     _check_rope(arch)
     on_gpu = torch.cuda.is_available()
     fused = backend == "transformer_engine"
-    settings = _recompute_settings(parallel)
+    settings = _recompute_settings(parallel) | _expert_settings(arch, layout, fused)
     if fp8 is not None:
         settings |= {"fp8": fp8.format, "fp8_recipe": fp8.recipe}
     if layout.pp > 1:
@@ -116,7 +110,8 @@ def transformer_config(
         # Losses come with their global normaliser, so gradients are summed, not averaged.
         calculate_per_token_loss=True,
         variable_seq_lengths=True,
-        # Megatron-core's check for variable lengths asks this of dense models, too.
+        # Megatron-core's check for variable lengths asks this of dense models, too; its other
+        # dispatcher wants rows of one length.
         moe_token_dispatcher_type="alltoall",
         # With two stages of several chunks, batched sends and receives to the same peer are
         # paired by order and silently mixed up.
@@ -133,6 +128,26 @@ def transformer_config(
         cross_entropy_loss_fusion=False,
         **settings,
     )
+
+
+def _expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> dict[str, Any]:
+    """Of a mixture of experts: tokens are dropped nowhere, and nothing balances the router."""
+    if not arch.is_moe:
+        return {}
+    return {
+        "num_moe_experts": arch.num_experts,
+        "moe_ffn_hidden_size": arch.ffn_size,
+        "moe_router_topk": arch.experts_per_token,
+        # A softmax over the chosen ones is the softmax over all of them, renormalised.
+        "moe_router_pre_softmax": not arch.renormalise_router,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_grouped_gemm": fused,
+        "moe_permute_fusion": False,
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": layout.etp,
+    }
 
 
 def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
@@ -209,9 +224,9 @@ def _build_chunk(
     stage = chunk if layout.vpp > 1 else None
     to_one_number = head in HEAD_TENSORS
     spec = (
-        transformer_engine_spec(arch.qk_norm)
+        transformer_engine_spec(arch.qk_norm, arch.num_experts)
         if backend == "transformer_engine"
-        else local_block_spec(config, stage, arch.qk_norm, groups.pp.rank())
+        else local_block_spec(config, stage, arch, groups.pp.rank())
     )
     scaling = arch.rope_scaling or {}
     model = GPTModel(

@@ -33,7 +33,8 @@ from verl_hpc.engines.protocol import (
 from verl_hpc.errors import TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.megatron import is_expert
+from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import primary_regions
 
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
@@ -128,6 +129,13 @@ class MegatronEngine:
         for region in self.shard_map.held_by(rank):
             sharded = not peers.issubset(region.holders)
             parameters[region.view.name].tensor_model_parallel = sharded
+        apart = (self.layout.ep, self.layout.etp) != (1, self.layout.tp)
+        for name, parameter in parameters.items():
+            if is_expert(name):
+                # Of their replicas every one counts its own; Megatron-core marks them only where
+                # ep > 1, and else would add up the gradients of tensor-parallel ranks nowhere.
+                parameter.tensor_model_parallel = True
+                parameter.allreduce = not apart
 
     @property
     def is_trainable(self) -> bool:
@@ -136,12 +144,21 @@ class MegatronEngine:
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
         rank = dist.get_rank()
-        regions = (
-            primary_regions(self.shard_map, self.layout.grid, rank)
-            if primary
-            else self.shard_map.held_by(rank)
-        )
+        regions = self._primary_regions(rank) if primary else self.shard_map.held_by(rank)
         return self.optimizer.state_map(self.shard_map.tensors, regions, rank)
+
+    def _primary_regions(self, rank: int) -> list[Region]:
+        """Experts have replicas of their own, over which their state is sharded."""
+        layout = self.layout
+        return [
+            region
+            for of_experts, grid, axis in (
+                (False, layout.grid, "dp"),
+                (True, layout.expert_grid, "edp"),
+            )
+            for region in primary_regions(self.shard_map, grid, rank, axis)
+            if is_expert(region.view.name) is of_experts
+        ]
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         assert self.optimizer is not None

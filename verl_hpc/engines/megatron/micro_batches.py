@@ -40,8 +40,8 @@ class Planner:
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
         """What each micro-batch is of; so many neighbours are never parted.
 
-        In a pipeline all replicas get the same number of them, as they will wait for each other:
-        every rank of the layout calls it.
+        In a pipeline, and where experts are on several replicas, all replicas get the same number
+        of them, as they will wait for each other: every rank of the layout calls it.
         """
         lengths, most = [len(s) for s in sequences], self.max_tokens
         stages = self.layout.pp
@@ -51,8 +51,9 @@ class Planner:
         shared = num_shared(sequences) if self.shares_tokens else [0] * len(sequences)
         units, sizes = share_units(lengths, shared, most, together)
         found = micro_batches(sizes, self.max_tokens, self._multiple)
-        if stages > 1:
-            count = self._full(len(found), wanted(sizes, stages))
+        if stages > 1 or self.layout.ep > 1:
+            fills = wanted(sizes, stages) if stages > 1 else 0
+            count = self._full(len(found), fills)
             costs = [
                 self._cost([lengths[i] for i in u], n) for u, n in zip(units, sizes, strict=True)
             ]

@@ -145,7 +145,8 @@ class HostStore:
                 yield from (p.detach() for p in chunk.parameters())
         elif part == "gradients":
             for chunk in self._chunks if self._optimizer is not None else ():
-                yield from (buffer.grad_data for buffer in chunk.buffers)
+                buffers = (*chunk.buffers, *chunk.expert_parallel_buffers)
+                yield from (buffer.grad_data for buffer in buffers)
         elif self._optimizer is not None:
             parameters = {
                 p.untyped_storage().data_ptr() for c in self._chunks for p in c.parameters()

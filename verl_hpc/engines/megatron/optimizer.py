@@ -81,9 +81,11 @@ class Optimizer:
         self.settings = settings
         with gathering_within(group):
             self._optimizer = get_megatron_optimizer(_megatron_config(settings, dtype), chunks)
-        (self._shard,) = self._optimizer.chained_optimizers
-        if isinstance(self._shard.optimizer, torch.optim.AdamW):
-            _fuse(self._shard.optimizer)
+        self._shards: list[DistributedOptimizer] = self._optimizer.chained_optimizers
+        """Of experts apart, where their replicas are others than those of the rest."""
+        for shard in self._shards:
+            if isinstance(shard.optimizer, torch.optim.AdamW):
+                _fuse(shard.optimizer)
         self._scheduler = _scheduler(self._optimizer, settings)
         self._names = names
 
@@ -113,14 +115,14 @@ class Optimizer:
         return float(norm)
 
     def _clip(self, norm: float) -> None:
-        shard = self._shard
-        if parameters := shard.get_parameters():
-            clip_grad_by_total_norm_fp32(
-                parameters,
-                max_norm=shard.config.clip_grad,
-                total_norm=norm,
-                use_decoupled_grad=shard.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
-            )
+        for shard in self._shards:
+            if parameters := shard.get_parameters():
+                clip_grad_by_total_norm_fp32(
+                    parameters,
+                    max_norm=shard.config.clip_grad,
+                    total_norm=norm,
+                    use_decoupled_grad=shard.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
+                )
 
     @property
     def learning_rate(self) -> float:
@@ -137,8 +139,11 @@ class Optimizer:
         self._optimizer.reload_model_params()
 
     def owned_ranges(self) -> Iterator[OwnedRange]:
-        """What this rank owns, in the order of its optimizer's parameters."""
-        shard: DistributedOptimizer = self._shard
+        """What this rank owns, in the order of its optimizers' parameters."""
+        for shard in self._shards:
+            yield from self._owned_by(shard)
+
+    def _owned_by(self, shard: DistributedOptimizer) -> Iterator[OwnedRange]:
         pairs = (
             (shard.model_fp32_groups, shard.shard_fp32_groups),
             (shard.model_float16_groups, shard.shard_fp32_from_float16_groups),
@@ -156,11 +161,12 @@ class Optimizer:
         """
         self._create_moments()
         tensors: dict[str, torch.Tensor] = {}
-        for owned in self.owned_ranges():
-            state = self._shard.optimizer.state[owned.main]
-            tensors[f"main/{owned.name}"] = owned.main.detach()
-            for moment in STATE_KINDS[1:]:
-                tensors[f"{moment}/{owned.name}"] = state[moment]
+        for shard in self._shards:
+            for owned in self._owned_by(shard):
+                state = shard.optimizer.state[owned.main]
+                tensors[f"main/{owned.name}"] = owned.main.detach()
+                for moment in STATE_KINDS[1:]:
+                    tensors[f"{moment}/{owned.name}"] = state[moment]
         return tensors
 
     def state_map(
@@ -193,30 +199,35 @@ class Optimizer:
         self._create_moments()
         self._scheduler.num_steps = 0
         self._scheduler.step(increment=steps)
-        for group in self._shard.optimizer.param_groups:
-            if "step" in group:  # Transformer Engine's and Apex's Adam
-                group["step"] = steps
-            for parameter in group["params"]:
-                state = self._shard.optimizer.state[parameter]
-                if "step" in state:  # PyTorch's
-                    state["step"].fill_(steps)
+        for shard in self._shards:
+            _set_steps(shard, steps)
 
     def _create_moments(self) -> None:
-        if self._shard.optimizer.state:
-            return
-        before = [owned.main.detach().clone() for owned in self.owned_ranges()]
+        for shard in self._shards:
+            if not shard.optimizer.state:
+                self._create_moments_of(shard)
+
+    def _create_moments_of(self, shard: DistributedOptimizer) -> None:
+        before = [owned.main.detach().clone() for owned in self._owned_by(shard)]
         # Adam makes its moments in its first step; there is no public way to make them without.
-        self._shard._init_optimizer_states_with_dummy_values()
-        for owned, value in zip(self.owned_ranges(), before, strict=True):
+        shard._init_optimizer_states_with_dummy_values()
+        for owned, value in zip(self._owned_by(shard), before, strict=True):
             owned.main.detach().copy_(value)
-            state = self._shard.optimizer.state[owned.main]
+            state = shard.optimizer.state[owned.main]
             for key in STATE_KINDS[1:]:
                 state[key].zero_()
-            if "step" in state:
-                state["step"].zero_()
-        for group in self._shard.optimizer.param_groups:
-            if "step" in group:  # Transformer Engine's and Apex's Adam counted the dummy step
-                group["step"] = 0
+        _set_steps(shard, 0)  # the dummy step was counted
+
+
+def _set_steps(shard: DistributedOptimizer, steps: int) -> None:
+    """Let Adam have made so many steps."""
+    for group in shard.optimizer.param_groups:
+        if "step" in group:  # Transformer Engine's and Apex's Adam
+            group["step"] = steps
+        for parameter in group["params"]:
+            state = shard.optimizer.state[parameter]
+            if "step" in state:  # PyTorch's
+                state["step"].fill_(steps)
 
 
 def _megatron_config(settings: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:

@@ -49,6 +49,14 @@ class LayoutGroups:
         self.dp = _there(groups.mine(grid.groups("dp")))
         self.dp_gloo = _there(groups.mine(grid.groups("dp"), "gloo"))
         self.pp = _there(groups.mine(grid.groups("pp")))
+        experts = layout.expert_grid
+        self.edp = _there(groups.mine(experts.groups("edp")))
+        """Ranks with the same experts."""
+        self._edp_gloo = _there(groups.mine(experts.groups("edp"), "gloo"))
+        self._ep = _there(groups.mine(experts.groups("ep")))
+        self._etp = _there(groups.mine(experts.groups("etp")))
+        self._expert = _there(groups.mine(experts.groups("etp", "ep")))
+        self._expert_model = _there(groups.mine(experts.groups("etp", "ep", "pp")))
         self.everyone = _there(groups.mine([grid.ranks()]))
         self._alone = _there(groups.mine([(rank,)]))
         self._model = _there(groups.mine(grid.groups("tp", "pp")))
@@ -62,7 +70,11 @@ class LayoutGroups:
         grid = layout.grid
         for axes in (("tp",), ("dp",), ("pp",), ("tp", "pp"), ("tp", "dp")):
             groups.make(grid.groups(*axes))
+        experts = layout.expert_grid
+        for of_experts in (("edp",), ("ep",), ("etp",), ("etp", "ep"), ("etp", "ep", "pp")):
+            groups.make(experts.groups(*of_experts))
         groups.make(grid.groups("dp"), "gloo")
+        groups.make(experts.groups("edp"), "gloo")
         groups.make([grid.ranks()])
         groups.make([(rank,) for rank in grid.ranks()])
         groups.make(_embedding_groups(layout))
@@ -106,15 +118,15 @@ class LayoutGroups:
             "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self.tp,
             "_TENSOR_AND_DATA_PARALLEL_GROUP": self._tp_dp,
             "_TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": self._tp_dp,
-            "_EXPERT_MODEL_PARALLEL_GROUP": self._alone,
-            "_EXPERT_MODEL_PARALLEL_RANKS": ranks_of(self._alone),
-            "_EXPERT_TENSOR_PARALLEL_GROUP": self.tp,
-            "_EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": self.tp,
-            "_EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": self._model,
-            "_EXPERT_DATA_PARALLEL_GROUP": self.dp,
-            "_EXPERT_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
-            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP": self.dp,
-            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
+            "_EXPERT_MODEL_PARALLEL_GROUP": self._ep,
+            "_EXPERT_MODEL_PARALLEL_RANKS": ranks_of(self._ep),
+            "_EXPERT_TENSOR_PARALLEL_GROUP": self._etp,
+            "_EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": self._expert,
+            "_EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": self._expert_model,
+            "_EXPERT_DATA_PARALLEL_GROUP": self.edp,
+            "_EXPERT_DATA_PARALLEL_GROUP_GLOO": self._edp_gloo,
+            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP": self.edp,
+            "_INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP_GLOO": self._edp_gloo,
             "_INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": self.everyone,
             "_VIRTUAL_PIPELINE_MODEL_PARALLEL_RANK": 0 if vpp > 1 else None,
             "_VIRTUAL_PIPELINE_MODEL_PARALLEL_WORLD_SIZE": vpp if vpp > 1 else None,

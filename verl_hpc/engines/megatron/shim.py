@@ -59,6 +59,35 @@ _RULES_OF_MODULE = {
         (re.compile(r"grad_output\.matmul\(weight\)"), "products.matmul(grad_output, weight)"),
         (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import products\n"),
     ],
+    # Shares of different sizes, which NCCL gathers and gloo does not: experts that are split in
+    # both ways.
+    "megatron.core.tensor_parallel.mappings": [
+        (
+            re.compile(
+                r"torch\.distributed\.all_gather\(output_tensor_list, input_, group=group\)"
+            ),
+            "uneven.all_gather(output_tensor_list, input_, group)",
+        ),
+        (
+            re.compile(
+                r"torch\.distributed\.reduce_scatter\(output, input_tensor_list, group=group\)"
+            ),
+            "uneven.reduce_scatter(output, input_tensor_list, group)",
+        ),
+        (re.compile(r"\Z"), "\nfrom verl_hpc.engines.megatron import uneven\n"),
+    ],
+    # Numbers of tokens become lists only on their way from a GPU.
+    "megatron.core.transformer.moe.moe_utils": [
+        (
+            re.compile(r"if torch\.is_tensor\(tensor\) and tensor\.is_cuda:"),
+            "if torch.is_tensor(tensor):",
+        ),
+        (re.compile(r"tensor\.record_stream\(torch\.cpu\.current_stream\(\)\)"), "pass"),
+    ],
+    # torch.cpu's streams record no events.
+    "megatron.core.transformer.moe.token_dispatcher": [
+        (re.compile(r"self\.d2h_event\.synchronize\(\)"), "pass")
+    ],
     "megatron.core.distributed.param_and_grad_buffer": [
         (re.compile(r"\Z"), _FROM_MEMORY),
     ],

@@ -16,6 +16,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
@@ -26,6 +27,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.padded import PaddedViews
+from verl_hpc.layout.architecture import Architecture
+
+if not hasattr(moe_utils, "te_general_gemm"):
+    # Megatron-core 0.16.1 sets it only where Transformer Engine is, and asks for it everywhere.
+    moe_utils.te_general_gemm = None
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -135,20 +141,25 @@ class PackedRotaryEmbedding(RotaryEmbedding):
 
 
 def local_block_spec(
-    config: TransformerConfig, vp_stage: int | None, qk_norm: bool, pp_rank: int
+    config: TransformerConfig, vp_stage: int | None, arch: Architecture, pp_rank: int
 ) -> TransformerBlockSubmodules:
     """Decoder layers of one pipeline chunk in plain PyTorch."""
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=qk_norm)
+    layer = get_gpt_layer_local_spec(
+        arch.num_experts or None, normalization="RMSNorm", qk_layernorm=arch.qk_norm
+    )
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
-    if qk_norm:
+    if arch.qk_norm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     num_layers = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=pp_rank)
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=RMSNorm)
 
 
-def transformer_engine_spec(qk_norm: bool) -> ModuleSpec:
-    """A decoder layer of Transformer Engine modules, which FP8 needs."""
-    return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=qk_norm)
+def transformer_engine_spec(qk_norm: bool, num_experts: int) -> ModuleSpec:
+    """A decoder layer of Transformer Engine modules, which FP8 needs; the products of a rank's
+    experts are one call."""
+    return get_gpt_layer_with_transformer_engine_spec(
+        num_experts or None, moe_grouped_gemm=num_experts > 0, qk_layernorm=qk_norm
+    )

@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
     own_bucket: bool = False
     """An embedding that another stage shares has a bucket of its own."""
     expert: bool = False
-    """Replicated over the experts' data-parallel ranks alone."""
+    """Replicated over the experts' data-parallel ranks, where those are others."""
 
 
 @lru_cache(maxsize=512)
@@ -60,7 +60,8 @@ def layer_parameters(
     for region in one.held_by(0):
         if region.view.name.startswith(_PREFIX):
             sizes[region.view.name.removeprefix(_PREFIX)] += region.box.num_elements
-    found = [Parameter(n, size, expert=ep > 1 and "experts" in n) for n, size in sizes.items()]
+    apart = (ep, etp) != (1, tp)
+    found = [Parameter(n, size, expert=apart and "experts" in n) for n, size in sizes.items()]
     return tuple(sorted(found, key=lambda parameter: _place(parameter.name)))
 
 

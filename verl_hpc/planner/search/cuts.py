@@ -31,7 +31,7 @@ class Cut:
 
     def settings(self, base: ParallelConfig) -> dict[str, object]:
         """Of `parallel`, those that differ from their defaults, with those of `base` that a search
-        leaves alone. No setting has an expert-parallel size."""
+        leaves alone."""
         layout = self.layout
         found: dict[str, object] = {}
         if layout.tp > 1:
@@ -40,6 +40,8 @@ class Cut:
             found["pipeline_parallel"] = layout.pp
         if layout.vpp > 1:
             found["virtual_pipeline"] = layout.vpp
+        if layout.ep > 1:
+            found["expert_parallel"] = layout.ep
         if self.recompute != "none":
             found["recompute"] = self.recompute
             if self.recompute == base.recompute == "selective" and base.recompute_modules:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.roles import ACTOR, RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import zero_redundancy_applies
 from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, run_layouts
-from verl_hpc.planner.search.cuts import Cut
 
 if TYPE_CHECKING:
     from verl_hpc.planner.search.search import Candidate
@@ -30,11 +27,11 @@ def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
         option = candidate.options.get(name)
         if name == ACTOR:
             assert option is not None and option.cut is not None
-            found["parallel"] = _settings(option.cut, config.parallel)
+            found["parallel"] = option.cut.settings(config.parallel)
         label = next(roles[0] for roles in candidate.sets if name in roles)
         changes: dict[str, Any] = {"parallel": None, "placement": None}
         if option is not None and option.cut is not None and name != ACTOR:
-            changes["parallel"] = _settings(option.cut, settings.parallel)
+            changes["parallel"] = option.cut.settings(settings.parallel)
         if option is not None and labels and label != name:
             changes["placement"] = label
         given = config.roles.get(name)
@@ -46,19 +43,6 @@ def overrides_of(config: RunConfig, candidate: Candidate) -> dict[str, Any]:
         if config.rollout.grouping == "zero_redundancy" and not _groups_apply(candidate):
             found["rollout.grouping"] = None
     return found
-
-
-def _settings(cut: Cut, base: ParallelConfig) -> dict[str, object]:
-    """
-    Raises:
-        ConfigError: no setting has a size.
-    """
-    if cut.layout.ep > 1:
-        raise ConfigError(
-            f"expert_parallel = {cut.layout.ep}: mixtures of experts are not trained yet, so that "
-            "no setting has it; their predictions are on paper only"
-        )
-    return cut.settings(base)
 
 
 def _labels(candidate: Candidate) -> dict[str, str]:

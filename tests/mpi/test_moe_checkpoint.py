@@ -1,0 +1,98 @@
+"""Steps of a mixture of experts open in every layout of its experts, and training goes on."""
+
+import re
+
+import pytest
+import torch
+
+from tests.mpi.test_checkpoint import parameters, train
+from tests.mpi.test_moe_parity import MODELS
+from verl_hpc.config.load import parse_config
+from verl_hpc.data.order import Position
+from verl_hpc.errors import ConfigError
+from verl_hpc.trainer.build import build_run
+from verl_hpc.trainer.saves import save
+from verl_hpc.trainer.state import Progress, restore
+
+pytestmark = pytest.mark.world(4)
+
+SPLIT = {"tensor_parallel": 2, "sequence_parallel": True}
+LAYOUTS = [
+    {**SPLIT, "expert_parallel": 4},
+    {**SPLIT, "expert_parallel": 2, "expert_tensor_parallel": 2},
+    {**SPLIT},
+    {"pipeline_parallel": 2, "expert_parallel": 2},
+]
+
+
+@pytest.fixture
+def configure(tiny_model, shared_directory, request):
+    def make(parallel):
+        family, fields = MODELS["normalised"]
+        directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+        return parse_config(
+            {
+                "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
+                "recipe": "sft",
+                "steps": 10,
+                "directory": str(shared_directory / "runs"),
+                "model": {"path": str(directory), "dtype": "float32"},
+                "parallel": parallel,
+                "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+                "batch": {"size": 8},
+                "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
+                "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
+            }
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("before", range(len(LAYOUTS)))
+def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
+    """Parameters bit for bit; one more step gives what it would have given, on the same layout bit
+    for bit."""
+    saver = build_run(here, configure(LAYOUTS[before]))
+    train(saver, 0, 3)
+    save(saver, Progress(3, Position(0, 24)))
+    saved = parameters(here, saver)
+    on = train(saver, 3, 1)
+    after_on = parameters(here, saver)
+    for layout in LAYOUTS:
+        reader = build_run(here, configure(layout))
+        assert restore(reader) == Progress(3, Position(0, 24))
+        for name, tensor in parameters(here, reader).items():
+            assert torch.equal(tensor, saved[name]), name
+        again = train(reader, 3, 1)
+        assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
+        assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=1e-4)
+        for name, tensor in parameters(here, reader).items():
+            if layout == LAYOUTS[before]:
+                assert torch.equal(tensor, after_on[name]), name
+            else:
+                torch.testing.assert_close(tensor, after_on[name], atol=1e-4, rtol=0)
+
+
+def test_tensor_parallelism_needs_sequence_parallelism(here, configure):
+    with pytest.raises(ConfigError, match=r"parallel.sequence_parallel = false: a mixture of"):
+        build_run(here, configure({"tensor_parallel": 2}))
+
+
+def test_offloaded_parts_come_back(here, configure):
+    """Gradients and states of experts lie in buffers of their own."""
+    run = build_run(here, configure(LAYOUTS[0]))
+    train(run, 0, 2)
+    before = parameters(here, run)
+    engine = run.roles["actor"].training
+    states = {n: t.clone() for n, t in engine.optimizer_tensors().items()}
+    experts = [b for c in engine._chunks for b in c.expert_parallel_buffers]
+    assert experts
+    for part in ("optimizer", "gradients", "parameters"):
+        assert engine.offload(part) > 0
+    assert all(buffer.grad_data.untyped_storage().nbytes() == 0 for buffer in experts)
+    for part in ("parameters", "gradients", "optimizer"):
+        engine.onload(part)
+    for name, tensor in parameters(here, run).items():
+        assert torch.equal(tensor, before[name])
+    for name, tensor in engine.optimizer_tensors().items():
+        assert torch.equal(tensor, states[name])

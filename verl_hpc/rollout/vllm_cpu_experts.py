@@ -1,0 +1,64 @@
+"""vLLM's experts on CPUs, multiplied with the weights as they lie.
+
+vLLM's own kernel packs w13 and w2 in place when a model is loaded: shapes and strides stay the
+same, so that what is written into them later is read as something else, and no error says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import silu
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+
+def keep_plain() -> None:
+    """Before an engine is built: experts are computed here, of any size."""
+    experts: Any = CPUUnquantizedExperts
+    experts.process_weights_after_loading = _leave
+    experts._supports_grouped_gemm = staticmethod(_any_size)
+    experts.apply = _apply
+
+
+def _leave(self: Any, layer: torch.nn.Module) -> None:
+    del self, layer
+
+
+def _any_size(config: Any) -> tuple[bool, str | None]:
+    """Called on a class; vLLM's own kernel wants multiples of 32."""
+    del config
+    return True, None
+
+
+def _apply(
+    self: Any,
+    output: torch.Tensor,
+    hidden_states: torch.Tensor,
+    w1: torch.Tensor,
+    w2: torch.Tensor,
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    activation: MoEActivation,
+    global_num_experts: int,
+    expert_map: torch.Tensor | None,
+    **_: Any,
+) -> None:
+    """Add up what a token's experts give, weighted.
+
+    Args:
+        output, hidden_states: (T, hidden).
+        w1: (experts, 2 x ffn, hidden), gate rows over up rows.
+        w2: (experts, hidden, ffn).
+        topk_weights, topk_ids: (T, k).
+    """
+    del self, global_num_experts
+    assert activation == MoEActivation.SILU and expert_map is None, (activation, expert_map)
+    output.zero_()
+    for expert in topk_ids.unique().tolist():
+        tokens, places = (topk_ids == expert).nonzero(as_tuple=True)
+        gate, up = (hidden_states[tokens] @ w1[expert].t()).chunk(2, -1)
+        found = (silu(gate) * up) @ w2[expert].t()
+        weights = topk_weights[tokens, places, None].to(found.dtype)
+        output.index_add_(0, tokens, found * weights)

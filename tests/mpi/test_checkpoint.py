@@ -86,14 +86,18 @@ def parameters(here, run):
 
 @pytest.mark.parametrize("before", range(len(LAYOUTS)))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
+    goes_on_in_every_layout(here, configure, LAYOUTS, before)
+
+
+def goes_on_in_every_layout(here, configure, layouts, before):
     """Parameters bit for bit; one more step gives what it would have given."""
-    saver = build_run(here, configure(LAYOUTS[before]))
+    saver = build_run(here, configure(layouts[before]))
     train(saver, 0, 3)
     save(saver, Progress(3, Position(0, 24)))
     saved = parameters(here, saver)
     on = train(saver, 3, 1)
     after_on = parameters(here, saver)
-    for layout in LAYOUTS:
+    for layout in layouts:
         reader = build_run(here, configure(layout))
         assert restore(reader) == Progress(3, Position(0, 24))
         for name, tensor in parameters(here, reader).items():
@@ -103,7 +107,7 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
         assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
         assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=1e-4)
         assert again["actor/lr"] == on["actor/lr"]
-        same = layout == LAYOUTS[before]
+        same = layout == layouts[before]
         for name, tensor in parameters(here, reader).items():
             if same:
                 assert torch.equal(tensor, after_on[name]), name

@@ -5,14 +5,11 @@ import re
 import pytest
 import torch
 
-from tests.mpi.test_checkpoint import parameters, train
+from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
 from tests.mpi.test_moe_parity import MODELS
 from verl_hpc.config.load import parse_config
-from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
-from verl_hpc.trainer.saves import save
-from verl_hpc.trainer.state import Progress, restore
 
 pytestmark = pytest.mark.world(4)
 
@@ -50,27 +47,7 @@ def configure(tiny_model, shared_directory, request):
 
 @pytest.mark.parametrize("before", range(len(LAYOUTS)))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
-    """Parameters bit for bit; one more step gives what it would have given, on the same layout bit
-    for bit."""
-    saver = build_run(here, configure(LAYOUTS[before]))
-    train(saver, 0, 3)
-    save(saver, Progress(3, Position(0, 24)))
-    saved = parameters(here, saver)
-    on = train(saver, 3, 1)
-    after_on = parameters(here, saver)
-    for layout in LAYOUTS:
-        reader = build_run(here, configure(layout))
-        assert restore(reader) == Progress(3, Position(0, 24))
-        for name, tensor in parameters(here, reader).items():
-            assert torch.equal(tensor, saved[name]), name
-        again = train(reader, 3, 1)
-        assert again["sft/loss"] == pytest.approx(on["sft/loss"], abs=1e-5)
-        assert again["actor/grad_norm"] == pytest.approx(on["actor/grad_norm"], rel=1e-4)
-        for name, tensor in parameters(here, reader).items():
-            if layout == LAYOUTS[before]:
-                assert torch.equal(tensor, after_on[name]), name
-            else:
-                torch.testing.assert_close(tensor, after_on[name], atol=1e-4, rtol=0)
+    goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
 def test_tensor_parallelism_needs_sequence_parallelism(here, configure):

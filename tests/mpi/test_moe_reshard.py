@@ -6,12 +6,12 @@ import torch
 
 from tests.mpi.engines_for_tests import build_engine, held, layouts_of_world, some_sequences
 from tests.mpi.test_moe_parity import MODELS
+from tests.mpi.test_reshard import computed_alike
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
-from verl_hpc.rollout.protocol import Sampling, replica_of
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.transfer.execute import Transfer
 
@@ -91,23 +91,3 @@ def arrived_bit_for_bit(here, trainer, rollout) -> None:
     for region in rollout.shard_map.held_by(here.world.rank):
         arrived = held(rollout.weights, region)
         assert torch.equal(arrived, whole[region.tensor][region.box.slices]), region
-
-
-def computed_alike(here, trainer, rollout, replicas) -> None:
-    replica = replica_of(replicas, here.world.rank)
-    prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica)]
-    responses = rollout.generate(prompts, Sampling(max_tokens=12), seeds=range(6))
-    texts = [torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)]
-    # Replicas generate different texts; the trainer's replicas must each see all of them.
-    every = here.control.allgather((replica, texts, prompts, responses))
-    found = {index: rest for index, *rest in every}
-    for index in sorted(found):
-        texts, prompts, responses = found[index]
-        outputs = trainer.infer(texts)
-        for prompt, response, output in zip(prompts, responses, outputs, strict=True):
-            torch.testing.assert_close(
-                output.log_probs[len(prompt) - 1 :],
-                torch.tensor(response.log_probs),
-                atol=1e-5,
-                rtol=0,
-            )

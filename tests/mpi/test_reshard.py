@@ -106,12 +106,18 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     for parameter in rollout.weights.values():
         parameter.nan_to_num_(0.0)
 
-    prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica_of(replicas, rank))]
+    computed_alike(here, trainer, rollout, replicas)
+
+
+def computed_alike(here, trainer, rollout, replicas) -> None:
+    """What engines generate has the log-probs that the trainer computes."""
+    replica = replica_of(replicas, here.world.rank)
+    prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica)]
     responses = rollout.generate(prompts, Sampling(max_tokens=12), seeds=range(6))
     assert len({r.tokens for r in responses}) == 6
     texts = [torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)]
     # Replicas generate different texts; the trainer's replicas must each see all of them.
-    every = here.control.allgather((replica_of(replicas, rank), texts, prompts, responses))
+    every = here.control.allgather((replica, texts, prompts, responses))
     found = {index: rest for index, *rest in every}
     for index in sorted(found):
         texts, prompts, responses = found[index]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from verl_hpc.layout.box import Box, View
@@ -63,6 +63,15 @@ class Step:
     frm: int = -1
     receives: Sequence[Receive] = ()
     """Empty where nothing is received."""
+
+    def without(self, peers: Collection[int]) -> Step:
+        """What is left of it for the other ranks."""
+        return Step(
+            self.to,
+            () if self.to in peers else self.sends,
+            self.frm,
+            () if self.frm in peers else self.receives,
+        )
 
 
 @dataclass(frozen=True)

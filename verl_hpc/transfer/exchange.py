@@ -189,15 +189,7 @@ class Exchange:
 
 def _without(hop: Sequence[Step], peers: Collection[int]) -> list[Step]:
     """The steps that messages are left for."""
-    kept = [
-        Step(
-            step.to,
-            () if step.to in peers else step.sends,
-            step.frm,
-            () if step.frm in peers else step.receives,
-        )
-        for step in hop
-    ]
+    kept = [step.without(peers) for step in hop]
     return [step for step in kept if step.sends or step.receives]
 
 

@@ -9,7 +9,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import View, row_major_strides
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.grid import nodes_of
-from verl_hpc.layout.moves import RankMoves, Receive, Send, Step, moves_of
+from verl_hpc.layout.moves import RankMoves, Receive, Send, moves_of
 from verl_hpc.layout.planner import (
     DEFAULT_BUCKET_BYTES,
     DEFAULT_ROUNDS,
@@ -87,22 +87,14 @@ def bucket_bytes(
     for hop in moves.hops:
         read = [item for step in hop if step.frm in neighbours for item in step.receives]
         pieces += max((_piece(item) for item in read), default=0)
-        rest = [each for step in hop if any(each := _messages(step, neighbours))]
-        for place, (sends, receives) in enumerate(rest):
-            for kind, message in (("send", sends), ("receive", receives)):
+        kept = [step.without(neighbours) for step in hop]
+        for place, step in enumerate(step for step in kept if step.sends or step.receives):
+            for kind, message in (("send", step.sends), ("receive", step.receives)):
                 if message and not _in_place(message, same_dtype):
                     key = kind, place % rounds
                     size = sum(item.fragment.num_bytes for item in message)
                     largest[key] = max(largest.get(key, 0), size)
     return sum(largest.values()) + pieces
-
-
-def _messages(step: Step, neighbours: Collection[int]) -> tuple[Sequence[Send], Sequence[Receive]]:
-    """What a step sends and receives, but to and from neighbours."""
-    return (
-        () if step.to in neighbours else step.sends,
-        () if step.frm in neighbours else step.receives,
-    )
 
 
 def _piece(item: Receive) -> int:

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]
+# usage: launch/examples.sh calculator|grpo_async|grpo_context|ppo_split|safe_rlhf [seed]
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
+#   grpo_context the quickstart's GRPO: two ranks share every sequence in training
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
@@ -12,14 +13,12 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
-case $name in
-calculator | grpo_async | ppo_split | safe_rlhf) ;;
-*)
-    printf 'no example %s; choose calculator, grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
+examples="calculator|grpo_async|grpo_context|ppo_split|safe_rlhf"
+name=${1:?usage: launch/examples.sh $examples [seed]} seed=${2:-0}
+if [[ "|$examples|" != *"|$name|"* ]]; then
+    printf 'no example %s; choose %s\n' "$name" "${examples//|/, }" >&2
     exit 2
-    ;;
-esac
+fi
 python=${PYTHON:-python}
 train=("$python" -m verl_hpc train)
 if [ -n "${MPIEXEC:-}" ]; then train=("$MPIEXEC" -n 4 "${train[@]}"); else train+=(--ranks 4); fi
@@ -52,13 +51,13 @@ calculator)
     train calculator rl.jsonl calculator_sft/checkpoints/latest \
         "evaluation.sets.sums.source.paths=[$runs/data/evaluation.jsonl]"
     ;;
-grpo_async | ppo_split)
+grpo_async | grpo_context | ppo_split)
     held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
     say "1 of 3: problems, a decoder with random weights, and its supervised warm-up"
     run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
     decoder "$quickstart_decoder"
     train quickstart_sft sft.jsonl model "$held_out"
-    say "2 of 3: $name, on ranks of its own"
+    say "2 of 3: $name"
     train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
     ;;
 safe_rlhf)

@@ -75,6 +75,18 @@ def test_ppo_placed_apart_learns(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_grpo_where_ranks_share_sequences_learns(tmp_path):
+    rows = start("grpo_context", tmp_path)
+    before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]
+    assert after - before >= 0.15
+    (layout,) = place_roles(
+        load_config(tmp_path / "grpo_context" / "config.yaml"), 4
+    ).train.values()
+    assert (layout.cp, layout.num_replicas) == (2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_grpo_on_responses_a_step_old_learns(tmp_path):
     rows = start("grpo_async", tmp_path)
     before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]

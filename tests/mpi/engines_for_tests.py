@@ -47,6 +47,7 @@ def build_engine(
             tensor_parallel=layout.tp,
             pipeline_parallel=layout.pp,
             virtual_pipeline=layout.vpp,
+            context_parallel=layout.cp,
             expert_parallel=layout.ep,
             expert_tensor_parallel=layout.etp,
             sequence_parallel=sequence_parallel,

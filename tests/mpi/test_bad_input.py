@@ -140,7 +140,7 @@ def test_a_role_that_reads_token_ids_as_other_texts(here, configure, shared_dire
         ),
         (
             {"parallel": {"tensor_parallel": 2, "data_parallel": 4}},
-            "data_parallel = 4, but 2 ranks / 2 model-parallel ranks give 1; start 8 ranks",
+            "data_parallel = 4, but 2 ranks / 2 ranks of a replica give 1; start 8 ranks",
         ),
         (
             {"rollout": {"tensor_parallel": 4}},

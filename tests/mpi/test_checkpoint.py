@@ -28,7 +28,7 @@ LAYOUTS = [
     dict(tensor_parallel=2, pipeline_parallel=2),
     dict(tensor_parallel=2, sequence_parallel=True),
     dict(pipeline_parallel=2, virtual_pipeline=2),
-    dict(),
+    dict(context_parallel=2),
 ]
 
 GENERATES = {

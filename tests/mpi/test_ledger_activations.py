@@ -16,7 +16,7 @@ from verl_hpc.engines.factory import build_engine, start_layouts
 from verl_hpc.engines.megatron.padded import similar_lengths
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.memory.activations import NONE, Rectangles
+from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles
 from verl_hpc.planner.memory.passes import moments
 from verl_hpc.planner.memory.shape import RoleShape
 
@@ -62,6 +62,10 @@ CASES = {
         ({"pp": 2}, FULL, "bfloat16", EVEN, {}),
         ({"pp": 2, "vpp": 2}, {}, "bfloat16", EVEN, GROUPED),
         ({"pp": 2, "vpp": 2}, SELECTIVE, "bfloat16", EVEN, {}),
+        ({"dp": 2, "cp": 2}, {}, "float32", EVEN, {}),
+        ({"dp": 2, "cp": 2}, {}, "bfloat16", (128, 64), GROUPED),
+        ({"dp": 2, "cp": 2}, {}, "float32", (160,), GROUPED),
+        ({"dp": 2, "cp": 2}, FULL, "bfloat16", EVEN, {}),
     ],
     4: [
         ({"tp": 2, "pp": 2}, SEQUENCE, "bfloat16", EVEN, {}),
@@ -93,6 +97,7 @@ def test_activations_are_within_15_per_cent(here, case):
         tensor_parallel=layout.tp,
         pipeline_parallel=layout.pp,
         virtual_pipeline=layout.vpp,
+        context_parallel=layout.cp,
         **settings,
     )
     tokens, num_rows = sum(lengths), 2 * layout.pp
@@ -120,7 +125,10 @@ def test_activations_are_within_15_per_cent(here, case):
         engine.update(sequences, loss)
     shape = RoleShape.of(arch, layout, model, parallel, on_gpu=False)
     stage = layout.grid.coordinates(here.world.rank)["pp"]
-    told = moments(shape, stage, tokens, num_rows, rectangles(lengths))
+    padded = rectangles(lengths)
+    if layout.cp > 1:
+        padded = split_rectangles(sum(n * n for n in lengths), layout.cp)
+    told = moments(shape, stage, tokens // layout.cp, num_rows, padded)
     found = max(sum(terms.get(name, 0) for name in SAVED) for terms in told)
     assert abs(found / saved.most - 1) < TOLERANCE, (found, saved.most, stage)
     assert saved.now == 0

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.world(4)
 SIZES = [
     *({}, {"tp": 4}, {"pp": 4}, {"tp": 2}, {"tp": 2, "pp": 2}, {"tp": 2, "pp": 2, "vpp": 2}),
     *({"ep": 4}, {"tp": 2, "ep": 2, "etp": 2}, {"tp": 2, "pp": 2, "ep": 2}, {"tp": 4, "etp": 2}),
+    *({"cp": 4}, {"cp": 2}, {"cp": 2, "tp": 2}, {"cp": 2, "pp": 2, "ep": 2}, {"cp": 2, "ep": 4}),
 ]
 
 
@@ -29,6 +30,7 @@ def test_a_layouts_globals_are_those_that_megatron_core_sets(here, sizes):
         layout.tp,
         layout.pp,
         vpp,
+        context_parallel_size=layout.cp,
         expert_model_parallel_size=layout.ep,
         expert_tensor_parallel_size=layout.etp,
     )

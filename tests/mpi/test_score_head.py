@@ -10,7 +10,7 @@ from verl_hpc.layout.megatron import TrainLayout
 TOLERANCE = 1e-5
 LAYOUTS = {
     2: [dict(tp=2), dict(tp=2, sp=True), dict(pp=2), dict(pp=2, vpp=2)],
-    4: [dict(tp=2, pp=2), dict(tp=2, dp=2, sp=True)],
+    4: [dict(tp=2, pp=2), dict(tp=2, dp=2, sp=True), dict(cp=2, dp=4)],
 }
 PAD = 0
 """transformers takes the last token that is not this one for the last."""
@@ -42,7 +42,8 @@ def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, fami
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
 
-    share = slice(layout.grid.coordinates(here.world.rank)["dp"], None, layout.dp)
+    replica = layout.data_grid.coordinates(here.world.rank)["dp"]
+    share = slice(replica, None, layout.num_replicas)
     mine = sequences[share]
     for output, expected in zip(engine.infer(mine), scores[share], strict=True):
         assert output.scores.shape == (1,) and output.values is None

@@ -10,6 +10,7 @@ LAYOUTS = {
     "dp4": {},
     "tp2-dp2": {"tensor_parallel": 2, "sequence_parallel": True},
     "pp2-dp2": {"pipeline_parallel": 2},
+    "cp2-dp2": {"context_parallel": 2},
     "tp2-pp2": {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_pipeline": 2},
 }
 SETTINGS = {

@@ -71,13 +71,17 @@ class ParallelConfig(Section):
     behind the other (1F1B, arXiv 2104.04473)."""
     virtual_pipeline: Positive = 1
     """Chunks of layers per pipeline stage (interleaved 1F1B); needs pipeline_parallel > 1."""
+    context_parallel: Positive = 1
+    """Ranks that share every sequence, each with two of 2 x context_parallel equal pieces, one from
+    the front and one from the back (arXiv 2310.01889, 2407.21783): for sequences whose activations
+    do not fit."""
     expert_parallel: Positive = 1
     """Ranks that the experts of a layer are divided over, each with whole ones; tokens travel to
     them and back (arXiv 2006.16668). They are ranks that are tensor or data parallel elsewhere."""
     expert_tensor_parallel: Positive = 1
     """Ranks that share an expert, each with a part of its matrices."""
     data_parallel: Positive | None = None
-    """Only checked: the number of replicas the ranks must give."""
+    """Only checked: the number of replicas with sequences of their own the ranks must give."""
     sequence_parallel: bool = False
     """Shard norms and dropout over the sequence inside a tensor-parallel group."""
     recompute: Literal["none", "full", "selective"] = "none"

@@ -13,7 +13,7 @@ from typing import Any
 
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.families import FAMILIES
-from verl_hpc.layout.hf_config import HfConfig, parse_hf_config
+from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
 from verl_hpc.layout.shard_map import TensorSpec
@@ -216,9 +216,17 @@ def _refuse_rotary(fields: HfConfig, origin: str) -> None:
                 "supported; give all layers the same"
             )
     rope_type = fields.rope.get("rope_type", "default")
-    if rope_type not in ("default", "llama3"):
+    known = ("default", *SCALED_ROPE)
+    if rope_type not in known:
         raise ModelError(
-            f"{origin}: rope_type = {rope_type!r} is not supported; supported are default, llama3"
+            f"{origin}: rope_type = {rope_type!r} is not supported; supported are "
+            f"{', '.join(known)}"
+        )
+    partial = fields.rope.get("partial_rotary_factor", 1.0)
+    if partial != 1.0:
+        raise ModelError(
+            f"{origin}: partial_rotary_factor = {partial}; only whole heads are rotated here, as "
+            "all supported models do"
         )
 
 

@@ -29,6 +29,33 @@ class Llama3Rope(BaseModel):
     original_max_position_embeddings: Positions
 
 
+class LinearRope(BaseModel):
+    """Rotary settings of rope_type linear."""
+
+    factor: Positive
+
+
+class YarnRope(BaseModel):
+    """Rotary settings of rope_type yarn; the first two are needed."""
+
+    factor: Positive
+    original_max_position_embeddings: Positions
+    attention_factor: Positive | None = None
+    beta_fast: Positive | None = None
+    beta_slow: Positive | None = None
+    mscale: Positive | None = None
+    mscale_all_dim: Positive | None = None
+    truncate: Flag = True
+
+
+SCALED_ROPE: Mapping[str, type[BaseModel]] = {
+    "llama3": Llama3Rope,
+    "linear": LinearRope,
+    "yarn": YarnRope,
+}
+"""Ways to scale positions, by rope_type."""
+
+
 class HfConfig(BaseModel):
     """The fields that are read here; others, such as most token ids, are left to transformers.
 
@@ -120,8 +147,8 @@ class HfConfig(BaseModel):
     @model_validator(mode="after")
     def _rotary(self) -> HfConfig:
         _Theta.model_validate(self.rope)
-        if self.rope.get("rope_type") == "llama3":
-            Llama3Rope.model_validate(self.rope)
+        if settings := SCALED_ROPE.get(self.rope.get("rope_type", "default")):
+            settings.model_validate(self.rope)
         return self
 
 

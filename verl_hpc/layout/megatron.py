@@ -43,7 +43,10 @@ Backend = Literal["local", "transformer_engine"]
 
 @dataclass(frozen=True)
 class TrainLayout:
-    """Parallel sizes of a training layout; `dp` counts every replica of the dense parameters."""
+    """Parallel sizes of a training layout.
+
+    `dp` counts every replica of the dense parameters; `cp` neighbouring ones share sequences.
+    """
 
     tp: int = 1
     pp: int = 1
@@ -52,6 +55,26 @@ class TrainLayout:
     ep: int = 1
     etp: int = 1
     first_rank: int = 0
+    cp: int = 1
+
+    def __post_init__(self) -> None:
+        assert self.dp % self.cp == 0, self
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas with sequences of their own."""
+        return self.dp // self.cp
+
+    @cached_property
+    def data_grid(self) -> RankGrid:
+        """The dense grid where replicas that share sequences have an axis, order tp-cp-dp-pp.
+
+        tp=1, cp=2, dp=4, pp=2 is, for 8 ranks: cp groups [0,1] [2,3] [4,5] [6,7], and ranks 0, 1,
+        4 and 5 have the sequences of dp=0.
+        """
+        return RankGrid.of(
+            self.first_rank, tp=self.tp, cp=self.cp, dp=self.num_replicas, pp=self.pp
+        )
 
     @cached_property
     def grid(self) -> RankGrid:

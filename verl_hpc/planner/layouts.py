@@ -97,8 +97,9 @@ def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
 
 
 def _sizes(layout: TrainLayout) -> dict[str, int]:
-    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp}
-    return found | {name: n for name in ("vpp", "ep") if (n := getattr(layout, name)) > 1}
+    found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.num_replicas}
+    more = ("cp", "vpp", "ep", "etp")
+    return found | {name: n for name in more if (n := getattr(layout, name)) > 1}
 
 
 def run_layouts(
@@ -221,7 +222,7 @@ def _check_labels(config: RunConfig, labels: Iterable[str], used: Iterable[str])
 
 def _pool(pools: dict[str, Pool], label: str, role: str, layout: TrainLayout) -> str:
     """The pool of a training layout, a new one if none has its groups."""
-    groups = tuple(layout.grid.ranks(dp=index) for index in range(layout.dp))
+    groups = tuple(layout.data_grid.ranks(dp=index) for index in range(layout.num_replicas))
     for pool in pools.values():
         if pool.groups == groups:
             return pool.name
@@ -238,28 +239,30 @@ def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> 
     if role.label in labels:
         whose, more = f" of placement.{role.label}", "give it"
     where = parallel_setting(role)
-    model_parallel = sizes.tensor_parallel * sizes.pipeline_parallel
-    if num_ranks % model_parallel:
+    replica = sizes.tensor_parallel * sizes.pipeline_parallel * sizes.context_parallel
+    if num_ranks % replica:
+        context = f" x context_parallel {sizes.context_parallel}" * (sizes.context_parallel > 1)
         raise ConfigError(
             f"{where}: tensor_parallel {sizes.tensor_parallel} x pipeline_parallel "
-            f"{sizes.pipeline_parallel} = {model_parallel} does not divide the {num_ranks} "
-            f"ranks{whose}; {more} a multiple of {model_parallel} ranks, or choose smaller sizes"
+            f"{sizes.pipeline_parallel}{context} = {replica} does not divide the {num_ranks} "
+            f"ranks{whose}; {more} a multiple of {replica} ranks, or choose smaller sizes"
         )
-    dp = num_ranks // model_parallel
+    dp = num_ranks // replica
     if sizes.data_parallel not in (None, dp):
         raise ConfigError(
             f"{where}.data_parallel = {sizes.data_parallel}, but {num_ranks} ranks / "
-            f"{model_parallel} model-parallel ranks give {dp}; start "
-            f"{(sizes.data_parallel or 1) * model_parallel} ranks, or leave it out"
+            f"{replica} ranks of a replica give {dp}; start "
+            f"{(sizes.data_parallel or 1) * replica} ranks, or leave it out"
         )
     return TrainLayout(
         tp=sizes.tensor_parallel,
         pp=sizes.pipeline_parallel,
-        dp=dp,
+        dp=dp * sizes.context_parallel,
         vpp=sizes.virtual_pipeline,
         ep=sizes.expert_parallel,
         etp=sizes.expert_tensor_parallel,
         first_rank=ranks[0],
+        cp=sizes.context_parallel,
     )
 
 

@@ -70,7 +70,10 @@ def _role_facts(run: RunContext) -> dict[str, str]:
 
 def _layout(run: RunContext, role: Role) -> str:
     layout = role.layout
-    text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.dp}, vpp {layout.vpp}"
+    text = f"tp {layout.tp}, pp {layout.pp}, dp {layout.num_replicas}, vpp {layout.vpp}"
+    for axis in ("cp", "ep", "etp"):
+        size = getattr(layout, axis)
+        text += f", {axis} {size}" * (size > 1)
     if run.layouts.is_split:
         text += f" on {neighbours(role.place.ranks[0], role.place.ranks[-1])}"
     return text

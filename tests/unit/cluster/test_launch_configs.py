@@ -11,45 +11,41 @@ import pytest
 
 from tests.unit.cluster.goldens import LAUNCH, launch_command
 from tests.unit.cluster.requests import ROOT
-from tests.unit.layout.models import PUBLISHED
+from verl_hpc.cli.main import main
 from verl_hpc.cluster.profile import load_profile
 from verl_hpc.config.load import load_config
-from verl_hpc.layout.architecture import architecture_from
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import run_layouts
 
-QWEN25_32B = {
-    "model_type": "qwen2",
-    "num_hidden_layers": 64,
-    "hidden_size": 5120,
-    "intermediate_size": 27648,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "vocab_size": 152064,
-    "hidden_act": "silu",
-    "torch_dtype": "bfloat16",
-    "max_position_embeddings": 32768,
-    "use_sliding_window": False,
-}
-LLAMA_31 = {"max_position_embeddings": 131072}
-QWEN3 = {"max_position_embeddings": 40960}
 MODELS = {
-    "ppo_70b": PUBLISHED["Llama-3.1-70B"][0] | LLAMA_31,
-    "grpo_8b": PUBLISHED["Qwen3-8B"][0] | QWEN3,
-    "grpo_32b_fp8": QWEN25_32B,
-    "sft_8b": PUBLISHED["Llama-3.1-8B"][0] | LLAMA_31,
+    "ppo_70b": "Llama-3.1-70B-Instruct",
+    "grpo_8b": "Qwen3-8B",
+    "grpo_32b_fp8": "Qwen2.5-32B-Instruct",
+    "sft_8b": "Llama-3.1-8B",
+    "grpo_32k_context": "Qwen3-8B",
+    "grpo_qwen3_30b_a3b": "Qwen3-30B-A3B",
+    "grpo_qwen3_235b_a22b": "Qwen3-235B-A22B",
 }
-# tp, pp, dp and engines, as the first lines of each configuration say.
+"""By the name of a run, that of its model's sizes in configs/model."""
+# tp, pp, replicas, cp, ep and engines, as the first lines of each configuration say.
 LAYOUTS = {
-    "ppo_70b": (8, 4, 4, 16),
-    "grpo_8b": (2, 1, 8, 16),
-    "grpo_32b_fp8": (4, 2, 4, 8),
-    "sft_8b": (2, 1, 4, 8),
+    "ppo_70b": (8, 4, 4, 1, 1, 16),
+    "grpo_8b": (2, 1, 8, 1, 1, 16),
+    "grpo_32b_fp8": (4, 2, 4, 1, 1, 8),
+    "sft_8b": (2, 1, 4, 1, 1, 8),
+    "grpo_32k_context": (2, 1, 2, 4, 1, 16),
+    "grpo_qwen3_30b_a3b": (2, 1, 8, 1, 8, 4),
+    "grpo_qwen3_235b_a22b": (4, 8, 8, 1, 8, 16),
 }
 
 
 def arguments(name):
     words = launch_command((LAUNCH / f"{name}.sbatch").read_text())
     return {option[2:]: value for option, value in pairwise(words) if option.startswith("--")}
+
+
+def sizes_of(name):
+    return ROOT / f"configs/model/{MODELS[name]}.json"
 
 
 def num_ranks(name):
@@ -61,13 +57,24 @@ def num_ranks(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_can_be_cut_as_the_configuration_says(name):
     config = load_config(ROOT / f"configs/run/{name}.yaml")
-    layouts = run_layouts(config, architecture_from(MODELS[name]), num_ranks(name))
+    layouts = run_layouts(config, read_architecture(sizes_of(name)), num_ranks(name))
     train = layouts.train["actor"]
     assert set(layouts.train.values()) == {train}
-    assert (train.tp, train.pp, train.dp, layouts.num_replicas) == LAYOUTS[name]
+    sizes = train.tp, train.pp, train.num_replicas, train.cp, train.ep, layouts.num_replicas
+    assert sizes == LAYOUTS[name]
     # Every data-parallel replica gets its share of each optimizer step.
     samples = config.batch.size * (1 if config.recipe == "sft" else config.rollout.num_samples)
-    assert samples % (config.batch.mini_batches * train.dp) == 0
+    assert samples % (config.batch.mini_batches * train.num_replicas) == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_ledger_says_that_it_fits(name, monkeypatch, capsys):
+    given = arguments(name)
+    words = ["plan", "--config", f"configs/run/{name}.yaml", "--cluster", given["cluster"]]
+    words += ["--nodes", given["nodes"], "--model-config", str(sizes_of(name)), "--json"]
+    words.append("site.gpu=H100-80")
+    monkeypatch.chdir(ROOT)
+    assert main(words) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [*MODELS, "ppo_lab"])
@@ -107,7 +114,8 @@ def quickstart(directory, environ):
 
 
 @pytest.mark.parametrize(
-    "name", ["quickstart_sft", "quickstart", "quickstart_ppo", "grpo_async", "grpo_split"]
+    "name",
+    ["quickstart_sft", "quickstart", "quickstart_ppo", "grpo_async", "grpo_split", "grpo_context"],
 )
 def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
     done = quickstart(tmp_path, {})
@@ -131,5 +139,5 @@ def test_the_asynchronous_quickstart_and_its_twin_differ_in_staleness_alone():
     assert (late.rollout.staleness, sync.rollout.staleness) == (1, 0)
     rollout = late.rollout.model_copy(update={"staleness": 0})
     assert late.model_copy(update={"name": sync.name, "rollout": rollout}) == sync
-    layouts = run_layouts(late, architecture_from(PUBLISHED["Qwen3-8B"][0] | QWEN3), 4)
+    layouts = run_layouts(late, read_architecture(ROOT / "configs/model/Qwen3-8B.json"), 4)
     assert layouts.train["actor"].dp == 2 and layouts.replicas == ((2,), (3,))

@@ -19,7 +19,7 @@ from verl_hpc.engines.megatron.log_probs import (
     sum_p_squared,
 )
 from verl_hpc.engines.megatron.packing import pack
-from verl_hpc.engines.megatron.padded import PaddedView, PaddedViews, similar_lengths
+from verl_hpc.engines.megatron.padded import PaddedAttention, PaddedView, similar_lengths
 from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units, within
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
@@ -319,7 +319,7 @@ def test_a_row_through_its_rectangles_and_back(lengths):
     row = pack([torch.arange(n) for n in lengths])
     total = sum(lengths)
     packed = torch.arange(2.0 * total).view(total, 1, 2).requires_grad_()
-    views = PaddedViews(row)
+    views = PaddedAttention(row)
     back = views.join([view.unpad(view.pad(packed)) for view in views.views])
     assert torch.equal(back, packed)
     (back * torch.arange(1.0, total + 1)[:, None, None]).sum().backward()
@@ -400,7 +400,7 @@ def test_shared_tokens_through_rectangles_and_back(parts, multiple):
     row = pack(parts, multiple, num_shared(parts))
     total = row.tokens.shape[1]
     packed = torch.arange(2.0 * total).view(total, 1, 2).requires_grad_()
-    views = PaddedViews(row)
+    views = PaddedAttention(row)
     padded = [view.pad(packed) for view in views.views]
     back = views.join([v.unpad(p) for v, p in zip(views.views, padded, strict=True)])
     assert torch.equal(back, packed)

@@ -141,15 +141,15 @@ REFUSED = {
         ["quantization_config", "fp8"],
     ),
     "activation": (LLAMA, {"hidden_act": "gelu"}, ["hidden_act = 'gelu'", "silu"]),
-    "yarn": (
+    "frequencies by length": (
         LLAMA,
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},
-        ["rope_type = 'yarn'", "default, llama3"],
+        {"rope_scaling": {"type": "dynamic", "factor": 2}},
+        ["rope_type = 'dynamic'", "default, llama3, linear, yarn"],
     ),
-    "linear, older spelling": (
+    "a part of heads": (
         LLAMA,
-        {"rope_scaling": {"type": "linear", "factor": 2}},
-        ["rope_type = 'linear'"],
+        {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        ["partial_rotary_factor = 0.5"],
     ),
     "dense layers among experts": (MOE, {"mlp_only_layers": [0]}, ["mixture-of-experts"]),
     "no experts": (MOE, {"num_experts": 0}, ["mixture of experts", "num_experts"]),

@@ -37,6 +37,8 @@ LLAMA = PUBLISHED["Llama-3.1-8B"][0]
         ({"rope_scaling": [1]}, "rope_scaling = "),
         ({"rope_scaling": {**LLAMA_31_ROPE, "factor": "8"}}, "factor = '8': "),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor: is needed"),
+        ({"rope_scaling": {"type": "linear"}}, "factor: is needed"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4}}, "original_max_position_embeddings: is"),
         ({"max_position_embeddings": "512"}, "max_position_embeddings = '512'"),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false'"),
         ({"dtype": "int8"}, "dtype = 'int8'"),

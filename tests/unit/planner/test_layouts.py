@@ -6,7 +6,7 @@ from tests.unit.config.trees import GAE, parse
 from tests.unit.layout.models import architecture
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.layouts import run_layouts
+from verl_hpc.planner.layouts import layouts_of, run_layouts
 
 MODEL = architecture(vocab_size=128, max_positions=1024)
 
@@ -33,6 +33,20 @@ def test_data_parallelism_takes_the_ranks_that_are_left():
     assert layouts.pools["train"].groups == ((0, 1, 4, 5), (2, 3, 6, 7))
     assert layouts.pools["train"].ranks == tuple(range(8))
     assert lay_out(1).train == {"actor": TrainLayout()}
+
+
+def test_context_parallel_ranks_have_the_same_samples():
+    layouts = lay_out(8, parallel__context_parallel=2, parallel__pipeline_parallel=2)
+    (layout,) = layouts.train.values()
+    assert layout == TrainLayout(cp=2, pp=2, dp=4) and layout.num_replicas == 2
+    assert layouts.pools["train"].groups == ((0, 1, 4, 5), (2, 3, 6, 7))
+    assert layouts_of(layouts)["actor"] == {"tp": 1, "pp": 2, "dp": 2, "cp": 2}
+    lay_out(8, parallel__context_parallel=4, parallel__data_parallel=2)
+    assert "x context_parallel 3 = 3 does not divide the 8 ranks" in refusal(
+        8, parallel__context_parallel=3
+    )
+    message = refusal(8, parallel__context_parallel=4, parallel__data_parallel=8)
+    assert "give 2; start 32 ranks" in message
 
 
 def test_the_papers_grouping_where_it_applies():
@@ -70,7 +84,13 @@ def test_a_stated_number_of_replicas_is_checked():
     sizes = {"parallel__tensor_parallel": 2, "parallel__data_parallel": 4}
     assert lay_out(8, **sizes).train["actor"].dp == 4
     message = refusal(4, **sizes)
-    for words in ("data_parallel = 4", "4 ranks", "2 model-parallel", "give 2", "start 8 ranks"):
+    for words in (
+        "data_parallel = 4",
+        "4 ranks",
+        "2 ranks of a replica",
+        "give 2",
+        "start 8 ranks",
+    ):
         assert words in message
 
 

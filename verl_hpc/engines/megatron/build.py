@@ -16,12 +16,12 @@ from torch.nn.functional import silu
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
+from verl_hpc.engines.megatron.rotary import rotary_scaling, softmax_scale
 from verl_hpc.engines.megatron.spec import (
     PackedRotaryEmbedding,
     local_block_spec,
     transformer_engine_spec,
 )
-from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
@@ -29,13 +29,6 @@ from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.shard_map import ShardMap
 
 VOCAB_MULTIPLE = 64
-
-# What Megatron-core's rotary scaling has built in (Llama 3.1).
-_LLAMA3_ROPE = {
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
 
 
 class ValueHead(torch.nn.Linear):
@@ -68,12 +61,7 @@ def transformer_config(
     fp8: Fp8Config | None,
     backend: Backend,
 ) -> TransformerConfig:
-    """Megatron-core's settings for this model.
-
-    Raises:
-        ModelError: rotary settings that Megatron-core does not have.
-    """
-    _check_rope(arch)
+    """Megatron-core's settings for this model."""
     on_gpu = torch.cuda.is_available()
     fused = backend == "transformer_engine"
     settings = _recompute_settings(parallel) | _expert_settings(arch, layout, fused)
@@ -100,6 +88,7 @@ def transformer_config(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
         virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
+        context_parallel_size=layout.cp,
         sequence_parallel=parallel.sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
@@ -118,6 +107,7 @@ def transformer_config(
         batch_p2p_comm=layout.vpp == 1,
         overlap_p2p_comm=layout.vpp > 1,
         batch_p2p_sync=False,
+        softmax_scale=softmax_scale(arch),
         attention_backend=AttnBackend.auto if fused else AttnBackend.local,
         masked_softmax_fusion=False,
         bias_activation_fusion=on_gpu,
@@ -160,15 +150,6 @@ def _recompute_settings(parallel: ParallelConfig) -> dict[str, Any]:
             "recompute_num_layers": parallel.recompute_num_layers or 1,
         }
     return settings | {"recompute_modules": list(parallel.recompute_modules or ["mlp"])}
-
-
-def _check_rope(arch: Architecture) -> None:
-    for field, built_in in _LLAMA3_ROPE.items():
-        found = (arch.rope_scaling or {}).get(field, built_in)
-        if found != built_in:
-            raise ModelError(
-                f"rope_scaling.{field} = {found}; Megatron-core supports {built_in} only"
-            )
 
 
 def pipeline_layout(arch: Architecture, layout: TrainLayout) -> list[list[str]]:
@@ -228,7 +209,6 @@ def _build_chunk(
         if backend == "transformer_engine"
         else local_block_spec(config, stage, arch, groups.pp.rank())
     )
-    scaling = arch.rope_scaling or {}
     model = GPTModel(
         config,
         spec,
@@ -241,8 +221,6 @@ def _build_chunk(
         share_embeddings_and_output_weights=arch.tied_embeddings and not to_one_number,
         position_embedding_type="rope",
         rotary_base=arch.rope_theta,
-        rope_scaling=bool(scaling),
-        rope_scaling_factor=scaling.get("factor", 8.0),
         vp_stage=stage,
     )
     if backend == "local":
@@ -250,10 +228,11 @@ def _build_chunk(
             kv_channels=arch.head_size,
             rotary_percent=1.0,
             rotary_base=arch.rope_theta,
-            rope_scaling=bool(scaling),
-            rope_scaling_factor=scaling.get("factor", 8.0),
             use_cpu_initialization=config.use_cpu_initialization,
         )
+    if (scaling := rotary_scaling(arch)) is not None:
+        rotary = model.rotary_pos_emb
+        rotary.inv_freq = scaling[0].to(rotary.inv_freq.device)
     if to_one_number and model.post_process:
         model.output_layer = ValueHead(config, groups.tp)
     with torch.no_grad():

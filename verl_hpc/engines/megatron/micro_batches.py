@@ -43,7 +43,7 @@ class Planner:
         In a pipeline, and where experts are on several replicas, all replicas get the same number
         of them, as they will wait for each other: every rank of the layout calls it.
         """
-        lengths, most = [len(s) for s in sequences], self.max_tokens
+        lengths, most = [self._padded(len(s)) for s in sequences], self.max_tokens
         stages = self.layout.pp
         if stages > 1:
             # Small enough for as many micro-batches as fill the pipeline.
@@ -60,6 +60,10 @@ class Planner:
             found = dealt_to(count, found, sizes, costs, self.max_tokens)
         return Plan([[i for unit in chosen for i in units[unit]] for chosen in found], shared)
 
+    def _padded(self, length: int) -> int:
+        """What a sequence is in a row: context-parallel ranks have equal pieces of it."""
+        return length + -length % (2 * self.layout.cp) if self.layout.cp > 1 else length
+
     @property
     def _multiple(self) -> int:
         """An interleaved pipeline takes micro-batches by the number of its stages."""
@@ -72,7 +76,7 @@ class Planner:
 
     def _full(self, needed: int, fills: int) -> int:
         """So many micro-batches as are needed, and as fill the pipeline, on all replicas."""
-        if self.layout.dp > 1:
+        if self.layout.num_replicas > 1:
             # The largest need, and of what would fill the least, for which none is empty.
             needed, negative = self.largest(needed, -fills)
             fills = -negative

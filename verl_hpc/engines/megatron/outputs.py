@@ -64,17 +64,18 @@ class Outputs:
         """Of every sequence of a row; differentiable.
 
         Args:
-            tensor: the last stage's: logits of a vocabulary shard, or one number per token.
+            tensor: the last stage's, of this rank's tokens: logits of a vocabulary shard, or one
+                number per token.
             row: the sequences, T tokens in all.
             temperature: divides logits.
             wanted: what else to give of these sequences.
         """
         if self._head == "value":
-            return [TokenOutputs(values=v[:-1]) for v in row.split(tensor.view(-1))]
+            return [TokenOutputs(values=v[:-1]) for v in row.split(row.whole(tensor.view(-1)))]
         if self._head == "score":
-            return [TokenOutputs(scores=v[-1:]) for v in row.split(tensor.view(-1))]
+            return [TokenOutputs(scores=v[-1:]) for v in row.split(row.whole(tensor.view(-1)))]
         columns = self._of_tokens(tensor, row, temperature, wanted)
-        rows = zip(*(row.split(column) for column in columns.values()), strict=True)
+        rows = zip(*(row.split(row.whole(column)) for column in columns.values()), strict=True)
         return [
             TokenOutputs(**{n: v[:-1] for n, v in zip(columns, values, strict=True)})
             for values in rows
@@ -83,7 +84,7 @@ class Outputs:
     def _of_tokens(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
     ) -> dict[str, torch.Tensor]:
-        """A language model's outputs of all T tokens, (T,) or (T, k)."""
+        """A language model's outputs of this rank's T tokens, (T,) or (T, k)."""
         tp = self._groups.layout.tp
         shard = padded_vocab(self._vocab_size, tp, VOCAB_MULTIPLE) // tp
         first = self._groups.tp.rank() * shard
@@ -99,9 +100,10 @@ class Outputs:
                 logits, wanted.top_k, first_row=first, num_rows=num_rows, group=group
             )
         if wanted.candidates is not None:
-            named["candidate_log_probs"] = row.join(wanted.candidates)
+            named["candidate_log_probs"] = row.local(row.join(wanted.candidates))
+        next_tokens = row.local(row.targets)
         # One pass for all tokens whose log-probs are asked for.
-        targets = torch.cat([row.targets[:, None], *named.values()], dim=-1)
+        targets = torch.cat([next_tokens[:, None], *named.values()], dim=-1)
         log_probs, columns["entropy"] = read(targets, temperature=temperature)
         columns["log_probs"] = log_probs[:, 0]
         sizes = [tokens.shape[-1] for tokens in named.values()]
@@ -109,7 +111,7 @@ class Outputs:
         if wanted.untempered:
             tempered = temperature != 1.0
             columns["untempered"] = (
-                read(row.targets, temperature=1.0)[0] if tempered else columns["log_probs"]
+                read(next_tokens, temperature=1.0)[0] if tempered else columns["log_probs"]
             )
         if wanted.sum_p_squared:
             columns["sum_p_squared"] = sum_p_squared(
@@ -167,14 +169,14 @@ def sum_metrics(found: Sequence[Sums], groups: LayoutGroups) -> dict[str, float]
         dist.broadcast_object_list(shared, groups.stages[-1], group=groups.pp)
     names, values = shared
     mine = dict(zip(names, values, strict=True))
-    if groups.layout.dp > 1:
+    if groups.layout.num_replicas > 1:
         # A replica without a sequence of this step knows no names either.
-        of_all: list[list[str]] = [[]] * groups.layout.dp
-        dist.all_gather_object(of_all, names, group=groups.dp_gloo)
+        of_all: list[list[str]] = [[]] * groups.layout.num_replicas
+        dist.all_gather_object(of_all, names, group=groups.replicas_gloo)
         names = sorted({name for found in of_all for name in found})
     totals = torch.tensor([mine.get(name, 0.0) for name in names], dtype=torch.float64)
-    if groups.layout.dp > 1:
-        dist.all_reduce(totals, group=groups.dp_gloo)
+    if groups.layout.num_replicas > 1:
+        dist.all_reduce(totals, group=groups.replicas_gloo)
     return dict(zip(names, totals.tolist(), strict=True))
 
 

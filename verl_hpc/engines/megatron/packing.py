@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+
+
+class Split(Protocol):
+    """A row over several ranks, each of which has some of its tokens."""
+
+    def local(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a (T, ...) tensor."""
+        ...
+
+    def whole(self, part: torch.Tensor) -> torch.Tensor:
+        """(T, ...) of every rank's part, on every rank; differentiable."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -23,12 +36,24 @@ class PackedRow:
     targets: torch.Tensor
     """(T,) int64: the next token of the same sequence; 0 at a sequence's last token."""
     lengths: tuple[int, ...]
-    """Tokens of each sequence, the padding sequence at the end included."""
+    """Tokens of each sequence, with padding behind it, and of the padding sequence at the end."""
     num_sequences: int
     """Sequences without the padding one."""
     places: torch.Tensor | None = None
     """(sum of lengths,) int64: where in the row each token of each sequence is; None where they
     follow each other, none of them shared."""
+    real_lengths: tuple[int, ...] | None = None
+    """Tokens of each real sequence without padding; None if none is padded."""
+    split_over: Split | None = None
+    """Context-parallel ranks; None if this rank has the whole row."""
+
+    def local(self, whole: torch.Tensor) -> torch.Tensor:
+        """What this rank has of a (T, ...) tensor."""
+        return whole if self.split_over is None else self.split_over.local(whole)
+
+    def whole(self, part: torch.Tensor) -> torch.Tensor:
+        """(T, ...) of what the ranks have that share the row."""
+        return part if self.split_over is None else self.split_over.whole(part)
 
     @property
     def cumulative_lengths(self) -> torch.Tensor:
@@ -41,14 +66,17 @@ class PackedRow:
         """A (T, ...) tensor cut into the real sequences' parts."""
         if self.places is not None:
             per_token = per_token.index_select(0, self.places)
-        return list(per_token.split(self.lengths))[: self.num_sequences]
+        parts = list(per_token.split(self.lengths))[: self.num_sequences]
+        if self.real_lengths is None:
+            return parts
+        return [part[:length] for part, length in zip(parts, self.real_lengths, strict=True)]
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Parts of the real sequences, (L - 1, k) each, as (T, k) on the tokens' device; zeros at a
         sequence's last token and where there is padding. Of shared tokens all have the same."""
         whole = parts[0].new_zeros(sum(self.lengths), *parts[0].shape[1:]).to(self.tokens.device)
         for target, part in zip(whole.split(self.lengths), parts, strict=False):
-            target[:-1] = part
+            target[: len(part)] = part
         return whole if self.places is None else whole.index_select(0, first_of_each(self.places))
 
 

@@ -1,10 +1,11 @@
-"""Packed rows as right-padded rectangles, for attention."""
+"""Attention on packed rows, as right-padded rectangles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from verl_hpc.engines.megatron.packing import PackedRow, first_of_each
 
@@ -50,8 +51,9 @@ class PaddedView:
         return rows if self.is_dense else rows.index_select(0, self.slots)
 
 
-class PaddedViews:
-    """A packed row as rectangles that are at most half padding.
+class PaddedAttention:
+    """Causal attention within each sequence of a packed row (PyTorch's fused kernels), on
+    rectangles that are at most half padding.
 
     One rectangle for all would grow with the square of the row where one sequence is long and
     many are short.
@@ -62,11 +64,36 @@ class PaddedViews:
         places = [v.tokens for v in self.views if v.tokens is not None]
         self._order = first_of_each(torch.cat(places)) if places else None
 
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        """(T, heads, size) of every argument to (T, heads, size); fewer key/value heads may be."""
+        parts = []
+        for view in self.views:
+            q, k, v = (view.pad(t) for t in (query, key, value))
+            parts.append(view.unpad(_attend(q, k, v, scale)))
+        return self.join(parts)
+
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """What each view's `unpad` gave, in the order of the row; of a shared token, one of it."""
         if self._order is None:
             return parts[0]
         return torch.cat(list(parts)).index_select(0, self._order)
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be."""
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and query.is_cuda and query.dtype == torch.float32:
+        # The only fused float32 kernel knows no groups, and without it the scores are kept whole.
+        times = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
+        grouped = False
+    return scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+    )
 
 
 def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:

@@ -47,7 +47,16 @@ class LayoutGroups:
         """This rank's pipeline, first stage first."""
         self.tp = _there(groups.mine(grid.groups("tp")))
         self.dp = _there(groups.mine(grid.groups("dp")))
-        self.dp_gloo = _there(groups.mine(grid.groups("dp"), "gloo"))
+        """Ranks with the same dense parameters."""
+        self._dp_gloo = _there(groups.mine(grid.groups("dp"), "gloo"))
+        data = layout.data_grid
+        self.cp = _there(groups.mine(data.groups("cp")))
+        """Ranks that share sequences."""
+        self._replicas = _there(groups.mine(data.groups("dp")))
+        self.replicas_gloo = _there(groups.mine(data.groups("dp"), "gloo"))
+        """Ranks at the same place of replicas that have sequences of their own."""
+        self._tp_cp = _there(groups.mine(data.groups("tp", "cp")))
+        self._tp_replicas = _there(groups.mine(data.groups("tp", "dp")))
         self.pp = _there(groups.mine(grid.groups("pp")))
         experts = layout.expert_grid
         self.edp = _there(groups.mine(experts.groups("edp")))
@@ -58,7 +67,6 @@ class LayoutGroups:
         self._expert = _there(groups.mine(experts.groups("etp", "ep")))
         self._expert_model = _there(groups.mine(experts.groups("etp", "ep", "pp")))
         self.everyone = _there(groups.mine([grid.ranks()]))
-        self._alone = _there(groups.mine([(rank,)]))
         self._model = _there(groups.mine(grid.groups("tp", "pp")))
         self._tp_dp = _there(groups.mine(grid.groups("tp", "dp")))
         self._embedding = groups.mine(_embedding_groups(layout))
@@ -70,6 +78,10 @@ class LayoutGroups:
         grid = layout.grid
         for axes in (("tp",), ("dp",), ("pp",), ("tp", "pp"), ("tp", "dp")):
             groups.make(grid.groups(*axes))
+        data = layout.data_grid
+        for of_data in (("cp",), ("dp",), ("tp", "cp"), ("tp", "dp")):
+            groups.make(data.groups(*of_data))
+        groups.make(data.groups("dp"), "gloo")
         experts = layout.expert_grid
         for of_experts in (("edp",), ("ep",), ("etp",), ("etp", "ep"), ("etp", "ep", "pp")):
             groups.make(experts.groups(*of_experts))
@@ -105,18 +117,18 @@ class LayoutGroups:
             "_EMBEDDING_GLOBAL_RANKS": self._embedding and ranks_of(self._embedding),
             "_POSITION_EMBEDDING_GROUP": self._first,
             "_POSITION_EMBEDDING_GLOBAL_RANKS": self._first and ranks_of(self._first),
-            "_DATA_PARALLEL_GROUP": self.dp,
-            "_DATA_PARALLEL_GROUP_GLOO": self.dp_gloo,
-            "_DATA_PARALLEL_GLOBAL_RANKS": ranks_of(self.dp),
+            "_DATA_PARALLEL_GROUP": self._replicas,
+            "_DATA_PARALLEL_GROUP_GLOO": self.replicas_gloo,
+            "_DATA_PARALLEL_GLOBAL_RANKS": ranks_of(self._replicas),
             "_DATA_PARALLEL_GROUP_WITH_CP": self.dp,
-            "_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self.dp_gloo,
+            "_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self._dp_gloo,
             "_DATA_PARALLEL_GLOBAL_RANKS_WITH_CP": ranks_of(self.dp),
             "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": self.dp,
-            "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self.dp_gloo,
-            "_CONTEXT_PARALLEL_GROUP": self._alone,
-            "_CONTEXT_PARALLEL_GLOBAL_RANKS": ranks_of(self._alone),
-            "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self.tp,
-            "_TENSOR_AND_DATA_PARALLEL_GROUP": self._tp_dp,
+            "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self._dp_gloo,
+            "_CONTEXT_PARALLEL_GROUP": self.cp,
+            "_CONTEXT_PARALLEL_GLOBAL_RANKS": ranks_of(self.cp),
+            "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self._tp_cp,
+            "_TENSOR_AND_DATA_PARALLEL_GROUP": self._tp_replicas,
             "_TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": self._tp_dp,
             "_EXPERT_MODEL_PARALLEL_GROUP": self._ep,
             "_EXPERT_MODEL_PARALLEL_RANKS": ranks_of(self._ep),

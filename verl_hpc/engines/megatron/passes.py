@@ -10,6 +10,7 @@ import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from verl_hpc.engines.megatron.context import pack_split
 from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
@@ -30,7 +31,7 @@ class Passes:
         groups: of the layout.
         backend: what the layers are of.
         max_tokens: of a micro-batch.
-        row_multiple: what a micro-batch's tokens are padded to a multiple of.
+        row_multiple: what a micro-batch's tokens on a rank are padded to a multiple of.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Passes:
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
+        # A row that is split over ranks is of whole sequences.
+        shares_tokens = self._is_local and groups.layout.cp == 1
         self._planner = Planner(
-            groups.layout, config.hidden_size, max_tokens, self._is_local, self._largest
+            groups.layout, config.hidden_size, max_tokens, shares_tokens, self._largest
         )
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
@@ -60,7 +63,7 @@ class Passes:
 
     def _largest(self, one: int, other: int) -> tuple[int, int]:
         numbers = torch.tensor([one, other])
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.dp_gloo)
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.replicas_gloo)
         return int(numbers[0]), int(numbers[1])
 
     def run(
@@ -121,6 +124,8 @@ class Passes:
         # An interleaved pipeline may need more micro-batches than there are sequences.
         chosen = [sequences[i].to(self.device) for i in indices]
         empty = torch.zeros(1, dtype=torch.int64, device=self.device)
+        if self._groups.layout.cp > 1:
+            return pack_split(chosen or [empty], self._row_multiple, self._groups.cp)
         if not chosen:
             return pack([empty], self._row_multiple)
         return pack(chosen, self._row_multiple, within(indices, shared))
@@ -128,12 +133,14 @@ class Passes:
     def _forward(
         self, model: torch.nn.Module, row: PackedRow, ticket: torch.Tensor | None
     ) -> torch.Tensor:
+        tokens, positions = (row.local(t[0])[None] for t in (row.tokens, row.positions))
         if self._is_local:
             rotary: PackedRotaryEmbedding = _unwrap(model).rotary_pos_emb
-            rotary.positions = row.positions
-            return model(row.tokens, row.positions, ticket, **self._options)
+            rotary.positions = positions
+            return model(tokens, positions, ticket, **self._options)
         from megatron.core.packed_seq_params import PackedSeqParams
 
+        # Of the whole row and with padding, which nothing before it reads: each rank finds its own.
         starts = row.cumulative_lengths
         packed = PackedSeqParams(
             qkv_format="thd",
@@ -142,7 +149,7 @@ class Passes:
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
         )
-        return model(row.tokens, row.positions, None, packed_seq_params=packed, **self._options)
+        return model(tokens, positions, None, packed_seq_params=packed, **self._options)
 
 
 def _unwrap(model: torch.nn.Module) -> Any:

@@ -23,11 +23,14 @@ from megatron.core.transformer.transformer_block import (
     get_num_layers_to_build,
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn.functional import scaled_dot_product_attention
 
+from verl_hpc.engines.megatron.context import SplitAttention
 from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.padded import PaddedViews
+from verl_hpc.engines.megatron.padded import PaddedAttention
 from verl_hpc.layout.architecture import Architecture
+
+Attention = PaddedAttention | SplitAttention
+"""Of a row on one rank, or split over several."""
 
 if not hasattr(moe_utils, "te_general_gemm"):
     # Megatron-core 0.16.1 sets it only where Transformer Engine is, and asks for it everywhere.
@@ -53,27 +56,27 @@ class MicroBatches:
     """
 
     _tickets = itertools.count()
-    _padded: dict[int, PaddedViews] = {}
+    _found: dict[int, Attention] = {}
 
     @classmethod
     def register(cls, row: PackedRow) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
-        cls._padded[ticket] = PaddedViews(row)
+        cls._found[ticket] = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
         return torch.tensor(ticket)
 
     @classmethod
-    def padded(cls, ticket: torch.Tensor) -> PaddedViews:
-        return cls._padded[int(ticket)]
+    def attention(cls, ticket: torch.Tensor) -> Attention:
+        return cls._found[int(ticket)]
 
     @classmethod
     def clear(cls) -> None:
         """Forget all rows; their passes are over."""
-        cls._padded.clear()
+        cls._found.clear()
 
 
 class PackedAttention(MegatronModule):
-    """Causal attention within each sequence of a packed row (PyTorch's fused kernels).
+    """Causal attention within each sequence of a packed row.
 
     Query, key and value are (T, 1, heads, size); the output is (T, 1, heads * size).
     """
@@ -100,28 +103,9 @@ class PackedAttention(MegatronModule):
         attention_mask: torch.Tensor,
         **_: Any,
     ) -> torch.Tensor:
-        padded = MicroBatches.padded(attention_mask)
-        packed = [t.squeeze(1) for t in (query, key, value)]
-        parts = []
-        for view in padded.views:
-            q, k, v = (view.pad(t) for t in packed)
-            parts.append(view.unpad(_attend(q, k, v, self.scale)))
-        return padded.join(parts).reshape(query.shape[0], 1, -1)
-
-
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
-) -> torch.Tensor:
-    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be."""
-    grouped = query.shape[1] != key.shape[1]
-    if grouped and query.is_cuda and query.dtype == torch.float32:
-        # The only fused float32 kernel knows no groups, and without it the scores are kept whole.
-        times = query.shape[1] // key.shape[1]
-        key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
-        grouped = False
-    return scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
-    )
+        q, k, v = (t.squeeze(1) for t in (query, key, value))
+        found = MicroBatches.attention(attention_mask).attend(q, k, v, self.scale)
+        return found.reshape(query.shape[0], 1, -1)
 
 
 class PackedRotaryEmbedding(RotaryEmbedding):

@@ -35,9 +35,18 @@ class Rectangles(NamedTuple):
     are_several: bool = False
     """Sequences so unlike that one would be more than half padding are in several: what they are
     copied from is not kept then."""
+    masks: int = 0
+    """Elements of the masks that each layer keeps where context-parallel ranks share a row, which
+    is on no rectangles then."""
 
 
 NONE = Rectangles(0)
+
+
+def split_rectangles(squares: int, num_ranks: int) -> Rectangles:
+    """Of a row that context-parallel ranks share, by the sum of its sequences' squared lengths: of
+    2 n pieces, two of a rank together read 2 n + 1."""
+    return Rectangles(0, masks=squares * (2 * num_ranks + 1) // (4 * num_ranks**2))
 
 
 class Widths(NamedTuple):
@@ -103,7 +112,7 @@ def layer(shape: RoleShape, tokens: int, rectangles: Rectangles = NONE) -> Layer
     """What one layer keeps.
 
     Args:
-        tokens: of the micro-batch's row.
+        tokens: of the micro-batch's row on a rank.
         rectangles: of the row.
     """
     own = rows_of(shape, tokens)
@@ -126,12 +135,19 @@ def _local(
         # In float32 the norms of queries and keys keep their input.
         kept = shape.arch.qk_norm and size == _FLOAT
         inside = tokens * size * width.projected * kept
+    if shape.layout.cp > 1:
+        # Keys and values of the whole row are gathered, and what they are gathered from goes.
+        kept = shape.arch.qk_norm and size == _FLOAT
+        gathered = 2 * width.key * shape.layout.cp
+        inside = tokens * size * (width.projected * kept + width.query + gathered)
     sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)
         outside += tokens * _FLOAT * (width.query + (width.key if size < _FLOAT else 0))
     # Copies of queries, keys, values and outputs in rectangles, beside those of the row.
     core = rectangles.tokens * 2 * (width.query + width.key) * size + sums
+    if shape.layout.cp > 1:
+        core += (tokens * width.query + rectangles.masks) * size
     mlp = 5 * tokens * width.branch * size
     return Layer(norms, outside + inside, core, mlp, entrance)
 

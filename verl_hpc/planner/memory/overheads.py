@@ -34,9 +34,9 @@ CPU_PROCESS = 1024 * MIB
 def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: int) -> int:
     """NCCL communicators of a rank that have more than one rank and are used.
 
-    A training layout uses those of its tensor-, data- and pipeline-parallel groups, the one of all
-    its ranks for the norm of the gradient, and one more where stages share embeddings; an engine
-    one; resharding that of the world, which is counted once.
+    A training layout uses those of its tensor-, data-, context- and pipeline-parallel groups, the
+    one of all its ranks for the norm of the gradient, and one more where stages share embeddings;
+    an engine one; resharding that of the world, which is counted once.
 
     Args:
         layouts: that the rank is in, or others.
@@ -46,7 +46,7 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     found = 1
     for layout in set(layouts):
         if 0 <= rank - layout.first_rank < layout.num_ranks:
-            sizes = (layout.tp, layout.dp, layout.pp, layout.num_ranks)
+            sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
             found += sum(size > 1 for size in sizes)
     return found + (rollout_size > 1)
 

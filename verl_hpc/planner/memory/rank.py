@@ -146,7 +146,7 @@ class RankMemory:
         count = overheads.num_communicators(layouts, self._rank, engine)
         total, per_node = self._run.layouts.num_ranks, self._run.hardware.ranks_per_node
         many = total > 1
-        groups = max((layout.dp for layout in layouts), default=1)
+        groups = max((layout.num_replicas for layout in layouts), default=1)
         return {
             "context": overheads.CONTEXT,
             "communicators": count * overheads.COMMUNICATOR * many,
@@ -235,7 +235,7 @@ class RankMemory:
         if owner not in self._here or not scores:
             return
         shape, stage, _ = self._here[owner]
-        work = passes.forward(shape, stage, longest_row(self._run.config))
+        work = passes.forward(shape, stage, longest_row(self._run.config, shape.layout))
         host: Terms = {}
         if settings.shares and not self._on_gpu:
             host = {f"{owner}.weights_copy": self._host.weights_copy(owner)}
@@ -251,9 +251,9 @@ class RankMemory:
         )
 
     def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
-        tokens = longest_row(self._run.config)
-        count = num_micro_batches(self._run.config, shape.layout)
-        work = passes.update(shape, stage, tokens, count, rectangles_of(shape, tokens))
+        config = self._run.config
+        tokens, count = longest_row(config, shape.layout), num_micro_batches(config, shape.layout)
+        work = passes.update(shape, stage, tokens, count, rectangles_of(shape, config))
         return self._phase(
             "update",
             name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.planner.memory.activations import NONE, Rectangles
+from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles
 from verl_hpc.planner.memory.shape import RoleShape
 
 _COLUMN_BYTES = 48
@@ -23,21 +23,28 @@ def longest_sequence(config: RunConfig) -> int:
     return config.rollout.max_prompt_tokens + config.rollout.max_response_tokens
 
 
-def longest_row(config: RunConfig) -> int:
-    """Tokens: a micro-batch's budget, or one sequence that is longer."""
-    return max(config.batch.max_tokens_per_micro_batch, longest_sequence(config))
+def longest_row(config: RunConfig, layout: TrainLayout) -> int:
+    """Tokens on a rank: a micro-batch's budget, or one sequence that is longer; context-parallel
+    ranks share them."""
+    whole = max(config.batch.max_tokens_per_micro_batch, longest_sequence(config))
+    return -(-whole // layout.cp)
 
 
-def rectangles_of(shape: RoleShape, tokens: int) -> Rectangles:
+def rectangles_of(shape: RoleShape, config: RunConfig) -> Rectangles:
     """Of a row that keeps the most: one, unless attention computes on packed rows."""
-    return Rectangles(int(tokens * _RECTANGLES)) if shape.backend == "local" else NONE
+    if shape.backend != "local":
+        return NONE
+    tokens, cp = longest_row(config, shape.layout), shape.layout.cp
+    if cp > 1:
+        return split_rectangles(tokens * cp * longest_sequence(config), cp)
+    return Rectangles(int(tokens * _RECTANGLES))
 
 
 def num_micro_batches(config: RunConfig, layout: TrainLayout) -> int | None:
     """Of an update, which has at most as many as sequences; None is as many as can be held."""
     if layout.vpp > 1:
         return None
-    return -(-_num_sequences(config) // (config.batch.mini_batches * layout.dp))
+    return -(-_num_sequences(config) // (config.batch.mini_batches * layout.num_replicas))
 
 
 def columns(config: RunConfig, num_groups: int) -> int:

@@ -42,6 +42,8 @@ class Cut:
             found["virtual_pipeline"] = layout.vpp
         if layout.ep > 1:
             found["expert_parallel"] = layout.ep
+        if layout.cp > 1:
+            found["context_parallel"] = layout.cp
         if self.recompute != "none":
             found["recompute"] = self.recompute
             if self.recompute == base.recompute == "selective" and base.recompute_modules:
@@ -54,7 +56,12 @@ class Cut:
 
 
 def cuts_of(
-    arch: Architecture, num_ranks: int, ranks_per_node: int, recompute: str, trains: bool
+    arch: Architecture,
+    num_ranks: int,
+    ranks_per_node: int,
+    recompute: str,
+    trains: bool,
+    context_parallel: int = 1,
 ) -> list[Cut]:
     """Of a model on `num_ranks` ranks.
 
@@ -64,13 +71,16 @@ def cuts_of(
         ranks_per_node: tensor parallelism stays within a node.
         recompute: what the configuration says; `full` is tried as well where it trains.
         trains: whether it has a backward pass.
+        context_parallel: what the configuration says.
     """
     ways = dict.fromkeys([recompute, "full"]) if trains else ["none"]
-    layouts = _layouts(arch, num_ranks, ranks_per_node)
+    layouts = list(_layouts(arch, num_ranks, ranks_per_node, context_parallel))
     return [Cut(layout, way) for layout in layouts for way in ways]
 
 
-def _layouts(arch: Architecture, num_ranks: int, ranks_per_node: int) -> Iterator[TrainLayout]:
+def _layouts(
+    arch: Architecture, num_ranks: int, ranks_per_node: int, cp: int
+) -> Iterator[TrainLayout]:
     for tp in divisors(min(ranks_per_node, num_ranks)):
         if ranks_per_node % tp or num_ranks % tp or not _splits(arch, tp):
             continue
@@ -78,10 +88,12 @@ def _layouts(arch: Architecture, num_ranks: int, ranks_per_node: int) -> Iterato
             if pp > arch.num_layers:
                 break
             dp = num_ranks // (tp * pp)
+            if dp % cp:
+                continue
             for vpp in _CHUNKS if pp > 1 else (1,):
                 if _has_stages(arch.num_layers, pp, vpp):
                     for ep in _expert_sizes(arch, tp * dp):
-                        yield TrainLayout(tp=tp, pp=pp, dp=dp, vpp=vpp, ep=ep)
+                        yield TrainLayout(tp=tp, pp=pp, dp=dp, vpp=vpp, ep=ep, cp=cp)
 
 
 def _expert_sizes(arch: Architecture, num_ranks: int) -> list[int]:

@@ -27,7 +27,8 @@ def layouts_text(candidate: Candidate) -> dict[str, str]:
         if option.cut is None:
             continue
         layout = option.cut.layout
-        sizes = [f"TP{layout.tp}", f"PP{layout.pp}", f"DP{layout.dp}"]
+        sizes = [f"TP{layout.tp}", f"PP{layout.pp}", f"DP{layout.num_replicas}"]
+        sizes += [f"CP{layout.cp}"] * (layout.cp > 1)
         sizes += [f"VPP{layout.vpp}"] * (layout.vpp > 1) + [f"EP{layout.ep}"] * (layout.ep > 1)
         recompute = option.cut.recompute
         found[role] = " ".join(sizes) + f", recompute {recompute}" * (recompute != "none")

@@ -86,12 +86,12 @@ class MemoryBound:
     def _shape(self, name: str, cut: Cut) -> RoleShape:
         """With one replica: nothing that is asked of it depends on their number."""
         sizes = cut.layout
-        key = (name, sizes.tp, sizes.pp, sizes.vpp, sizes.ep, cut.recompute)
+        key = (name, sizes.tp, sizes.pp, sizes.vpp, sizes.ep, sizes.cp, cut.recompute)
         if key not in self._shapes:
             settings = self._settings[name]
             self._shapes[key] = RoleShape.of(
                 self._archs[name],
-                replace(sizes, dp=1),
+                replace(sizes, dp=sizes.cp),
                 settings.model,
                 cut.parallel(settings.parallel),
                 head=settings.head,
@@ -104,13 +104,22 @@ class MemoryBound:
         """Bytes of the largest pass, on the first and on the last stage."""
         key = (id(shape), count, scores)
         if key not in self._largest:
-            tokens = longest_row(self._config)
             first, last = (
-                _largest_pass(shape, stage, tokens, count, scores)
+                self._largest_pass(shape, stage, count, scores)
                 for stage in (0, shape.layout.pp - 1)
             )
             self._largest[key] = first, last
         return self._largest[key]
+
+    def _largest_pass(self, shape: RoleShape, stage: int, count: int | None, scores: bool) -> int:
+        """With the holes that it leaves in the allocator's memory."""
+        found, tokens = 0, longest_row(self._config, shape.layout)
+        if shape.trainable:
+            rectangles = rectangles_of(shape, self._config)
+            found = sum(passes.update(shape, stage, tokens, count, rectangles).values())
+        if scores or not shape.trainable:
+            found = max(found, sum(passes.forward(shape, stage, tokens).values()))
+        return found + int(overheads.ALLOCATOR * found) * shape.on_gpu
 
     def _rank(
         self,
@@ -154,7 +163,7 @@ class MemoryBound:
         )
 
     def _communicators(self, layout: TrainLayout) -> int:
-        sizes = (layout.tp, layout.dp, layout.pp, layout.num_ranks)
+        sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
         return sum(size > 1 for size in sizes) * overheads.COMMUNICATOR * (self._num_ranks > 1)
 
     def engine(self, shape: RolloutShape, beside_roles: bool) -> SetBytes | None:
@@ -216,16 +225,3 @@ def _least_owned(num_elements: int, num_replicas: int, num_chunks: int, padding:
     num_buckets = num_elements // bucket_elements(num_replicas) + num_chunks + 3
     padding += lcm(num_replicas, 128) * num_buckets
     return max(num_elements // num_replicas - padding, 0)
-
-
-def _largest_pass(
-    shape: RoleShape, stage: int, tokens: int, count: int | None, scores: bool
-) -> int:
-    """With the holes that it leaves in the allocator's memory."""
-    found = 0
-    if shape.trainable:
-        terms = passes.update(shape, stage, tokens, count, rectangles_of(shape, tokens))
-        found = sum(terms.values())
-    if scores or not shape.trainable:
-        found = max(found, sum(passes.forward(shape, stage, tokens).values()))
-    return found + int(overheads.ALLOCATOR * found) * shape.on_gpu

@@ -89,7 +89,12 @@ class Options:
     ) -> Iterable[Option]:
         settings, arch = self._settings[role], self._archs[role]
         cuts = cuts_of(
-            arch, num_ranks, self._per_node, settings.parallel.recompute, settings.trainable
+            arch,
+            num_ranks,
+            self._per_node,
+            settings.parallel.recompute,
+            settings.trainable,
+            settings.parallel.context_parallel,
         )
         outside = self._bound.outside(num_ranks, has_roles=True)
         serving: Sequence[Option | None] = [None]

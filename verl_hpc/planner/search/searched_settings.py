@@ -9,7 +9,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import parse_override
 from verl_hpc.errors import ConfigError
 
-_KEPT = ("recompute", "recompute_modules")
+_KEPT = ("recompute", "recompute_modules", "context_parallel")
 """Of a layout, what a search takes from the configuration."""
 
 
@@ -29,7 +29,8 @@ def refuse_searched(config: RunConfig, words: Sequence[str], option: str) -> Non
             if value is not None and _is_searched(config, name.split(".")):
                 raise ConfigError(
                     f"{option} with {name} = {value}: a search chooses that itself, as it does all "
-                    "of placement, every layout but its recompute and recompute_modules, and "
+                    "of placement, every layout but its recompute, recompute_modules and "
+                    "context_parallel, and "
                     f"rollout.tensor_parallel; leave {word} out, or {option}"
                 )
 

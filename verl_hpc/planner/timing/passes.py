@@ -121,7 +121,8 @@ def _recomputed(model: Model) -> float:
 
 def _part(model: Model, work: Workload, sequences: int) -> _Part:
     layout = model.layout
-    mine = sequences / layout.dp if sequences >= layout.dp else 1.0
+    replicas = layout.num_replicas
+    mine = sequences / replicas if sequences >= replicas else 1.0
     # The fullest replica, of whole sequences, decides.
     mine = float(ceil(mine)) if mine < 8 else mine
     tokens = mine * work.sequence
@@ -189,8 +190,9 @@ def _stage(
     layer_passes: int,
 ) -> Cost:
     arch, layout, layer = model.arch, model.layout, layer_work(model.arch)
-    tokens, size = part.tokens / part.count, element_size(model.dtype)
-    squares = part.squares / part.count
+    # Context-parallel ranks share the tokens, and what attention computes, evenly.
+    size, shared = element_size(model.dtype), part.count * layout.cp
+    tokens, squares = part.tokens / shared, part.squares / shared
     flops = stage.layers * (layer.flops_per_token * tokens + layer.flops_per_square * squares)
     parameters = stage.layers * _layer_parameters(model)
     logits = 2.0 * arch.hidden_size * arch.vocab_size * tokens if stage.has_logits else 0.0
@@ -210,6 +212,12 @@ def _stage(
         found.append(machine.elementwise(layer_passes * _LOG_PROBS * logits_bytes))
     all_reduces = 2 * layer_passes * stage.layers + stage.has_logits
     found.append(times(all_reduces, machine.fabric.all_reduce(activations, layout.tp)))
+    if layout.cp > 1:
+        # Keys and values forward, their gradients backward; a ring of long sequences can hide them
+        # behind attention, which is not counted on.
+        sent = 2 * tokens * layout.cp * arch.kv_size / layout.tp * size
+        gather = machine.fabric.all_gather(sent, layout.cp, layout.tp)
+        found.append(times(layer_passes * stage.layers, gather))
     if layout.ep > 1:
         # Tokens go to their experts and come back, forward and backward.
         sent = activations * arch.experts_per_token / layout.tp
@@ -233,7 +241,8 @@ def _pipelined(machine: Machine, model: Model, part: _Part, micro: Cost, directi
     rounds = part.count + machine.counts_waiting * (layout.pp - 1) / layout.vpp
     found = [times(rounds, micro)]
     if layout.pp > 1:
-        size = part.tokens / part.count * model.arch.hidden_size * element_size(model.dtype)
+        tokens = part.tokens / (part.count * layout.cp)
+        size = tokens * model.arch.hidden_size * element_size(model.dtype)
         send = machine.fabric.send(size / layout.tp, layout.tp * layout.dp)
         found.append(times(directions * layout.vpp * rounds, send))
     return together(found)

@@ -83,6 +83,13 @@ def test_layouts_are_what_the_model_and_the_ranks_allow():
     assert {cut.recompute for cut in alone} == {"none"}
 
 
+def test_context_parallelism_is_what_the_configuration_says():
+    found = cuts_of(L70, 64, 8, "none", trains=True, context_parallel=4)
+    assert found and {cut.layout.cp for cut in found} == {4}
+    assert all(cut.layout.num_ranks == 64 and cut.layout.num_replicas >= 1 for cut in found)
+    assert {cut.settings(ParallelConfig())["context_parallel"] for cut in found} == {4}
+
+
 def test_tensor_parallelism_stays_in_a_node():
     assert rollout_sizes(L70, 64, 8, 1) == [1, 2, 4, 8]
     assert rollout_sizes(L70, 12, 8, 1) == [1, 2, 4]

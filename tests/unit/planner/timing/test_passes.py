@@ -91,6 +91,14 @@ def test_tensor_parallelism_pays_in_all_reduces():
     assert across.seconds(infer_cost(across, model(tp=8), work)) > seconds(cost)
 
 
+def test_context_parallel_ranks_share_products_and_pay_in_keys_and_values():
+    work = replace(WORK, max_tokens=1024)
+    split, whole = (infer_cost(H100, model(dp=4, cp=cp), work) for cp in (4, 1))
+    assert split["inference"] == pytest.approx(whole["inference"])  # fewer replicas, shorter rows
+    num_bytes = 2 * L8.kv_size * 2 * WORK.tokens
+    assert split["collective"] == pytest.approx(L8.num_layers * 3 / 4 * num_bytes / 450e9)
+
+
 def test_a_small_micro_batch_waits_for_its_weights():
     tiny = Workload(8, 1, 8, Lengths(8, 8, 0.0), 1, 1, 16)
     cost = infer_cost(H100, model(), tiny)

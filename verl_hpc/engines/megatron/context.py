@@ -1,0 +1,151 @@
+"""Context parallelism: a packed row whose sequences are split over ranks.
+
+Every sequence is padded behind its end to 2 n equal pieces, n the ranks, and rank r has pieces r
+and 2 n - 1 - r of it: what comes late reads much and what comes early little, so all ranks compute
+the same. Three ranks and a sequence of 12 tokens::
+
+    rank 0   0  1 10 11
+    rank 1   2  3  8  9
+    rank 2   4  5  6  7
+
+All but attention works token by token. For attention keys and values are gathered, as Llama 3 does
+(arXiv 2407.21783, section 3.3.2); the order of a rank's tokens is Transformer Engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch.nn.functional import scaled_dot_product_attention
+
+from verl_hpc.engines.megatron.packing import PackedRow, Split, pack
+
+
+@dataclass(frozen=True)
+class ContextSplit(Split):
+    """Of a row's T tokens, those that each of n ranks has."""
+
+    places: torch.Tensor
+    """(n, T / n) int64: where in the row each token of each rank is, in the rank's order."""
+    group: dist.ProcessGroup
+    """The ranks."""
+
+    def local(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's (T / n, ...) of (T, ...)."""
+        return whole.index_select(0, self.places[self.group.rank()])
+
+    def whole(self, part: torch.Tensor) -> torch.Tensor:
+        """(T, ...) of every rank's (T / n, ...). Backwards each rank keeps its own: all ranks
+        compute the same loss of the whole row, of which nothing is to be summed."""
+        return _Gathered.apply(part, self)  # type: ignore[no-any-return]
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, split: ContextSplit) -> torch.Tensor:
+        ctx.split = split
+        parts = [torch.empty_like(part) for _ in split.places]
+        dist.all_gather(parts, part.contiguous(), group=split.group)
+        return torch.cat(parts).index_select(0, _inverse(split.places))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.split.local(gradient), None
+
+
+def _inverse(places: torch.Tensor) -> torch.Tensor:
+    """Where among all ranks' tokens, rank by rank, each token of the row is."""
+    return places.flatten().argsort()
+
+
+def pack_split(
+    sequences: Sequence[torch.Tensor], multiple: int, group: dist.ProcessGroup
+) -> PackedRow:
+    """Pack (L,) token tensors, each padded so that it divides, and split the row over a group.
+
+    Args:
+        sequences: in the order of the row.
+        multiple: of the length of each rank's part of the row.
+        group: the ranks.
+    """
+    num_pieces = 2 * group.size()
+    padded = [torch.cat([s, s.new_zeros(-len(s) % num_pieces)]) for s in sequences]
+    row = pack(padded, lcm(multiple * group.size(), num_pieces))
+    places = _places(row.lengths, group.size()).to(row.tokens.device)
+    return replace(
+        row, real_lengths=tuple(map(len, sequences)), split_over=ContextSplit(places, group)
+    )
+
+
+def _places(lengths: Sequence[int], num_ranks: int) -> torch.Tensor:
+    """See `ContextSplit.places`."""
+    found: list[torch.Tensor] = []
+    start = 0
+    for length in lengths:
+        pieces = torch.arange(start, start + length).view(2 * num_ranks, -1)
+        found.append(torch.cat([pieces[:num_ranks], pieces.flip(0)[:num_ranks]], dim=1))
+        start += length
+    return torch.cat(found, dim=1)
+
+
+class SplitAttention:
+    """Causal attention of a rank's tokens to all of their sequences (PyTorch's kernels)."""
+
+    def __init__(self, row: PackedRow) -> None:
+        assert isinstance(row.split_over, ContextSplit)
+        self._group = row.split_over.group
+        self._lengths = row.lengths
+        self._order = _inverse(row.split_over.places)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        """(T / n, heads, size) of every argument to (T / n, heads, size); fewer key/value heads
+        may be."""
+        num_keys = key.shape[1]
+        both = gather_from_sequence_parallel_region(torch.cat([key, value], 1), group=self._group)
+        key, value = both.index_select(0, self._order).split(num_keys, dim=1)
+        parts = []
+        for own, seen in self._pieces():
+            q, k, v = (t.transpose(0, 1) for t in (query[own], key[seen], value[seen]))
+            parts.append(_attend_to_past(q, k, v, scale).transpose(0, 1))
+        return torch.cat(parts)
+
+    def _pieces(self) -> Iterator[tuple[slice, slice]]:
+        """Of every piece that this rank has: its own tokens, and those of the row that it reads,
+        from its sequence's first to its own last."""
+        rank, num_ranks = self._group.rank(), self._group.size()
+        start = own = 0
+        for length in self._lengths:
+            size = length // (2 * num_ranks)
+            for piece in (rank, 2 * num_ranks - 1 - rank):
+                yield slice(own, own + size), slice(start, start + (piece + 1) * size)
+                own += size
+            start += length
+
+
+def _attend_to_past(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """Causal attention where the queries are the last of the keys' tokens, (heads, tokens, size)
+    each."""
+    num, past = query.shape[1], key.shape[1] - query.shape[1]
+    mask = None
+    if past:
+        mask = torch.ones(num, past + num, dtype=torch.bool, device=query.device).tril(past)
+    found = scaled_dot_product_attention(
+        query[None],
+        key[None],
+        value[None],
+        attn_mask=mask,
+        is_causal=not past,
+        scale=scale,
+        enable_gqa=True,
+    )
+    return found[0]

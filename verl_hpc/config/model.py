@@ -94,6 +94,8 @@ class ParallelConfig(Section):
     recompute_modules: list[RecomputeModule] | None = None
     """With recompute: selective; [mlp] if null. core_attn frees memory only without Transformer
     Engine: its fused attention keeps no scores."""
+    offload_activations: bool = False
+    """With recompute: full on GPUs: inputs of layers wait for the backward pass in host memory."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ParallelConfig:
@@ -105,6 +107,10 @@ class ParallelConfig(Section):
             for name in ("recompute_method", "recompute_num_layers"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} needs recompute: full")
+            if self.offload_activations:
+                raise ValueError(
+                    "offload_activations needs recompute: full, which leaves little to move"
+                )
         if self.recompute != "selective" and self.recompute_modules is not None:
             raise ValueError("recompute_modules needs recompute: selective")
         if self.recompute_modules == []:

@@ -18,7 +18,7 @@ from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.passes import Passes
-from verl_hpc.engines.megatron.precision import choose_backend
+from verl_hpc.engines.megatron.precision import check_offload, choose_backend
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
@@ -48,7 +48,7 @@ class MegatronEngine:
     """One model on one training layout (`TrainingEngine`).
 
     Raises:
-        ClusterError: FP8 that this rank cannot do.
+        ClusterError: FP8 or offloading that this rank cannot do.
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
 
@@ -72,6 +72,7 @@ class MegatronEngine:
         self._skipped = 0
         """Updates skipped since the last that was made."""
         backend = choose_backend(model)
+        check_offload(parallel)
         with groups.entered():
             self._config = transformer_config(
                 arch,
@@ -104,6 +105,7 @@ class MegatronEngine:
             max_tokens=max_tokens,
             row_multiple=(self.layout.tp if parallel.sequence_parallel else 1)
             * (_FP8_ROW_MULTIPLE if model.fp8 else 1),
+            offloads_activations=parallel.offload_activations,
         )
 
     def _build_optimizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.engines.megatron.context import pack_split
+from verl_hpc.engines.megatron.host_activations import HostActivations
 from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
@@ -32,6 +34,7 @@ class Passes:
         backend: what the layers are of.
         max_tokens: of a micro-batch.
         row_multiple: what a micro-batch's tokens on a rank are padded to a multiple of.
+        offloads_activations: whether inputs of layers wait in host memory.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Passes:
         backend: Backend,
         max_tokens: int,
         row_multiple: int,
+        offloads_activations: bool,
     ) -> None:
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
@@ -53,6 +57,10 @@ class Passes:
         self._planner = Planner(
             groups.layout, config.hidden_size, max_tokens, shares_tokens, self._largest
         )
+        self._saving: Callable[[], AbstractContextManager[None]] = nullcontext
+        if offloads_activations:
+            weights = [weight for chunk in chunks for weight in chunk.parameters()]
+            self._saving = HostActivations(weights, config.hidden_size).saving
         # Log-probs widen the logits chunk by chunk; all of them at once would be gigabytes.
         self._options = {"fp32_output": False} if config.bf16 else {}
         self.device = torch.device("cpu" if config.use_cpu_initialization else "cuda")
@@ -86,7 +94,8 @@ class Passes:
 
         def forward_step(batches: Iterator[Any], model: torch.nn.Module) -> tuple[Any, Any]:
             indices, row, ticket = next(batches)
-            output = self._forward(model, row, ticket)
+            with self._saving():
+                output = self._forward(model, row, ticket)
 
             def finish(tensor: torch.Tensor, non_loss_data: bool = False) -> Any:
                 mine = wanted.of(indices)

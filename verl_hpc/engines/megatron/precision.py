@@ -6,7 +6,7 @@ import importlib.util
 
 import torch
 
-from verl_hpc.config.model import Fp8Config, ModelConfig
+from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.errors import ClusterError
 from verl_hpc.layout.megatron import Backend
 
@@ -68,6 +68,15 @@ def choose_backend(model: ModelConfig) -> Backend:
         _check_fp8(model.fp8, model.dtype, available)
     # Its attention over packed sequences has no float32 kernel.
     return "transformer_engine" if available and model.dtype != "float32" else "local"
+
+
+def check_offload(parallel: ParallelConfig) -> None:
+    """Raises: ClusterError: activations are to leave a device that there is none of."""
+    if parallel.offload_activations and not torch.cuda.is_available():
+        raise ClusterError(
+            "parallel.offload_activations: activations leave a GPU's memory, and this rank has no "
+            "GPU; leave it out"
+        )
 
 
 def _check_fp8(fp8: Fp8Config, dtype: str, available: bool) -> None:

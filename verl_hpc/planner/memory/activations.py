@@ -180,6 +180,8 @@ class Kept(NamedTuple):
     """From its forward pass to its backward pass."""
     again: int
     """More, while a part of the chunk is recomputed."""
+    on_host: int = 0
+    """In host memory, from its forward pass to its backward pass."""
 
 
 @lru_cache(maxsize=16384)
@@ -196,9 +198,14 @@ def chunk(shape: RoleShape, num_layers: int, tokens: int, rectangles: Rectangles
     if shape.setting("recompute_method") == "block":
         some = min(count, num_layers)
         rest = (num_layers - some) * one.whole
-        return Kept(some * one.entrance + rest + angles, max(one.whole - rest, 0))
-    segments = -(-num_layers // count)
-    return Kept(segments * one.entrance + angles, min(count, num_layers) * one.whole)
+        again = max(one.whole - rest, 0)
+    else:
+        some, rest = -(-num_layers // count), 0
+        again = min(count, num_layers) * one.whole
+    if shape.setting("offload_activations"):
+        # What is recomputed has its input on the device, as one of its norms' inputs.
+        return Kept(rest + angles, again, some * one.entrance)
+    return Kept(some * one.entrance + rest + angles, again)
 
 
 def _selective(shape: RoleShape, num_layers: int, one: Layer) -> Kept:
@@ -242,6 +249,12 @@ def in_flight(
     """
     layout, counts = shape.layout, shape.layers
     chunks = [chunk(shape, counts[c][stage], tokens, rectangles) for c in range(layout.vpp)]
-    kept = tuple(found.always for found in chunks)
-    most = most_in_flight(layout.pp, layout.vpp, stage, kept, num_micro_batches)
-    return Kept(most, max(found.again for found in chunks))
+
+    def most(kept: tuple[int, ...]) -> int:
+        return most_in_flight(layout.pp, layout.vpp, stage, kept, num_micro_batches)
+
+    return Kept(
+        most(tuple(found.always for found in chunks)),
+        max(found.again for found in chunks),
+        most(tuple(found.on_host for found in chunks)),
+    )

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from verl_hpc.planner.memory import overheads, passes, role, rollout
+from verl_hpc.planner.memory.activations import in_flight
 from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
 from verl_hpc.planner.memory.phase import Phase
 from verl_hpc.planner.memory.shape import RoleShape
@@ -253,7 +254,9 @@ class RankMemory:
     def _update(self, name: str, shape: RoleShape, stage: int) -> Phase:
         config = self._run.config
         tokens, count = longest_row(config, shape.layout), num_micro_batches(config, shape.layout)
-        work = passes.update(shape, stage, tokens, count, rectangles_of(shape, config))
+        rectangles = rectangles_of(shape, config)
+        work = passes.update(shape, stage, tokens, count, rectangles)
+        on_host = in_flight(shape, stage, tokens, count, rectangles).on_host
         return self._phase(
             "update",
             name,
@@ -262,6 +265,7 @@ class RankMemory:
             _under(name, work),
             self._holes(work),
             self._buckets,
+            host={f"{name}.activations": on_host},
         )
 
     def _holes(self, work: Mapping[str, int]) -> Terms:

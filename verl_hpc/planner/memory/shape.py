@@ -46,6 +46,7 @@ class RoleShape:
             "recompute_method",
             "recompute_num_layers",
             "recompute_modules",
+            "offload_activations",
         )
         modules = tuple(parallel.recompute_modules or ())
         settings = {name: getattr(parallel, name) for name in known} | {

@@ -32,7 +32,8 @@ TERMS: Mapping[str, Term] = {
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "
         "flight",
-        "a row has as many tokens as batch.max_tokens_per_micro_batch, or as the longest sequence",
+        "a row has as many tokens as batch.max_tokens_per_micro_batch, or as the longest sequence, "
+        "and context-parallel ranks share them",
     ),
     "recomputed": Term("the layers that are recomputed at a time"),
     "logits": Term("tokens x the rank's rows of the vocabulary x bytes each"),

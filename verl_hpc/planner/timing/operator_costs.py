@@ -86,6 +86,7 @@ def role_model(settings: RoleSettings, arch: Architecture, layout: TrainLayout) 
         settings.model.dtype,
         settings.model.fp8 is not None,
         settings.parallel.recompute,
+        settings.parallel.offload_activations,
     )
 
 

@@ -48,6 +48,7 @@ class Model:
     dtype: str = "bfloat16"
     fp8: bool = False
     recompute: str = "none"
+    offloads_activations: bool = False
 
     @property
     def products_dtype(self) -> str:
@@ -205,6 +206,9 @@ def _stage(
         {"layers": float(stage.layers * layer_passes)},
     ]
     activations = tokens * arch.hidden_size * size
+    if model.offloads_activations and kind == "training":
+        # Of each layer the input, to the host and back; with sequence parallelism a part of it.
+        found.append(machine.pcie(2 * stage.layers * activations / layout.tp))
     # Norms and residual sums, which tensor-parallel ranks all do for themselves.
     found.append(machine.elementwise(stage.layers * layer_passes * _ELEMENTWISE * activations))
     if stage.has_logits:

@@ -1,0 +1,63 @@
+"""Inputs of recomputed layers in host memory: the same update, and what is kept where it was.
+
+Host memory and the device's are the same here, and a copy stands for a move: what this shows is
+which tensors are moved, and that they come back.
+"""
+
+import pytest
+import torch
+
+from tests.mpi.engines_for_tests import build_engine, some_sequences
+from verl_hpc.engines.megatron.host_activations import HostActivations
+from verl_hpc.errors import ClusterError
+from verl_hpc.layout.megatron import TrainLayout
+
+pytestmark = pytest.mark.world(1, 2)
+
+
+def update(engine, sequences):
+    metrics = engine.update(
+        sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 50, {})
+    )
+    weights = {name: weight.clone() for name, weight in engine.weights.items()}
+    return metrics, weights
+
+
+def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
+    layout = TrainLayout(pp=here.world.size)
+    directory = tiny_model("qwen3", True)
+    sequences = some_sequences(12, 256)
+    engine = build_engine(here, directory, layout, recompute="full", max_tokens=64)
+    expected, weights = update(engine, sequences)
+    engine = build_engine(here, directory, layout, recompute="full", max_tokens=64)
+    moved: list[torch.Tensor] = []
+
+    class Recorded(HostActivations):
+        def _away(self, tensor):
+            kept = super()._away(tensor)
+            if kept is not tensor:
+                moved.append(tensor)
+            return kept
+
+    engine._passes._saving = Recorded(engine.weights.values(), engine.arch.hidden_size).saving
+    found, found_weights = update(engine, sequences)
+    assert found == expected
+    assert all(torch.equal(found_weights[name], weight) for name, weight in weights.items())
+    layers = engine.arch.num_layers // layout.pp
+    plan = engine._passes.plan(sequences)
+    # Of each micro-batch the inputs of all layers; on the last stage that of the output layer too.
+    norms = [t for t in moved if t.shape[1:] == (1, engine.arch.hidden_size)]
+    assert len(norms) == len(moved)
+    last = here.world.rank == here.world.size - 1
+    assert len(plan.bins) * layers <= len(moved) <= len(plan.bins) * (layers + 2 * last)
+
+
+def test_ranks_without_a_gpu_refuse(here, tiny_model):
+    with pytest.raises(ClusterError, match="parallel.offload_activations: .* has no GPU"):
+        build_engine(
+            here,
+            tiny_model("qwen3", True),
+            TrainLayout(dp=here.world.size),
+            recompute="full",
+            offload_activations=True,
+        )

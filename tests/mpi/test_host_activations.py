@@ -45,11 +45,13 @@ def test_an_update_is_the_same_and_inputs_of_layers_are_away(here, tiny_model):
     assert all(torch.equal(found_weights[name], weight) for name, weight in weights.items())
     layers = engine.arch.num_layers // layout.pp
     plan = engine._passes.plan(sequences)
-    # Of each micro-batch the inputs of all layers; on the last stage that of the output layer too.
-    norms = [t for t in moved if t.shape[1:] == (1, engine.arch.hidden_size)]
-    assert len(norms) == len(moved)
-    last = here.world.rank == here.world.size - 1
-    assert len(plan.bins) * layers <= len(moved) <= len(plan.bins) * (layers + 2 * last)
+    # Of each micro-batch the inputs of all layers, and of the norm and the layer behind them.
+    assert {t.shape[1:] for t in moved} == {(1, engine.arch.hidden_size)}
+    inputs = len(plan.bins) * layers
+    if here.world.rank == here.world.size - 1:
+        assert inputs < len(moved) <= 2 * inputs + 2 * len(plan.bins)
+    else:
+        assert len(moved) == inputs
 
 
 def test_ranks_without_a_gpu_refuse(here, tiny_model):

@@ -178,6 +178,25 @@ def test_everything_equals_transformers_with_experts(here, tiny_model, sizes, mo
     check(here, directory, family, engine_of(here, directory, sizes, "all-linear"))
 
 
+@pytest.mark.world(2)
+@pytest.mark.parametrize("sizes", [{"tp": 2, "sp": 1}, {"pp": 2, **FULL}], ids=["tp", "pp"])
+def test_a_new_head_is_trained_with_the_adapters(here, tiny_model, sizes):
+    directory = tiny_model("qwen3", num_hidden_layers=4, num_key_value_heads=4)
+    engine = engine_of(here, directory, sizes, ["q_proj"], head="value")
+    before = {n: w.clone() for n, w in engine.weights.items()}
+    mine = some_sequences(4, engine.arch.vocab_size)
+    for _ in range(2):  # a head of zero gives nothing before it a gradient
+        engine.update(
+            mine, lambda _, found: (sum((o.values - 1).square().sum() for o in found), {})
+        )
+    changed = {n for n, w in engine.weights.items() if not torch.equal(w, before[n])}
+    trained = {n for n in before if "linear_qkv.lora_" in n or "output_layer" in n}
+    assert changed == trained
+    held = {r.view.name for r in engine.trained_map.held_by(here.world.rank)}
+    assert held == trained
+    assert "value_head.weight" in engine.trained_map.tensors
+
+
 @pytest.mark.world(1)
 def test_gradients_of_recomputed_layers_begin_at_the_embedding(here, tiny_model, monkeypatch):
     """Without the hook, layers behind a frozen embedding have no gradient, and nothing says so."""

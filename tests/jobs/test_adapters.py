@@ -1,0 +1,57 @@
+"""GRPO that trains adapters alone improves on problems that it has not been trained on."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from tests.jobs.test_quickstart import SCRIPT, accuracies
+from verl_hpc.config.load import load_config
+from verl_hpc.data.overlap import count_overlap
+from verl_hpc.data.sources import open_source
+
+CONFIG = Path(__file__).parents[2] / "configs/run/quickstart_lora.yaml"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_adapters_gain_on_problems_that_training_has_not_seen(tmp_path):
+    environ = os.environ | {"PYTHON": sys.executable, "RUNS": str(tmp_path)}
+
+    def run(*command):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1700)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    verl_hpc = [sys.executable, "-m", "verl_hpc"]
+    run(SCRIPT, "sft", "5")
+    base = tmp_path / "quickstart_sft/checkpoints/latest"
+    train = [
+        *verl_hpc,
+        *("train", "--ranks", "4", "--config", str(CONFIG)),
+        f"data.train.paths=[{tmp_path}/data/rl.jsonl]",
+        f"data.evaluation.paths=[{tmp_path}/data/evaluation.jsonl]",
+        f"model.path={base}",
+        f"directory={tmp_path}",
+        "seed=5",
+    ]
+    run(*train, "steps=40")
+    run(*train)  # goes on from its checkpoint
+
+    config = load_config(tmp_path / "quickstart_lora/config.yaml")
+    counts = count_overlap([open_source(config.data.train)], open_source(config.data.evaluation))
+    assert (counts.evaluation_prompts, counts.shared_prompts) == (512, 0)
+    before, *_, after = accuracies(tmp_path / "quickstart_lora")
+    assert before == accuracies(tmp_path / "quickstart_sft")[-1]
+    assert after - before >= 0.15
+
+    out = tmp_path / "exported"
+    step = tmp_path / "quickstart_lora/checkpoints/latest"
+    run(*verl_hpc, "export", "--step", str(step), "--out", str(out))
+    with safe_open(out / "adapter_model.safetensors", "pt") as file:
+        assert len(file.keys()) == 4 * 7 * 2
+        assert file.get_tensor(
+            "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"
+        ).any()

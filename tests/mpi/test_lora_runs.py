@@ -1,6 +1,7 @@
 """Runs that train adapters: what travels, what a step holds, and that they go on in any layout."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -184,7 +185,7 @@ def test_a_step_holds_adapters_alone_and_says_of_what(here, configure, tiny_mode
     held = {n for c in ("actor", "actor.optimizer") for n in step.component(c).tensors}
     assert held
     assert all(".lora_" in name for name in held)
-    assert step.state.adapters["actor"].base == run.config.model.path
+    assert step.state.adapters["actor"].base == str(Path(run.config.model.path).resolve())
     with pytest.raises(ModelError, match=r"its actor holds adapters of .* give model.path that"):
         open_weights(path)
 
@@ -314,8 +315,6 @@ def test_the_reference_is_the_base_and_takes_no_memory(here, configure):
 
 
 def configure_directory(configure):
-    from pathlib import Path
-
     return Path(configure().directory).parent / "reference"
 
 

@@ -207,7 +207,9 @@ def _adapter(role: Role) -> AdapterState | None:
     lora = role.settings.lora
     if lora is None:
         return None
-    return AdapterState(base=role.settings.model.path, rank=lora.rank, alpha=lora.alpha)
+    # `latest` of another run goes on.
+    base = str(Path(role.settings.model.path).resolve())
+    return AdapterState(base=base, rank=lora.rank, alpha=lora.alpha)
 
 
 def _kl_coefficient(run: RunContext) -> float | None:

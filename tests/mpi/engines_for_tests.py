@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from verl_hpc.checkpoint.weights import open_weights
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines import factory
 from verl_hpc.engines.factory import start_layouts
@@ -34,6 +35,7 @@ def build_engine(
     head: Head = "language_model",
     dtype: str = "float32",
     clip_grad: float = 0.0,
+    lora: LoraConfig | None = None,
     **parallel: Any,
 ) -> MegatronEngine:
     """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
@@ -57,6 +59,7 @@ def build_engine(
         optimizer=OptimizerConfig(lr=lr, clip_grad=clip_grad) if lr else None,
         max_tokens=max_tokens,
         name="model",
+        lora=lora,
     )
     load_weights(here, engine, directory)
     return cast(MegatronEngine, engine)

@@ -70,13 +70,13 @@ def parameters(here, run):
     """All logical tensors of the actor's weights, gathered the slow way."""
     engine = run.roles["actor"].training
     mine = {}
-    for region in engine.shard_map.held_by(here.world.rank):
+    for region in engine.trained_map.held_by(here.world.rank):
         local = engine.weights[region.view.name]
         window = local.as_strided(
             region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
         )
         mine[region.tensor, region.box] = window.clone()
-    whole = {n: torch.full(s.shape, float("nan")) for n, s in engine.shard_map.tensors.items()}
+    whole = {n: torch.full(s.shape, float("nan")) for n, s in engine.trained_map.tensors.items()}
     for part in here.control.allgather(mine):
         for (name, box), value in part.items():
             whole[name][box.slices] = value

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from verl_hpc.checkpoint.components import Component
+from verl_hpc.checkpoint.export_adapter import StoredAdapter, stored_adapter
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import MANIFEST, step_name
 from verl_hpc.checkpoint.step_files import StepContents
@@ -42,7 +43,8 @@ def export_step(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     component: str | None = None,
 ) -> int:
-    """Write a model of a step as a Hugging Face directory that transformers loads.
+    """Write a model of a step as a Hugging Face directory that transformers loads, or its adapters
+    as a directory that PEFT loads.
 
     One with a score head becomes a sequence classifier with one label. Its score is that of the
     last token; transformers takes the last one that is not padding, and so skips an end of
@@ -71,22 +73,26 @@ def export_step(
         )
     if not (step / MANIFEST).is_file():
         raise CheckpointError(f"--step {step}: no {MANIFEST} in it, so it is not a whole step")
-    weights = _open_component(step, component)
+    model = _open_component(step, component)
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        _write_model(weights, partial, dtype, shard_bytes)
+        if isinstance(model, StoredAdapter):
+            count = model.write(partial, dtype)
+        else:
+            _write_model(model, partial, dtype, shard_bytes)
+            count = _num_parameters(model)
         os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CheckpointError(f"--out {out}: {reason}; nothing was exported") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return _num_parameters(weights)
+    return count
 
 
-def _open_component(step: Path, component: str | None) -> Weights:
+def _open_component(step: Path, component: str | None) -> Weights | StoredAdapter:
     opened = Step(step)
     known = [name for name in opened.components if not name.endswith(".optimizer")]
     if component is not None and component not in known:
@@ -103,7 +109,8 @@ def _open_component(step: Path, component: str | None) -> Weights:
             f"--component {chosen}: it has a value head, which transformers has no class for; "
             f"{near_or_all(chosen, [name for name in known if name != chosen])}"
         )
-    return open_weights(step, chosen, check_files=False, head=head)
+    adapter = stored_adapter(opened, chosen)
+    return adapter or open_weights(step, chosen, check_files=False, head=head)
 
 
 def _num_parameters(weights: Weights) -> int:

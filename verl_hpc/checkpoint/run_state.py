@@ -15,6 +15,18 @@ class OptimizerCounters(BaseModel):
     num_steps: int = Field(ge=0)
 
 
+class AdapterState(BaseModel):
+    """What a step's adapters belong to; it holds them alone, and the base is not written again."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    base: str
+    """Path of the model, as the run's configuration has it. Its weights are told by the
+    fingerprint."""
+    rank: int = Field(ge=1)
+    alpha: FiniteFloat
+
+
 class RunState(BaseModel):
     """Everything small of a run after a step."""
 
@@ -32,3 +44,5 @@ class RunState(BaseModel):
     """Of the recipe, by name."""
     fingerprint: dict[str, str] = {}
     """What the run is made of, by name: a value that changes means other data, another recipe."""
+    adapters: dict[str, AdapterState] = {}
+    """By engine, of those that are adapters of a base."""

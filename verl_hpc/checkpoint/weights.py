@@ -167,6 +167,7 @@ def open_weights(
         directory = step.hf_directory(found)
         arch = read_architecture(directory)
         weights = Weights(arch, step.component(found), step.reader(), directory, head)
+        _refuse_adapters(weights, step, found)
     elif source.is_dir():
         arch = read_architecture(source)
         file = source / "config.json"
@@ -192,6 +193,15 @@ def component_of(step: Step, *names: str) -> str:
     if "actor" in names and len(models) == 1:
         return models[0]
     return next((name for name in names if name in models), names[0])
+
+
+def _refuse_adapters(weights: Weights, step: Step, component: str) -> None:
+    if any(".lora_" in name for name in weights.shard_map.tensors):
+        raise ModelError(
+            f"{step.path}: its {component} holds adapters of {step.state.adapters[component].base} "
+            "and no weights; give model.path that model, and lora.path what `verl_hpc export` "
+            "writes of this step"
+        )
 
 
 def _check_tensors(weights: Weights, source: Path, new_head: bool) -> None:

@@ -1,6 +1,7 @@
 """Write a model of a checkpoint as a Hugging Face directory that transformers loads.
 
-It is the actor, or --component; a reward model becomes a sequence classifier.
+It is the actor, or --component; a reward model becomes a sequence classifier. Of a run with
+adapters (lora) the adapters alone are written, as PEFT loads them.
 
 Reads one tensor file's worth at a time, compares the number of parameters and every tensor's
 checksum with what was read, and never overwrites.

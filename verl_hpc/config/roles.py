@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OffloadConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.section import PathText, Section, is_own
 
@@ -53,6 +54,8 @@ class RoleConfig(Section):
     """optimizer if null; a value head's learning rate is 1e-5 then."""
     offload: OffloadConfig | None = None
     """offload if null."""
+    lora: LoraConfig | Literal["none"] | None = None
+    """Its adapters; lora if null, and none trains all of its weights all the same."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class RoleSettings:
     shares: str | None = None
     """The role in whose engine it computes, with weights of its own: the reference is the actor as
     it was at the start."""
+    lora: LoraConfig | None = None
+    """Adapters that are trained in place of its weights."""
+    first_of: str | None = None
+    """The role that it is as it was at the start, in an engine of its own."""
 
     @property
     def trainable(self) -> bool:
@@ -195,7 +202,7 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
     owner = _FIRST_OF.get(name)
     owner = owner if owner in roles_of_recipe(config) else None
     if owner is not None and _shares(config, name):
-        return replace(_settings(config, owner), name=name, optimizer=None, shares=owner)
+        return replace(_settings(config, owner), name=name, optimizer=None, lora=None, shares=owner)
     model = {"path": _path(config, name), "dtype": role.dtype}
     head = role.head or default_head(name)
     label = label_of(name, role.placement, config.placement)
@@ -214,7 +221,15 @@ def _settings(config: RunConfig, name: str) -> RoleSettings:
         optimizer,
         role.offload or config.offload,
         label,
+        lora=_lora(config, role) if optimizer is not None else None,
+        first_of=owner if optimizer is None else None,
     )
+
+
+def _lora(config: RunConfig, role: RoleConfig) -> LoraConfig | None:
+    if role.lora == "none":
+        return None
+    return role.lora or config.lora
 
 
 def _path(config: RunConfig, name: str) -> str | None:

@@ -19,6 +19,7 @@ from verl_hpc.config.evaluation import (
     EvaluationConfig,
     EvaluationSetConfig,
 )
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import (
     CriticConfig,
     ModelConfig,
@@ -87,10 +88,13 @@ class RunConfig(Section):
     parallel: ParallelConfig = ParallelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     offload: OffloadConfig = OffloadConfig()
+    lora: LoraConfig | None = None
+    """Train adapters, of all roles that are trained, and leave the models' own weights as they
+    are."""
     roles: dict[RoleName, RoleConfig] = {}
     """Models of the run by their role: actor, critic, reference, reward, teacher, or those of a
-    recipe of your own. What one leaves out is taken from model, parallel, optimizer and offload
-    (docs/placements.md)."""
+    recipe of your own. What one leaves out is taken from model, parallel, optimizer, offload and
+    lora (docs/placements.md)."""
     placement: dict[RoleName, Ranks] = {}
     """Ranks by label, such as {train: 0-5, rollout: 6-7}: one rank (3), neighbours (0-3), nodes
     (nodes 0-1), a share of all (1/2; shares follow each other) or all. A role runs on the label of

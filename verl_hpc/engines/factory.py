@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.protocol import Head, TrainingEngine
 from verl_hpc.layout.architecture import Architecture
@@ -54,6 +55,7 @@ def build_engine(
     optimizer: OptimizerConfig | None,
     max_tokens: int,
     name: str,
+    lora: LoraConfig | None = None,
 ) -> TrainingEngine:
     """An engine whose weights are zero; the ranks of `layout` call it together, and no others.
 
@@ -71,6 +73,7 @@ def build_engine(
         optimizer: None for a model that is not trained.
         max_tokens: of a micro-batch.
         name: of the model in error messages, such as critic.
+        lora: adapters to train in place of the weights; with an optimizer alone.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -88,6 +91,7 @@ def build_engine(
         optimizer=optimizer,
         max_tokens=max_tokens,
         name=name,
+        lora=lora,
     )
 
 
@@ -103,6 +107,22 @@ def engine_shard_map(
     from verl_hpc.engines.megatron.build import engine_shard_map as shard_map
 
     return shard_map(arch, layout, model, head)
+
+
+def trained_map(
+    arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
+) -> ShardMap:
+    """Of what an engine trains, and a checkpoint holds; any rank may call it.
+
+    Args:
+        base: as `engine_shard_map` gives it.
+
+    Raises:
+        LayoutError, ModelError: layers that cannot have adapters.
+    """
+    from verl_hpc.engines.megatron.build import trained_map as trained
+
+    return trained(arch, base, head, lora)
 
 
 def describe_kernels(model: ModelConfig) -> dict[str, str]:

@@ -141,9 +141,12 @@ class TrainingEngine(InferenceEngine, Protocol):
     arch: Architecture
     layout: TrainLayout
     shard_map: ShardMap
-    """Of the parameters, over all ranks of the layout."""
+    """Of the model's own parameters, over all ranks of the layout."""
+    trained_map: ShardMap
+    """Of what is trained and saved: the same, or adapters (and a new head) where it has some."""
     weights: Mapping[str, torch.Tensor]
-    """This rank's parameters by local name; call `weights_changed` after filling them."""
+    """This rank's parameters by local name, those of adapters included; call `weights_changed`
+    after filling them."""
 
     @property
     def is_trainable(self) -> bool:
@@ -207,8 +210,23 @@ class TrainingEngine(InferenceEngine, Protocol):
         """
         ...
 
+    @property
+    def adapted(self) -> Mapping[str, torch.Tensor]:
+        """Those of `weights` that have an adapter."""
+        ...
+
+    def merge(self, name: str, to: torch.Tensor) -> None:
+        """Write an adapted weight with its adapters into `to`, of the same shape and any type:
+        computed in float32 and rounded once. The weight stays as it is."""
+        ...
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        """Inside, `infer` computes what the model's own weights give."""
+        ...
+
     def host_copy(self) -> HostCopy:
-        """The weights in host memory, page-locked where they are on a GPU."""
+        """The weights in host memory, page-locked where they are on a GPU; of adapters and what is
+        trained with them alone, where there are some."""
         ...
 
     def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 from verl_hpc.config.distillation import ForwardKl
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ParallelConfig
 from verl_hpc.config.roles import ACTOR, RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import ConfigError, LayoutError
+from verl_hpc.errors import ConfigError, LayoutError, ModelError
+from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
+from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.vocabulary import first_other_token
 
@@ -35,6 +38,20 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
             "set it to true"
         )
     _check_recompute(where, role.parallel, arch, layout)
+    if role.lora is not None:
+        _check_adapters(role.lora, arch, layout)
+
+
+def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -> None:
+    """Of one layer: all are cut alike."""
+    one, share = replace(arch, num_layers=1), layout.ep * layout.etp
+    try:
+        base = megatron_shard_map(
+            one, TrainLayout(layout.tp, dp=share, ep=layout.ep, etp=layout.etp)
+        )
+        adapter_shard_map(one, base, AdapterShape(lora.rank, lora.targets))
+    except (LayoutError, ModelError) as error:
+        raise ConfigError(str(error)) from None
 
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -129,7 +129,8 @@ class LocalEngine:
         self.dtype, self.layout = torch.float32, TrainLayout()
         self._model = TinyModel(self.arch, head, seed)
         self.weights: Mapping[str, torch.Tensor] = self._model.weights
-        self.shard_map = self._model.shard_map
+        self.shard_map = self.trained_map = self._model.shard_map
+        self.adapted: Mapping[str, torch.Tensor] = {}
         self.gradients: dict[str, torch.Tensor] = {}
         """Of the newest update, before clipping."""
         self._settings, self._num_steps = optimizer, 0
@@ -147,6 +148,12 @@ class LocalEngine:
     def weights_changed(self) -> None:
         for name, weight in self.weights.items() if self.is_trainable else ():
             self._state[f"main/{name}"].copy_(weight)
+
+    def merge(self, name: str, to: torch.Tensor) -> None:
+        raise NotImplementedError("it has no adapters")
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def host_copy(self) -> HostCopy:
         return [[weight.clone()] for weight in self.weights.values()]

@@ -126,7 +126,9 @@ def _roles(
     for seed, (name, role) in enumerate(settings.items()):
         engine = LocalEngine(arch, role.head, role.optimizer, seed)
         place = places[layouts.pool_of[name]]
-        roles[name] = Role(name, role, place, arch, engine.layout, engine.shard_map)
+        roles[name] = Role(
+            name, role, place, arch, engine.layout, engine.shard_map, engine.shard_map
+        )
         if role.shares:
             owner = roles[role.shares].training
             assert owner is not None

@@ -97,13 +97,15 @@ def plan_run(
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
     frozen = _frozen(settings, weights)
+    bases = _frozen(settings, weights, of_adapters=True)
     known = fingerprint(
         session.control,
         config,
         first,
         Path(tokenizer_path),
-        reads_weights=None in frozen.values() or not resumes,
+        reads_weights=None in [*frozen.values(), *bases.values()] or not resumes,
         frozen=frozen,
+        bases=bases,
     )
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
@@ -163,14 +165,17 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
 
 
 def _frozen(
-    settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
+    settings: Mapping[str, RoleSettings],
+    weights: Mapping[str, Weights],
+    of_adapters: bool = False,
 ) -> dict[str, Weights | None]:
-    """Of roles that are not trained; None where they are the first role's."""
+    """Of roles that are not trained, or of those whose adapters are; None where they are the first
+    role's."""
     first = next(iter(settings.values())).model.path
     return {
         name: None if role.model.path == first else weights[name]
         for name, role in settings.items()
-        if not role.trainable
+        if (role.lora is not None if of_adapters else not role.trainable)
     }
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.engines.factory import build_engine, engine_shard_map
+from verl_hpc.engines.factory import build_engine, engine_shard_map, trained_map
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
@@ -20,11 +20,12 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.planner.layouts import ROLLOUT, RunLayouts
 from verl_hpc.rollout.factory import build_rollout, rollout_shard_map
 from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.adapters import fill_adapters
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.kept import KeptResponses
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.prompt_queue import PromptQueue
-from verl_hpc.trainer.role import FirstWeights, Role, Rollout
+from verl_hpc.trainer.role import FirstWeights, Role, Rollout, WithoutAdapters
 from verl_hpc.trainer.sync import WeightSync, device_to_itself, offloads_of
 from verl_hpc.transfer.execute import Transfer
 
@@ -85,8 +86,11 @@ def build_engines(
             continue
         enter(f"build {name}")
         role.training = builder.session.control.together(partial(_engine, builder, role))
-        if not (resumes and role.settings.trainable and name not in shared):
+        lora = role.settings.lora
+        if lora is not None or not (resumes and role.settings.trainable and name not in shared):
             _load_weights(builder.session, role, builder.weights[name])
+        if lora is not None:
+            fill_adapters(builder.session, role, builder.config.seed)
     if run.rollout is not None:
         enter(f"build rollout ({builder.config.rollout.engine})")
         build_rollout_engine(builder, run, run.rollout)
@@ -95,11 +99,13 @@ def build_engines(
 
 def _role(builder: Builder, settings: RoleSettings) -> Role:
     weights, layout = builder.weights[settings.name], builder.layouts.train[settings.name]
-    shard_map = engine_shard_map(weights.arch, layout, settings.model, settings.head)
+    arch, head = weights.arch, settings.head
+    shard_map = engine_shard_map(arch, layout, settings.model, head)
+    trained = trained_map(arch, shard_map, head, settings.lora)
     # What is trained here learns to score the last token.
     pad = None if settings.trainable else weights.pad_token
     place = builder.place(settings.name)
-    return Role(settings.name, settings, place, weights.arch, layout, shard_map, pad_token=pad)
+    return Role(settings.name, settings, place, arch, layout, shard_map, trained, pad_token=pad)
 
 
 def _engine(builder: Builder, role: Role) -> TrainingEngine | None:
@@ -116,6 +122,7 @@ def _engine(builder: Builder, role: Role) -> TrainingEngine | None:
         optimizer=settings.optimizer,
         max_tokens=builder.config.batch.max_tokens_per_micro_batch,
         name=role.name,
+        lora=settings.lora,
     )
 
 
@@ -176,5 +183,8 @@ def _share_engines(roles: Mapping[str, Role]) -> None:
     """A role that shares another's engine takes the weights that it has now."""
     for role in roles.values():
         owner = roles[role.settings.shares].training if role.settings.shares else None
-        if owner is not None:
-            role.shared = FirstWeights(owner)
+        if owner is None:
+            continue
+        lora = roles[role.settings.shares or ""].settings.lora
+        keeps = lora is None or lora.path is not None
+        role.shared = FirstWeights(owner) if keeps else WithoutAdapters(owner)

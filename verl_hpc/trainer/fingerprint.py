@@ -11,6 +11,7 @@ from pathlib import Path
 
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.environment import EnvironmentConfig
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.roles import REFERENCE
 from verl_hpc.config.run import RunConfig
@@ -39,7 +40,8 @@ _NEVER_CHANGE = {"recipe", TRAINED}
 _REASONS = {
     "data.train": "other rows than those that the run has read from so far",
     "tokenizer": "other files than the run has used so far",
-    FIRST_WEIGHTS: "other weights than those that the run started from, its KL reference",
+    FIRST_WEIGHTS: "other weights than those that the run started from, its KL reference or "
+    "the base of its adapters",
 }
 """Of what is compared by a hash, which would tell nobody anything."""
 _OTHER_WEIGHTS = "other weights than the run has computed with so far"
@@ -63,6 +65,7 @@ def fingerprint(
     *,
     reads_weights: bool,
     frozen: Mapping[str, Weights | None] | None = None,
+    bases: Mapping[str, Weights | None] | None = None,
 ) -> dict[str, str]:
     """What may not change unnoticed when a run is resumed, by name; the same on every rank.
 
@@ -76,6 +79,7 @@ def fingerprint(
         reads_weights: False leaves the weights out.
         frozen: of roles that are not trained, by role; None of one that computes with what the
             run starts from.
+        bases: the same of roles whose adapters are trained.
 
     Raises:
         DataError, CheckpointError: on every rank, if a file cannot be read.
@@ -113,11 +117,18 @@ def fingerprint(
         if reads_weights:
             found[FIRST_WEIGHTS] = model.fingerprint()
         found[FROZEN] = ", ".join(sorted({*(frozen or {})} - {REFERENCE})) or "none"
-        for name, weights in (frozen or {}).items():
+        for name in bases or {}:
+            found[f"lora of {name}"] = _of_adapters(config.role_settings[name].lora)
+        for name, weights in {**(frozen or {}), **(bases or {})}.items():
             found[f"roles.{name}.path"] = weights.fingerprint() if weights else SAME_AS_FIRST
         return found
 
     return control.broadcast(control.together(read if control.rank == 0 else dict))
+
+
+def _of_adapters(lora: LoraConfig | None) -> str:
+    assert lora is not None
+    return f"rank {lora.rank}, alpha {lora.alpha:g}, {', '.join(sorted(lora.targets)) or 'all'}"
 
 
 def _of_architecture(arch: Architecture) -> dict[str, str]:

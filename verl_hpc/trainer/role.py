@@ -36,6 +36,8 @@ class Role:
     layout: TrainLayout
     shard_map: ShardMap
     """Of all its ranks."""
+    trained_map: ShardMap
+    """The same of what is trained and saved: adapters, where it has some."""
     training: TrainingEngine | None = None
     """Its own engine; None elsewhere, and where it shares another role's."""
     shared: InferenceEngine | None = None
@@ -87,6 +89,24 @@ class FirstWeights:
     ) -> list[TokenOutputs]:
         """See `InferenceEngine.infer`; the engine's own weights come back bit for bit."""
         with self._engine.exchanged(self._first):
+            return self._engine.infer(sequences, temperature, wanted)
+
+
+class WithoutAdapters:
+    """Another role's engine as it was before its adapters were trained: they add nothing then, so
+    that it takes no memory and no copies to leave them out."""
+
+    def __init__(self, engine: TrainingEngine) -> None:
+        self._engine = engine
+
+    def infer(
+        self,
+        sequences: Sequence[torch.Tensor],
+        temperature: float = 1.0,
+        wanted: Wanted = NOTHING_MORE,
+    ) -> list[TokenOutputs]:
+        """See `InferenceEngine.infer`."""
+        with self._engine.without_adapters():
             return self._engine.infer(sequences, temperature, wanted)
 
 

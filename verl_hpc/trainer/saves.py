@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from verl_hpc.checkpoint.components import Component
-from verl_hpc.checkpoint.run_state import OptimizerCounters, RunState
+from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunState
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import prune
@@ -125,6 +125,7 @@ class Saves:
             optimizers={role.name: _counters(run, role) for role in run.trained},
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
             fingerprint=run.fingerprint,
+            adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
         )
 
     @cached_property
@@ -178,15 +179,15 @@ class _Parts:
 
     @cached_property
     def _maps(self) -> tuple[ShardMap, ShardMap]:
-        engine, tensors = self._role.training, self._role.shard_map.tensors
+        engine, tensors = self._role.training, self._role.trained_map.tensors
         if engine is None:
-            return self._role.shard_map, ShardMap(state_specs(tensors), [])
-        return engine.shard_map, engine.optimizer_map(primary=True)
+            return self._role.trained_map, ShardMap(state_specs(tensors), [])
+        return engine.trained_map, engine.optimizer_map(primary=True)
 
     @cached_property
     def _weights(self) -> Sequence[Region]:
         engine = self._role.training
-        return assign_writers(engine.shard_map)[self._rank] if engine is not None else ()
+        return assign_writers(engine.trained_map)[self._rank] if engine is not None else ()
 
     @cached_property
     def _states(self) -> Sequence[Region]:
@@ -200,6 +201,15 @@ def _counters(run: RunContext, role: Role) -> OptimizerCounters:
         mine = run.session.control.broadcast(mine, root=role.place.ranks[0])
     assert mine is not None
     return OptimizerCounters(**mine)
+
+
+def _adapter(role: Role) -> AdapterState | None:
+    lora = role.settings.lora
+    if lora is None:
+        return None
+    # `latest` of another run goes on.
+    base = str(Path(role.settings.model.path).resolve())
+    return AdapterState(base=base, rank=lora.rank, alpha=lora.alpha)
 
 
 def _kl_coefficient(run: RunContext) -> float | None:

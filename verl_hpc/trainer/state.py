@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,9 +143,9 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     weights = control.together(lambda: step.component(role.name))
     control.together(lambda: _check_model(step, role, weights))
     dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
-    _fill(run, step, weights, role.shard_map, engine.weights if engine else {}, dtype)
+    _fill(run, step, weights, role.trained_map, engine.weights if engine else {}, dtype)
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
-    needed = ShardMap(state_specs(role.shard_map.tensors), [])
+    needed = ShardMap(state_specs(role.trained_map.tensors), [])
     tensors: Mapping[str, torch.Tensor] = {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
@@ -158,7 +158,8 @@ def _check_model(step: Step, role: Role, found: ShardMap) -> None:
     def shapes(shard_map: ShardMap) -> dict[str, tuple[int, ...]]:
         return {tensor: spec.shape for tensor, spec in shard_map.tensors.items()}
 
-    there, here = shapes(found), shapes(role.shard_map)
+    there, here = shapes(found), shapes(role.trained_map)
+    _check_adapters(step, role, there, here)
     for tensor in sorted(there.keys() | here.keys()):
         if there.get(tensor) != here.get(tensor):
             raise ConfigError(
@@ -166,6 +167,16 @@ def _check_model(step: Step, role: Role, found: ShardMap) -> None:
                 f"shape {there.get(tensor)}, of this configuration's {here.get(tensor)}; give the "
                 "model that the run started with, or the run another name"
             )
+
+
+def _check_adapters(step: Step, role: Role, there: Collection[str], here: Collection[str]) -> None:
+    words = {True: "adapters", False: "all weights"}
+    was, now = (any(".lora_" in name for name in names) for names in (there, here))
+    if was is not now:
+        raise ConfigError(
+            f"lora: {step.path} holds {words[was]} of its {role.name}, and this configuration "
+            f"trains {words[now]}; give back what it was, or give the run another name"
+        )
 
 
 def _fill(

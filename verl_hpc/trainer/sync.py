@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -17,9 +17,12 @@ from verl_hpc.layout.planner import (
     plan_transfer,
 )
 from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.shard_map import ShardMap, dtype_name
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
+from verl_hpc.trainer.merge import MergedWeights, parts_of
 from verl_hpc.trainer.role import Role, Rollout
+from verl_hpc.transfer.exchange import Buckets
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.process_memory import readable_neighbours
 
@@ -66,6 +69,18 @@ def _neighbours(session: Session, actor: Role, dtype: torch.dtype) -> dict[int, 
     return readable_neighbours(session.control, session.world.node_of)
 
 
+def _parts(actor: Role, rollout: Rollout, dtype: torch.dtype) -> list[tuple[ShardMap, ShardMap]]:
+    """What is sent together, and where it goes; adapters are merged part by part."""
+    source, target = actor.shard_map, rollout.shard_map
+    if actor.settings.lora is None:
+        return [(source, target)]
+    parts = [
+        [name for name in names if name in target.tensors]
+        for names in parts_of(source, dtype_name(dtype))
+    ]
+    return [(source.restricted_to(p), target.restricted_to(p)) for p in parts if p]
+
+
 class WeightSync:
     """The resharding step, and the order in which memory changes hands around it.
 
@@ -93,24 +108,35 @@ class WeightSync:
     ) -> None:
         self._session, self._rollout = session, rollout
         self._dtype = dtype
-        self._sends = actor.training.weights if actor.training is not None else {}
+        self._engine = actor.training
         self._offloads = offloads if rollout.engine is not None else ()
         on_host = session.device.type == "cpu"
-        plan = plan_transfer(
-            actor.shard_map,
-            rollout.shard_map,
-            session.world.node_of,
-            HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
-        )
-        self._transfer = Transfer(
-            plan,
-            session.world.rank,
-            verify=checksums,
-            nodes=session.control.allgather(environment.node_name()),
-            rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
-            neighbours=_neighbours(session, actor, dtype) if on_host else None,
-        )
-        self._minimum = sum(minimum_received(plan.bundles).values())
+        rank, nodes = session.world.rank, session.control.allgather(environment.node_name())
+        neighbours = _neighbours(session, actor, dtype) if on_host else None
+        buckets, self._transfers, self._minimum = Buckets(), [], 0
+        parts = _parts(actor, rollout, dtype)
+        for source, target in parts:
+            plan = plan_transfer(
+                source,
+                target,
+                session.world.node_of,
+                HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
+            )
+            self._minimum += sum(minimum_received(plan.bundles).values())
+            self._transfers.append(
+                Transfer(
+                    plan,
+                    rank,
+                    verify=checksums,
+                    nodes=nodes,
+                    rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
+                    neighbours=neighbours,
+                    buckets=buckets,
+                )
+            )
+        self._merged: MergedWeights | None = None
+        if actor.settings.lora is not None:
+            self._merged = MergedWeights(self._engine, [m for m, _ in parts], rank, dtype)
 
     def to_generation(self) -> dict[str, float]:
         """Bring the actor's weights into the rollout engines and make room for their cache; every
@@ -127,18 +153,26 @@ class WeightSync:
         if engine is not None:
             engine.begin_update()
         receives = engine.weights if engine is not None else {}
-        stats = self._transfer.run(self._sends, receives, self._dtype)
+        stats = [
+            transfer.run(self._sends(part), receives, self._dtype)
+            for part, transfer in enumerate(self._transfers)
+        ]
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)
         if engine is not None:
             engine.finish_update()
-        received = self._session.control.sum(stats.total_received_bytes)
+        received = self._session.control.sum(sum(each.total_received_bytes for each in stats))
         return {
             "reshard/received_bytes": float(received),
             "reshard/minimum_bytes": float(self._minimum),
-            "reshard/seconds": stats.seconds,
+            "reshard/seconds": sum(each.seconds for each in stats),
         }
+
+    def _sends(self, part: int) -> Mapping[str, torch.Tensor]:
+        if self._merged is not None:
+            return self._merged.of(part)
+        return self._engine.weights if self._engine is not None else {}
 
     def to_training(self) -> None:
         """Let the rollout engine sleep and bring back what was offloaded."""

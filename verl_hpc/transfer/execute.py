@@ -49,6 +49,7 @@ class Transfer:
         neighbours: process numbers of the other ranks of this node, where they may read each
             other's memory (`process_memory.readable_neighbours`) and nothing changes its type on
             the way; the others are sent messages.
+        buckets: of another transfer that never runs at the same time.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class Transfer:
         nodes: Sequence[str] = (),
         rounds: int = DEFAULT_ROUNDS,
         neighbours: Mapping[int, int] | None = None,
+        buckets: Buckets | None = None,
     ) -> None:
         self.moves: RankMoves = moves_of(plan, rank)
         self.reader = reader
         self.verify = verify
         self.nodes = nodes
         self._rounds, self._neighbours = rounds, neighbours or {}
-        self._buckets = Buckets()
+        self._buckets = buckets or Buckets()
         self._bound: _Bound | None = None
 
     def run(

@@ -115,7 +115,15 @@ def quickstart(directory, environ):
 
 @pytest.mark.parametrize(
     "name",
-    ["quickstart_sft", "quickstart", "quickstart_ppo", "grpo_async", "grpo_split", "grpo_context"],
+    [
+        "quickstart_sft",
+        "quickstart",
+        "quickstart_ppo",
+        "quickstart_lora",
+        "grpo_async",
+        "grpo_split",
+        "grpo_context",
+    ],
 )
 def test_the_configurations_of_the_quickstart_read_what_it_made_last(tmp_path, name):
     done = quickstart(tmp_path, {})

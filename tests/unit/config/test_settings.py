@@ -49,8 +49,14 @@ def test_every_setting_of_a_resolved_run_is_listed():
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},
     }
-    resolved = RunConfig.model_validate(tree).model_dump(mode="json")
-    assert {shown(name) for name in leaves(resolved)} <= set(NAMES)
+    adapters = {"model": {"path": "m"}, "lora": {}, "roles": {"critic": {"lora": {}}}}
+    for chosen, sections in (
+        (tree, {"lora", "roles.NAME.lora"}),
+        (tree | adapters, {"model.fp8", "roles.NAME.parallel"}),
+    ):
+        resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
+        listed = {*NAMES, *sections, "roles.NAME.optimizer", "roles.NAME.offload"}
+        assert {shown(name) for name in leaves(resolved)} <= listed
 
 
 @pytest.mark.parametrize(

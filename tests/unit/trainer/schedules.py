@@ -202,7 +202,11 @@ def _context(schedule, control):
     )
     place = places[layouts.pool_of["actor"]]
     settings = config.role_settings["actor"]
-    run.roles = {"actor": Role("actor", settings, place, ARCH, actor.layout, actor.shard_map)}
+    run.roles = {
+        "actor": Role(
+            "actor", settings, place, ARCH, actor.layout, actor.shard_map, actor.shard_map
+        )
+    }
     run.roles["actor"].training = actor if place.is_here else None
     place = places["rollout"]
     engine = LocalRollout(ARCH, max_num_seqs=schedule.max_num_seqs)

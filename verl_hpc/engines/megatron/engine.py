@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import finalize_model_grads
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
-from verl_hpc.engines.megatron.build import build_chunks, engine_shard_map, transformer_config
+from verl_hpc.engines.megatron.build import (
+    build_chunks,
+    engine_shard_map,
+    trained_map,
+    transformer_config,
+)
+from verl_hpc.engines.megatron.lora import Adapters
 from verl_hpc.engines.megatron.offload import HostStore
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
@@ -31,10 +38,12 @@ from verl_hpc.engines.protocol import (
     Wanted,
 )
 from verl_hpc.errors import TrainingError
+from verl_hpc.layout.adapters import AdapterShape, local_adapters
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import is_expert
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, union
 from verl_hpc.layout.writers import primary_regions
 
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
@@ -63,11 +72,14 @@ class MegatronEngine:
         optimizer: OptimizerConfig | None,
         max_tokens: int,
         name: str,
+        lora: LoraConfig | None = None,
     ) -> None:
+        assert lora is None or optimizer is not None, "adapters are there to be trained"
         self.arch, self.layout, self.head = arch, groups.layout, head
         self.name = name
         self.dtype: torch.dtype = getattr(torch, model.dtype)
         self.shard_map = engine_shard_map(arch, groups.layout, model, head)
+        self.trained_map = trained_map(arch, self.shard_map, head, lora)
         self._groups = groups
         self._skipped = 0
         """Updates skipped since the last that was made."""
@@ -82,8 +94,9 @@ class MegatronEngine:
                 fp8=model.fp8,
                 backend=backend,
             )
-            self._config.finalize_model_grads_func = _sum_gradients
+            self._config.finalize_model_grads_func = self._sum_gradients
             chunks = build_chunks(self._config, arch, groups, backend=backend, head=head)
+            self.adapters = self._add_adapters(chunks, lora) if lora is not None else None
             self._mark_sharded(chunks)
             # Without an optimizer (a reference model) there is nothing to reduce or to shard.
             self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
@@ -94,7 +107,7 @@ class MegatronEngine:
             self.optimizer = (
                 self._build_optimizer(optimizer, {p: n for n, p in named}) if optimizer else None
             )
-        self.host = HostStore(self._chunks, self.optimizer)
+        self.host = HostStore(self._chunks, self.optimizer, only_trained=lora is not None)
         self._outputs = Outputs(head, arch.vocab_size, groups)
         self._passes = Passes(
             self._config,
@@ -118,6 +131,18 @@ class MegatronEngine:
 
     # ---------------------------------------------------------------- weights
 
+    def _add_adapters(self, chunks: Sequence[torch.nn.Module], lora: LoraConfig) -> Adapters:
+        shape = AdapterShape(lora.rank, lora.targets)
+        return Adapters(
+            self._config,
+            chunks,
+            local_adapters(self.arch, self.shard_map, shape, dist.get_rank()),
+            lora.rank,
+            lora.scale,
+            self._groups.tp,
+            trains=["output_layer.weight"] if self.head in HEAD_TENSORS else [],
+        )
+
     def _mark_sharded(self, chunks: Sequence[torch.nn.Module]) -> None:
         """Mark what is split over tensor-parallel ranks, for the gradient norm to count it whole.
 
@@ -127,8 +152,11 @@ class MegatronEngine:
         here = self.layout.grid.coordinates(rank)
         peers = {self.layout.grid.rank(**(here | {"tp": index})) for index in range(self.layout.tp)}
         parameters = dict(_named_parameters(chunks))
-        check_parameters(self.shard_map, rank, parameters, "Megatron-core")
-        for region in self.shard_map.held_by(rank):
+        everything = self.shard_map
+        if self.adapters is not None:
+            everything = union([everything, self.trained_map.restricted_to(self._own_tensors)])
+        check_parameters(everything, rank, parameters, "Megatron-core")
+        for region in everything.held_by(rank):
             sharded = not peers.issubset(region.holders)
             parameters[region.view.name].tensor_model_parallel = sharded
         apart = (self.layout.ep, self.layout.etp) != (1, self.layout.tp)
@@ -138,6 +166,12 @@ class MegatronEngine:
                 # ep > 1, and else would add up the gradients of tensor-parallel ranks nowhere.
                 parameter.tensor_model_parallel = True
                 parameter.allreduce = not apart
+        if self.adapters is not None:
+            self.adapters.mark_experts()
+
+    @property
+    def _own_tensors(self) -> list[str]:
+        return [name for name in self.trained_map.tensors if name not in self.shard_map.tensors]
 
     @property
     def is_trainable(self) -> bool:
@@ -146,8 +180,8 @@ class MegatronEngine:
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
         rank = dist.get_rank()
-        regions = self._primary_regions(rank) if primary else self.shard_map.held_by(rank)
-        return self.optimizer.state_map(self.shard_map.tensors, regions, rank)
+        regions = self._primary_regions(rank) if primary else self.trained_map.held_by(rank)
+        return self.optimizer.state_map(self.trained_map.tensors, regions, rank)
 
     def _primary_regions(self, rank: int) -> list[Region]:
         """Experts have replicas of their own, over which their state is sharded."""
@@ -158,7 +192,7 @@ class MegatronEngine:
                 (False, layout.grid, "dp"),
                 (True, layout.expert_grid, "edp"),
             )
-            for region in primary_regions(self.shard_map, grid, rank, axis)
+            for region in primary_regions(self.trained_map, grid, rank, axis)
             if is_expert(region.view.name) is of_experts
         ]
 
@@ -179,6 +213,20 @@ class MegatronEngine:
         if self.optimizer is not None:
             with self._groups.entered():
                 self.optimizer.take_weights()
+
+    @property
+    def adapted(self) -> Mapping[str, torch.Tensor]:
+        if self.adapters is None:
+            return {}
+        return {name: self.weights[name] for name in self.adapters.by_weight}
+
+    def merge(self, name: str, to: torch.Tensor) -> None:
+        assert self.adapters is not None
+        with torch.no_grad():
+            self.adapters.by_weight[name].merge(self.weights[name], to)
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        return self.adapters.disabled() if self.adapters is not None else nullcontext()
 
     def host_copy(self) -> HostCopy:
         return self.host.copy()
@@ -261,6 +309,13 @@ class MegatronEngine:
         lengths = [len(s) for s in sequences]
         return self._outputs.share(found, bins, lengths, wanted, self._passes.device)
 
+    def _sum_gradients(self, model: list[Any], num_tokens: Any = None, **groups: Any) -> None:
+        """Reduce gradients over replicas, stages and ranks; divide by nothing."""
+        del num_tokens
+        finalize_model_grads(model, None, **groups)
+        if self.adapters is not None:
+            self.adapters.sum_over_experts()
+
     def _step(self, optimizer: Optimizer, loss: float) -> dict[str, float]:
         """Update the weights, unless the loss or the gradient is not finite."""
         metrics = {"lr": optimizer.learning_rate}
@@ -291,12 +346,6 @@ class MegatronEngine:
                 f"the {self.name}'s loss is {loss}; the weights were left as they were. Look at "
                 "the rewards and advantages of this step's batch"
             )
-
-
-def _sum_gradients(model: list[Any], num_tokens: Any = None, **groups: Any) -> None:
-    """Reduce gradients over replicas, stages and ranks; divide by nothing."""
-    del num_tokens
-    finalize_model_grads(model, None, **groups)
 
 
 def _named_parameters(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -16,6 +16,9 @@ from verl_hpc.engines.protocol import HostCopy, Part
 
 if TYPE_CHECKING:
     from verl_hpc.engines.megatron.optimizer import Optimizer
+
+_Memory = Part | Literal["trained"]
+"""A part, or of the parameters those that are trained."""
 
 # Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
 _PIECE_BYTES = 1 << 28
@@ -25,13 +28,21 @@ class HostStore:
     """Moves the parts of one engine to host memory and back.
 
     GPUs copy to page-locked memory, which is slow to get and therefore kept from trip to trip.
+
+    Args:
+        chunks: of the model.
+        optimizer: None where nothing is trained.
+        only_trained: the other parameters never change, so that `copy` leaves them out.
     """
 
-    def __init__(self, chunks: list[Any], optimizer: Optimizer | None) -> None:
+    def __init__(
+        self, chunks: list[Any], optimizer: Optimizer | None, only_trained: bool = False
+    ) -> None:
+        self._changing: _Memory = "trained" if only_trained else "parameters"
         self._chunks = chunks
         self._optimizer = optimizer
         self._away: dict[Part, list[tuple[torch.Tensor, Sequence[torch.Tensor], int]]] = {}
-        self._page_locked: dict[tuple[Part, int], list[torch.Tensor]] = {}
+        self._page_locked: dict[tuple[_Memory, int], list[torch.Tensor]] = {}
         self._has_weights = False
         """Whether page-locked memory holds the parameters as they are."""
 
@@ -78,9 +89,9 @@ class HostStore:
                     piece.zero_()
 
     def copy(self) -> HostCopy:
-        """The parameters, in page-locked memory of their own on GPUs."""
+        """The parameters that change, in page-locked memory of their own on GPUs."""
         found = []
-        for tensor in self._tensors("parameters"):
+        for tensor in self._tensors(self._changing):
             sizes = _piece_sizes(tensor.untyped_storage().nbytes())
             found.append([_host_piece(n, tensor.is_cuda) for n in sizes])
             _keep(tensor, found[-1])
@@ -97,8 +108,8 @@ class HostStore:
             values: a `copy` of the same engine's.
         """
         assert "parameters" not in self._away, "parameters are away"
-        tensors = list(self._tensors("parameters"))
-        own = self._copied("parameters", tensors)
+        tensors = list(self._tensors(self._changing))
+        own = self._copied(self._changing, tensors)
         try:
             for tensor, other in zip(tensors, values, strict=True):
                 _fill(tensor, other)
@@ -107,7 +118,9 @@ class HostStore:
             for tensor, before in zip(tensors, own, strict=True):
                 _fill(tensor, before)
 
-    def _copied(self, part: Part, tensors: Sequence[torch.Tensor], once: bool = False) -> HostCopy:
+    def _copied(
+        self, part: _Memory, tensors: Sequence[torch.Tensor], once: bool = False
+    ) -> HostCopy:
         """What tensors hold, in host memory; in memory that stays, if they are on a GPU."""
         stays = not once and any(tensor.is_cuda for tensor in tensors)
         sizes = [tensor.untyped_storage().nbytes() for tensor in tensors]
@@ -120,7 +133,7 @@ class HostStore:
         return copies
 
     def _host_memory(
-        self, part: Part, index: int, num_bytes: int, page_locked: bool
+        self, part: _Memory, index: int, num_bytes: int, page_locked: bool
     ) -> list[torch.Tensor]:
         key = part, index
         if not page_locked or key not in self._page_locked:
@@ -130,7 +143,7 @@ class HostStore:
             self._page_locked[key] = found
         return self._page_locked[key]
 
-    def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
+    def _tensors(self, part: _Memory) -> Iterator[torch.Tensor]:
         """One tensor per storage."""
         seen: set[int] = set()
         for tensor in self._candidates(part):
@@ -139,10 +152,11 @@ class HostStore:
                 seen.add(key)
                 yield tensor
 
-    def _candidates(self, part: Part) -> Iterator[torch.Tensor]:
-        if part == "parameters":
+    def _candidates(self, part: _Memory) -> Iterator[torch.Tensor]:
+        if part in ("parameters", "trained"):
             for chunk in self._chunks:
-                yield from (p.detach() for p in chunk.parameters())
+                chosen = (p for p in chunk.parameters() if p.requires_grad or part != "trained")
+                yield from (p.detach() for p in chosen)
         elif part == "gradients":
             for chunk in self._chunks if self._optimizer is not None else ():
                 buffers = (*chunk.buffers, *chunk.expert_parallel_buffers)

@@ -48,9 +48,9 @@ class HostMemory:
         terms: Terms = {}
         for name in self._here:
             shares = [r.name for r in self._run.settings.values() if r.shares == name]
-            terms |= {f"{other}.weights": self.weights_copy(name) for other in shares}
+            terms |= {f"{other}.weights": self.first_copy(name) for other in shares}
             if self._on_gpu and shares:
-                terms[f"{name}.weights_copy"] = self.weights_copy(name)
+                terms[f"{name}.weights_copy"] = self.first_copy(name)
         return terms | (self.put_away() if self._on_gpu else {})
 
     def trained_copies(self) -> Terms:
@@ -79,6 +79,19 @@ class HostMemory:
         shape, stage, _ = self._here[name]
         if not shape.trainable:
             return host_copy([role.weights(shape, stage)], page_locked and self._on_gpu)
+        frozen = role.frozen(shape, stage)
+        return self._trained_copy(name, page_locked) + host_copy(
+            [frozen] if frozen else [], page_locked and self._on_gpu
+        )
+
+    def first_copy(self, name: str) -> int:
+        """Of what training changes, as it was at the start; adapters that began at zero are left
+        out instead."""
+        lora = self._run.settings[name].lora
+        return 0 if lora is not None and lora.path is None else self._trained_copy(name)
+
+    def _trained_copy(self, name: str, page_locked: bool = True) -> int:
+        shape, stage, _ = self._here[name]
         elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
         return host_copy([n * shape.item_bytes for n in elements], page_locked and self._on_gpu)
 
@@ -96,7 +109,8 @@ class HostMemory:
         terms: Terms = {}
         for name, (shape, stage, replica) in self._here.items():
             if shape.trainable:
-                share = role.weights(shape, stage) // shape.layout.dp
+                trained = role.weights(shape, stage) - role.frozen(shape, stage)
+                share = trained // shape.layout.dp
                 owned = role.owned_elements(shape, stage, replica)
                 terms[f"{name}.saved"] = share + 3 * role.MASTER_BYTES * owned
         return terms

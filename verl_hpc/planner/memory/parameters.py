@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.planner.memory.shape import RoleShape
@@ -17,12 +18,14 @@ _ORDER = (
     "self_attention.linear_qkv.layer_norm_weight",
     "self_attention.linear_qkv.weight",
     "self_attention.linear_qkv.bias",
+    "self_attention.linear_qkv.lora",
     "self_attention.q_layernorm",
     "self_attention.k_layernorm",
     "pre_mlp_layernorm",
     "mlp.router",
     "mlp.linear_fc1.layer_norm_weight",
     "mlp.linear_fc1.weight",
+    "mlp.linear_fc1.lora",
     "mlp.linear_fc2",
     "mlp.experts",
 )
@@ -44,7 +47,12 @@ class Parameter(NamedTuple):
 
 @lru_cache(maxsize=512)
 def layer_parameters(
-    arch: Architecture, tp: int, ep: int, etp: int, backend: Backend
+    arch: Architecture,
+    tp: int,
+    ep: int,
+    etp: int,
+    backend: Backend,
+    adapters: AdapterShape | None = None,
 ) -> tuple[Parameter, ...]:
     """Of one decoder layer on one rank: all ranks of a layout have equal shares.
 
@@ -52,10 +60,13 @@ def layer_parameters(
         arch: of a `RoleShape`.
         tp, ep, etp: of the layout.
         backend: names norms.
+        adapters: take theirs, and not those of the layer.
     """
     # As many replicas as the experts' sizes divide; they change nothing on a rank.
     layout = TrainLayout(tp=tp, ep=ep, etp=etp, dp=ep * etp)
     one = megatron_shard_map(replace(arch, num_layers=1), layout, backend=backend, dtype="uint8")
+    if adapters is not None:
+        one = adapter_shard_map(replace(arch, num_layers=1), one, adapters)
     sizes: dict[str, int] = defaultdict(int)
     for region in one.held_by(0):
         if region.view.name.startswith(_PREFIX):
@@ -78,6 +89,20 @@ def layer_of(shape: RoleShape) -> tuple[Parameter, ...]:
     """`layer_parameters` of a shape."""
     layout = shape.layout
     return layer_parameters(shape.arch, layout.tp, layout.ep, layout.etp, shape.backend)
+
+
+def _adapters_of(shape: RoleShape) -> tuple[Parameter, ...]:
+    """Of one layer."""
+    layout = shape.layout
+    return layer_parameters(
+        shape.arch, layout.tp, layout.ep, layout.etp, shape.backend, shape.adapters
+    )
+
+
+def adapted_elements(shape: RoleShape) -> int:
+    """Of one layer's parameters that have adapters."""
+    adapted = {p.name.rpartition(".lora_")[0] + ".weight" for p in _adapters_of(shape)}
+    return sum(p.num_elements for p in layer_of(shape) if p.name in adapted)
 
 
 class Elements(NamedTuple):
@@ -123,6 +148,29 @@ def chunk_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Paramete
     layers = layer_of(shape) * shape.layers[chunk][stage]
     before, behind = _before_layers(shape, stage, chunk), _behind_layers(shape, stage, chunk)
     return (*before, *layers, *behind)
+
+
+@lru_cache(maxsize=4096)
+def trained_parameters(shape: RoleShape, stage: int, chunk: int) -> tuple[Parameter, ...]:
+    """Those of a chunk that have gradients: all, or adapters and a projection to one number."""
+    if shape.adapters is None:
+        return chunk_parameters(shape, stage, chunk)
+    layers = _adapters_of(shape) * shape.layers[chunk][stage]
+    behind = _behind_layers(shape, stage, chunk)
+    heads = [p for p in behind if shape.head != "language_model" and "output_layer" in p.name]
+    return (*layers, *heads)
+
+
+@lru_cache(maxsize=4096)
+def trained_elements(shape: RoleShape, stage: int) -> Elements:
+    """Of all chunks of one stage, as the sums of `trained_parameters`."""
+    found = [
+        p for chunk in range(shape.layout.vpp) for p in trained_parameters(shape, stage, chunk)
+    ]
+    expert = sum(p.num_elements for p in found if p.expert)
+    dense = sum(p.num_elements for p in found) - expert
+    largest = max((p.num_elements for p in found), default=0)
+    return Elements(dense, expert, len(found), largest)
 
 
 def _before_layers(shape: RoleShape, stage: int, chunk: int) -> list[Parameter]:

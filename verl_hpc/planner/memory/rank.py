@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight
 from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
@@ -120,7 +121,13 @@ class RankMemory:
             return {}
         counted = self._run.bucket_bytes
         most = most_bucket_bytes(self._on_gpu)
-        return {"buckets": most if counted is None else counted[self._rank]}
+        found = {"buckets": most if counted is None else counted[self._rank]}
+        first = next(iter(self._run.settings))
+        if first in self._here and self._here[first].shape.adapters is not None:
+            shape, stage, _ = self._here[first]
+            size = ITEM_BYTES[self._run.config.rollout_dtype]
+            found[f"{first}.merged"] = role.merged(shape, stage, size)
+        return found
 
     @property
     def _asleep(self) -> Terms:
@@ -190,7 +197,7 @@ class RankMemory:
         for name, (shape, stage, replica) in self._here.items():
             mine = role.resident(shape, stage, replica)
             del mine["moments"]
-            apart = role.parameter_elements(shape, stage) * shape.item_bytes * shape.trainable
+            apart = role.apart_elements(shape, stage) * shape.item_bytes
             unwrapped = {n: size for n, size in mine.items() if n != "masters"}
             moment = unwrapped | {"apart": apart} if apart > mine["masters"] else mine
             yield self._phase("build", name, before, _under(name, moment))
@@ -239,7 +246,7 @@ class RankMemory:
         work = passes.forward(shape, stage, longest_row(self._run.config, shape.layout))
         host: Terms = {}
         if settings.shares and not self._on_gpu:
-            host = {f"{owner}.weights_copy": self._host.weights_copy(owner)}
+            host = {f"{owner}.weights_copy": self._host.first_copy(owner)}
         yield self._phase(
             "log_probs",
             name,

@@ -8,9 +8,18 @@ from __future__ import annotations
 from functools import lru_cache
 
 from verl_hpc.planner.memory.buffers import Buffer, bucket_elements
-from verl_hpc.planner.memory.parameters import chunk_parameters, stage_elements
+from verl_hpc.planner.memory.parameters import (
+    adapted_elements,
+    chunk_parameters,
+    layer_of,
+    stage_elements,
+    trained_elements,
+    trained_parameters,
+)
 from verl_hpc.planner.memory.shape import RoleShape
 
+MERGED_BYTES = 1 << 28
+"""Of a part of the model whose adapters are merged at a time, on the fullest rank."""
 MASTER_BYTES = 4
 """Of a gradient, a master weight or a moment: float32."""
 _FP8_COPIES = 2
@@ -30,13 +39,13 @@ def buffers(shape: RoleShape, stage: int) -> tuple[Buffer, ...]:
 
 
 def _of_chunk(shape: RoleShape, stage: int, chunk: int) -> list[Buffer]:
-    layout, parameters = shape.layout, chunk_parameters(shape, stage, chunk)
+    layout, parameters = shape.layout, trained_parameters(shape, stage, chunk)
     # Only the first chunk of the first stage is cut, and only where gradients are sent early.
     cut = shape.on_gpu and stage == chunk == 0
     size = bucket_elements(layout.dp) if cut else None
     dense = [p for p in parameters if not p.expert]
     experts = [p for p in parameters if p.expert]
-    found = [Buffer(dense, layout.dp, size)]
+    found = [Buffer(dense, layout.dp, size)] if dense else []
     if experts:
         replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
         found.append(Buffer(experts, replicas, size))
@@ -48,12 +57,37 @@ def parameter_elements(shape: RoleShape, stage: int) -> int:
     return stage_elements(shape, stage).total
 
 
+def apart_elements(shape: RoleShape, stage: int) -> int:
+    """Of parameters that lie in buffers, once these are made."""
+    return trained_elements(shape, stage).total if shape.trainable else 0
+
+
+def frozen(shape: RoleShape, stage: int) -> int:
+    """Parameters that have no gradients."""
+    if not shape.trainable:
+        return parameter_elements(shape, stage) * shape.item_bytes
+    if shape.adapters is None:
+        return 0
+    heads = shape.head != "language_model" and shape.is_last(stage)
+    return (parameter_elements(shape, stage) - heads * shape.arch.hidden_size) * shape.item_bytes
+
+
 @lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
     """Parameters; with an optimizer they lie in its buffers, padding included."""
-    if not shape.trainable:
-        return parameter_elements(shape, stage) * shape.item_bytes
-    return sum(b.num_elements for b in buffers(shape, stage)) * shape.item_bytes
+    in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.item_bytes
+    return frozen(shape, stage) + in_buffers
+
+
+def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
+    """Of weights with their adapters, while they travel: as many layers as
+    `MERGED_BYTES` hold, or one."""
+    if shape.adapters is None:
+        return 0
+    layer = layer_of(shape)
+    num_layers = sum(row[stage] for row in shape.layers)
+    at_once = max(MERGED_BYTES // (sum(p.num_elements for p in layer) * item_bytes), 1)
+    return min(at_once, num_layers) * adapted_elements(shape) * item_bytes
 
 
 @lru_cache(maxsize=4096)

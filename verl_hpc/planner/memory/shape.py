@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
+from verl_hpc.layout.adapters import AdapterShape
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import Backend, TrainLayout
@@ -26,6 +28,8 @@ class RoleShape:
     """Settings of ParallelConfig, as items."""
     fp8: Fp8Config | None = None
     on_gpu: bool = True
+    adapters: AdapterShape | None = None
+    """That are trained in place of the parameters."""
 
     @classmethod
     def of(
@@ -38,6 +42,7 @@ class RoleShape:
         head: Head = "language_model",
         trainable: bool = True,
         on_gpu: bool = True,
+        lora: LoraConfig | None = None,
     ) -> RoleShape:
         """Of the arguments that `engines.factory.build_engine` is given."""
         known = (
@@ -61,6 +66,7 @@ class RoleShape:
             tuple(settings.items()),
             model.fp8,
             on_gpu,
+            AdapterShape(lora.rank, lora.targets) if lora is not None else None,
         )
 
     @classmethod
@@ -76,6 +82,7 @@ class RoleShape:
             head=settings.head,
             trainable=settings.trainable,
             on_gpu=on_gpu,
+            lora=settings.lora,
         )
 
     @property

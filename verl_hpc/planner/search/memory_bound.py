@@ -15,7 +15,7 @@ from typing import NamedTuple
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.buffers import bucket_elements
-from verl_hpc.planner.memory.parameters import stage_elements
+from verl_hpc.planner.memory.parameters import stage_elements, trained_elements
 from verl_hpc.planner.memory.rollout import RolloutShape
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import (
@@ -97,6 +97,7 @@ class MemoryBound:
                 head=settings.head,
                 trainable=settings.trainable,
                 on_gpu=self._on_gpu,
+                lora=settings.lora,
             )
         return self._shapes[key]
 
@@ -207,6 +208,9 @@ def _state(shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
     weights, fp8 = elements.total * shape.item_bytes, role.fp8_copies(shape, stage)
     if not shape.trainable:
         return _State(weights, 0, 0, fp8, 0)
+    if shape.adapters is not None:
+        elements = trained_elements(shape, stage)
+        weights += elements.total * shape.item_bytes
     replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
     padding = 64 * elements.num_parameters
     owned = _least_owned(elements.dense, layout.dp, layout.vpp, padding)

@@ -69,7 +69,9 @@ class SetLedgers:
                 settings[name], run.archs[name], option.cut.layout, on_gpu
             )
         for name, owner in sharing.items():
-            settings[name] = replace(settings[owner], name=name, optimizer=None, shares=owner)
+            settings[name] = replace(
+                settings[owner], name=name, optimizer=None, lora=None, shares=owner
+            )
         tp = next((one.rollout_tp for one in options.values() if one.rollout_tp), None)
         rollout = None
         if run.config.generates:

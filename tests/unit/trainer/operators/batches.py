@@ -41,7 +41,9 @@ def per_token(seed, scale=1.0):
 
 def role(name="actor", head="language_model", optimizer=None, seed=0):
     engine = LocalEngine(tiny_architecture(), head, optimizer, seed)
-    return Role(name, None, PLACE, engine.arch, engine.layout, engine.shard_map, engine)
+    return Role(
+        name, None, PLACE, engine.arch, engine.layout, engine.shard_map, engine.shard_map, engine
+    )
 
 
 def outputs_of(engine, tokens):

@@ -1,0 +1,344 @@
+"""Runs that train adapters: what travels, what a step holds, and that they go on in any layout."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.mpi.conftest import Reference
+from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.lora_for_tests import fill, merged, some_adapters
+from tests.mpi.storages import storage_bytes
+from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
+from tests.mpi.test_moe_parity import MODELS
+from verl_hpc.checkpoint.convert import export_step
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.weights import open_weights
+from verl_hpc.config.load import parse_config
+from verl_hpc.config.lora import LoraConfig
+from verl_hpc.data.order import Position
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.shard_map import ShardMap, whole
+from verl_hpc.planner.hardware import KINDS, Hardware
+from verl_hpc.planner.memory.ledger import ledger
+from verl_hpc.planner.memory.role import merged as merged_bytes
+from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.trainer.build import build_run
+from verl_hpc.trainer.merge import MergedWeights, parts_of
+from verl_hpc.trainer.role import WithoutAdapters
+from verl_hpc.trainer.saves import save
+from verl_hpc.trainer.state import Progress, restore
+from verl_hpc.transfer.execute import Transfer
+
+LORA = {"rank": 4, "alpha": 8.0}
+LAYOUTS = [
+    {"tensor_parallel": 2, "pipeline_parallel": 2},
+    {"tensor_parallel": 2, "sequence_parallel": True, "recompute": "full"},
+    {"pipeline_parallel": 2, "virtual_pipeline": 2},
+    {},
+]
+EXPERTS = [
+    {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
+    {"expert_parallel": 2, "expert_tensor_parallel": 2},
+    {"pipeline_parallel": 2},
+]
+
+
+@pytest.fixture
+def configure(tiny_model, shared_directory, request):
+    def make(parallel=None, family="qwen3", **changes):
+        _, fields = MODELS["normalised"] if family == "qwen3_moe" else (family, {})
+        directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+        tree = {
+            "name": re.sub(r"[^A-Za-z0-9]+", "-", request.node.name),
+            "recipe": "sft",
+            "steps": 10,
+            "directory": str(shared_directory / "runs"),
+            "model": {"path": str(directory), "dtype": "float32"},
+            "lora": LORA,
+            "parallel": parallel or {},
+            "optimizer": {"lr": 1e-2, "warmup_steps": 2},
+            "batch": {"size": 8},
+            "rollout": {"max_prompt_tokens": 128, "max_response_tokens": 16},
+            "data": {"train": {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}},
+        }
+        return parse_config(tree | changes)
+
+    return make
+
+
+# ------------------------------------------------------------------------------ what travels
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("travels", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("limit", [1, 1 << 28])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_what_travels_is_merged_in_float32_and_rounded_once(
+    here, tiny_model, family, dtype, travels, limit
+):
+    """Bit for bit base + scale B A, whether in one part or layer by layer; the base stays."""
+    _, fields = MODELS["normalised"] if family == "qwen3_moe" else (family, {})
+    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+    sizes = {"tp": 2, "pp": 2} | ({"ep": 2} if family == "qwen3_moe" else {})
+    lora = LoraConfig(rank=3, alpha=6.0)
+    engine = build_engine(
+        here, directory, TrainLayout(**sizes), sequence_parallel=True, dtype=dtype, lora=lora
+    )
+    adapters = {n: t.to(engine.dtype) for n, t in some_adapters(engine).items()}
+    fill(engine, adapters)
+    base = {n: w.clone() for n, w in engine.weights.items()}
+    kind = getattr(torch, travels)
+
+    everyone = tuple(range(here.world.size))
+    specs = engine.arch.tensors(travels)
+    target = ShardMap(specs, [whole(n, n, s.shape, everyone) for n, s in specs.items()])
+    parts = parts_of(engine.shard_map, travels, limit)
+    assert (len(parts) > 1) == (limit == 1)
+    maps = [engine.shard_map.restricted_to(names) for names in parts]
+    sends = MergedWeights(engine, maps, here.world.rank, kind)
+    arrived = {n: torch.full(s.shape, float("nan"), dtype=kind) for n, s in specs.items()}
+    for part, (names, source) in enumerate(zip(parts, maps, strict=True)):
+        plan = plan_transfer(source, target.restricted_to(names), here.world.node_of)
+        Transfer(plan, here.world.rank).run(sends.of(part), arrived, kind)
+
+    weights = open_weights(directory)
+    boxes = {n: whole(n, n, s.shape, (0,)).box for n, s in specs.items()}
+    stored = weights.read(boxes, dtype)
+    for name, tensor in arrived.items():
+        wanted = merged(stored[name], name, adapters, lora.scale).to(kind)
+        assert torch.equal(tensor, wanted), name
+    for name, weight in base.items():
+        assert torch.equal(engine.weights[name], weight), name
+    shape = RoleShape.of(
+        engine.arch,
+        engine.layout,
+        _model(dtype),
+        _parallel(engine.layout),
+        on_gpu=False,
+        lora=lora,
+    )
+    stage = engine.layout.grid.coordinates(here.world.rank)["pp"]
+    if limit > 1:
+        size = torch.empty(0, dtype=kind).element_size()
+        assert sends.num_bytes == merged_bytes(shape, stage, size)
+
+
+def _model(dtype):
+    from verl_hpc.config.model import ModelConfig
+
+    return ModelConfig(path="none", dtype=dtype)
+
+
+def _parallel(layout):
+    from verl_hpc.config.model import ParallelConfig
+
+    return ParallelConfig(
+        tensor_parallel=layout.tp,
+        pipeline_parallel=layout.pp,
+        expert_parallel=layout.ep,
+        sequence_parallel=layout.tp > 1,
+    )
+
+
+# ------------------------------------------------------------------------------ steps
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("before", range(len(LAYOUTS)))
+def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
+    goes_on_in_every_layout(here, configure, LAYOUTS, before)
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("before", range(len(EXPERTS)))
+def test_a_step_with_experts_opens_in_every_layout(here, configure, before):
+    goes_on_in_every_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS, before)
+
+
+@pytest.mark.world(4)
+def test_adapters_start_alike_in_every_layout(here, configure):
+    found = [parameters(here, build_run(here, configure(layout))) for layout in LAYOUTS]
+    first, *others = found
+    for other in others:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
+    a = first["model.layers.0.self_attn.q_proj.lora_A.weight"]
+    assert not torch.equal(a, first["model.layers.1.self_attn.q_proj.lora_A.weight"])
+    bound = a.shape[1] ** -0.5
+    assert 0.9 * bound < a.abs().max() <= bound
+    assert all(not t.any() for n, t in first.items() if n.endswith(".lora_B.weight"))
+    another = parameters(here, build_run(here, configure(seed=1)))
+    assert not torch.equal(a, another["model.layers.0.self_attn.q_proj.lora_A.weight"])
+
+
+@pytest.mark.world(4)
+def test_a_step_holds_adapters_alone_and_says_of_what(here, configure, tiny_model):
+    run = build_run(here, configure(LAYOUTS[0]))
+    train(run, 0, 1)
+    path = save(run, Progress(1, Position(0, 8)))
+    step = Step(path)
+    held = {n for c in ("actor", "actor.optimizer") for n in step.component(c).tensors}
+    assert held
+    assert all(".lora_" in name for name in held)
+    assert step.state.adapters["actor"].base == str(Path(run.config.model.path).resolve())
+    with pytest.raises(ModelError, match=r"its actor holds adapters of .* give model.path that"):
+        open_weights(path)
+
+    other = tiny_model("qwen3", num_hidden_layers=4, num_key_value_heads=4, hidden_size=64, seed=9)
+    cases = {
+        r"model.path: other weights .* or the base of its adapters": {
+            "model": {"path": str(other), "dtype": "float32"}
+        },
+        r"lora of actor = rank 4, alpha 16, all, and was rank 4, alpha 8, all": {
+            "lora": LORA | {"alpha": 16.0}
+        },
+    }
+    for message, change in cases.items():
+        with pytest.raises(ConfigError, match=message):
+            restore(build_run(here, configure(LAYOUTS[0], **change), resumes=True))
+    with pytest.raises(ConfigError, match=r"lora: .* holds adapters of its actor, and this"):
+        restore(build_run(here, configure(LAYOUTS[0], lora=None), resumes=True))
+
+
+# ------------------------------------------------------------------------------ PEFT
+
+
+@pytest.mark.world(4)
+def test_peft_loads_what_is_exported(here, configure, shared_directory):
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    config = configure(LAYOUTS[0], lora=LORA | {"target_modules": ["q_proj", "v_proj", "up_proj"]})
+    run = build_run(here, config)
+    train(run, 0, 3)
+    path, out = save(run, Progress(3, Position(0, 24))), shared_directory / "exported-adapter"
+    if here.world.rank == 0:
+        export_step(path, out)
+    here.control.barrier()
+
+    base = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    reference = Reference(config.model.path)
+    reference.model = peft.PeftModel.from_pretrained(base, out)
+    sequences = some_sequences(3, run.arch.vocab_size)
+    plain = Reference(config.model.path)
+    engine = run.roles["actor"].training
+    with torch.no_grad():
+        for sequence, output in zip(sequences, engine.infer(sequences), strict=True):
+            wanted = reference.log_probs(sequence)
+            torch.testing.assert_close(output.log_probs, wanted, atol=1e-5, rtol=0)
+            assert (wanted - plain.log_probs(sequence)).abs().max() > 1e-3
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("parallel", LAYOUTS[:2])
+def test_a_run_starts_from_an_adapter_of_peft(here, configure, shared_directory, parallel):
+    """Whose A differ between q, k and v; the reference starts from it, too."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    path = configure().model.path
+    out = shared_directory / f"peft-adapter-{len(parallel)}"
+    torch.manual_seed(3)
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    chosen = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear")
+    reference = Reference(path)
+    reference.model = peft.get_peft_model(base, chosen)
+    with torch.no_grad():
+        for name, parameter in reference.model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.1)
+    if here.world.rank == 0:
+        reference.model.save_pretrained(out)
+    here.control.barrier()
+    more = {"recipe": "dpo", "data": {"train": {"kind": "files", "paths": [_pairs(out, here)]}}}
+    run = build_run(here, configure(parallel, lora=LORA | {"path": str(out)}, **more))
+    sequences = some_sequences(3, run.arch.vocab_size)
+
+    def check(engine) -> None:
+        for sequence, output in zip(sequences, engine.infer(sequences), strict=True):
+            with torch.no_grad():
+                wanted = reference.log_probs(sequence)
+            torch.testing.assert_close(output.log_probs, wanted, atol=1e-5, rtol=0)
+
+    check(run.roles["actor"].engine)
+    _update(run)
+    with pytest.raises(AssertionError, match="Tensor-likes are not close"):
+        check(run.roles["actor"].engine)
+    check(run.roles["reference"].engine)
+
+    with pytest.raises(ModelError, match=r"lora.rank = 8, and .*adapter_config.json has r = 4"):
+        build_run(here, configure(parallel, lora=LORA | {"rank": 8, "path": str(out)}))
+    fewer = LORA | {"target_modules": ["q_proj"], "path": str(out)}
+    with pytest.raises(ModelError, match=r"has, besides what is wanted, model.layers.0"):
+        build_run(here, configure(parallel, lora=fewer))
+
+
+def _pairs(directory, here) -> str:
+    file = directory.with_suffix(".jsonl")
+    row = '{"prompt": "a b", "chosen": "c d", "rejected": "e"}\n'
+    if here.world.rank == 0:
+        file.write_text(row * 8)
+    here.control.barrier()
+    return str(file)
+
+
+def _update(run) -> None:
+    sequences = some_sequences(4, run.arch.vocab_size)
+    engine = run.roles["actor"].training
+    for _ in range(3):  # the first learning rates are those of a warm-up
+        engine.update(sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 80, {}))
+
+
+# ------------------------------------------------------------------------------ reference, memory
+
+
+@pytest.mark.world(4)
+def test_the_reference_is_the_base_and_takes_no_memory(here, configure):
+    data = {"train": {"kind": "files", "paths": [_pairs(configure_directory(configure), here)]}}
+    run = build_run(here, configure(LAYOUTS[1], recipe="dpo", data=data))
+    reference = run.roles["reference"].engine
+    assert isinstance(reference, WithoutAdapters)
+    _update(run)
+    plain = Reference(run.config.model.path)
+    sequences = some_sequences(3, run.arch.vocab_size)
+    actor = run.roles["actor"].engine.infer(sequences)
+    for sequence, output, now in zip(sequences, reference.infer(sequences), actor, strict=True):
+        with torch.no_grad():
+            wanted = plain.log_probs(sequence)
+        torch.testing.assert_close(output.log_probs, wanted, atol=1e-5, rtol=0)
+        assert (now.log_probs - wanted).abs().max() > 1e-3
+
+
+def configure_directory(configure):
+    return Path(configure().directory).parent / "reference"
+
+
+@pytest.mark.world(4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])
+def test_the_ledger_counts_what_adapters_take(here, configure, family, place, dtype):
+    parallel = (EXPERTS if family == "qwen3_moe" else LAYOUTS)[place]
+    path = configure(family=family).model.path
+    config = configure(parallel, family, model={"path": path, "dtype": dtype})
+    run = build_run(here, config)
+    engine = run.roles["actor"].training
+    engine.optimizer_tensors()  # makes the moments
+    arch = read_architecture(path)
+    counted = ledger(config, arch, run.layouts, Hardware(KINDS["cpu"], 4))
+    (update,) = (p for p in counted.of_rank(here.world.rank) if p.name == "update")
+    terms = {n.rpartition(".")[2]: size for n, size in update.device.items()}
+    parameters = [p.detach() for c in engine._chunks for p in c.parameters()]
+    assert terms["weights"] == storage_bytes(parameters)
+    buffers = [b for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)]
+    assert terms["gradients"] == storage_bytes([b.grad_data for b in buffers])
+    state = engine.optimizer_tensors()
+    moments = [t for n, t in state.items() if not n.startswith("main/")]
+    assert terms["moments"] == storage_bytes(moments)
+    mains = storage_bytes([t for n, t in state.items() if n.startswith("main/")])
+    assert terms.get("masters", 0) == (mains if dtype == "bfloat16" else 0)

@@ -1,0 +1,90 @@
+"""Adapters as logical tensors: every element is somewhere, and where its weight's is."""
+
+import pytest
+import torch
+
+from verl_hpc.errors import LayoutError, ModelError
+from verl_hpc.layout.adapters import (
+    AdapterShape,
+    a_of,
+    adapter_shard_map,
+    adapter_tensors,
+    b_of,
+    local_adapters,
+)
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+
+DENSE = Architecture("qwen3", 4, 16, 24, 4, 2, 6, 50, True)
+EXPERTS = Architecture("qwen3_moe", 2, 16, 8, 4, 4, 4, 50, False, num_experts=4)
+CASES = [
+    (DENSE, TrainLayout(), ()),
+    (DENSE, TrainLayout(tp=2, pp=2, dp=2), ()),
+    (DENSE, TrainLayout(tp=4), ()),
+    (DENSE, TrainLayout(tp=2, pp=2, vpp=2), ("v_proj", "q_proj", "down_proj")),
+    (EXPERTS, TrainLayout(tp=2, dp=2, ep=2, etp=2), ()),
+    (EXPERTS, TrainLayout(tp=2, dp=2, pp=2, ep=4), ("gate_proj", "k_proj")),
+]
+
+
+@pytest.mark.parametrize(("arch", "layout", "targets"), CASES)
+def test_every_rank_can_merge_what_it_has(arch, layout, targets):
+    """B A, of the pieces of A and B on a rank, is what its piece of the weight is given."""
+    shape = AdapterShape(3, targets)
+    base = megatron_shard_map(arch, layout)
+    adapters = adapter_shard_map(arch, base, shape)
+    whole = {
+        name: torch.randint(-9, 9, spec.shape).double()
+        for name, spec in adapter_tensors(arch, shape).items()
+    }
+    assert adapters.tensors.keys() == whole.keys()
+    seen = {name: torch.zeros(spec.shape) for name, spec in adapters.tensors.items()}
+    for rank in layout.grid.ranks():
+        memory: dict[str, torch.Tensor] = {}
+        for region in adapters.held_by(rank):
+            flat = memory.setdefault(region.view.name, torch.full((5000,), float("nan")).double())
+            to = flat.as_strided(region.box.shape, region.view.strides, region.view.offset)
+            to.copy_(whole[region.tensor][region.box.slices])
+            seen[region.tensor][region.box.slices] = 1
+        regions = {}
+        for region in base.held_by(rank):
+            regions.setdefault(region.view.name, []).append(region)
+        for one in local_adapters(arch, base, shape, rank):
+            a = memory[a_of(one.weight)][: len(one.targets) * 3 * one.num_inputs]
+            a = a.view(len(one.targets), 3, one.num_inputs)
+            b = memory[b_of(one.weight)][: one.num_rows * 3].view(-1, 3)
+            products = {}
+            for index, start, stop in one.blocks:
+                rows, b = b[: stop - start], b[stop - start :]
+                products[start] = (one.targets[index], rows @ a[index])
+            for region in regions[one.weight]:
+                start = region.view.offset // one.num_inputs
+                if start in products:
+                    name, product = products[start]
+                    assert name == region.tensor
+                    expected = whole[f"{b_of(name)}.weight"] @ whole[f"{a_of(name)}.weight"]
+                    assert torch.equal(product, expected[region.box.slices])
+    assert all(marks.all() for marks in seen.values())
+
+
+def test_names_and_shapes_are_those_of_peft():
+    found = adapter_tensors(DENSE, AdapterShape(3, ("k_proj", "down_proj")))
+    assert len(found) == 4 * 2 * 2
+    assert found["model.layers.3.self_attn.k_proj.lora_A.weight"].shape == (3, 16)
+    assert found["model.layers.3.self_attn.k_proj.lora_B.weight"].shape == (12, 3)
+    assert found["model.layers.0.mlp.down_proj.lora_A.weight"].shape == (3, 24)
+    of_experts = adapter_tensors(EXPERTS, AdapterShape(3))
+    assert "model.layers.1.mlp.experts.3.up_proj.lora_B.weight" in of_experts
+    assert not any(".gate.lora" in name for name in of_experts)  # the router
+
+
+def test_what_cannot_have_adapters_is_refused_by_name():
+    with pytest.raises(ModelError, match=r"lora.target_modules: lm_head is no linear layer .*q_pr"):
+        adapter_tensors(DENSE, AdapterShape(3, ("lm_head",)))
+    base = megatron_shard_map(DENSE, TrainLayout(tp=4))
+    with pytest.raises(LayoutError, match=r"lora.target_modules: rank \d has no row of k_proj"):
+        adapter_shard_map(DENSE, base, AdapterShape(3, ("k_proj",)))
+    fused = megatron_shard_map(EXPERTS, TrainLayout(), backend="transformer_engine")
+    with pytest.raises(ModelError, match=r"Transformer Engine computes all experts' gate_proj"):
+        adapter_shard_map(EXPERTS, fused, AdapterShape(3))
+    adapter_shard_map(EXPERTS, fused, AdapterShape(3, ("q_proj", "o_proj")))

@@ -1,0 +1,158 @@
+"""Adapters in PEFT's format: adapter_config.json beside adapter_model.safetensors.
+
+A tensor is named `base_model.model.<logical name>` there, as PEFT 0.21 writes and reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from verl_hpc.config.lora import LoraConfig
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.json_file import read_json_object
+from verl_hpc.layout.safetensors import read_header, safetensors_shard_map
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.transfer.files import Reader, SafetensorsReader
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_NOT_READ = {
+    "use_dora": "computes another product (DoRA)",
+    "use_rslora": "divides alpha by the root of the rank (rsLoRA)",
+    "fan_in_fan_out": "is of transposed weights",
+    "lora_bias": "trains a bias",
+    "rank_pattern": "gives layers ranks of their own",
+    "alpha_pattern": "gives layers alphas of their own",
+    "layer_replication": "repeats layers",
+    "layers_to_transform": "leaves layers out",
+    "exclude_modules": "leaves layers out",
+    "trainable_token_indices": "trains tokens' embeddings",
+    "target_parameters": "adapts stacked parameters",
+}
+"""Settings of PEFT's that mean something else than A and B of one rank in every layer."""
+
+
+def open_adapter(
+    lora: LoraConfig, wanted: Mapping[str, TensorSpec], head: str | None
+) -> tuple[ShardMap, Reader]:
+    """Open the adapter that `lora.path` names.
+
+    Args:
+        lora: with a path.
+        wanted: logical tensors of the adapters.
+        head: logical tensor that may be there besides.
+
+    Returns:
+        Where the tensors lie, by logical name, and what reads them.
+
+    Raises:
+        ModelError: it is not there, or is another adapter than the configuration says.
+    """
+    assert lora.path is not None
+    directory = Path(lora.path)
+    if not (directory / CONFIG).is_file():
+        raise ModelError(
+            f"lora.path = {directory}: no {CONFIG} there; give a directory that PEFT's "
+            "save_pretrained or `verl_hpc export` wrote"
+        )
+    _check_config(read_json_object(directory / CONFIG), lora, directory / CONFIG)
+    file = directory / TENSORS
+    if not file.is_file():
+        raise ModelError(f"lora.path: no {file}; save the adapter with safe_serialization=True")
+    stored = safetensors_shard_map(directory)
+    names = read_header(file)
+    found: dict[str, TensorSpec] = {}
+    regions = []
+    for region in stored.regions:
+        name = region.tensor.removeprefix(_PREFIX)
+        if region.tensor in names:
+            found[name] = stored.tensors[region.tensor]
+            regions.append(Region(name, region.box, region.holders, region.view))
+    _check_tensors(found, wanted, head, file)
+    return ShardMap(found, regions), SafetensorsReader()
+
+
+def _check_config(config: Mapping[str, Any], lora: LoraConfig, file: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise ModelError(f"lora.path: {file}: peft_type = {config.get('peft_type')}, not LORA")
+    for name, meaning in _NOT_READ.items():
+        if config.get(name):
+            raise ModelError(
+                f"lora.path: {file}: {name} = {config[name]!r} {meaning}, which is not supported"
+            )
+    if config.get("bias", "none") != "none":
+        raise ModelError(f"lora.path: {file}: bias = {config['bias']!r}; only none is supported")
+    for ours, theirs in (("rank", "r"), ("alpha", "lora_alpha")):
+        if config.get(theirs) != getattr(lora, ours):
+            raise ModelError(
+                f"lora.{ours} = {getattr(lora, ours)}, and {file} has {theirs} = "
+                f"{config.get(theirs)}; make them equal"
+            )
+
+
+def _check_tensors(
+    found: Mapping[str, TensorSpec],
+    wanted: Mapping[str, TensorSpec],
+    head: str | None,
+    file: Path,
+) -> None:
+    missing = [name for name in wanted if name not in found]
+    more = [name for name in found if name not in wanted and name != head]
+    for names, what in ((missing, "does not have"), (more, "has, besides what is wanted,")):
+        if names:
+            raise ModelError(
+                f"lora.path: {file} {what} {names[0]} (and {len(names) - 1} more); is "
+                "lora.target_modules that of the adapter, and model.path its base?"
+            )
+    for name, spec in wanted.items():
+        if found[name].shape != spec.shape:
+            raise ModelError(
+                f"lora.path: {file}: {name} has shape {list(found[name].shape)}, and model.path "
+                f"calls for {list(spec.shape)}"
+            )
+
+
+def write_adapter(
+    out: Path,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    base: str,
+    rank: int,
+    alpha: float,
+    head: str | None,
+) -> None:
+    """Write an adapter that PEFT loads.
+
+    Args:
+        out: directory that is there.
+        tensors: by logical name.
+        base: model that it belongs to.
+        rank, alpha: of all adapters.
+        head: logical tensor of an output layer among them, that takes the place of the base's.
+    """
+    modules = {name.split(".lora_")[0].rpartition(".")[2] for name in tensors if name != head}
+    config = {
+        "peft_type": "LORA",
+        "task_type": "SEQ_CLS" if head else "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(modules),
+        "modules_to_save": [head.removesuffix(".weight")] if head else None,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+        "use_rslora": False,
+        "use_dora": False,
+        "inference_mode": True,
+    }
+    (out / CONFIG).write_text(json.dumps(config, indent=2))
+    named = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
+    save_file(named, out / TENSORS, metadata={"format": "pt"})

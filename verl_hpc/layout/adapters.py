@@ -1,0 +1,241 @@
+"""Adapters of low rank (LoRA) as logical tensors, and where Megatron-core's ranks hold them.
+
+Every linear layer of a checkpoint has an A and a B of its own, named as in PEFT's files:
+`model.layers.3.self_attn.q_proj.lora_A.weight` is (rank, inputs), `.lora_B.weight` (outputs, rank).
+Where they lie follows from where the weight does. Megatron-core fuses projections, and so::
+
+    linear_qkv.weight   rows of q, k and v          lora_A   A of q over A of k over A of v, whole
+                        of this rank's heads        lora_B   rows of B as the weight's rows lie
+    linear_proj.weight  this rank's columns         lora_A   its columns of A
+                                                    lora_B   whole
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from verl_hpc.errors import LayoutError, ModelError
+from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.layer_table import Row
+from verl_hpc.layout.shard_map import (
+    Holder,
+    Region,
+    RowBlock,
+    ShardMap,
+    TensorSpec,
+    columns,
+    stack_rows,
+    whole,
+)
+
+_WEIGHT = ".weight"
+
+
+@dataclass(frozen=True)
+class AdapterShape:
+    """What decides the sizes of adapters."""
+
+    rank: int
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of linear layers, as q_proj; none for all of them."""
+
+
+@dataclass(frozen=True)
+class LocalAdapter:
+    """The adapters of one parameter of a rank."""
+
+    weight: str
+    """Local name of the parameter that they belong to."""
+    targets: tuple[str, ...]
+    """Logical weights that have an adapter; their A lie one over another."""
+    blocks: tuple[tuple[int, int, int], ...]
+    """(index of the target, first row, last row + 1) of the parameter, as rows of B follow each
+    other."""
+    num_inputs: int
+    """Columns of the parameter here."""
+    splits_columns: bool
+    """Whether ranks have columns of the weight, not rows."""
+
+    @property
+    def num_rows(self) -> int:
+        """Of B here."""
+        return sum(stop - start for _, start, stop in self.blocks)
+
+
+def a_of(weight: str) -> str:
+    """Name of the A of a weight, logical or local."""
+    return f"{weight.removesuffix(_WEIGHT)}.lora_A"
+
+
+def b_of(weight: str) -> str:
+    """Name of the B of a weight, logical or local."""
+    return f"{weight.removesuffix(_WEIGHT)}.lora_B"
+
+
+def adapter_tensors(
+    arch: Architecture, shape: AdapterShape, dtype: str | None = None
+) -> dict[str, TensorSpec]:
+    """Logical tensors of a model's adapters, in the order of its weights.
+
+    Raises:
+        ModelError: a target that the model has not.
+    """
+    kind, found = dtype or arch.dtype, {}
+    sizes = arch.tensors()
+    for name in adapted_weights(arch, shape):
+        num_outputs, num_inputs = sizes[name].shape
+        found[f"{a_of(name)}.weight"] = TensorSpec((shape.rank, num_inputs), kind)
+        found[f"{b_of(name)}.weight"] = TensorSpec((num_outputs, shape.rank), kind)
+    return found
+
+
+def adapted_weights(arch: Architecture, shape: AdapterShape) -> dict[str, Row]:
+    """The logical weights that have adapters, in the model's order.
+
+    Raises:
+        ModelError: a target that the model has not.
+    """
+    rows = list(_linear_rows(arch))
+    known = list(dict.fromkeys(_last(row.name) for row in rows))
+    unknown = [name for name in shape.targets if name not in known]
+    if unknown:
+        raise ModelError(
+            f"lora.target_modules: {unknown[0]} is no linear layer of a {arch.family}'s decoder "
+            f"layers; they have {', '.join(known)}"
+        )
+    chosen = [row for row in rows if _last(row.name) in (shape.targets or known)]
+    return {f"model.layers.{n}.{row.name}": row for n in range(arch.num_layers) for row in chosen}
+
+
+def adapter_shard_map(arch: Architecture, base: ShardMap, shape: AdapterShape) -> ShardMap:
+    """Where the adapters lie beside the weights of a shard map of Megatron-core's.
+
+    Raises:
+        ModelError: a target that the model has not, or whose layers are not separate parameters.
+        LayoutError: a rank would have no row of an adapted parameter.
+    """
+    regions: list[Region] = []
+    adapted = adapted_weights(arch, shape)
+    for targets, fused in _fused(base, adapted):
+        if adapted[fused[0].tensor].split == "columns":
+            regions += _beside_columns(fused, shape.rank)
+        else:
+            regions += _beside_rows(targets, fused, shape.rank)
+    dtype = next(iter(base.tensors.values())).dtype
+    return ShardMap(adapter_tensors(arch, shape, dtype), regions)
+
+
+def local_adapters(
+    arch: Architecture, base: ShardMap, shape: AdapterShape, rank: int
+) -> list[LocalAdapter]:
+    """Of every adapted parameter of a rank."""
+    adapted = adapted_weights(arch, shape)
+    found = []
+    for targets, fused in _fused(base, adapted):
+        mine = [region for region in fused if rank in region.holders]
+        if mine:
+            found.append(_local(mine, targets, adapted))
+    return found
+
+
+def _local(
+    mine: Sequence[Region], targets: tuple[str, ...], adapted: Mapping[str, Row]
+) -> LocalAdapter:
+    first = mine[0]
+    width = first.box.shape[1]
+    blocks = []
+    for region in sorted(mine, key=lambda r: r.view.offset):
+        start = region.view.offset // width
+        blocks.append((targets.index(region.tensor), start, start + region.box.shape[0]))
+    splits = adapted[first.tensor].split == "columns"
+    return LocalAdapter(first.view.name, targets, tuple(blocks), width, splits)
+
+
+def _linear_rows(arch: Architecture) -> Iterator[Row]:
+    """Of a decoder layer; the router, which every rank has whole, is none of them."""
+    table = arch.layer_table
+    experts = [row.of_expert(e) for e in range(arch.num_experts) for row in table.expert_rows]
+    for row in (*table.rows, *experts):
+        if len(row.shape) == 2 and row.split != "whole":
+            yield row
+
+
+def _last(name: str) -> str:
+    return name.removesuffix(_WEIGHT).rpartition(".")[2]
+
+
+def _fused(
+    base: ShardMap, adapted: Mapping[str, Row]
+) -> Iterator[tuple[tuple[str, ...], list[Region]]]:
+    """Regions of adapted weights, those of one parameter of one layer together, and their weights
+    in the model's order.
+
+    Local names repeat from stage to stage, and those of experts from rank to rank.
+    """
+    found: dict[tuple[str, str], list[Region]] = defaultdict(list)
+    holders: dict[tuple[str, str], set[Holder]] = defaultdict(set)
+    known = {name.rpartition(".")[0].rpartition(".")[0] for name in adapted}
+    for region in base.regions:
+        layer = region.tensor.removesuffix(_WEIGHT).rpartition(".")[0]
+        if layer not in known or len(region.box.shape) != 2:
+            continue
+        key = region.view.name, layer
+        holders[key].update(region.holders)
+        if region.tensor in adapted:
+            found[key].append(region)
+    order = {name: place for place, name in enumerate(adapted)}
+    for (parameter, layer), regions in found.items():
+        _check(parameter, regions, holders[parameter, layer])
+        targets = sorted({region.tensor for region in regions}, key=order.__getitem__)
+        yield tuple(targets), regions
+
+
+def _check(parameter: str, regions: Sequence[Region], holders: set[Holder]) -> None:
+    if not parameter.endswith(_WEIGHT):
+        name = _last(regions[0].tensor)
+        raise ModelError(
+            f"lora.target_modules: Transformer Engine computes all experts' {name} in one call, "
+            "which takes no adapters; leave the experts' layers out, or train with model.dtype: "
+            "float32, which PyTorch's layers compute"
+        )
+    without = holders - {holder for region in regions for holder in region.holders}
+    if without:
+        names = ", ".join(dict.fromkeys(_last(region.tensor) for region in regions))
+        raise LayoutError(
+            f"lora.target_modules: rank {min(map(int, without))} has no row of {names}, since "
+            "there are more tensor-parallel ranks than key/value heads; adapt q_proj, k_proj and "
+            "v_proj, or lower tensor_parallel"
+        )
+
+
+def _beside_columns(fused: Sequence[Region], rank: int) -> Iterator[Region]:
+    weight, name = fused[0].view.name, fused[0].tensor
+    num_rows = fused[0].box.shape[0]
+    for region in fused:
+        start, stop = region.box.start[1], region.box.stop[1]
+        yield columns(a_of(weight), f"{a_of(name)}.weight", rank, start, stop, region.holders)
+    yield whole(b_of(weight), f"{b_of(name)}.weight", (num_rows, rank), _everyone(fused))
+
+
+def _beside_rows(targets: Sequence[str], fused: Sequence[Region], rank: int) -> Iterator[Region]:
+    weight, width = fused[0].view.name, fused[0].box.shape[1]
+    everyone = _everyone(fused)
+    for place, name in enumerate(targets):
+        view = View(a_of(weight), place * rank * width, (width, 1))
+        yield Region(f"{a_of(name)}.weight", Box.whole((rank, width)), everyone, view)
+    by_shard: dict[tuple[Holder, ...], list[Region]] = defaultdict(list)
+    for region in fused:
+        by_shard[region.holders].append(region)
+    for holders, regions in by_shard.items():
+        ordered = sorted(regions, key=lambda r: r.view.offset)
+        blocks = [
+            RowBlock(f"{b_of(r.tensor)}.weight", r.box.start[0], r.box.stop[0]) for r in ordered
+        ]
+        yield from stack_rows(b_of(weight), blocks, holders, (rank,))
+
+
+def _everyone(fused: Sequence[Region]) -> tuple[Holder, ...]:
+    return tuple(sorted({int(h) for region in fused for h in region.holders}))

@@ -135,7 +135,8 @@ def run_layouts(
                 "model with the same tokenizer, padded alike"
             )
     try:
-        check_vllm_layout(arch, config.rollout.tensor_parallel)
+        rollout = config.rollout
+        check_vllm_layout(arch, rollout.tensor_parallel, rollout.expert_parallel)
         layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
     except LayoutError as error:
         raise ConfigError(f"rollout: {error}") from None

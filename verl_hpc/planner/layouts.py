@@ -24,6 +24,7 @@ from verl_hpc.planner.model_checks import (
     check_fp8,
     check_lengths,
     check_role,
+    check_router,
     check_vocabulary,
     parallel_setting,
 )
@@ -124,6 +125,7 @@ def run_layouts(
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
     settings = config.role_settings
+    check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)
         check_role(settings[name], own, layout)

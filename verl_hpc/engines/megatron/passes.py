@@ -142,6 +142,7 @@ class Passes:
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
         )
+        packed.row = row  # for `routers`: of what Megatron-core hands through its layers
         return model(row.tokens, row.positions, None, packed_seq_params=packed, **self._options)
 
 

@@ -54,12 +54,14 @@ class MicroBatches:
 
     _tickets = itertools.count()
     _padded: dict[int, PaddedViews] = {}
+    _rows: dict[int, PackedRow] = {}
 
     @classmethod
     def register(cls, row: PackedRow) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
         cls._padded[ticket] = PaddedViews(row)
+        cls._rows[ticket] = row
         return torch.tensor(ticket)
 
     @classmethod
@@ -67,9 +69,14 @@ class MicroBatches:
         return cls._padded[int(ticket)]
 
     @classmethod
+    def row(cls, ticket: torch.Tensor) -> PackedRow:
+        return cls._rows[int(ticket)]
+
+    @classmethod
     def clear(cls) -> None:
         """Forget all rows; their passes are over."""
         cls._padded.clear()
+        cls._rows.clear()
 
 
 class PackedAttention(MegatronModule):

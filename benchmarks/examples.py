@@ -7,7 +7,7 @@ the training data of the warm-up or of the run. The quickstart's are answered gr
 calculator's four times each as in training. Turns are of the model in a response; these, cost and
 reward are those of the samples.
 
-usage: python -m benchmarks.examples [--examples calculator grpo_async ppo_split safe_rlhf]
+usage: python -m benchmarks.examples [--examples calculator grpo_async moe ppo_split safe_rlhf]
            [--seeds 0] [--keep runs/examples] [--json FILE] [--markdown FILE]
 """
 
@@ -30,6 +30,7 @@ SCRIPT = "launch/examples.sh"
 FIGURES = {
     "calculator": {"accuracy": ("val/accuracy", 1), "turns": ("rollout/turns/mean", 1)},
     "grpo_async": {"accuracy": ("val/accuracy", 1)},
+    "moe": {"accuracy": ("val/accuracy", 1)},
     "ppo_split": {"accuracy": ("val/accuracy", 1)},
     "safe_rlhf": {"cost": ("safety/cost", 30), "reward": ("critic/score/mean", 30)},
 }

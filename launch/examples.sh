@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]
+# usage: launch/examples.sh calculator|grpo_async|moe|ppo_split|safe_rlhf [seed]
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
+#   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
@@ -12,11 +13,11 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-name=${1:?usage: launch/examples.sh calculator|grpo_async|ppo_split|safe_rlhf [seed]} seed=${2:-0}
+name=${1:?usage: launch/examples.sh calculator|grpo_async|moe|ppo_split|safe_rlhf [seed]} seed=${2:-0}
 case $name in
-calculator | grpo_async | ppo_split | safe_rlhf) ;;
+calculator | grpo_async | moe | ppo_split | safe_rlhf) ;;
 *)
-    printf 'no example %s; choose calculator, grpo_async, ppo_split or safe_rlhf\n' "$name" >&2
+    printf 'no example %s; choose calculator, grpo_async, moe, ppo_split or safe_rlhf\n' "$name" >&2
     exit 2
     ;;
 esac
@@ -36,8 +37,8 @@ train() { # CONFIG DATA MODEL [SETTING...]
         "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
         "${@:4}"
 }
-decoder() { # SIZES
-    run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1"
+decoder() { # SIZES [OPTION...]
+    run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1" "${@:2}"
 }
 
 quickstart_decoder='{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
@@ -60,6 +61,19 @@ grpo_async | ppo_split)
     train quickstart_sft sft.jsonl model "$held_out"
     say "2 of 3: $name, on ranks of its own"
     train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
+    ;;
+moe)
+    held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
+    say "1 of 3: problems, a mixture of 8 experts with random weights, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
+    decoder '{"hidden_size": 128, "moe_intermediate_size": 128, "num_experts": 8,
+        "num_experts_per_tok": 2, "norm_topk_prob": true, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}' \
+        --family qwen3_moe
+    train quickstart_sft sft.jsonl model "$held_out" \
+        parallel.tensor_parallel=1 parallel.expert_parallel=2
+    say "2 of 3: moe, experts over pairs of ranks in training and in generation"
+    train moe rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
     ;;
 safe_rlhf)
     say "1 of 3: rows, models of reward and cost, a decoder, and its supervised warm-up"

@@ -25,7 +25,6 @@ CASES = {
     4: [
         (4, 1, "qwen3", True, "float32", False),
         (2, 2, "qwen2", False, "bfloat16", False),
-        (2, 2, "mixtral", False, "float32", True),
     ],
 }
 

@@ -31,6 +31,7 @@ FIGURES = {
     "calculator": {"accuracy": ("val/accuracy", 1), "turns": ("rollout/turns/mean", 1)},
     "grpo_async": {"accuracy": ("val/accuracy", 1)},
     "grpo_context": {"accuracy": ("val/accuracy", 1)},
+    "moe": {"accuracy": ("val/accuracy", 1)},
     "ppo_split": {"accuracy": ("val/accuracy", 1)},
     "safe_rlhf": {"cost": ("safety/cost", 30), "reward": ("critic/score/mean", 30)},
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Examples beyond the quickstart, from nothing to a report, on four CPU ranks.
-# usage: launch/examples.sh calculator|grpo_async|grpo_context|ppo_split|safe_rlhf [seed]
+# usage: launch/examples.sh calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf [seed]
 #   calculator   GRPO with a tool: sums that a tiny model cannot do, and a calculator can
 #   grpo_async   the quickstart's GRPO: ranks 2 and 3 generate a step while 0 and 1 train on one
 #   grpo_context the quickstart's GRPO: two ranks share every sequence in training
+#   moe          the quickstart's GRPO of a mixture of experts, divided over ranks in both engines
 #   ppo_split    the quickstart's PPO: actor on ranks 0 and 1, critic on 2, reward function on 3
 #   safe_rlhf    a recipe of one's own, examples/safe_rlhf.py: reward under a limit on the cost
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
@@ -13,7 +14,7 @@
 #             runs/NAME-latest then leads to)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-examples="calculator|grpo_async|grpo_context|ppo_split|safe_rlhf"
+examples="calculator|grpo_async|grpo_context|moe|ppo_split|safe_rlhf"
 name=${1:?usage: launch/examples.sh $examples [seed]} seed=${2:-0}
 if [[ "|$examples|" != *"|$name|"* ]]; then
     printf 'no example %s; choose %s\n' "$name" "${examples//|/, }" >&2
@@ -35,8 +36,8 @@ train() { # CONFIG DATA MODEL [SETTING...]
         "data.train.paths=[$runs/data/$2]" "model.path=$runs/$3" "directory=$runs" "seed=$seed" \
         "${@:4}"
 }
-decoder() { # SIZES
-    run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1"
+decoder() { # SIZES [OPTION...]
+    run "$python" -m verl_hpc.testing.tiny --out "$runs/model" --seed "$seed" --sizes "$1" "${@:2}"
 }
 
 quickstart_decoder='{"hidden_size": 128, "intermediate_size": 512, "num_attention_heads": 4,
@@ -59,6 +60,19 @@ grpo_async | grpo_context | ppo_split)
     train quickstart_sft sft.jsonl model "$held_out"
     say "2 of 3: $name"
     train "$name" rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
+    ;;
+moe)
+    held_out="data.evaluation.paths=[$runs/data/evaluation.jsonl]"
+    say "1 of 3: problems, a mixture of 8 experts with random weights, and its supervised warm-up"
+    run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
+    decoder '{"hidden_size": 128, "moe_intermediate_size": 128, "num_experts": 8,
+        "num_experts_per_tok": 2, "norm_topk_prob": true, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "num_hidden_layers": 4, "max_position_embeddings": 64}' \
+        --family qwen3_moe
+    train quickstart_sft sft.jsonl model "$held_out" \
+        parallel.tensor_parallel=1 parallel.expert_parallel=2
+    say "2 of 3: moe, experts over pairs of ranks in training and in generation"
+    train moe rl.jsonl quickstart_sft/checkpoints/latest "$held_out"
     ;;
 safe_rlhf)
     say "1 of 3: rows, models of reward and cost, a decoder, and its supervised warm-up"

@@ -93,3 +93,14 @@ def test_grpo_on_responses_a_step_old_learns(tmp_path):
     assert after - before >= 0.2
     lags = [row["rollout/lag/max"] for row in rows if "rollout/lag/max" in row]
     assert lags[0] == 0 and set(lags[1:]) == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_mixture_of_experts_learns(tmp_path):
+    rows = start("moe", tmp_path)
+    before, *_, after = [row["val/accuracy"] for row in rows if "val/accuracy" in row]
+    assert after - before >= 0.15
+    # Both engines choose the same experts, or their log-probs would be far apart.
+    assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in rows)
+    assert all(row["actor/expert_load"] >= 1.0 for row in rows)

@@ -10,7 +10,7 @@ import torch
 
 from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.config.lora import LoraConfig
-from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig, RouterConfig
 from verl_hpc.engines import factory
 from verl_hpc.engines.factory import start_layouts
 from verl_hpc.engines.megatron.engine import MegatronEngine
@@ -36,6 +36,7 @@ def build_engine(
     dtype: str = "float32",
     clip_grad: float = 0.0,
     lora: LoraConfig | None = None,
+    router: RouterConfig | None = None,
     **parallel: Any,
 ) -> MegatronEngine:
     """A Megatron engine with the weights of a Hugging Face directory; `parallel` are settings of
@@ -44,7 +45,7 @@ def build_engine(
     engine = factory.build_engine(
         read_architecture(directory),
         layout,
-        ModelConfig(path=str(directory), dtype=dtype),
+        ModelConfig(path=str(directory), dtype=dtype, router=router),
         ParallelConfig(
             tensor_parallel=layout.tp,
             pipeline_parallel=layout.pp,

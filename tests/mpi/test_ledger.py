@@ -147,7 +147,9 @@ def counted(engine: MegatronEngine) -> dict[str, int]:
     mains = [tensor for name, tensor in state.items() if name.startswith("main/")]
     return {
         "weights": storage_bytes(weights),
-        "gradients": storage_bytes(b.grad_data for c in engine._chunks for b in c.buffers),
+        "gradients": storage_bytes(
+            b.grad_data for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)
+        ),
         "masters": storage_bytes(t for t in mains if t.untyped_storage().data_ptr() not in held),
         "moments": storage_bytes(t for n, t in state.items() if not n.startswith("main/")),
     }

@@ -12,24 +12,29 @@ from verl_hpc.rollout.vllm import VllmEngine
 pytestmark = pytest.mark.world(2, 4)
 
 
-# (tensor parallelism, pipeline stages, family, tied embeddings, dtype)
+# (tensor parallelism, pipeline stages, family, tied embeddings, dtype, whole experts)
 CASES = {
     2: [
-        (1, 1, "qwen3", False, "bfloat16"),
-        (2, 1, "llama", True, "bfloat16"),
-        (1, 2, "qwen2", True, "float32"),
-        (1, 2, "llama", False, "bfloat16"),
+        (1, 1, "qwen3", False, "bfloat16", False),
+        (2, 1, "llama", True, "bfloat16", False),
+        (1, 2, "qwen2", True, "float32", False),
+        (1, 2, "llama", False, "bfloat16", False),
+        (2, 1, "qwen3_moe", False, "float32", False),
+        (2, 1, "qwen3_moe", True, "bfloat16", True),
     ],
-    4: [(4, 1, "qwen3", True, "float32"), (2, 2, "qwen2", False, "bfloat16")],
+    4: [
+        (4, 1, "qwen3", True, "float32", False),
+        (2, 2, "qwen2", False, "bfloat16", False),
+    ],
 }
 
 
 def pytest_generate_tests(metafunc):
     found = CASES.get(plugin.session.world.size, [])
-    metafunc.parametrize("tp, pp, family, tied, dtype", found)
+    metafunc.parametrize("tp, pp, family, tied, dtype, whole", found)
 
 
-def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype):
+def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tied, dtype, whole):
     directory = tiny_model(family, tied, num_hidden_layers=4, num_key_value_heads=1)
     arch = read_architecture(directory)
     size = tp * pp
@@ -37,6 +42,7 @@ def test_weights_are_the_bytes_of_storages(here, tiny_model, tp, pp, family, tie
     config = RolloutConfig(
         tensor_parallel=tp,
         pipeline_parallel=pp,
+        expert_parallel=whole,
         max_prompt_tokens=32,
         max_response_tokens=16,
         kv_cache_gib=0.03,

@@ -1,11 +1,13 @@
 """Mixtures of experts on Megatron-core compute what transformers computes, within 1e-5 in float32.
 
 Log-probs, entropy, loss, the gradient of every range that a rank's optimizer owns, and the gradient
-norm; experts over tensor- and data-parallel ranks, whole and split, in pipelines, recomputed.
+norm; experts over tensor- and data-parallel ranks, whole and split, in pipelines, recomputed. With
+--slow on every layout of 1 to 8 ranks.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 import pytest
 import torch
@@ -61,8 +63,22 @@ MODELS = {
 }
 
 
+def grid(num_ranks: int) -> Iterator[dict[str, int]]:
+    """All layouts of TP, PP and ETP to 2, DP and EP to 4, with what is recomputed in turn."""
+    axes = (1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2)
+    for tp, pp, dp, ep, etp in product(*axes):
+        if tp * pp * dp == num_ranks and tp * dp % (ep * etp) == 0:
+            yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+
+
 def pytest_generate_tests(metafunc):
     layouts_of_world(metafunc, LAYOUTS)
+    if "every" in metafunc.fixturenames:
+        from tests.mpi import plugin
+
+        found = list(grid(plugin.session.world.size))
+        recomputed = [sizes | (FULL if i % 3 == 0 else {}) for i, sizes in enumerate(found)]
+        metafunc.parametrize("every", recomputed, ids=lambda s: "-".join(map(str, s.values())))
 
 
 def by_checkpoint_name(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -109,6 +125,17 @@ def local_gradients(engine, gradients) -> dict[str, torch.Tensor]:
 @pytest.mark.world(*LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_everything_equals_transformers(here, tiny_model, reference, sizes, model):
+    equals_transformers(here, tiny_model, reference, sizes, model)
+
+
+@pytest.mark.slow
+@pytest.mark.world(1, 2, 4, 8)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_layout_equals_transformers(here, tiny_model, reference, every, model):
+    equals_transformers(here, tiny_model, reference, every, model)
+
+
+def equals_transformers(here, tiny_model, reference, sizes, model):
     sizes = dict(sizes)
     recompute = {name: sizes.pop(name) for name in ("recompute",) if name in sizes}
     layout = TrainLayout(**sizes)
@@ -131,11 +158,23 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, mode
 
     num_tokens = sum(len(s) - 1 for s in sequences)
     loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
-    expected.model.zero_grad()
-    loss.backward()
-    named = {n: p.grad for n, p in expected.model.named_parameters()}
+    gradients_equal(
+        engine,
+        mine,
+        lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {}),
+        (loss, expected.model, family),
+    )
+
+
+def gradients_equal(engine, mine, loss, wanted, added=0.0) -> dict[str, float]:
+    """Hold an update against a loss, the transformers model that it is of, and its family;
+    `added` to the loss are what the engine adds itself. Returns the update's metrics."""
+    total, model, family = wanted
+    model.zero_grad()
+    (total + added).backward()
+    named = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     norm = torch.stack([g.norm() for g in named.values()]).norm().item()
-    wanted = local_gradients(engine, named_as(family, by_checkpoint_name(named)))
+    expected = local_gradients(engine, named_as(family, by_checkpoint_name(named)))
 
     seen: dict[str, torch.Tensor] = {}
     step = engine.optimizer.step
@@ -148,15 +187,14 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, mode
         return step()
 
     engine.optimizer.step = spy
-    metrics = engine.update(
-        mine, lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {})
-    )
-    assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
+    metrics = engine.update(mine, loss)
+    assert metrics["loss"] == pytest.approx(total.item(), abs=TOLERANCE)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
     owned = list(engine.optimizer.owned_ranges())
     assert owned
     for one in owned:
         part = slice(one.start, one.stop)
         torch.testing.assert_close(
-            seen[one.name][part], wanted[one.name][part], atol=TOLERANCE, rtol=0
+            seen[one.name][part], expected[one.name][part], atol=TOLERANCE, rtol=0
         )
+    return metrics

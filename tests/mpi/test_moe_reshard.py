@@ -15,7 +15,7 @@ from verl_hpc.layout.report import minimum_received
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.transfer.execute import Transfer
 
-ROLLOUT = RolloutConfig(max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03)
+LIMITS = {"max_prompt_tokens": 32, "max_response_tokens": 16, "kv_cache_gib": 0.03}
 # vLLM's attention on CPUs takes heads of 32.
 SIZES = {
     "num_hidden_layers": 2,
@@ -23,17 +23,24 @@ SIZES = {
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
 }
-# What training takes, and "rollout", the ranks of an engine.
+# What training takes; "rollout", the ranks of an engine; "whole", with whole experts on each;
+# "stages", of an engine.
 LAYOUTS = {
     1: [{"rollout": 1}],
     2: [
         {"tp": 2, "rollout": 1},
         {"tp": 2, "ep": 2, "rollout": 2},
+        {"tp": 2, "ep": 2, "rollout": 2, "whole": True},
+        {"tp": 2, "etp": 2, "rollout": 2, "whole": True},
         {"dp": 2, "ep": 2, "rollout": 1},
         {"pp": 2, "rollout": 2},
     ],
     4: [
         {"tp": 2, "dp": 2, "ep": 4, "rollout": 2},
+        {"tp": 4, "ep": 4, "rollout": 2, "whole": True},
+        {"tp": 2, "dp": 2, "ep": 2, "rollout": 2, "whole": True},
+        {"pp": 2, "dp": 2, "ep": 2, "rollout": 4, "whole": True},
+        {"dp": 4, "ep": 2, "etp": 2, "rollout": 4, "stages": 2, "whole": True},
         {"tp": 2, "dp": 2, "ep": 2, "etp": 2, "rollout": 1},
         {"tp": 4, "ep": 2, "rollout": 2},
         {"tp": 2, "pp": 2, "ep": 2, "rollout": 4},
@@ -49,16 +56,23 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.parametrize("model", MODELS)
 def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model):
     sizes = dict(sizes)
-    rollout_tp = sizes.pop("rollout")
+    size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
+    rollout_tp = size // stages
+    config = RolloutConfig(
+        tensor_parallel=rollout_tp,
+        pipeline_parallel=stages,
+        expert_parallel=sizes.pop("whole", False),
+        **LIMITS,
+    )
     layout, rank = TrainLayout(**sizes), here.world.rank
     family, fields = MODELS[model]
     directory = tiny_model(family, **SIZES, **fields)
     trainer = build_engine(here, directory, layout, sequence_parallel=layout.tp > 1, lr=1e-2)
-    applies = zero_redundancy_applies(layout.tp, rollout_tp)
+    applies = zero_redundancy_applies(layout.tp, rollout_tp) and stages == 1
     grouping = "zero_redundancy" if applies else "contiguous"
-    replicas = generation_groups(layout.grid, rollout_tp, grouping)
+    replicas = generation_groups(layout.grid, rollout_tp, grouping, stages)
     files = str(directory)
-    rollout = VllmEngine(here.world, trainer.arch, files, files, replicas, ROLLOUT, "float32")
+    rollout = VllmEngine(here.world, trainer.arch, files, files, replicas, config, "float32")
     try:
         for parameter in rollout.weights.values():
             parameter.fill_(float("nan"))

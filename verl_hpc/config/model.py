@@ -28,6 +28,24 @@ class Fp8Config(Section):
     """e4m3 throughout, or e4m3 forward and e5m2 for gradients."""
 
 
+class RouterConfig(Section):
+    """Losses of the routers of a mixture of experts, summed over its layers and added to the loss
+    of every role that trains; they do not depend on the layout."""
+
+    seq_aux_loss: NonNegativeFinite = 0.0
+    """Coefficient of the loss that evens out the experts of every sequence (DeepSeek-V3, arXiv
+    2412.19437); 1e-4 to 1e-2 are usual."""
+    z_loss: NonNegativeFinite = 0.0
+    """Coefficient of the mean square of the logarithm of summed exponentials, which keeps logits of
+    routers small (ST-MoE, arXiv 2202.08906); 1e-3 is usual."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> RouterConfig:
+        if not self.seq_aux_loss and not self.z_loss:
+            raise ValueError("give seq_aux_loss or z_loss, or leave router out")
+        return self
+
+
 class ModelConfig(Section):
     """Which weights to start from, and the precision they train in."""
 
@@ -38,6 +56,7 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Element type of parameters and activations; master weights are float32."""
     fp8: Fp8Config | None = None
+    router: RouterConfig | None = None
 
 
 _NOT_RECOMPUTED = {

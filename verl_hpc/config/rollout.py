@@ -61,6 +61,9 @@ class RolloutConfig(Section):
     pipeline_parallel: Positive = 1
     """Parts of consecutive layers that an engine has, each on tensor_parallel ranks. They compute
     one after the other: for models that do not fit otherwise."""
+    expert_parallel: bool = False
+    """Of a mixture of experts: the ranks of tensor_parallel divide the experts of a layer among
+    them, each with whole ones, not a part of each (vLLM's enable_expert_parallel)."""
     grouping: Literal["zero_redundancy", "contiguous"] | None = None
     """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
@@ -133,6 +136,12 @@ class RolloutConfig(Section):
         if self.pipeline_parallel > 1 and self.grouping == "zero_redundancy":
             raise ValueError(
                 "grouping = zero_redundancy needs pipeline_parallel = 1; choose contiguous"
+            )
+        if self.expert_parallel and self.engine != "vllm":
+            raise ValueError("expert_parallel needs engine: vllm")
+        if self.expert_parallel and self.tensor_parallel == 1:
+            raise ValueError(
+                "expert_parallel needs tensor_parallel > 1: its ranks divide the experts"
             )
         if self.staleness and self.on_interrupt == "keep":
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")

@@ -7,6 +7,7 @@ from typing import Any
 
 SETTINGS = {
     "dtype": "rollout.dtype",
+    "enable_expert_parallel": "rollout.expert_parallel",
     "enforce_eager": "rollout.enforce_eager",
     "gpu_memory_utilization": "rollout.gpu_memory_utilization",
     "kv_cache_memory_bytes": "rollout.kv_cache_gib",
@@ -23,6 +24,10 @@ SETTINGS = {
 _PROCESS = "the engine lives in the ranks of the job, one a GPU"
 _WEIGHTS = "every weight comes from the trainer, in the dtype and under the names of the model"
 _DISTRIBUTION = "the trainer computes log-probs of the model's own distribution"
+_EXPERTS = (
+    "weights are written into experts where and as they lie after loading, which other kernels and "
+    "placements of experts change"
+)
 _GROUPS = "the groups are the job's; set runtime.collective_timeout_s"
 FIXED = {
     "cpu_distributed_timeout_seconds": _GROUPS,
@@ -32,9 +37,10 @@ FIXED = {
     "disable_log_stats": "nothing reads them",
     "distributed_executor_backend": _PROCESS,
     "distributed_timeout_seconds": _GROUPS,
-    "enable_expert_parallel": _PROCESS,
+    "enable_eplb": _EXPERTS,
     "enable_lora": _WEIGHTS,
     "enable_sleep_mode": "the engine sleeps while the trainer has the GPU",
+    "expert_placement_strategy": _EXPERTS,
     "hf_config_path": _WEIGHTS,
     "hf_overrides": _WEIGHTS,
     "hf_token": "nothing is downloaded, and settings are written to the run directory",
@@ -42,6 +48,7 @@ FIXED = {
     "logits_processors": _DISTRIBUTION,
     "logprobs_mode": "log-probs are compared with the trainer's",
     "model_class_overrides": _WEIGHTS,
+    "moe_backend": _EXPERTS,
     "offload_backend": _WEIGHTS,
     "prefill_context_parallel_size": _PROCESS,
     "quantization": _WEIGHTS,
@@ -66,3 +73,8 @@ def refuse_owned(options: Mapping[str, Any]) -> None:
             raise ValueError(f"engine_options.{name}: set {SETTINGS[name]} instead")
         if name in FIXED:
             raise ValueError(f"engine_options.{name} cannot be chosen: {FIXED[name]}")
+    kernels = options.get("kernel_config")
+    if isinstance(kernels, Mapping) and "moe_backend" in kernels:
+        raise ValueError(
+            f"engine_options.kernel_config.moe_backend cannot be chosen: {FIXED['moe_backend']}"
+        )

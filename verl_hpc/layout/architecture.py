@@ -16,6 +16,7 @@ from verl_hpc.layout.families import FAMILIES
 from verl_hpc.layout.hf_config import SCALED_ROPE, HfConfig, parse_hf_config
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.layer_table import LayerTable, Row
+from verl_hpc.layout.not_mapped import NOT_MAPPED
 from verl_hpc.layout.shard_map import TensorSpec
 
 _NEEDED = (
@@ -135,8 +136,11 @@ def architecture_from(config: Mapping[str, Any], origin: str = "config") -> Arch
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
+        needs = NOT_MAPPED.get(str(family))
+        why = f": it needs {needs}" if needs else ""
         raise ModelError(
-            f"{origin}: model_type = {family!r} is not mapped; mapped are {', '.join(FAMILIES)}"
+            f"{origin}: model_type = {family!r} is not mapped{why}; mapped are "
+            f"{', '.join(FAMILIES)}"
         )
     missing = [field for field in _NEEDED if field not in config]
     if missing:

@@ -29,7 +29,7 @@ def rollout_shard_map(
     """
     if config.engine == "hf":
         return hf_shard_map(arch, replicas, dtype)
-    return staged_shard_map(arch, replicas, config.pipeline_parallel, dtype)
+    return staged_shard_map(arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel)
 
 
 def stage_groups(
@@ -45,7 +45,11 @@ def stage_groups(
 
 
 def staged_shard_map(
-    arch: Architecture, replicas: Sequence[tuple[int, ...]], num_stages: int, dtype: str
+    arch: Architecture,
+    replicas: Sequence[tuple[int, ...]],
+    num_stages: int,
+    dtype: str,
+    expert_parallel: bool = False,
 ) -> ShardMap:
     """Shard map of vLLM engines of `num_stages` pipeline stages.
 
@@ -66,7 +70,10 @@ def staged_shard_map(
             return {0, last} if arch.tied_embeddings else {0}
         return {last}
 
-    maps = [vllm_shard_map(arch, groups, dtype) for groups in stage_groups(replicas, num_stages)]
+    maps = [
+        vllm_shard_map(arch, groups, dtype, expert_parallel)
+        for groups in stage_groups(replicas, num_stages)
+    ]
     regions = [
         region
         for stage, whole_model in enumerate(maps)

@@ -2,7 +2,8 @@
 
 `qkv_proj` stacks a rank's query heads, its key heads and its value heads; with fewer key/value
 heads than ranks, each of those is replicated. `gate_up_proj` stacks gate rows over up rows.
-Vocabulary rows are padded to a multiple of 64. Experts are stacked along a leading dimension.
+Vocabulary rows are padded to a multiple of 64. Experts are stacked along a leading dimension: a
+part of each on every rank, or, with expert parallelism, whole ones, an equal number of neighbours.
 Parameter names and shapes follow vLLM 0.32 (`model_executor/models`, `layers/linear.py`,
 `layers/vocab_parallel_embedding.py`).
 """
@@ -22,13 +23,21 @@ from verl_hpc.layout.shard_map import Holder, Region, ShardMap, padded_rows, who
 VOCAB_MULTIPLE = 64
 
 
-def check_vllm_layout(arch: Architecture, tp: int) -> None:
+def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False) -> None:
     """Refuse a tensor-parallel size that vLLM cannot shard this model by.
 
+    Args:
+        arch: the model.
+        tp: ranks that share a layer.
+        expert_parallel: whether each has whole experts.
+
     Raises:
-        LayoutError: naming the two numbers that do not divide.
+        LayoutError: naming the two numbers that do not divide, or a model without experts.
     """
-    for what, number in (("attention heads", arch.num_heads), ("ffn size", arch.ffn_size)):
+    if expert_parallel and not arch.is_moe:
+        raise LayoutError(f"rollout expert_parallel: a {arch.family} has no experts; leave it out")
+    shared = ("experts", arch.num_experts) if expert_parallel else ("ffn size", arch.ffn_size)
+    for what, number in (("attention heads", arch.num_heads), shared):
         if number % tp:
             raise LayoutError(
                 f"rollout tensor_parallel = {tp} does not divide the model's {number} {what}; "
@@ -48,26 +57,33 @@ def check_vllm_layout(arch: Architecture, tp: int) -> None:
 
 
 def vllm_shard_map(
-    arch: Architecture, replicas: Sequence[tuple[int, ...]], dtype: str | None = None
+    arch: Architecture,
+    replicas: Sequence[tuple[int, ...]],
+    dtype: str | None = None,
+    expert_parallel: bool = False,
 ) -> ShardMap:
     """Shard map of vLLM engines, one per entry of `replicas` (its ranks in tp order).
 
     Llama with 2 key/value heads on replicas (0, 1, 2, 3) and (4, 5, 6, 7): ranks 0, 1, 4 and 5
-    hold key head 0, ranks 2, 3, 6 and 7 hold key head 1.
+    hold key head 0, ranks 2, 3, 6 and 7 hold key head 1. With `expert_parallel` 8 experts on the
+    replica (0, 2) are experts 0 to 3 on rank 0 and 4 to 7 on rank 2.
 
     Raises:
         LayoutError: the size does not divide the model.
     """
     tp = len(replicas[0])
     assert all(len(group) == tp for group in replicas)
-    check_vllm_layout(arch, tp)
+    check_vllm_layout(arch, tp, expert_parallel)
     kind = dtype or arch.dtype
-    return ShardMap(arch.tensors(kind), list(_VllmMap(arch, replicas).regions()))
+    return ShardMap(arch.tensors(kind), list(_VllmMap(arch, replicas, expert_parallel).regions()))
 
 
 class _VllmMap:
-    def __init__(self, arch: Architecture, replicas: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, arch: Architecture, replicas: Sequence[tuple[int, ...]], expert_parallel: bool
+    ) -> None:
         self.arch = arch
+        self.expert_parallel = expert_parallel
         self.tp = len(replicas[0])
         self.shards: list[tuple[Holder, ...]] = [
             tuple(sorted(group[t] for group in replicas)) for t in range(self.tp)
@@ -99,9 +115,17 @@ class _VllmMap:
         for name, rows in by_parameter(table.rows, "vllm").items():
             yield from parameter_regions(arch, name, rows, self.everyone, self.shards)
         for expert in range(arch.num_experts):
+            shards, number = self._holders(expert)
             mine = [row.of_expert(expert) for row in table.expert_rows]
             for name, rows in by_parameter(mine, "vllm").items():
-                share = sum(prod(arch.shape(row)) for row in rows) // self.tp
+                share = sum(prod(arch.shape(row)) for row in rows) // len(shards)
                 yield from parameter_regions(
-                    arch, name, rows, self.everyone, self.shards, offset=expert * share
+                    arch, name, rows, self.everyone, shards, offset=number * share
                 )
+
+    def _holders(self, expert: int) -> tuple[Sequence[tuple[Holder, ...]], int]:
+        """By shard, the ranks that hold an expert, and its number among theirs."""
+        if not self.expert_parallel:
+            return self.shards, expert
+        place, number = divmod(expert, self.arch.num_experts // self.tp)
+        return self.shards[place : place + 1], number

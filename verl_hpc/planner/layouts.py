@@ -24,6 +24,7 @@ from verl_hpc.planner.model_checks import (
     check_fp8,
     check_lengths,
     check_role,
+    check_router,
     check_vocabulary,
     parallel_setting,
 )
@@ -125,6 +126,7 @@ def run_layouts(
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
     settings = config.role_settings
+    check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)
         check_role(settings[name], own, layout)
@@ -136,7 +138,8 @@ def run_layouts(
                 "model with the same tokenizer, padded alike"
             )
     try:
-        check_vllm_layout(arch, config.rollout.tensor_parallel)
+        rollout = config.rollout
+        check_vllm_layout(arch, rollout.tensor_parallel, rollout.expert_parallel)
         layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
     except LayoutError as error:
         raise ConfigError(f"rollout: {error}") from None

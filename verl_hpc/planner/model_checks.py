@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +37,12 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
             f"{layout.tp} needs it, or Megatron-core would route every token {layout.tp} times; "
             "set it to true"
         )
+    if arch.is_moe and "mlp" in _recomputed(role.parallel):
+        raise ConfigError(
+            f"{where}.recompute = selective: mlp would recompute nothing of a mixture of experts, "
+            "which has experts in its place; choose recompute: full, or recompute_modules: "
+            "[core_attn]"
+        )
     _check_recompute(where, role.parallel, arch, layout)
     if role.lora is not None:
         _check_adapters(role.lora, arch, layout)
@@ -52,6 +58,17 @@ def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -
         adapter_shard_map(one, base, AdapterShape(lora.rank, lora.targets))
     except (LayoutError, ModelError) as error:
         raise ConfigError(str(error)) from None
+
+
+def _recomputed(parallel: ParallelConfig) -> Sequence[str]:
+    if parallel.recompute != "selective":
+        return ()
+    return parallel.recompute_modules or ("mlp",)
+
+
+def check_router(config: RunConfig, archs: Iterable[Architecture]) -> None:
+    if config.model.router is not None and not any(arch.is_moe for arch in archs):
+        raise ConfigError("model.router: no role's model is a mixture of experts; leave it out")
 
 
 def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:

@@ -35,7 +35,7 @@ def refit_plan(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
         config.role_settings[first].model.dtype,
-        (rollout.engine, rollout.pipeline_parallel, config.rollout_dtype),
+        (rollout.engine, rollout.pipeline_parallel, rollout.expert_parallel, config.rollout_dtype),
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
         DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
@@ -47,13 +47,18 @@ def _planned(
     arch: Architecture,
     train: TrainLayout,
     dtype: str,
-    rollout: tuple[Literal["vllm", "hf", "none"], int, str],
+    rollout: tuple[Literal["vllm", "hf", "none"], int, bool, str],
     replicas: Sequence[tuple[int, ...]],
     nodes: Sequence[int],
     bucket_bytes: int,
 ) -> Plan:
-    engine, num_stages, rollout_dtype = rollout
-    engines = RolloutConfig(engine=engine, pipeline_parallel=num_stages)
+    engine, num_stages, expert_parallel, rollout_dtype = rollout
+    engines = RolloutConfig(
+        engine=engine,
+        tensor_parallel=len(replicas[0]) // num_stages,
+        pipeline_parallel=num_stages,
+        expert_parallel=expert_parallel,
+    )
     source = megatron_shard_map(arch, train, dtype=dtype)
     target = rollout_shard_map(engines, arch, replicas, rollout_dtype)
     return plan_transfer(source, target, nodes, bucket_bytes)

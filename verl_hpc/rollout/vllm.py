@@ -30,6 +30,7 @@ from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
 from verl_hpc.rollout.vllm_settings import (
     checked,
     custom_all_reduce,
+    experts,
     in_one_line,
     memory,
     slots,
@@ -86,7 +87,9 @@ class VllmEngine:
     ) -> None:
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.shard_map = staged_shard_map(arch, replicas, config.pipeline_parallel, dtype)
+        self.shard_map = staged_shard_map(
+            arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
+        )
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         self._on_cpu = world.device == "cpu"
@@ -113,6 +116,7 @@ class VllmEngine:
             "logprobs_mode": "raw_logprobs" if config.filters else "processed_logprobs",
             "disable_log_stats": True,
             **memory(config, world.device),
+            **(experts(config, world.device) if arch.is_moe else {}),
             **(vllm_cpu.options() if self._on_cpu else {}),
             **options,
         }

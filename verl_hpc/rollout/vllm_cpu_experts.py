@@ -49,15 +49,18 @@ def _apply(
 
     Args:
         output, hidden_states: (T, hidden).
-        w1: (experts, 2 x ffn, hidden), gate rows over up rows.
+        w1: (experts, 2 x ffn, hidden), gate rows over up rows, of this rank's experts.
         w2: (experts, hidden, ffn).
         topk_weights, topk_ids: (T, k).
+        expert_map: (all experts,), the number of each among this rank's, -1 of others; None is
+            all of them. vLLM adds up what the ranks give.
     """
     del self, global_num_experts
-    assert activation == MoEActivation.SILU and expert_map is None, (activation, expert_map)
+    assert activation == MoEActivation.SILU, activation
     output.zero_()
-    for expert in topk_ids.unique().tolist():
-        tokens, places = (topk_ids == expert).nonzero(as_tuple=True)
+    mine = topk_ids if expert_map is None else expert_map[topk_ids]
+    for expert in mine[mine >= 0].unique().tolist():
+        tokens, places = (mine == expert).nonzero(as_tuple=True)
         gate, up = (hidden_states[tokens] @ w1[expert].t()).chunk(2, -1)
         found = (silu(gate) * up) @ w2[expert].t()
         weights = topk_weights[tokens, places, None].to(found.dtype)

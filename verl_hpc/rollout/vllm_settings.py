@@ -29,6 +29,18 @@ def memory(config: RolloutConfig, device: str) -> dict[str, Any]:
     return sizes
 
 
+def experts(config: RolloutConfig, device: str) -> dict[str, Any]:
+    """How experts are divided over ranks, and their kernel on GPUs.
+
+    Weights are written in place, so the kernel must take them as they lie in the model. Of those
+    for unquantized experts Triton's does (`fused_moe/oracle/unquantized.py`); vLLM itself prefers,
+    on GPUs newer than Hopper and on AMD's, others that lay the weights out anew when they are
+    loaded.
+    """
+    kernel = {} if device == "cpu" else {"moe_backend": "triton"}
+    return {"enable_expert_parallel": config.expert_parallel, **kernel}
+
+
 LEAST_SEQUENCES, MOST_SEQUENCES = 256, 1024
 """At a time, where rollout.max_num_seqs is null: both are defaults of vLLM's, the second that of
 GPUs with 70 GiB and more."""

@@ -125,6 +125,27 @@ def test_values_at_their_bounds_are_taken(name, value):
             {"rollout__engine_options": {"pipeline_parallel_size": 2}},
             "engine_options.pipeline_parallel_size: set rollout.pipeline_parallel instead",
         ),
+        *(
+            (
+                {"rollout__engine_options": {name: value}},
+                f"engine_options.{said} cannot be chosen: weights are written into experts where",
+            )
+            for name, value, said in (
+                ("moe_backend", "flashinfer_trtllm", "moe_backend"),
+                ("enable_eplb", True, "enable_eplb"),
+                ("expert_placement_strategy", "round_robin", "expert_placement_strategy"),
+                ("kernel_config", {"moe_backend": "aiter"}, "kernel_config.moe_backend"),
+            )
+        ),
+        (
+            {"rollout__engine_options": {"enable_expert_parallel": True}},
+            "engine_options.enable_expert_parallel: set rollout.expert_parallel instead",
+        ),
+        ({"rollout__expert_parallel": True}, "expert_parallel needs tensor_parallel > 1: its"),
+        (
+            {"rollout__engine": "hf", "rollout__expert_parallel": True},
+            "expert_parallel needs engine: vllm",
+        ),
         (
             {"rollout__engine": "hf", "rollout__pipeline_parallel": 2},
             "pipeline_parallel needs engine: vllm",

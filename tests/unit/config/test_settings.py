@@ -33,7 +33,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
         "name": "x",
         "recipe": "rl",
         "steps": 1,
-        "model": {"path": "m", "fp8": {}},
+        "model": {"path": "m", "fp8": {}, "router": {"z_loss": 0.1}},
         "data": {
             "train": {"kind": "files", "paths": ["a.jsonl"]},
             "evaluation": {"kind": "reasoning_gym", "task": "t", "size": 1},

@@ -39,7 +39,7 @@ def architecture(**changes) -> Architecture:
 
 
 def moe(family="mixtral", **changes) -> Architecture:
-    return architecture(family=family, num_experts=4, **changes)
+    return architecture(family=family, **{"num_experts": 4, **changes})
 
 
 def _config(family, layers, hidden, ffn, heads, kv_heads, vocab, **more):

@@ -8,6 +8,7 @@ from tests.unit.layout.models import LLAMA_31_405B, LLAMA_31_ROPE, PUBLISHED
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
+from verl_hpc.layout.not_mapped import NOT_MAPPED
 
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
 MOE = PUBLISHED["Qwen3-30B-A3B"][0]
@@ -24,6 +25,32 @@ def test_parameters_of_published_models(model):
 
 def test_every_family_is_among_the_published_models():
     assert {config["model_type"] for config, _ in PUBLISHED.values()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "family, needs",
+    [
+        ("deepseek_v3", "multi-latent attention .* sigmoid router .* shared experts, and dense"),
+        ("qwen3_next", "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed"),
+        ("gpt_oss", "attention sinks .* biases of experts .* MXFP4"),
+        ("qwen2_moe", "a shared expert with a gate"),
+        ("qwen2_5_vl", "images in prompts: a processor's column .* positions of three axes"),
+        ("qwen3_vl", "images in prompts: .* .deepstack"),
+    ],
+)
+def test_a_known_family_is_refused_with_what_it_needs(family, needs):
+    """Also where sizes are in a section for text, which no mapped family has."""
+    with pytest.raises(
+        ModelError, match=f"model_type = '{family}' is not mapped: it needs {needs}"
+    ):
+        architecture_from({"model_type": family, "text_config": {}})
+
+
+def test_what_is_refused_is_not_mapped_and_is_transformers_name():
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert not NOT_MAPPED.keys() & FAMILIES.keys()
+    assert NOT_MAPPED.keys() - CONFIG_MAPPING_NAMES.keys() == {"kimi_k2"}, "not transformers' own"
 
 
 def test_sizes_of_llama_405b():

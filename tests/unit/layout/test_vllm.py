@@ -77,15 +77,26 @@ def experts(arch, tp, t, values, prefix):
     }
 
 
-def local_tensors(arch, tp, t, values):
+def whole_experts(arch, tp, t, values, prefix):
+    """Those of a rank: (experts / tp, 2 ffn, hidden) and (experts / tp, hidden, ffn)."""
+    found = experts(arch, 1, 0, values, prefix)
+    share = arch.num_experts // tp
+    return {
+        name: value[t * share : (t + 1) * share] if "routed" in name else value
+        for name, value in found.items()
+    }
+
+
+def local_tensors(arch, tp, t, values, expert_parallel=False):
     embedding, head = "model.embed_tokens.weight", "lm_head.weight"
     found = {embedding: vocabulary(values[embedding], tp, t)}
     for layer in range(arch.num_layers):
         prefix = f"model.layers.{layer}"
         found |= {f"{prefix}.{norm}": values[f"{prefix}.{norm}"] for norm in NORMS}
         found |= attention(arch, tp, t, values, f"{prefix}.self_attn")
+        of_experts = whole_experts if expert_parallel else experts
         found |= (
-            experts(arch, tp, t, values, prefix)
+            of_experts(arch, tp, t, values, prefix)
             if arch.is_moe
             else mlp(tp, t, values, f"{prefix}.mlp")
         )
@@ -95,13 +106,14 @@ def local_tensors(arch, tp, t, values):
     return found
 
 
-def check(arch, replicas):
-    shard_map = vllm_shard_map(arch, replicas)
+def check(arch, replicas, expert_parallel=False):
+    shard_map = vllm_shard_map(arch, replicas, expert_parallel=expert_parallel)
     memory, values = filled_memory(shard_map), logical_values(shard_map)
     assert set(shard_map.holders) == {rank for group in replicas for rank in group}
     for group in replicas:
         for t, rank in enumerate(group):
-            check_memory(memory[rank], local_tensors(arch, len(group), t, values))
+            wanted = local_tensors(arch, len(group), t, values, expert_parallel)
+            check_memory(memory[rank], wanted)
 
 
 REPLICAS = [
@@ -135,6 +147,31 @@ def test_memory_of_every_rank(replicas, changes):
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
 def test_memory_of_experts(replicas, family):
     check(moe(family, num_layers=2), replicas)
+
+
+@pytest.mark.parametrize("replicas", REPLICAS, ids=str)
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_memory_of_whole_experts(replicas, family):
+    check(moe(family, num_layers=2, num_experts=8), replicas, expert_parallel=True)
+
+
+def test_whole_experts_need_no_ffn_size_that_divides():
+    arch = moe(num_layers=1, num_experts=4, ffn_size=6)
+    with pytest.raises(LayoutError, match="6 ffn size"):
+        vllm_shard_map(arch, [(0, 1, 2, 3)])
+    check(arch, [(0, 1, 2, 3)], expert_parallel=True)
+
+
+@pytest.mark.parametrize(
+    "arch, words",
+    [
+        (moe(num_experts=6), "tensor_parallel = 4 does not divide the model's 6 experts; choose"),
+        (architecture(), "rollout expert_parallel: a llama has no experts; leave it out"),
+    ],
+)
+def test_experts_that_cannot_be_divided(arch, words):
+    with pytest.raises(LayoutError, match=words):
+        vllm_shard_map(arch, [(0, 1, 2, 3)], expert_parallel=True)
 
 
 @pytest.mark.parametrize("replicas", REPLICAS, ids=str)

@@ -123,7 +123,7 @@ def transformer_config(
 
 
 def _expert_settings(arch: Architecture, layout: TrainLayout, fused: bool) -> dict[str, Any]:
-    """Of a mixture of experts: tokens are dropped nowhere, and nothing balances the router."""
+    """Of a mixture of experts: tokens are dropped nowhere; `routers` has the losses of routers."""
     if not arch.is_moe:
         return {}
     return {

@@ -26,6 +26,7 @@ from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.passes import Passes
 from verl_hpc.engines.megatron.precision import check_offload, choose_backend
+from verl_hpc.engines.megatron.routers import Routers
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
@@ -107,6 +108,11 @@ class MegatronEngine:
             self.optimizer = (
                 self._build_optimizer(optimizer, {p: n for n, p in named}) if optimizer else None
             )
+        self._routers = (
+            Routers(chunks, self._config, model.router, groups)
+            if arch.is_moe and optimizer
+            else None
+        )
         self.host = HostStore(self._chunks, self.optimizer, only_trained=lora is not None)
         self._outputs = Outputs(head, arch.vocab_size, groups)
         self._passes = Passes(
@@ -287,11 +293,15 @@ class MegatronEngine:
                 chunk.train()
                 chunk.zero_grad_buffer()
             self.optimizer.zero_grad()
+            if self._routers is not None:
+                self._routers.begin(sequences, self._passes.device)
             consume = keeping if seen is not None else loss
             found = self._passes.run(
                 sequences, plan, temperature, consume, forward_only=False, wanted=wanted
             )
             metrics = sum_metrics([f for f in found if f is not None], self._groups)
+            if self._routers is not None:
+                metrics |= self._routers.end()
             if seen is not None:
                 seen(self._shared(kept, plan.bins, sequences, wanted))
             return metrics | self._step(self.optimizer, metrics["loss"])

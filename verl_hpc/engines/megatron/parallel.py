@@ -55,7 +55,7 @@ class LayoutGroups:
         self._replicas = _there(groups.mine(data.groups("dp")))
         self.replicas_gloo = _there(groups.mine(data.groups("dp"), "gloo"))
         """Ranks at the same place of replicas that have sequences of their own."""
-        self._tp_cp = _there(groups.mine(data.groups("tp", "cp")))
+        self.tp_cp = _there(groups.mine(data.groups("tp", "cp")))
         self._tp_replicas = _there(groups.mine(data.groups("tp", "dp")))
         self.pp = _there(groups.mine(grid.groups("pp")))
         experts = layout.expert_grid
@@ -127,7 +127,7 @@ class LayoutGroups:
             "_INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO": self._dp_gloo,
             "_CONTEXT_PARALLEL_GROUP": self.cp,
             "_CONTEXT_PARALLEL_GLOBAL_RANKS": ranks_of(self.cp),
-            "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self._tp_cp,
+            "_TENSOR_AND_CONTEXT_PARALLEL_GROUP": self.tp_cp,
             "_TENSOR_AND_DATA_PARALLEL_GROUP": self._tp_replicas,
             "_TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": self._tp_dp,
             "_EXPERT_MODEL_PARALLEL_GROUP": self._ep,

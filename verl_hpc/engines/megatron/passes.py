@@ -158,6 +158,7 @@ class Passes:
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
         )
+        packed.row = row  # for `routers`: of what Megatron-core hands through its layers
         return model(tokens, positions, None, packed_seq_params=packed, **self._options)
 
 

@@ -57,12 +57,14 @@ class MicroBatches:
 
     _tickets = itertools.count()
     _found: dict[int, Attention] = {}
+    _rows: dict[int, PackedRow] = {}
 
     @classmethod
     def register(cls, row: PackedRow) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
         cls._found[ticket] = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
+        cls._rows[ticket] = row
         return torch.tensor(ticket)
 
     @classmethod
@@ -70,9 +72,14 @@ class MicroBatches:
         return cls._found[int(ticket)]
 
     @classmethod
+    def row(cls, ticket: torch.Tensor) -> PackedRow:
+        return cls._rows[int(ticket)]
+
+    @classmethod
     def clear(cls) -> None:
         """Forget all rows; their passes are over."""
         cls._found.clear()
+        cls._rows.clear()
 
 
 class PackedAttention(MegatronModule):

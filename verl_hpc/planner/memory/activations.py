@@ -59,7 +59,8 @@ class Widths(NamedTuple):
     projected: int
     """Of the fused projection of queries, keys and values."""
     branch: int
-    """Of the feed-forward; of the experts that a token passes through, all of them."""
+    """Of the feed-forward; of the experts that a token passes through, all of them, where every
+    expert has as many tokens."""
     heads: int
 
 
@@ -72,9 +73,10 @@ def widths(shape: RoleShape) -> Widths:
     projected = arch.q_size + 2 * arch.kv_size
     query = arch.q_size // tp
     gathers = arch.num_kv_heads < tp
-    branch = arch.ffn_size // (shape.layout.etp if arch.is_moe else tp)
+    branch = arch.ffn_size // tp
     if arch.is_moe:
-        branch *= max(arch.experts_per_token, 1)
+        # Of a row's tokens a rank routes a share, and its experts are sent as many of others'.
+        branch *= arch.experts_per_token
     return Widths(
         arch.hidden_size,
         query,
@@ -149,6 +151,9 @@ def _local(
     if shape.layout.cp > 1:
         core += (tokens * width.query + rectangles.masks) * size
     mlp = 5 * tokens * width.branch * size
+    if shape.arch.is_moe:
+        # Weighted by the router, besides.
+        mlp += tokens * width.branch * size + _sent_to_experts(shape, own, width)
     return Layer(norms, outside + inside, core, mlp, entrance)
 
 
@@ -168,9 +173,17 @@ def _transformer_engine(
     sums = tokens * width.heads * _FLOAT
     mlp = tokens * width.branch * (2 * size + linear)
     if shape.arch.is_moe:
-        # Tokens are sent to their experts and back: their copies there and here.
-        mlp += 2 * tokens * width.hidden * size
+        mlp += _sent_to_experts(shape, own, width)
     return Layer(norms, attention, sums, mlp, entrance)
+
+
+def _sent_to_experts(shape: RoleShape, own: int, width: Widths) -> int:
+    """Copies of tokens at a rank's experts, one for each that a token passes through and for each
+    rank that shares an expert; and how the router chose."""
+    arch = shape.arch
+    copies = arch.experts_per_token * shape.layout.etp * width.hidden * shape.item_bytes
+    routed = 24 * arch.experts_per_token + arch.num_experts + 32
+    return own * (copies + routed)
 
 
 class Kept(NamedTuple):

@@ -33,6 +33,7 @@ class RolloutShape:
     dtype: str
     tp: int
     pp: int
+    expert_parallel: bool
     engine: Literal["vllm", "hf", "none"]
     longest: int
     """Tokens of a prompt and its response."""
@@ -59,6 +60,7 @@ class RolloutShape:
             dtype,
             config.tensor_parallel,
             config.pipeline_parallel,
+            config.expert_parallel,
             config.engine,
             config.max_prompt_tokens + (longest_response or config.max_response_tokens),
             config.gpu_memory_utilization,
@@ -92,8 +94,9 @@ def rollout_shape(
 
 
 @lru_cache(maxsize=1024)
-def _layer_elements(arch: Architecture, tp: int) -> int:
-    one = vllm_shard_map(replace(arch, num_layers=1), [tuple(range(tp))], "uint8")
+def _layer_elements(arch: Architecture, tp: int, expert_parallel: bool) -> int:
+    one_layer, ranks = replace(arch, num_layers=1), [tuple(range(tp))]
+    one = vllm_shard_map(one_layer, ranks, "uint8", expert_parallel)
     layer = "model.layers."
     return sum(r.box.num_elements for r in one.held_by(0) if r.tensor.startswith(layer))
 
@@ -107,7 +110,7 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
     last = shape.pp - 1
     per_stage = layers_per_rollout_stage(arch.num_layers, shape.pp)
     rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) // shape.tp
-    elements = per_stage * _layer_elements(arch, shape.tp)
+    elements = per_stage * _layer_elements(arch, shape.tp, shape.expert_parallel)
     if stage == 0 or (stage == last and arch.tied_embeddings):
         elements += rows * arch.hidden_size
     if stage == last:
@@ -128,8 +131,14 @@ def rollout_work(shape: RolloutShape) -> int:
     if shape.engine != "vllm":
         return 0
     arch = shape.arch
-    ffn = arch.ffn_size // shape.tp
-    layer = shape.batched_tokens * (3 * arch.hidden_size + 3 * ffn) * shape.item_bytes
+    hidden = arch.hidden_size
+    ffn = arch.ffn_size if shape.expert_parallel else arch.ffn_size // shape.tp
+    width = 3 * ffn
+    if arch.is_moe:
+        # Two buffers of a row for each expert of a token, also of those on other ranks
+        # (`TritonExperts.workspace_shapes`).
+        width = arch.experts_per_token * (max(ffn, hidden) + max(2 * ffn, hidden))
+    layer = shape.batched_tokens * (3 * hidden + width) * shape.item_bytes
     sampler = shape.sequences * arch.vocab_size * (4 + 4 + shape.item_bytes)
     return max(layer, sampler)
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import isqrt
 
 from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout
@@ -100,13 +101,17 @@ def _expert_sizes(arch: Architecture, num_ranks: int) -> list[int]:
     return [n for n in divisors(max(arch.num_experts, 1)) if num_ranks % n == 0]
 
 
-def rollout_sizes(arch: Architecture, num_ranks: int, ranks_per_node: int, pp: int) -> list[int]:
+def rollout_sizes(
+    arch: Architecture, num_ranks: int, ranks_per_node: int, rollout: RolloutConfig
+) -> list[int]:
     """Tensor-parallel sizes of engines on `num_ranks` ranks: Algorithm 2 enlarges them until
     weights and cache fit."""
+    pp, of_experts = rollout.pipeline_parallel, rollout.expert_parallel
     return [
         tp
         for tp in divisors(min(ranks_per_node, num_ranks))
-        if ranks_per_node % tp == 0 and num_ranks % (tp * pp) == 0 and _serves(arch, tp)
+        if ranks_per_node % tp == 0 and num_ranks % (tp * pp) == 0
+        if _serves(arch, tp, of_experts) and (tp > 1 or not of_experts)
     ]
 
 
@@ -125,9 +130,9 @@ def _splits(arch: Architecture, tp: int) -> bool:
     return True
 
 
-def _serves(arch: Architecture, tp: int) -> bool:
+def _serves(arch: Architecture, tp: int, expert_parallel: bool) -> bool:
     try:
-        check_vllm_layout(arch, tp)
+        check_vllm_layout(arch, tp, expert_parallel)
     except LayoutError:
         return False
     return True

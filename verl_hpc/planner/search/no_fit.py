@@ -23,7 +23,7 @@ def why_nothing_fits(run: SearchedRun) -> str:
     first = run.archs[next(iter(run.archs))]
     pp = config.rollout.pipeline_parallel
     if config.samples_to_train:
-        sizes = rollout_sizes(first, run.num_ranks, hardware.ranks_per_node, pp)
+        sizes = rollout_sizes(first, run.num_ranks, hardware.ranks_per_node, config.rollout)
         if not sizes:
             return (
                 f"{ranks}: rollout.pipeline_parallel = {pp} does not divide the ranks of any set; "

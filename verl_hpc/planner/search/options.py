@@ -159,7 +159,7 @@ class Options:
 
     def _engines_of(self, num_ranks: int, beside_roles: bool) -> Iterable[Option]:
         config, arch = self._config, self._archs[self._first]
-        sizes = rollout_sizes(arch, num_ranks, self._per_node, config.rollout.pipeline_parallel)
+        sizes = rollout_sizes(arch, num_ranks, self._per_node, config.rollout)
         if not config.samples_to_train:
             # Evaluations alone generate, which are no part of a step.
             sizes = [tp for tp in sizes if tp == config.rollout.tensor_parallel]

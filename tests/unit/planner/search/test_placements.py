@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.layout.models import PUBLISHED, architecture
 from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import check_megatron_layout
 from verl_hpc.planner.search.cuts import Cut, cuts_of, divisors, rollout_sizes
@@ -91,9 +92,9 @@ def test_context_parallelism_is_what_the_configuration_says():
 
 
 def test_tensor_parallelism_stays_in_a_node():
-    assert rollout_sizes(L70, 64, 8, 1) == [1, 2, 4, 8]
-    assert rollout_sizes(L70, 12, 8, 1) == [1, 2, 4]
-    assert rollout_sizes(L70, 64, 4, 2) == [1, 2, 4]
+    assert rollout_sizes(L70, 64, 8, RolloutConfig()) == [1, 2, 4, 8]
+    assert rollout_sizes(L70, 12, 8, RolloutConfig()) == [1, 2, 4]
+    assert rollout_sizes(L70, 64, 4, RolloutConfig(pipeline_parallel=2)) == [1, 2, 4]
     odd = architecture(num_heads=6, num_kv_heads=2, head_size=2)
     assert {cut.layout.tp for cut in cuts_of(odd, 8, 8, "none", trains=False)} == {1, 2}
 

@@ -1,0 +1,71 @@
+"""A job of a mixture of experts, killed and resumed: bit for bit on the same layout, and on with
+another one of its experts."""
+
+import os
+import signal
+
+import pytest
+
+from tests.jobs.conftest import VLLM, ppo
+from tests.jobs.launch import (
+    differing,
+    finish,
+    ranks_of,
+    start,
+    train,
+    wait_until,
+    write_config,
+)
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.metrics.log import read_metrics
+from verl_hpc.testing.tiny import make_tiny_model
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Actor and critic are mixtures, whose experts are divided over both ranks."""
+    model = make_tiny_model(
+        tmp_path / "model",
+        "qwen3_moe",
+        hidden_size=64,
+        moe_intermediate_size=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=2,
+    )
+    found = ppo(model, tmp_path)
+    found["model"]["router"] = {"seq_aux_loss": 0.01}
+    found["parallel"] = {"expert_parallel": 2}
+    found["rollout"] |= VLLM | {"tensor_parallel": 2, "expert_parallel": True}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_resumed(tree, tmp_path):
+    calm = write_config(tmp_path / "calm.yaml", tree | {"name": "calm"})
+    status, output = train(2, calm)
+    assert status == 0, output
+    config = write_config(tmp_path / "config.yaml", tree | {"name": "killed"})
+    root = tmp_path / "killed/checkpoints"
+    job = start(2, ["-m", "verl_hpc", "train", "--config", config])
+    assert wait_until(lambda: len(complete_steps(root)) >= 2, job), "the run is over"
+    os.kill(ranks_of(job)[1], signal.SIGKILL)
+    assert finish(job, timeout=60)[0] != 0
+    assert len(complete_steps(root)) < tree["steps"], "nothing was left to do"
+    status, output = train(2, config)
+    assert status == 0, output
+    assert differing(tmp_path / "calm/checkpoints/latest", root / "latest") == []
+    before = read_metrics(tmp_path / "killed")
+    assert [row["step"] for row in before] == [1, 2, 3, 4]
+    assert all(row["actor/expert_load"] >= 1 <= row["critic/expert_load"] for row in before)
+
+    other = {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 2}
+    words = [f"parallel.{name}={str(value).lower()}" for name, value in other.items()]
+    status, output = train(2, config, *words, "parallel.expert_parallel=1", "steps=5")
+    assert status == 0, output
+    last = read_metrics(tmp_path / "killed")[-1]
+    assert last["step"] == 5
+    assert last["training/rollout_log_probs_diff_max"] < 1e-4

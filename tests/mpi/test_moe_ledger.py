@@ -1,0 +1,69 @@
+"""What the ledger calls exact of a mixture of experts is the bytes of its engine's storages."""
+
+import pytest
+import torch.distributed as dist
+
+from tests.mpi.engines_for_tests import build_engine, layouts_of_world
+from tests.mpi.test_ledger import counted
+from tests.mpi.test_moe_parity import MODELS
+from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.memory.role import resident
+from verl_hpc.planner.memory.shape import RoleShape
+
+LAYOUTS = {
+    1: [{}],
+    2: [
+        {"dp": 2},
+        {"dp": 2, "ep": 2},
+        {"dp": 2, "etp": 2},
+        {"tp": 2},
+        {"tp": 2, "ep": 2},
+        {"tp": 2, "etp": 2},
+        {"pp": 2},
+    ],
+    4: [
+        {"tp": 2, "dp": 2, "ep": 4},
+        {"tp": 2, "dp": 2, "ep": 2},
+        {"tp": 2, "dp": 2, "ep": 2, "etp": 2},
+        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
+        {"dp": 4, "ep": 2},
+    ],
+    8: [{"tp": 2, "pp": 2, "dp": 2, "ep": 2, "etp": 2}, {"dp": 8, "ep": 4}],
+}
+
+
+def pytest_generate_tests(metafunc):
+    layouts_of_world(metafunc, LAYOUTS)
+
+
+@pytest.mark.world(*LAYOUTS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("head", ["language_model", "value"])
+@pytest.mark.parametrize("model", ["normalised", "mixtral"])
+def test_exact_terms_are_the_bytes_of_storages(here, tiny_model, sizes, model, head, dtype):
+    layout = TrainLayout(**sizes)
+    family, fields = MODELS[model]
+    odd = {"hidden_size": 72, "num_attention_heads": 4, "num_key_value_heads": 4}
+    # No powers of two, so that buffers are padded.
+    directory = tiny_model(family, num_hidden_layers=4, **odd, **fields)
+    engine = build_engine(
+        here, directory, layout, sequence_parallel=layout.tp > 1, dtype=dtype, head=head
+    )
+    shape = RoleShape.of(
+        engine.arch,
+        layout,
+        ModelConfig(path="none", dtype=dtype),
+        ParallelConfig(tensor_parallel=layout.tp, sequence_parallel=layout.tp > 1),
+        head=head,
+        on_gpu=False,
+    )
+    place = layout.grid.coordinates(dist.get_rank())
+    replica, stage = place["dp"], place["pp"]
+    found = counted(engine)
+    held = resident(shape, stage, replica)
+    for term in ("weights", "gradients"):
+        assert held[term] == found[term], term
+    told = here.control.allgather((held["masters"], held["moments"]))
+    wanted = here.control.allgather((found["masters"], found["moments"]))
+    assert told == wanted

@@ -1,0 +1,179 @@
+"""What is added to the loss of a mixture's routers, and how evenly they choose experts.
+
+Megatron-core's own losses are of one micro-batch of one rank, padding included, so that they are
+others in every layout. These are sums over the sequences of an update, wherever those are::
+
+    seq_aux_loss   mean over sequences of E / (k L^2) sum_i (tokens sent to i) (sum of p_i)
+    z_loss         mean over tokens of logsumexp(logits)^2
+
+with E experts, k of them a token, L tokens of a sequence and p the softmax over all experts; each
+is summed over layers. Sources: DeepSeek-V3 (arXiv 2412.19437, section 2.1.2), where the first is 1
+if all experts are as likely; ST-MoE (arXiv 2202.08906, equation 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from verl_hpc.config.model import RouterConfig
+from verl_hpc.engines.megatron.packing import PackedRow
+from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.spec import MicroBatches
+
+
+class _Tokens(NamedTuple):
+    """Real tokens of a row that are on this rank, once for each sequence that they are in."""
+
+    places: torch.Tensor
+    """(N,) int64, in this rank's part of the row."""
+    sequences: torch.Tensor
+    """(N,) int64."""
+    lengths: torch.Tensor
+    """(sequences,) float32, on all ranks together."""
+
+
+class Routers:
+    """Those of one engine that trains.
+
+    Args:
+        chunks: this rank's, before or after they are wrapped.
+        config: of the chunks.
+        settings: None adds nothing.
+        groups: of the layout.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[torch.nn.Module],
+        config: TransformerConfig,
+        settings: RouterConfig | None,
+        groups: LayoutGroups,
+    ) -> None:
+        self._num_experts = int(config.num_moe_experts or 0)
+        self._chosen = int(config.moe_router_topk)
+        self._settings, self._groups = settings, groups
+        self._num_sequences, self._num_tokens = 1, 1
+        self._row: PackedRow | None = None
+        self._tokens: dict[int, _Tokens] = {}
+        self._sums = torch.zeros(config.num_layers, self._num_experts + 2)
+        for chunk in chunks:
+            for layer in chunk.modules():
+                router = getattr(getattr(layer, "mlp", None), "router", None)
+                if router is not None:
+                    layer.register_forward_pre_hook(self._enter, with_kwargs=True)
+                    self._watch(router, layer.layer_number - 1)
+
+    def begin(self, sequences: Sequence[torch.Tensor], device: torch.device) -> None:
+        """Before the micro-batches of an update; all ranks of the layout together.
+
+        Args:
+            sequences: of this rank's replica.
+            device: of the chunks.
+        """
+        self._tokens.clear()
+        self._sums = torch.zeros(self._sums.shape, device=device)
+        counts = torch.tensor([len(sequences), sum(len(s) for s in sequences)])
+        if self._groups.layout.num_replicas > 1:
+            dist.all_reduce(counts, group=self._groups.replicas_gloo)
+        self._num_sequences, self._num_tokens = counts.tolist()
+
+    def end(self) -> dict[str, float]:
+        """Of the update, the same on all ranks of the layout, which call it together.
+
+        Returns:
+            `expert_load`: tokens of a layer's fullest expert, over those of its mean one, the mean
+            of layers. With its setting also `seq_aux_loss` and `z_loss`, without their
+            coefficients, the mean of layers.
+        """
+        self._tokens.clear()
+        self._row = None
+        dist.all_reduce(self._sums, group=self._groups.everyone)
+        counts, losses = self._sums[:, :-2], self._sums[:, -2:].mean(0).tolist()
+        load = counts.amax(1) / counts.mean(1).clamp(min=1.0)
+        found = {"expert_load": load.mean().item()}
+        if self._settings is not None and self._settings.seq_aux_loss:
+            found["seq_aux_loss"] = losses[0]
+        if self._settings is not None and self._settings.z_loss:
+            found["z_loss"] = losses[1]
+        return found
+
+    def _enter(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        """A layer is told the row that it computes, also in a recomputation."""
+        del layer, args
+        packed = kwargs.get("packed_seq_params")
+        self._row = MicroBatches.row(kwargs["attention_mask"]) if packed is None else packed.row
+
+    def _watch(self, router: Any, layer: int) -> None:
+        routing = router.routing
+
+        def watched(logits: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            # Where nothing is differentiated it is not yet, or not, a part of an update.
+            if router.training and torch.is_grad_enabled():
+                logits = self._count(layer, logits)
+            return routing(logits, *args, **kwargs)
+
+        router.routing = watched
+
+    def _count(self, layer: int, logits: torch.Tensor) -> torch.Tensor:
+        """Add a layer's (T/cp/tp, 1, E) logits to the sums; returns them, with the losses to be
+        differentiated when they are."""
+        assert self._row is not None
+        tokens = self._of_row(self._row, logits.device)
+        mine = logits.view(-1, self._num_experts).float().index_select(0, tokens.places)
+        chosen = torch.zeros_like(mine).scatter_(1, mine.topk(self._chosen).indices, 1.0)
+        sums = self._sums[layer]
+        sums[:-2] += chosen.sum(0)
+        settings, losses = self._settings, []
+        if settings is not None and settings.seq_aux_loss:
+            loss = self._sequence_loss(mine.softmax(-1), chosen, tokens) / self._num_sequences
+            sums[-2] += loss.detach()
+            losses.append(settings.seq_aux_loss * loss)
+        if settings is not None and settings.z_loss:
+            loss = mine.logsumexp(-1).square().sum() / self._num_tokens
+            sums[-1] += loss.detach()
+            losses.append(settings.z_loss * loss)
+        if not losses:
+            return logits
+        attached: torch.Tensor = MoEAuxLossAutoScaler.apply(logits, torch.stack(losses).sum())
+        return attached
+
+    def _sequence_loss(
+        self, probs: torch.Tensor, chosen: torch.Tensor, tokens: _Tokens
+    ) -> torch.Tensor:
+        """This rank's part, summed over sequences. () float32."""
+        empty = probs.new_zeros(len(tokens.lengths), self._num_experts)
+        counts = empty.index_add(0, tokens.sequences, chosen)
+        if self._groups.layout.tp * self._groups.layout.cp > 1:
+            dist.all_reduce(counts, group=self._groups.tp_cp)
+        sums = empty.index_add(0, tokens.sequences, probs)
+        scale = self._num_experts / (self._chosen * tokens.lengths.square())
+        return ((counts * sums).sum(1) * scale).sum()
+
+    def _of_row(self, row: PackedRow, device: torch.device) -> _Tokens:
+        found = self._tokens.get(id(row))
+        if found is None:
+            found = self._tokens[id(row)] = _tokens(
+                row, self._groups.tp.rank(), self._groups.layout.tp, device
+            )
+        return found
+
+
+def _tokens(row: PackedRow, rank: int, num_ranks: int, device: torch.device) -> _Tokens:
+    """Of a tensor-parallel rank, whose part of the row is that of sequence parallelism."""
+    row_places = torch.arange(row.tokens.shape[1], device=row.tokens.device)
+    of_sequences = row.split(row_places)
+    lengths = torch.tensor([len(places) for places in of_sequences], device=row_places.device)
+    mine = row.local(row_places).chunk(num_ranks)[rank]
+    here = torch.full_like(row_places, -1).index_copy(0, mine, row_places[: len(mine)])
+    places = here[torch.cat(of_sequences)]
+    sequences = torch.arange(len(lengths), device=row_places.device).repeat_interleave(lengths)
+    are_here = places >= 0
+    return _Tokens(
+        places[are_here].to(device), sequences[are_here].to(device), lengths.float().to(device)
+    )

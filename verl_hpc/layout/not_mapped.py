@@ -1,0 +1,41 @@
+"""Known model families that cannot be trained here, and what each would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_MLA = (
+    "multi-latent attention (low-rank queries, keys and values; vLLM derives further weights from "
+    "kv_b_proj at load, which a write in place would leave as they were)"
+)
+_SIGMOID = (
+    "a sigmoid router with expert groups and a correction bias that is no parameter, shared experts"
+)
+_VISION = (
+    "images in prompts: a processor's column in the data, a vision tower beside the decoder, "
+    "positions of three axes in packed rows, and vLLM's multimodal inputs (docs/experts.md, "
+    "Vision-language models)"
+)
+_LINEAR_ATTENTION = (
+    "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed rows, and layer "
+    "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
+)
+
+NOT_MAPPED: Mapping[str, str] = {
+    "deepseek_v2": f"{_MLA}, shared experts, and dense layers before those of experts",
+    "deepseek_v3": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
+    "deepseek_v32": f"{_MLA}, sparse attention with an indexer, {_SIGMOID}",
+    "kimi_k2": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
+    "glm4_moe": f"{_SIGMOID}, dense layers before those of experts, partial rotary embeddings",
+    "qwen2_moe": "a shared expert with a gate",
+    "qwen3_next": _LINEAR_ATTENTION,
+    "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
+    "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
+    "gpt_oss": "attention sinks and sliding windows in every second layer, biases of experts and "
+    "of the router, clamped SwiGLU with interleaved gate and up rows, and MXFP4 checkpoints",
+    "qwen2_vl": _VISION,
+    "qwen2_5_vl": _VISION,
+    "qwen3_vl": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
+    "qwen3_vl_moe": f"{_VISION}; visual features are added in several decoder layers (deepstack)",
+}
+"""By `model_type` of a `config.json`."""

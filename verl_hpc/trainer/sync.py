@@ -16,11 +16,14 @@ from verl_hpc.layout.planner import (
     HOST_ROUNDS,
     plan_transfer,
 )
+from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.fp8 import Fp8Weights
 from verl_hpc.transfer.process_memory import readable_neighbours
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
@@ -58,10 +61,9 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
             engine.onload(part)
 
 
-def _neighbours(session: Session, actor: Role, dtype: torch.dtype) -> dict[int, int]:
+def _neighbours(session: Session, source: ShardMap, target: ShardMap) -> dict[int, int]:
     """Ranks whose memory is read in place of messages; every rank calls it."""
-    kinds = {getattr(torch, spec.dtype) for spec in actor.shard_map.tensors.values()}
-    if kinds != {dtype}:
+    if any(source.tensors[name].dtype != spec.dtype for name, spec in target.tensors.items()):
         return {}
     return readable_neighbours(session.control, session.world.node_of)
 
@@ -79,6 +81,7 @@ class WeightSync:
         actor: whose weights generate.
         rollout: what generates.
         offloads: of all training engines of this rank.
+        dtype: of the rollout's weights that are not quantised.
         checksums: compare what arrives with what was sent.
     """
 
@@ -92,12 +95,19 @@ class WeightSync:
         checksums: bool,
     ) -> None:
         self._session, self._rollout = session, rollout
-        self._dtype = dtype
         self._sends = actor.training.weights if actor.training is not None else {}
         self._offloads = offloads if rollout.engine is not None else ()
         on_host = session.device.type == "cpu"
+        target = rollout.shard_map
+        source = quantised_source(actor.shard_map, target)
+        self._fp8 = None
+        if source is not actor.shard_map:
+            self._fp8 = Fp8Weights(
+                actor.shard_map, source, session.world.rank, dtype, session.device
+            )
+        self._dtypes = {name: getattr(torch, s.dtype) for name, s in target.tensors.items()}
         plan = plan_transfer(
-            actor.shard_map,
+            source,
             rollout.shard_map,
             session.world.node_of,
             HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
@@ -108,7 +118,7 @@ class WeightSync:
             verify=checksums,
             nodes=session.control.allgather(environment.node_name()),
             rounds=HOST_ROUNDS if on_host else DEFAULT_ROUNDS,
-            neighbours=_neighbours(session, actor, dtype) if on_host else None,
+            neighbours=_neighbours(session, source, target) if on_host else None,
         )
         self._minimum = sum(minimum_received(plan.bundles).values())
 
@@ -127,7 +137,11 @@ class WeightSync:
         if engine is not None:
             engine.begin_update()
         receives = engine.weights if engine is not None else {}
-        stats = self._transfer.run(self._sends, receives, self._dtype)
+        sends = self._sends if self._fp8 is None else self._fp8.quantised(self._sends)
+        stats = self._transfer.run(sends, receives, self._dtypes)
+        if self._fp8 is not None:
+            del sends
+            self._transfer.forget()
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)

@@ -8,6 +8,7 @@ import torch
 
 from tests.mpi import plugin
 from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
 from tests.mpi.storages import storage_bytes
 from tests.mpi.test_reshard import replicas_for, safetensors_of
 from verl_hpc.config.model import ModelConfig, ParallelConfig
@@ -231,3 +232,31 @@ def round_weights(trainer, source, rank):
         else:
             window.copy_(window.bfloat16())
     trainer.weights_changed()
+
+
+@pytest.mark.world(2)
+def test_runs_train_on_what_a_quantised_engine_samples(here, tiny_model, shared_directory):
+    """Two steps, with the fewest bytes; the probe tells by how little the two differ."""
+    directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
+
+    def received(name, **rollout):
+        rows = run(
+            here,
+            f"fp8-{name}",
+            directory,
+            shared_directory,
+            recipe="rl",
+            reward={"function": write_reward(here, shared_directory)},
+            algorithm={"correction": {}},
+            placement={"actor": 0, "rollout": 1},
+            rollout=ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05, **rollout},
+        )
+        assert len(rows) == 2
+        for row in rows:
+            assert row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0
+            assert 0 < row["training/rollout_log_probs_diff_mean"] < 0.1
+        return rows[0]["reshard/received_bytes"]
+
+    linear = 2 * (4 * 256 * 256 + 3 * 256 * 512)
+    saved = received("bfloat16", dtype="bfloat16") - received("fp8", quantization="fp8")
+    assert saved == 2 * linear - (linear + 4 * linear // 128**2)

@@ -125,6 +125,13 @@ def quantised_tensors(arch: Architecture, ignored: Sequence[str]) -> Iterator[st
                 yield f"model.layers.{layer}.{module}.weight"
 
 
+def mean_item_bytes(arch: Architecture, ignored: Sequence[str], dtype: str) -> float:
+    """Bytes of a weight of a quantised model on average, scales counted."""
+    names = frozenset(quantised_tensors(arch, ignored))
+    specs = _quantised_specs(arch.tensors(dtype), names)
+    return sum(spec.num_bytes for spec in specs.values()) / arch.num_parameters
+
+
 def quantised_engine(engine: ShardMap, names: Iterable[str]) -> ShardMap:
     """A vLLM engine's map with these weights quantised.
 

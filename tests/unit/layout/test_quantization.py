@@ -7,6 +7,7 @@ from verl_hpc.layout.box import Box, View
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.quantization import (
+    mean_item_bytes,
     quantised_source,
     quantised_tensors,
     scale_name,
@@ -133,3 +134,10 @@ def test_a_source_stays_itself_where_nothing_is_quantised():
     trained = megatron_shard_map(ARCH, TrainLayout())
     plain = rollout_shard_map(RolloutConfig(), ARCH, [(0,)], "bfloat16")
     assert quantised_source(trained, plain) is trained
+
+
+def test_mean_bytes_of_a_weight():
+    found = mean_item_bytes(ARCH, [], "bfloat16")
+    every = sum(spec.num_bytes for spec in engine().tensors.values())
+    assert found == every / ARCH.num_parameters
+    assert 1 < found < mean_item_bytes(ARCH, ["layers.0"], "bfloat16") < 2

@@ -11,6 +11,7 @@ from verl_hpc.engines.factory import engine_shard_map
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.planner import HOST_BUCKET_BYTES, HOST_ROUNDS, plan_transfer
+from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.planner.hardware import KINDS, Hardware
 from verl_hpc.planner.layouts import run_layouts
@@ -22,12 +23,18 @@ pytestmark = pytest.mark.world(4)
 
 APART, TURNED = {"rollout": "0-1", "train": "2-3"}, {"rollout": "2-3", "train": "0-1"}
 TP2, PP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}
+DOWN = {
+    "quantization": "fp8",
+    "ignored_layers": ["self_attn", "gate_proj", "up_proj"],
+    "verify": {"on_mismatch": "correct"},
+}
 # (placement, parallel, rollout)
 CASES = {
     "apart": (APART, TP2, {"tensor_parallel": 1}),
     "apart-rollout-tp2": (APART, PP2, TP2),
     "apart-rollout-pp2": (APART, TP2, PP2),
     "apart-bfloat16": (TURNED, TP2, {**PP2, "dtype": "bfloat16"}),
+    "apart-fp8": (TURNED, TP2, {**PP2, **DOWN}),
     "stages": ({}, {"tensor_parallel": 4}, {**TP2, **PP2}),
     "rollout-tp4": ({}, {"pipeline_parallel": 4}, {"tensor_parallel": 4}),
     "hf": ({}, {**TP2, **PP2}, {"engine": "hf"}),
@@ -35,14 +42,15 @@ CASES = {
 }
 
 
-def memory(shard_map, rank, dtype) -> dict[str, torch.Tensor]:
+def memory(shard_map, rank) -> dict[str, torch.Tensor]:
     """Tensors as large as what the rank's regions lie in."""
     sizes: dict[str, int] = {}
     for region in shard_map.held_by(rank):
         reach = sum((n - 1) * s for n, s in zip(region.box.shape, region.view.strides, strict=True))
         end = region.view.offset + reach + 1
         sizes[region.view.name] = max(sizes.get(region.view.name, 0), end)
-    return {name: torch.zeros(size, dtype=dtype) for name, size in sizes.items()}
+    kinds = {r.view.name: shard_map.tensors[r.tensor].dtype for r in shard_map.regions}
+    return {n: torch.zeros(size, dtype=getattr(torch, kinds[n])) for n, size in sizes.items()}
 
 
 @pytest.mark.parametrize("ranks_per_node", [1, 2, 4])
@@ -72,12 +80,13 @@ def test_counted_buckets_are_those_of_a_transfer(here, tiny_model, case, ranks_p
     role, nodes = run.role_settings["actor"], nodes_of(4, ranks_per_node)
     source = engine_shard_map(arch, layouts.train["actor"], role.model, role.head)
     target = rollout_shard_map(run.rollout, arch, layouts.replicas, run.rollout_dtype)
+    source = quantised_source(source, target)
     same = run.rollout_dtype == "float32"
     near = readable_neighbours(here.control, nodes) if same else {}
     plan = plan_transfer(source, target, nodes, HOST_BUCKET_BYTES)
-    dtype = getattr(torch, run.rollout_dtype)
+    dtypes = {name: getattr(torch, spec.dtype) for name, spec in target.tensors.items()}
     stats = Transfer(plan, rank, rounds=HOST_ROUNDS, neighbours=near).run(
-        memory(source, rank, torch.float32), memory(target, rank, dtype), dtype
+        memory(source, rank), memory(target, rank), dtypes
     )
     told = ledger(run, arch, layouts, Hardware(KINDS["cpu"], ranks_per_node), counts_buckets=True)
     for phase in told.of_rank(rank):

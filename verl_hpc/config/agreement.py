@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
-from verl_hpc.config.distillation import check_distillation
+from verl_hpc.config.distillation import ForwardKl, check_distillation
 from verl_hpc.config.evaluation import check_evaluation
 from verl_hpc.config.lora import check_lora
 from verl_hpc.config.model import CriticConfig
@@ -53,6 +53,8 @@ def check_agreement(config: RunConfig) -> None:
     if config.runtime.reward_processes:
         _check_reward_processes(config, config.runtime.reward_processes)
     _check_rollout_log_probs(config)
+    if config.rollout.is_quantised:
+        _check_quantised(config)
     if config.batch.refill_rounds:
         _check_refill(config)
     overlong, longest = config.algorithm.overlong, config.rollout.max_response_tokens
@@ -164,6 +166,25 @@ def _check_rollout_log_probs(config: RunConfig) -> None:
         raise ValueError(
             f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
         )
+
+
+def _check_quantised(config: RunConfig) -> None:
+    """Raises: ValueError: tokens of coarser numbers would be trained on as if they were the
+    trainer's."""
+    algorithm, rollout = config.algorithm, config.rollout
+    by_teacher = config.recipe == "distillation" and isinstance(config.distillation, ForwardKl)
+    alone = by_teacher and config.distillation.task_reward_weight == 0
+    corrects = algorithm.correction is not None or rollout.verify.on_mismatch == "correct"
+    if not config.samples_to_train or config.has_own_recipe or alone:
+        return
+    if corrects or algorithm.old_log_probs == "rollout":
+        return
+    name = "quantization" if rollout.quantization is not None else "kv_cache_dtype"
+    raise ValueError(
+        f"rollout.{name} = fp8 without algorithm.correction: tokens come from a coarser policy "
+        "than the one that is trained, and nothing makes up for it; give algorithm.correction: {}, "
+        "which is truncated importance sampling, or algorithm.old_log_probs: rollout"
+    )
 
 
 def _check_refill(config: RunConfig) -> None:

@@ -41,7 +41,7 @@ class VerifyConfig(Section):
     engines compute."""
     probe_tolerance: PositiveFinite | None = None
     """Largest mean |difference| of log-probs; null takes 1e-4 where both engines compute in
-    float32, 0.1 where one does in bfloat16, 0.3 where the trainer does in FP8."""
+    float32, 0.1 where one does in bfloat16, 0.3 where one does in FP8."""
     on_mismatch: Literal["stop", "warn", "correct"] = "stop"
     """What a larger difference does: ends the run before it trains on the responses, or is told in
     the log; correct tells it, too, and weighs tokens in every step by algorithm.correction, or by
@@ -67,7 +67,17 @@ class RolloutConfig(Section):
     grouping: Literal["zero_redundancy", "contiguous"] | None = None
     """Which ranks form an engine; null takes zero_redundancy where the sizes allow it."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """The model's training dtype if null."""
+    """The model's training dtype if null; bfloat16 with quantization."""
+    quantization: Literal["fp8"] | None = None
+    """fp8 halves a bfloat16 engine's linear layers, and what travels to it: the trainer quantises
+    them in blocks of 128 x 128, and vLLM multiplies them with activations that it quantises as they
+    come (docs/fp8_rollout.md). Embeddings, lm_head, norms and routers stay as dtype says."""
+    ignored_layers: list[Annotated[str, Field(min_length=1)]] = []
+    """Linear layers that quantization leaves as they are: names of modules, or parts of names at
+    dots. model.layers.0 is a whole layer, down_proj one of every layer."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """Of keys and values: as dtype says, or float8_e4m3fn with scales of 1, half of bfloat16's
+    bytes. The trainer computes without, so that log-probs differ."""
     num_samples: Annotated[Positive, Field(le=100_000)] = 1
     """Responses per prompt."""
     temperature: Temperature = 1.0
@@ -147,6 +157,7 @@ class RolloutConfig(Section):
             raise ValueError("on_interrupt: keep needs staleness: 0, whose weights are saved")
         self._check_balance()
         self._check_environment()
+        self._check_quantization()
         refuse_owned(self.engine_options)
         return self
 
@@ -173,6 +184,23 @@ class RolloutConfig(Section):
                 f"staleness = {self.staleness} with an environment: conversations cannot wait for "
                 "newer weights in the middle; choose at most 1"
             )
+
+    def _check_quantization(self) -> None:
+        if self.ignored_layers and self.quantization is None:
+            raise ValueError("ignored_layers needs quantization: fp8; leave it out")
+        if self.is_quantised and self.engine != "vllm":
+            name = "quantization" if self.quantization else "kv_cache_dtype"
+            raise ValueError(f"{name}: fp8 needs engine: vllm")
+        if self.quantization is not None and self.dtype == "float32":
+            raise ValueError(
+                "quantization: fp8 with dtype: float32: vLLM computes what lies between quantised "
+                "layers in bfloat16; choose that, or leave dtype out"
+            )
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the engine computes with 8 bits: weights, or keys and values."""
+        return self.quantization is not None or self.kv_cache_dtype == "fp8"
 
     @property
     def filters(self) -> dict[str, float]:

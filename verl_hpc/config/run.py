@@ -190,7 +190,10 @@ class RunConfig(Section):
 
     @property
     def rollout_dtype(self) -> str:
-        """Element type of the rollout's weights, which is what travels."""
+        """Element type of the rollout's weights, which is what travels; of those that
+        rollout.quantization leaves as they are."""
+        if self.rollout.quantization is not None:
+            return self.rollout.dtype or "bfloat16"
         return self.rollout.dtype or self.model.dtype
 
     @property

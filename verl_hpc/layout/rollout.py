@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import layers_per_rollout_stage
+from verl_hpc.layout.quantization import (
+    BlockMisfitError,
+    quantised_engine,
+    quantised_tensors,
+)
 from verl_hpc.layout.shard_map import ShardMap, whole
 from verl_hpc.layout.vllm import vllm_shard_map
 
@@ -25,11 +30,41 @@ def rollout_shard_map(
 
     Raises:
         ConfigError: tensor parallelism with transformers' engine.
-        LayoutError: the model does not divide by the sizes.
+        LayoutError: the model does not divide by the sizes, or its blocks do not.
     """
     if config.engine == "hf":
         return hf_shard_map(arch, replicas, dtype)
-    return staged_shard_map(arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel)
+    found = staged_shard_map(
+        arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
+    )
+    if config.quantization is None:
+        return found
+    names = frozenset(quantised_tensors(arch, config.ignored_layers))
+    try:
+        return quantised_engine(found, names)
+    except BlockMisfitError as error:
+        tp = len(replicas[0]) // config.pipeline_parallel
+        fitting = _fitting(arch, names, tp, config.expert_parallel)
+        sizes = f"tensor_parallel of {' or '.join(map(str, fitting))} fits; " if fitting else ""
+        raise LayoutError(
+            f"rollout.quantization = fp8 with rollout.tensor_parallel = {tp}: {error}, as vLLM "
+            f"quantises; {sizes}or leave such layers out with rollout.ignored_layers"
+        ) from None
+
+
+def _fitting(
+    arch: Architecture, names: frozenset[str], below: int, expert_parallel: bool
+) -> list[int]:
+    """Smaller tensor-parallel sizes whose parts are whole blocks."""
+    found = []
+    for tp in range(1, below):
+        try:
+            engine = vllm_shard_map(arch, [tuple(range(tp))], None, expert_parallel)
+            quantised_engine(engine, names)
+        except LayoutError:
+            continue
+        found.append(tp)
+    return found
 
 
 def stage_groups(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
@@ -13,6 +13,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, Plan, plan_transfer
+from verl_hpc.layout.quantization import quantised_source
 from verl_hpc.layout.rollout import rollout_shard_map
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import RunLayouts
@@ -35,11 +36,29 @@ def refit_plan(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
         config.role_settings[first].model.dtype,
-        (rollout.engine, rollout.pipeline_parallel, rollout.expert_parallel, config.rollout_dtype),
+        _Engines(
+            rollout.engine,
+            rollout.pipeline_parallel,
+            rollout.expert_parallel,
+            config.rollout_dtype,
+            rollout.quantization,
+            tuple(rollout.ignored_layers),
+        ),
         layouts.replicas,
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
         DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
     )
+
+
+class _Engines(NamedTuple):
+    """What of a configuration decides where engines keep their weights; hashable."""
+
+    engine: Literal["vllm", "hf", "none"]
+    num_stages: int
+    expert_parallel: bool
+    dtype: str
+    quantization: Literal["fp8"] | None
+    ignored_layers: tuple[str, ...]
 
 
 @lru_cache(maxsize=16)
@@ -47,18 +66,19 @@ def _planned(
     arch: Architecture,
     train: TrainLayout,
     dtype: str,
-    rollout: tuple[Literal["vllm", "hf", "none"], int, bool, str],
+    rollout: _Engines,
     replicas: Sequence[tuple[int, ...]],
     nodes: Sequence[int],
     bucket_bytes: int,
 ) -> Plan:
-    engine, num_stages, expert_parallel, rollout_dtype = rollout
     engines = RolloutConfig(
-        engine=engine,
-        tensor_parallel=len(replicas[0]) // num_stages,
-        pipeline_parallel=num_stages,
-        expert_parallel=expert_parallel,
+        engine=rollout.engine,
+        tensor_parallel=len(replicas[0]) // rollout.num_stages,
+        pipeline_parallel=rollout.num_stages,
+        expert_parallel=rollout.expert_parallel,
+        quantization=rollout.quantization,
+        ignored_layers=list(rollout.ignored_layers),
     )
     source = megatron_shard_map(arch, train, dtype=dtype)
-    target = rollout_shard_map(engines, arch, replicas, rollout_dtype)
-    return plan_transfer(source, target, nodes, bucket_bytes)
+    target = rollout_shard_map(engines, arch, replicas, rollout.dtype)
+    return plan_transfer(quantised_source(source, target), target, nodes, bucket_bytes)

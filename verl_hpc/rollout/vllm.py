@@ -21,8 +21,8 @@ from vllm.utils import gc_utils
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.rollout import staged_shard_map
-from verl_hpc.rollout import vllm_cpu
+from verl_hpc.layout.rollout import rollout_shard_map
+from verl_hpc.rollout import vllm_cpu, vllm_fp8
 from verl_hpc.rollout.partial import given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
@@ -87,9 +87,7 @@ class VllmEngine:
     ) -> None:
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
-        self.shard_map = staged_shard_map(
-            arch, replicas, config.pipeline_parallel, dtype, config.expert_parallel
-        )
+        self.shard_map = rollout_shard_map(config, arch, replicas, dtype)
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         self._on_cpu = world.device == "cpu"
@@ -118,12 +116,13 @@ class VllmEngine:
             **memory(config, world.device),
             **(experts(config, world.device) if arch.is_moe else {}),
             **(vllm_cpu.options() if self._on_cpu else {}),
+            **vllm_fp8.options(config, arch, world.device),
             **options,
         }
         try:
             with generators_untouched(), replica_as_world():
                 self._llm = LLM(**arguments)
-        except ValueError as error:
+        except (ValueError, NotImplementedError) as error:
             stop_groups()
             raise ConfigError(
                 f"rollout: vLLM cannot start with these settings: {in_one_line(error)}"
@@ -140,6 +139,7 @@ class VllmEngine:
         self.attention = ", ".join(sorted(backends))
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
+        vllm_fp8.check_kernels(self._model)
         if world.device == "cpu":
             _receive_hidden_states(worker.model_runner)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 import vllm._custom_ops as ops
 import vllm.model_executor.layers.utils
+from torch.nn.functional import linear
 from vllm import ir
 
-from verl_hpc.rollout import vllm_cpu_experts
+from verl_hpc.rollout import vllm_cpu_experts, vllm_cpu_fp8
+from verl_hpc.transfer.fp8 import dequantised
 
 _PROVIDER = "verl_hpc"
 
@@ -19,6 +21,7 @@ def prepare() -> None:
     bfloat16 by the second), and a tied output layer silently keeps its old values.
     """
     vllm_cpu_experts.keep_plain()
+    vllm_cpu_fp8.use_plain_kernel()
     ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
 
@@ -41,8 +44,31 @@ def pack_linears(model: torch.nn.Module) -> None:
     linear layers once more.
     """
     for layer in model.modules():
-        if hasattr(layer, "cpu_linear") and layer.weight.ndim == 2:
+        if hasattr(layer, "cpu_linear") and layer.weight.ndim == 2 and _packs(layer.weight.dtype):
             layer.cpu_linear = _Packed(layer.weight.detach())
+        kernel = getattr(getattr(layer, "quant_method", None), "fp8_linear", None)
+        if isinstance(kernel, vllm_cpu_fp8.PlainFp8Kernel):
+            dtype = kernel.config.out_dtype
+            weight = dequantised(layer.weight, layer.weight_scale_inv, dtype)
+            kernel.copy = _Packed(weight) if _packs(dtype) else _Plain(weight)
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has products of it here: of bfloat16 only with AVX-512."""
+    return dtype == torch.float32 or torch.cpu._is_avx512_supported()
+
+
+class _Plain:
+    """A linear layer's product with a weight (outputs, inputs) that it has no other copy of."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._weight = weight
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        del weight
+        return linear(x, self._weight, bias)
 
 
 class _Packed:

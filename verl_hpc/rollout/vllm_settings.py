@@ -104,7 +104,7 @@ def custom_all_reduce(options: Mapping[str, Any]) -> bool:
     return not options.get("disable_custom_all_reduce", False)
 
 
-def in_one_line(error: ValueError) -> str:
+def in_one_line(error: Exception) -> str:
     """The message without pydantic's links and its repetition of all settings."""
     if isinstance(error, pydantic.ValidationError):
         return "; ".join(

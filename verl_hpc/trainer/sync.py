@@ -16,6 +16,7 @@ from verl_hpc.layout.planner import (
     HOST_ROUNDS,
     plan_transfer,
 )
+from verl_hpc.layout.quantization import quantised_source, scale_name
 from verl_hpc.layout.report import minimum_received
 from verl_hpc.layout.shard_map import ShardMap, dtype_name
 from verl_hpc.runtime import environment
@@ -24,7 +25,9 @@ from verl_hpc.trainer.merge import MergedWeights, parts_of
 from verl_hpc.trainer.role import Role, Rollout
 from verl_hpc.transfer.exchange import Buckets
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.fp8 import Fp8Weights
 from verl_hpc.transfer.process_memory import readable_neighbours
+from verl_hpc.transfer.stats import TransferStats
 
 PARTS: tuple[Part, ...] = ("optimizer", "gradients", "parameters")
 
@@ -61,10 +64,9 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
             engine.onload(part)
 
 
-def _neighbours(session: Session, actor: Role, dtype: torch.dtype) -> dict[int, int]:
+def _neighbours(session: Session, source: ShardMap, target: ShardMap) -> dict[int, int]:
     """Ranks whose memory is read in place of messages; every rank calls it."""
-    kinds = {getattr(torch, spec.dtype) for spec in actor.shard_map.tensors.values()}
-    if kinds != {dtype}:
+    if any(source.tensors[name].dtype != spec.dtype for name, spec in target.tensors.items()):
         return {}
     return readable_neighbours(session.control, session.world.node_of)
 
@@ -78,7 +80,12 @@ def _parts(actor: Role, rollout: Rollout, dtype: torch.dtype) -> list[tuple[Shar
         [name for name in names if name in target.tensors]
         for names in parts_of(source, dtype_name(dtype))
     ]
-    return [(source.restricted_to(p), target.restricted_to(p)) for p in parts if p]
+    scales = [[scale for name in p if (scale := scale_name(name)) in target.tensors] for p in parts]
+    return [
+        (source.restricted_to(names), target.restricted_to([*names, *of_names]))
+        for names, of_names in zip(parts, scales, strict=True)
+        if names
+    ]
 
 
 class WeightSync:
@@ -94,6 +101,7 @@ class WeightSync:
         actor: whose weights generate.
         rollout: what generates.
         offloads: of all training engines of this rank.
+        dtype: of the rollout's weights that are not quantised.
         checksums: compare what arrives with what was sent.
     """
 
@@ -107,17 +115,25 @@ class WeightSync:
         checksums: bool,
     ) -> None:
         self._session, self._rollout = session, rollout
-        self._dtype = dtype
         self._engine = actor.training
         self._offloads = offloads if rollout.engine is not None else ()
         on_host = session.device.type == "cpu"
         rank, nodes = session.world.rank, session.control.allgather(environment.node_name())
-        neighbours = _neighbours(session, actor, dtype) if on_host else None
-        buckets, self._transfers, self._minimum = Buckets(), [], 0
-        parts = _parts(actor, rollout, dtype)
-        for source, target in parts:
+        maps = [
+            (source, quantised_source(source, target), target)
+            for source, target in _parts(actor, rollout, dtype)
+        ]
+        self._dtypes = {
+            name: getattr(torch, spec.dtype) for name, spec in rollout.shard_map.tensors.items()
+        }
+        everything = quantised_source(actor.shard_map, rollout.shard_map)
+        neighbours = _neighbours(session, everything, rollout.shard_map) if on_host else None
+        buckets, self._minimum = Buckets(), 0
+        self._transfers: list[Transfer] = []
+        self._fp8: list[Fp8Weights | None] = []
+        for trained, sent, target in maps:
             plan = plan_transfer(
-                source,
+                sent,
                 target,
                 session.world.node_of,
                 HOST_BUCKET_BYTES if on_host else DEFAULT_BUCKET_BYTES,
@@ -134,9 +150,12 @@ class WeightSync:
                     buckets=buckets,
                 )
             )
+            self._fp8.append(
+                None if sent is trained else Fp8Weights(trained, sent, rank, dtype, session.device)
+            )
         self._merged: MergedWeights | None = None
         if actor.settings.lora is not None:
-            self._merged = MergedWeights(self._engine, [m for m, _ in parts], rank, dtype)
+            self._merged = MergedWeights(self._engine, [m for m, *_ in maps], rank, dtype)
 
     def to_generation(self) -> dict[str, float]:
         """Bring the actor's weights into the rollout engines and make room for their cache; every
@@ -153,10 +172,7 @@ class WeightSync:
         if engine is not None:
             engine.begin_update()
         receives = engine.weights if engine is not None else {}
-        stats = [
-            transfer.run(self._sends(part), receives, self._dtype)
-            for part, transfer in enumerate(self._transfers)
-        ]
+        stats = [self._send(part, receives) for part in range(len(self._transfers))]
         for training, parts in self._offloads:
             for part in parts:
                 training.offload(part)
@@ -169,7 +185,16 @@ class WeightSync:
             "reshard/seconds": sum(each.seconds for each in stats),
         }
 
-    def _sends(self, part: int) -> Mapping[str, torch.Tensor]:
+    def _send(self, part: int, receives: Mapping[str, torch.Tensor]) -> TransferStats:
+        transfer, fp8 = self._transfers[part], self._fp8[part]
+        sends = self._trained(part)
+        if fp8 is None:
+            return transfer.run(sends, receives, self._dtypes)
+        stats = transfer.run(fp8.quantised(sends), receives, self._dtypes)
+        transfer.forget()  # or what was quantised would stay
+        return stats
+
+    def _trained(self, part: int) -> Mapping[str, torch.Tensor]:
         if self._merged is not None:
             return self._merged.of(part)
         return self._engine.weights if self._engine is not None else {}

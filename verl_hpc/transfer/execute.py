@@ -107,6 +107,10 @@ class Transfer:
         stats.seconds = time.perf_counter() - start
         return stats
 
+    def forget(self) -> None:
+        """Refer to no tensors of the last run, which may then be freed."""
+        self._bound = None
+
     def _bind(self, memory: Memory) -> _Bound:
         """Where everything lies; found once, until memory is other memory."""
         if self._bound is None or not self._bound.memory.is_that_of(memory):

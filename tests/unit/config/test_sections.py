@@ -117,9 +117,20 @@ def test_values_at_their_bounds_are_taken(name, value):
             {"rollout__engine_options": {"block_size": 32, "max_num_seqs": 8}},
             "engine_options.max_num_seqs: set rollout.max_num_seqs instead",
         ),
+        ({"rollout__quantization": "fp8"}, "fp8 without algorithm.correction"),
+        ({"rollout__kv_cache_dtype": "fp8"}, "kv_cache_dtype = fp8 without algorithm.correction"),
+        ({"rollout__ignored_layers": ["layers.0"]}, "ignored_layers needs quantization: fp8"),
+        (
+            {"rollout": {"quantization": "fp8", "engine": "hf"}},
+            "quantization: fp8 needs engine: vllm",
+        ),
+        (
+            {"rollout": {"quantization": "fp8", "dtype": "float32"}},
+            "quantization: fp8 with dtype: float32",
+        ),
         (
             {"rollout__engine_options": {"quantization": "fp8"}},
-            "engine_options.quantization cannot be chosen: every weight comes from the trainer",
+            "engine_options.quantization: set rollout.quantization instead",
         ),
         (
             {"rollout__engine_options": {"pipeline_parallel_size": 2}},

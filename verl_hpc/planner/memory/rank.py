@@ -17,6 +17,7 @@ from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight
 from verl_hpc.planner.memory.host import HostMemory, RoleOnRank
 from verl_hpc.planner.memory.phase import Phase
+from verl_hpc.planner.memory.quantised import quantised_copies
 from verl_hpc.planner.memory.shape import RoleShape
 from verl_hpc.planner.memory.step_rows import (
     columns,
@@ -130,6 +131,15 @@ class RankMemory:
         return found
 
     @property
+    def _quantised(self) -> Terms:
+        """Of weights on their way to an engine in FP8."""
+        first = next(iter(self._run.settings))
+        if self._run.rollout is None or first not in self._here:
+            return {}
+        shape, stage, _ = self._here[first]
+        return {f"{first}.quantised": quantised_copies(shape, stage, self._run.rollout)}
+
+    @property
     def _asleep(self) -> Terms:
         """Of an engine that does not generate just now."""
         if self._run.rollout is None or self._engine_stage is None:
@@ -228,7 +238,8 @@ class RankMemory:
         weights: Terms = {}
         if stage is not None:
             weights = _under("rollout", {"weights": rollout.rollout_weights(run.rollout, stage)})
-        yield self._phase("reshard", "", self._resident(), self._asleep, weights, self._buckets)
+        sent, rest = self._quantised, self._buckets
+        yield self._phase("reshard", "", self._resident(), self._asleep, weights, sent, rest)
         if stage is not None:
             awake = _under("rollout", rollout.generating(run.rollout, stage, self._device))
             host = self._host.put_away()

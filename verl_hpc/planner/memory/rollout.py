@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -11,6 +12,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import cache_bytes_per_token, layers_per_rollout_stage
 from verl_hpc.layout.megatron import padded_vocab
+from verl_hpc.layout.quantization import fused_modules, ignored_modules, quantised_engine
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.layout.vllm import VOCAB_MULTIPLE, vllm_shard_map
 
@@ -43,6 +45,10 @@ class RolloutShape:
     eager: bool
     batched_tokens: int
     on_gpu: bool
+    quantization: Literal["fp8"] | None = None
+    ignored_layers: tuple[str, ...] = ()
+    cache_item_bytes: int = 2
+    """Of a key's or a value's element."""
 
     @classmethod
     def of(
@@ -69,6 +75,9 @@ class RolloutShape:
             config.enforce_eager,
             tokens if isinstance(tokens, int) else _BATCHED_TOKENS,
             on_gpu,
+            config.quantization,
+            tuple(config.ignored_layers),
+            1 if config.kv_cache_dtype == "fp8" else ITEM_BYTES[dtype],
         )
 
     @property
@@ -94,11 +103,33 @@ def rollout_shape(
 
 
 @lru_cache(maxsize=1024)
-def _layer_elements(arch: Architecture, tp: int, expert_parallel: bool) -> int:
-    one_layer, ranks = replace(arch, num_layers=1), [tuple(range(tp))]
-    one = vllm_shard_map(one_layer, ranks, "uint8", expert_parallel)
-    layer = "model.layers."
-    return sum(r.box.num_elements for r in one.held_by(0) if r.tensor.startswith(layer))
+def _layer_bytes(
+    arch: Architecture, tp: int, expert_parallel: bool, dtype: str, quantised: frozenset[str]
+) -> int:
+    """Of a decoder layer on one rank.
+
+    Args:
+        quantised: its linear layers, names below it.
+    """
+    ranks = [tuple(range(tp))]
+    one = vllm_shard_map(replace(arch, num_layers=1), ranks, dtype, expert_parallel)
+    layer = "model.layers.0."
+    if quantised:
+        one = quantised_engine(one, [f"{layer}{module}.weight" for module in quantised])
+    return sum(
+        r.box.num_elements * ITEM_BYTES[one.tensors[r.tensor].dtype]
+        for r in one.held_by(0)
+        if r.tensor.startswith(layer)
+    )
+
+
+def quantised_modules(shape: RolloutShape, layer: int) -> frozenset[str]:
+    """Linear layers of a decoder layer that are quantised, names below it."""
+    if shape.quantization is None:
+        return frozenset()
+    left_out = ignored_modules(shape.arch, shape.ignored_layers, layer)
+    every = {module for group in fused_modules(shape.arch) for module in group}
+    return frozenset(every.difference(left_out))
 
 
 @lru_cache(maxsize=4096)
@@ -110,18 +141,27 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
     last = shape.pp - 1
     per_stage = layers_per_rollout_stage(arch.num_layers, shape.pp)
     rows = padded_vocab(arch.vocab_size, 1, VOCAB_MULTIPLE) // shape.tp
-    elements = per_stage * _layer_elements(arch, shape.tp, shape.expert_parallel)
+    layers = [
+        quantised_modules(shape, n) for n in range(stage * per_stage, (stage + 1) * per_stage)
+    ]
+    elements = 0
     if stage == 0 or (stage == last and arch.tied_embeddings):
         elements += rows * arch.hidden_size
     if stage == last:
         elements += arch.hidden_size
         elements += 0 if arch.tied_embeddings else rows * arch.hidden_size
-    return elements * shape.item_bytes
+    decoder = Counter(layers)
+    return elements * shape.item_bytes + sum(
+        count * _layer_bytes(arch, shape.tp, shape.expert_parallel, shape.dtype, quantised)
+        for quantised, count in decoder.items()
+    )
 
 
 def least_cache(shape: RolloutShape) -> int:
     """Of one sequence of the longest length: vLLM starts with no less."""
-    return shape.longest * cache_bytes_per_token(shape.arch, shape.tp, shape.pp, shape.item_bytes)
+    return shape.longest * cache_bytes_per_token(
+        shape.arch, shape.tp, shape.pp, shape.cache_item_bytes
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -173,7 +213,8 @@ def generating(shape: RolloutShape, stage: int, device_bytes: int | None) -> dic
         return terms | {"kv_cache": rows * least_cache(shape)}
     if not shape.on_gpu:
         cache = (shape.cache_gib or _CPU_CACHE_GIB) * 2**30
-        return terms | {"kv_cache": int(cache), "packed_weights": terms["weights"]}
+        packed = rollout_weights(replace(shape, quantization=None), stage)
+        return terms | {"kv_cache": int(cache), "packed_weights": packed}
     terms |= {"work": rollout_work(shape), "graphs": graphs(shape), "workspace": WORKSPACE}
     if shape.cache_gib is not None:
         return terms | {"kv_cache": int(shape.cache_gib * 2**30)}

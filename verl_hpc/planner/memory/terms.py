@@ -29,6 +29,7 @@ TERMS: Mapping[str, Term] = {
         "2 bytes for each weight of a linear layer",
         "Transformer Engine keeps copies by rows and by columns from the first pass on",
     ),
+    "quantised": Term("a byte for each weight that rollout.quantization is about, 4 a block"),
     "activations": Term(
         "per layer and token as planner/memory/activations.py says, x layers, x micro-batches in "
         "flight",

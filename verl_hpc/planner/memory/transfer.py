@@ -17,6 +17,7 @@ from verl_hpc.layout.planner import (
     HOST_PIECE_BYTES,
     HOST_ROUNDS,
 )
+from verl_hpc.layout.quantization import SCALES, VALUES
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import RunLayouts
@@ -61,10 +62,12 @@ def counted_buckets(
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
     trained = config.role_settings[next(iter(layouts.train))].model.dtype
     same = trained == config.rollout_dtype
+    quantised = config.rollout.quantization is not None
     found = []
     for rank, node in enumerate(nodes):
         near = [other for other, of in enumerate(nodes) if same and of == node and other != rank]
-        found.append(bucket_bytes(moves_of(plan, rank), HOST_ROUNDS, same, near))
+        moves = moves_of(plan, rank)
+        found.append(bucket_bytes(moves, HOST_ROUNDS, same, near, quantised))
     return found
 
 
@@ -73,6 +76,7 @@ def bucket_bytes(
     rounds: int,
     same_dtype: bool = True,
     neighbours: Collection[int] = (),
+    quantised: bool = False,
 ) -> int:
     """Of one rank's buckets in a run of these moves: as `transfer.exchange.Buckets` grows them, and
     what `transfer.reads.Reads` needs.
@@ -81,6 +85,7 @@ def bucket_bytes(
         rounds: under way at a time.
         same_dtype: whether what is sent has the type that travels.
         neighbours: ranks whose memory is read, and that read this one's.
+        quantised: whether linear layers are quantised before they are sent.
     """
     largest: dict[tuple[str, int], int] = {}
     pieces = 0
@@ -90,7 +95,7 @@ def bucket_bytes(
         kept = [step.without(neighbours) for step in hop]
         for place, step in enumerate(step for step in kept if step.sends or step.receives):
             for kind, message in (("send", step.sends), ("receive", step.receives)):
-                if message and not _in_place(message, same_dtype):
+                if message and not _in_place(message, same_dtype, quantised):
                     key = kind, place % rounds
                     size = sum(item.fragment.num_bytes for item in message)
                     largest[key] = max(largest.get(key, 0), size)
@@ -106,7 +111,9 @@ def _piece(item: Receive) -> int:
     return min(max(HOST_PIECE_BYTES // row, 1) * row, fragment.num_bytes)
 
 
-def _in_place(message: Iterable[Send] | Iterable[Receive], same_dtype: bool) -> bool:
+def _in_place(
+    message: Iterable[Send] | Iterable[Receive], same_dtype: bool, quantised: bool
+) -> bool:
     """Whether a message is sent from, or received into, the memory of its tensor."""
     first, *more = message
     if more:
@@ -114,7 +121,16 @@ def _in_place(message: Iterable[Send] | Iterable[Receive], same_dtype: bool) -> 
     view = first.view if isinstance(first, Send) else first.targets[0]
     # What is received, and what is passed on, is target memory, which has the type that travels.
     has_type = same_dtype or isinstance(first, Receive) or first.relay
+    has_type = has_type or (quantised and _is_quantised(first.fragment))
     return _lies(first.fragment, view) and has_type
+
+
+def _is_quantised(fragment: Fragment) -> bool:
+    """Whether it is of values or of scales, which are made in the type that travels."""
+    return fragment.num_bytes // fragment.box.num_elements in (
+        ITEM_BYTES[VALUES],
+        ITEM_BYTES[SCALES],
+    )
 
 
 def _lies(fragment: Fragment, view: View) -> bool:

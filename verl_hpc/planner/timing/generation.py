@@ -38,6 +38,10 @@ class Engines:
     """That a rank has for keys and values; None holds all sequences."""
     max_sequences: int | None = None
     """That one engine decodes at a time; None is what rollout.max_num_seqs: null gives."""
+    weight_bytes_each: float | None = None
+    """Of a weight on average; None is what dtype says."""
+    cache_bytes_each: int | None = None
+    """Of an element of a key or a value; None is what dtype says."""
 
     @property
     def count(self) -> int:
@@ -46,13 +50,18 @@ class Engines:
     @property
     def cache_bytes_per_token(self) -> int:
         """Of one rank."""
-        size = element_size(self.dtype)
+        size = self.cache_bytes_each or element_size(self.dtype)
         return cache_bytes_per_token(self.arch, self.tp, self.pp, size)
 
     @property
     def weight_bytes(self) -> float:
         """Of one rank."""
-        return self.arch.num_parameters * element_size(self.dtype) / (self.tp * self.pp)
+        return self.arch.num_parameters * self.weight_size / (self.tp * self.pp)
+
+    @property
+    def weight_size(self) -> float:
+        """Bytes of a weight on average."""
+        return self.weight_bytes_each or element_size(self.dtype)
 
 
 def at_a_time(engines: Engines, work: Workload) -> float:
@@ -129,8 +138,8 @@ class _Decode:
         dense = arch.num_parameters - experts
         if not arch.tied_embeddings:
             dense -= arch.vocab_size * arch.hidden_size  # a step looks few rows up
-        self._dense = dense * self._size / engines.tp
-        self._experts = experts * self._size / engines.tp
+        self._dense = dense * engines.weight_size / engines.tp
+        self._experts = experts * engines.weight_size / engines.tp
         self._cache = engines.cache_bytes_per_token * engines.pp
 
     def step(self, sequences: float, context: float) -> Cost:

@@ -12,6 +12,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.link_model import predicted_seconds
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.quantization import mean_item_bytes
 from verl_hpc.planner.layouts import RunLayouts
 from verl_hpc.planner.refit_plan import refit_plan
 from verl_hpc.planner.timing.cost import Cost, times, together
@@ -129,6 +130,10 @@ def engines(
         config.rollout_dtype,
         None,
         rollout.max_num_seqs or (256 if rollout.engine == "hf" else None),
+        mean_item_bytes(arch, rollout.ignored_layers, config.rollout_dtype)
+        if rollout.quantization is not None
+        else None,
+        1 if rollout.kv_cache_dtype == "fp8" else None,
     )
     if cache_bytes is None and rollout.kv_cache_gib is not None:
         cache_bytes = rollout.kv_cache_gib * 2**30

@@ -1,0 +1,262 @@
+"""Weights that travel in FP8: they are those that vLLM makes of the same weights, bit for bit, in
+half the bytes, and vLLM computes with them where they were written."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.mpi import plugin
+from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from tests.mpi.recipe_runs import ROLLOUT, run, write_reward
+from tests.mpi.storages import storage_bytes
+from tests.mpi.test_reshard import replicas_for, safetensors_of
+from verl_hpc.config.model import ModelConfig, ParallelConfig
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.layout.live import check_parameters
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.layout.quantization import quantised_source, scale_name, spread_tensors
+from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.rollout import rollout_shard_map
+from verl_hpc.planner.memory.quantised import quantised_copies
+from verl_hpc.planner.memory.rollout import RolloutShape, rollout_weights
+from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.rollout.protocol import Sampling, replica_of
+from verl_hpc.rollout.vllm import VllmEngine
+from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.fp8 import Fp8Weights, dequantised
+
+CPU = torch.device("cpu")
+FP8 = RolloutConfig(
+    quantization="fp8", max_prompt_tokens=32, max_response_tokens=16, kv_cache_gib=0.03
+)
+SIZES = [(tp, pp, dp) for tp in (1, 2) for pp in (1, 2) for dp in (1, 2)]
+SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+"""A rank of two has 32 rows of a head, and its q, k and v begin in the middle of blocks."""
+
+
+def pairs(size: int):
+    return [
+        (TrainLayout(tp=tp, pp=pp, dp=dp), rollout_tp)
+        for tp, pp, dp in SIZES
+        if tp * pp * dp == size
+        for rollout_tp in (1, 2)
+        if size % rollout_tp == 0
+    ]
+
+
+def pytest_generate_tests(metafunc):
+    if "pair" in metafunc.fixturenames:
+        metafunc.parametrize(
+            "pair",
+            pairs(plugin.session.world.size),
+            ids=lambda p: f"tp{p[0].tp}-pp{p[0].pp}-dp{p[0].dp}-to-tp{p[1]}",
+        )
+
+
+def empty(shard_map, rank):
+    """Plain tensors as an engine has them."""
+    sizes: dict[str, int] = {}
+    for r in shard_map.held_by(rank):
+        last = sum((n - 1) * s for n, s in zip(r.box.shape, r.view.strides, strict=True))
+        sizes[r.view.name] = max(sizes.get(r.view.name, 0), r.view.offset + last + 1)
+    kinds = {r.view.name: shard_map.tensors[r.tensor].dtype for r in shard_map.regions}
+    return {n: torch.zeros(size, dtype=getattr(torch, kinds[n])) for n, size in sizes.items()}
+
+
+def as_vllm_quantises(tensors, quantised):
+    """Of whole tensors, by vLLM's own function."""
+    from vllm.utils.deep_gemm import per_block_cast_to_fp8
+
+    found = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor.bfloat16()
+        if name in quantised:
+            found[name], found[scale_name(name)] = per_block_cast_to_fp8(tensor.bfloat16())
+    return found
+
+
+def sent(here, trainer, target):
+    """The plan, and this rank's source."""
+    source = quantised_source(trainer.shard_map, target)
+    plan = plan_transfer(source, target, here.world.node_of, 1 << 16)
+    fp8 = Fp8Weights(trainer.shard_map, source, here.world.rank, torch.bfloat16, CPU)
+    return plan, fp8.quantised(trainer.weights)
+
+
+def dtypes_of(target):
+    return {name: getattr(torch, spec.dtype) for name, spec in target.tensors.items()}
+
+
+def check_arrived(here, target, got, expected):
+    for region in target.held_by(here.world.rank):
+        arrived = held(got, region)
+        wanted = expected[region.tensor][region.box.slices]
+        assert arrived.dtype == wanted.dtype
+        same = arrived.contiguous().view(torch.uint8).equal(wanted.contiguous().view(torch.uint8))
+        assert same, region
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_are_those_that_vllm_quantises(here, tiny_model, pair, dtype):
+    layout, rollout_tp = pair
+    rank = here.world.rank
+    sizes = SMALL if rollout_tp == 1 else SMALL | {"hidden_size": 512, "intermediate_size": 1024}
+    directory = tiny_model("qwen2", False, **sizes, **HEADS)
+    trainer = build_engine(here, directory, layout, lr=None, dtype=dtype)
+    target = rollout_shard_map(FP8, trainer.arch, replicas_for(layout, rollout_tp), "bfloat16")
+    quantised = {n for n, s in target.tensors.items() if s.dtype == "float8_e4m3fn"}
+    assert len(quantised) == 7 * trainer.arch.num_layers
+
+    plan, source = sent(here, trainer, target)
+    made = [t for n, t in source.items() if t is not trainer.weights.get(n)]
+    shape = RolloutShape.of(trainer.arch, FP8, "bfloat16", on_gpu=False)
+    role = RoleShape.of(trainer.arch, layout, ModelConfig(path="none"), ParallelConfig())
+    stage = layout.grid.coordinates(rank)["pp"]
+    assert storage_bytes(made) == quantised_copies(role, stage, shape)
+    got = empty(target, rank)
+    stats = Transfer(plan, rank).run(source, got, dtypes_of(target))
+
+    check_arrived(here, target, got, as_vllm_quantises(safetensors_of(directory), quantised))
+    assert stats.total_received_bytes == minimum_received(plan.bundles).get(rank, 0)
+
+
+@pytest.mark.world(2)
+def test_bytes_halve(here, tiny_model):
+    """Of linear layers from a rank that trains to one that generates: one byte an element, and four
+    of every 16384."""
+    directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
+    layout, rank = TrainLayout(), here.world.rank
+    arch = read_architecture(directory)
+    trained = megatron_shard_map(arch, layout, dtype="bfloat16")
+    found = {}
+    for name in ("fp8", None):
+        config = FP8.model_copy(update={"quantization": name})
+        target = rollout_shard_map(config, arch, ((1,),), "bfloat16")
+        source = quantised_source(trained, target)
+        weights = empty(trained, rank)
+        sends = weights
+        if name:
+            sends = Fp8Weights(trained, source, rank, torch.bfloat16, CPU).quantised(weights)
+        plan = plan_transfer(source, target, here.world.node_of)
+        run = Transfer(plan, rank).run(sends, empty(target, rank), dtypes_of(target))
+        found[name] = here.control.sum(run.total_received_bytes)
+    linear = arch.num_layers * (4 * 256 * 256 + 3 * 256 * 512)
+    assert found[None] - found["fp8"] == 2 * linear - (linear + 4 * linear // 128**2)
+
+
+@pytest.mark.world(2)
+def test_blocks_on_several_ranks_have_one_scale(here, tiny_model):
+    """Parts of 192 rows and of 96 columns: a block's largest number may be on either rank."""
+    sizes = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 1}
+    directory = tiny_model("llama", False, **sizes, num_attention_heads=6, num_key_value_heads=2)
+    trainer = build_engine(here, directory, TrainLayout(tp=2), lr=None)
+    arch, rank = trainer.arch, here.world.rank
+    config = FP8.model_copy(update={"ignored_layers": ["self_attn"]})
+    target = rollout_shard_map(config, arch, ((0,), (1,)), "bfloat16")
+    names = {n for n, s in target.tensors.items() if s.dtype == "float8_e4m3fn"}
+    assert set(spread_tensors(trainer.shard_map, names)) == names
+    for name in {r.view.name for r in trainer.shard_map.regions if r.tensor in names}:
+        trainer.weights[name].mul_(1 + rank * 3)  # the second rank's part has the largest numbers
+
+    plan, source = sent(here, trainer, target)
+    got = empty(target, rank)
+    Transfer(plan, rank).run(source, got, dtypes_of(target))
+
+    whole = {}
+    for name, spec in trainer.shard_map.tensors.items():
+        found = torch.zeros(spec.shape)
+        for region in trainer.shard_map.by_tensor[name]:
+            part = held(trainer.weights, region) if rank in region.holders else None
+            parts = here.control.allgather(part)
+            found[region.box.slices] = next(p for p in parts if p is not None)
+        whole[name] = found
+    check_arrived(here, target, got, as_vllm_quantises(whole, names))
+
+
+@pytest.mark.world(2)
+@pytest.mark.parametrize("ignored", [(), ("layers.0", "down_proj")], ids=["all", "some"])
+@pytest.mark.parametrize("rollout_tp", [1, 2])
+def test_vllm_computes_with_what_was_written(here, tiny_model, ignored, rollout_tp):
+    rank = here.world.rank
+    sizes = SMALL | {"hidden_size": 512, "intermediate_size": 1024}
+    directory = tiny_model("qwen2", False, **sizes, **HEADS)
+    trainer = build_engine(here, directory, TrainLayout(tp=2), lr=None)
+    config = FP8.model_copy(update={"ignored_layers": list(ignored)})
+    replicas = replicas_for(TrainLayout(tp=2), rollout_tp)
+    paths = (str(directory), str(directory))
+    rollout = VllmEngine(here.world, trainer.arch, *paths, replicas, config, "bfloat16")
+    check_parameters(rollout.shard_map, rank, rollout.weights, "vllm")
+    shape = RolloutShape.of(trainer.arch, config, "bfloat16", on_gpu=False)
+    shape = replace(shape, tp=rollout_tp)
+    assert storage_bytes(rollout.weights.values()) == rollout_weights(shape)
+    plan, source = sent(here, trainer, rollout.shard_map)
+    rollout.begin_update()
+    Transfer(plan, rank).run(source, rollout.weights, dtypes_of(rollout.shard_map))
+    rollout.finish_update()
+
+    replica = replica_of(replicas, rank)
+    prompts = [s[:20].tolist() for s in some_sequences(4, 256, seed=replica)]
+    responses = rollout.generate(prompts, Sampling(max_tokens=8), seeds=range(4))
+    rollout.close()
+    # The trainer computes with what the engine was sent, dequantised.
+    round_weights(trainer, source, rank)
+    for other in here.control.allgather((prompts, [r.tokens for r in responses])):
+        outputs = trainer.infer([torch.tensor([*p, *t]) for p, t in zip(*other, strict=True)])
+        if other[0] == prompts:
+            mine = outputs
+    for prompt, response, output in zip(prompts, responses, mine, strict=True):
+        torch.testing.assert_close(
+            output.log_probs[len(prompt) - 1 :],
+            torch.tensor(response.log_probs),
+            atol=0.1,
+            rtol=0,
+        )
+
+
+def round_weights(trainer, source, rank):
+    """To bfloat16, or to what FP8 stands for."""
+    for region in trainer.shard_map.held_by(rank):
+        name = region.view.name
+        weight = trainer.weights[name]
+        window = weight.as_strided(region.box.shape, region.view.strides, region.view.offset)
+        if source[name].dtype == torch.float8_e4m3fn:
+            grid = source[scale_name(region.tensor)]
+            values = torch.zeros(trainer.shard_map.tensors[region.tensor].shape)
+            values = values.to(torch.float8_e4m3fn)
+            values[region.box.slices] = held(source, region)
+            window.copy_(dequantised(values, grid, torch.bfloat16)[region.box.slices])
+        else:
+            window.copy_(window.bfloat16())
+    trainer.weights_changed()
+
+
+@pytest.mark.world(2)
+def test_runs_train_on_what_a_quantised_engine_samples(here, tiny_model, shared_directory):
+    """Two steps, with the fewest bytes; the probe tells by how little the two differ."""
+    directory = tiny_model("llama", False, **SMALL, num_attention_heads=2, num_key_value_heads=2)
+
+    def received(name, **rollout):
+        rows = run(
+            here,
+            f"fp8-{name}",
+            directory,
+            shared_directory,
+            recipe="rl",
+            reward={"function": write_reward(here, shared_directory)},
+            algorithm={"correction": {}},
+            placement={"actor": 0, "rollout": 1},
+            rollout=ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05, **rollout},
+        )
+        assert len(rows) == 2
+        for row in rows:
+            assert row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0
+            assert 0 < row["training/rollout_log_probs_diff_mean"] < 0.1
+        return rows[0]["reshard/received_bytes"]
+
+    linear = 2 * (4 * 256 * 256 + 3 * 256 * 512)
+    saved = received("bfloat16", dtype="bfloat16") - received("fp8", quantization="fp8")
+    assert saved == 2 * linear - (linear + 4 * linear // 128**2)

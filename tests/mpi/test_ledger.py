@@ -268,7 +268,8 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
     role = run.role_settings["actor"]
     source = engine_shard_map(engines.arch, engines.layout, role.model, role.head)
     target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
-    actor = SimpleNamespace(shard_map=source, training=engines.by_role["actor"])
+    own = engines.by_role["actor"]
+    actor = SimpleNamespace(settings=role, shard_map=source, training=own)
     rollout = SimpleNamespace(shard_map=target, engine=engines.rollout)
     stats = []
     transfer = Transfer.run

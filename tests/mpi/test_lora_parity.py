@@ -179,13 +179,14 @@ def test_everything_equals_transformers_with_experts(here, tiny_model, sizes, mo
 
 
 @pytest.mark.world(2)
-@pytest.mark.parametrize("sizes", [{"tp": 2, "sp": 1}, {"pp": 2, **FULL}], ids=["tp", "pp"])
-def test_a_new_head_is_trained_with_the_adapters(here, tiny_model, sizes):
+@pytest.mark.parametrize("split", [{"tp": 2, "sp": 1}, {"pp": 2, **FULL}], ids=["tp", "pp"])
+def test_a_new_head_is_trained_with_the_adapters(here, tiny_model, split):
     directory = tiny_model("qwen3", num_hidden_layers=4, num_key_value_heads=4)
-    engine = engine_of(here, directory, sizes, ["q_proj"], head="value")
+    engine = engine_of(here, directory, split, ["q_proj"], head="value")
+    fill(engine, some_adapters(engine))
     before = {n: w.clone() for n, w in engine.weights.items()}
     mine = some_sequences(4, engine.arch.vocab_size)
-    for _ in range(2):  # a head of zero gives nothing before it a gradient
+    for _ in range(2):  # a head of zero gives what is before it no gradient
         engine.update(
             mine, lambda _, found: (sum((o.values - 1).square().sum() for o in found), {})
         )

@@ -25,6 +25,8 @@ CASES = {
     4: [
         (4, 1, "qwen3", True, "float32", False),
         (2, 2, "qwen2", False, "bfloat16", False),
+        (2, 2, "mixtral", False, "float32", True),
+        (2, 2, "qwen3_moe", False, "float32", True),
     ],
 }
 

@@ -145,7 +145,8 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
         quantised_modules(shape, n) for n in range(stage * per_stage, (stage + 1) * per_stage)
     ]
     elements = 0
-    if stage == 0 or (stage == last and arch.tied_embeddings):
+    # vLLM's mixtures have the embedding on every stage, though the first alone reads it.
+    if stage == 0 or arch.is_moe or (stage == last and arch.tied_embeddings):
         elements += rows * arch.hidden_size
     if stage == last:
         elements += arch.hidden_size

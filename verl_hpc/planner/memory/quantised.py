@@ -24,6 +24,8 @@ def quantised_copies(shape: RoleShape, stage: int, rollout: RolloutShape) -> int
         stage: of its pipeline.
         rollout: of the engines.
     """
+    if rollout.quantization is None:
+        return 0
     layout = shape.layout
     counts = layers_per_stage(shape.arch.num_layers, layout.pp, layout.vpp)
     layers = [n for c in range(layout.vpp) for n in stage_layers(counts, stage, c)]

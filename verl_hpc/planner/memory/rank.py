@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from verl_hpc.config.roles import ACTOR
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.activations import in_flight
@@ -133,11 +134,10 @@ class RankMemory:
     @property
     def _quantised(self) -> Terms:
         """Of weights on their way to an engine in FP8."""
-        first = next(iter(self._run.settings))
-        if self._run.rollout is None or first not in self._here:
+        if self._run.rollout is None or ACTOR not in self._here:
             return {}
-        shape, stage, _ = self._here[first]
-        return {f"{first}.quantised": quantised_copies(shape, stage, self._run.rollout)}
+        shape, stage, _ = self._here[ACTOR]
+        return {f"{ACTOR}.quantised": quantised_copies(shape, stage, self._run.rollout)}
 
     @property
     def _asleep(self) -> Terms:

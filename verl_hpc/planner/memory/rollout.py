@@ -145,10 +145,10 @@ def rollout_weights(shape: RolloutShape, stage: int = 0) -> int:
         quantised_modules(shape, n) for n in range(stage * per_stage, (stage + 1) * per_stage)
     ]
     elements = 0
-    # vLLM's mixtures have the embedding on every stage, though the first alone reads it.
+    # vLLM's mixtures have all of it on every stage, whichever reads it.
     if stage == 0 or arch.is_moe or (stage == last and arch.tied_embeddings):
         elements += rows * arch.hidden_size
-    if stage == last:
+    if stage == last or arch.is_moe:
         elements += arch.hidden_size
         elements += 0 if arch.tied_embeddings else rows * arch.hidden_size
     decoder = Counter(layers)

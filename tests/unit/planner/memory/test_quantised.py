@@ -1,5 +1,7 @@
 """The ledger and the plan of a run whose rollout is in FP8."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.config.trees import parse
@@ -88,3 +90,19 @@ def test_products_on_cores_are_of_what_values_stand_for():
     )
     found = generating(fp8, 0, None)
     assert found["packed_weights"] == generating(plain, 0, None)["weights"] > found["weights"]
+
+
+def test_ranks_without_the_actor_make_nothing():
+    """As those that only generate, of which a search asks."""
+    config = parse(
+        algorithm={"correction": {}},
+        placement={"actor": "0-1", "rollout": "2-3"},
+        rollout={"num_samples": 4, "quantization": "fp8"},
+    )
+    layouts = run_layouts(config, ARCH, 4, ranks_per_node=4)
+    found = ledger(config, ARCH, layouts, H100)
+    for rank, makes in ((0, True), (2, False)):
+        phases = {phase.name: phase.device for phase in found.of_rank(rank)}
+        assert ("actor.quantised" in phases["reshard"]) == makes
+    alone = replace(found, settings={}, shapes={})
+    assert "actor.quantised" not in {t for p in alone.of_rank(2) for t in p.device}

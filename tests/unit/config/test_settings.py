@@ -52,7 +52,7 @@ def test_every_setting_of_a_resolved_run_is_listed():
     adapters = {"model": {"path": "m"}, "lora": {}, "roles": {"critic": {"lora": {}}}}
     for chosen, sections in (
         (tree, {"lora", "roles.NAME.lora"}),
-        (tree | adapters, {"model.fp8", "roles.NAME.parallel"}),
+        (tree | adapters, {"model.fp8", "model.router", "roles.NAME.parallel"}),
     ):
         resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
         listed = {*NAMES, *sections, "roles.NAME.optimizer", "roles.NAME.offload"}

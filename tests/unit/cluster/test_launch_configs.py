@@ -23,6 +23,7 @@ MODELS = {
     "grpo_32b_fp8": "Qwen2.5-32B-Instruct",
     "sft_8b": "Llama-3.1-8B",
     "grpo_32k_context": "Qwen3-8B",
+    "grpo_8b_lora_1node": "Qwen3-8B",
     "grpo_qwen3_30b_a3b": "Qwen3-30B-A3B",
     "grpo_qwen3_235b_a22b": "Qwen3-235B-A22B",
 }
@@ -34,6 +35,7 @@ LAYOUTS = {
     "grpo_32b_fp8": (4, 2, 4, 1, 1, 8),
     "sft_8b": (2, 1, 4, 1, 1, 8),
     "grpo_32k_context": (2, 1, 2, 4, 1, 16),
+    "grpo_8b_lora_1node": (2, 1, 4, 1, 1, 8),
     "grpo_qwen3_30b_a3b": (2, 1, 8, 1, 8, 4),
     "grpo_qwen3_235b_a22b": (4, 8, 8, 1, 8, 16),
 }

@@ -51,6 +51,8 @@ def check_agreement(config: RunConfig) -> None:
     if config.runtime.reward_processes:
         _check_reward_processes(config, config.runtime.reward_processes)
     _check_rollout_log_probs(config)
+    if config.replays_experts:
+        _check_router_replay(config)
     if config.batch.refill_rounds:
         _check_refill(config)
     overlong, longest = config.algorithm.overlong, config.rollout.max_response_tokens
@@ -162,6 +164,45 @@ def _check_rollout_log_probs(config: RunConfig) -> None:
         raise ValueError(
             f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
         )
+
+
+_REPLAY_SETS = "router replay sets it: on on GPUs, off on CPU ranks"
+_NOT_WITH_REPLAY = {
+    "enable_prefix_caching": _REPLAY_SETS,
+    "kv_transfer_config": "what another engine computed was routed there",
+    "speculative_config": "its drafts are of other layers",
+}
+"""Options of vLLM, and why each does not go with the experts that it returns."""
+
+
+def _check_router_replay(config: RunConfig) -> None:
+    """Raises: ValueError: the rollout has no experts to replay."""
+    setting, rollout = "algorithm.router_replay = rollout", config.rollout
+    if not config.samples_to_train:
+        raise ValueError(
+            f"{setting} with recipe: {config.recipe}, which trains on no responses; leave it out"
+        )
+    if rollout.engine != "vllm":
+        raise ValueError(
+            f"{setting} with rollout.engine = {rollout.engine}, which does not tell where it "
+            "routes tokens; choose vllm"
+        )
+    if rollout.pipeline_parallel > 1:
+        raise ValueError(
+            f"{setting} with rollout.pipeline_parallel = {rollout.pipeline_parallel}: vLLM gives "
+            "the experts of engines with all layers on each rank; choose 1, and a larger "
+            "rollout.tensor_parallel"
+        )
+    if rollout.on_interrupt == "keep":
+        raise ValueError(
+            f"{setting} with rollout.on_interrupt = keep: responses are kept without their "
+            "experts; choose drop"
+        )
+    for name, reason in _NOT_WITH_REPLAY.items():
+        if name in rollout.engine_options:
+            raise ValueError(
+                f"rollout.engine_options.{name} with {setting}: {reason}; leave it out"
+            )
 
 
 def _check_refill(config: RunConfig) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 SETTINGS = {
     "dtype": "rollout.dtype",
+    "enable_return_routed_experts": "algorithm.router_replay",
     "enforce_eager": "rollout.enforce_eager",
     "gpu_memory_utilization": "rollout.gpu_memory_utilization",
     "kv_cache_memory_bytes": "rollout.kv_cache_gib",
@@ -25,6 +26,7 @@ _WEIGHTS = "every weight comes from the trainer, in the dtype and under the name
 _DISTRIBUTION = "the trainer computes log-probs of the model's own distribution"
 _GROUPS = "the groups are the job's; set runtime.collective_timeout_s"
 FIXED = {
+    "aux_output_config": "algorithm.router_replay says whether experts are kept",
     "cpu_distributed_timeout_seconds": _GROUPS,
     "cpu_offload_gb": _WEIGHTS,
     "data_parallel_size": _PROCESS,

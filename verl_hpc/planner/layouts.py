@@ -24,6 +24,7 @@ from verl_hpc.planner.model_checks import (
     check_fp8,
     check_lengths,
     check_role,
+    check_router_replay,
     check_vocabulary,
     parallel_setting,
 )
@@ -123,6 +124,7 @@ def run_layouts(
     """
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
+    check_router_replay(config, arch)
     settings = config.role_settings
     for name, layout in layouts.train.items():
         own = (archs or {}).get(name, arch)

@@ -14,6 +14,8 @@ from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
 from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.routed_row import RoutedParams, RoutedRow
+from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.shared_prefixes import within
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
@@ -47,6 +49,7 @@ class Passes:
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
+        self._replay = RouterReplay(config, chunks, groups)
         self._planner = Planner(
             groups.layout, config.hidden_size, max_tokens, self._is_local, self._largest
         )
@@ -75,15 +78,18 @@ class Passes:
     ) -> list[Any]:
         """Send all micro-batches through the pipeline; `consume` gets (indices, outputs) on the
         last stage, and what it returned for each comes back there."""
+        self._replay.forget_counts()
         work = []
         for indices in plan.bins:
             row = self._pack(sequences, indices, plan.shared)
-            ticket = MicroBatches.register(row) if self._is_local else None
-            work.append((indices, row, ticket))
+            experts = wanted.of(indices).experts
+            routed = self._replay.row(row, experts) if experts is not None else None
+            ticket = MicroBatches.register(row, routed) if self._is_local else None
+            work.append((indices, row, ticket, routed))
 
         def forward_step(batches: Iterator[Any], model: torch.nn.Module) -> tuple[Any, Any]:
-            indices, row, ticket = next(batches)
-            output = self._forward(model, row, ticket)
+            indices, row, ticket, routed = next(batches)
+            output = self._forward(model, row, ticket, routed)
 
             def finish(tensor: torch.Tensor, non_loss_data: bool = False) -> Any:
                 mine = wanted.of(indices)
@@ -115,6 +121,10 @@ class Passes:
         finally:
             MicroBatches.clear()
 
+    def router_disagreement(self) -> float:
+        """As `RouterReplay.disagreement`, in the last `run`."""
+        return self._replay.disagreement(self.device)
+
     def _pack(
         self, sequences: Sequence[torch.Tensor], indices: Sequence[int], shared: Sequence[int]
     ) -> PackedRow:
@@ -126,21 +136,24 @@ class Passes:
         return pack(chosen, self._row_multiple, within(indices, shared))
 
     def _forward(
-        self, model: torch.nn.Module, row: PackedRow, ticket: torch.Tensor | None
+        self,
+        model: torch.nn.Module,
+        row: PackedRow,
+        ticket: torch.Tensor | None,
+        routed: RoutedRow | None,
     ) -> torch.Tensor:
         if self._is_local:
             rotary: PackedRotaryEmbedding = _unwrap(model).rotary_pos_emb
             rotary.positions = row.positions
             return model(row.tokens, row.positions, ticket, **self._options)
-        from megatron.core.packed_seq_params import PackedSeqParams
-
         starts = row.cumulative_lengths
-        packed = PackedSeqParams(
+        packed = RoutedParams(
             qkv_format="thd",
             cu_seqlens_q=starts,
             cu_seqlens_kv=starts,
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
+            routed=routed,
         )
         return model(row.tokens, row.positions, None, packed_seq_params=packed, **self._options)
 

@@ -27,6 +27,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.padded import PaddedViews
+from verl_hpc.engines.megatron.routed_row import RoutedRow
 from verl_hpc.layout.architecture import Architecture
 
 if not hasattr(moe_utils, "te_general_gemm"):
@@ -54,12 +55,14 @@ class MicroBatches:
 
     _tickets = itertools.count()
     _padded: dict[int, PaddedViews] = {}
+    _routed: dict[int, RoutedRow | None] = {}
 
     @classmethod
-    def register(cls, row: PackedRow) -> torch.Tensor:
+    def register(cls, row: PackedRow, routed: RoutedRow | None = None) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
         cls._padded[ticket] = PaddedViews(row)
+        cls._routed[ticket] = routed
         return torch.tensor(ticket)
 
     @classmethod
@@ -67,9 +70,15 @@ class MicroBatches:
         return cls._padded[int(ticket)]
 
     @classmethod
+    def routed(cls, ticket: torch.Tensor) -> RoutedRow | None:
+        """Where its tokens go; None where routers choose."""
+        return cls._routed[int(ticket)]
+
+    @classmethod
     def clear(cls) -> None:
         """Forget all rows; their passes are over."""
         cls._padded.clear()
+        cls._routed.clear()
 
 
 class PackedAttention(MegatronModule):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
-from verl_hpc.config.distillation import ForwardKl, check_distillation
+from verl_hpc.config.distillation import check_distillation
 from verl_hpc.config.evaluation import check_evaluation
 from verl_hpc.config.lora import check_lora
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.roles import CRITIC, REWARD, check_roles, roles_of_recipe
+from verl_hpc.config.rollout_agreement import check_quantised, check_router_replay
 from verl_hpc.section import is_own
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def check_agreement(config: RunConfig) -> None:
         _check_reward_processes(config, config.runtime.reward_processes)
     _check_rollout_log_probs(config)
     if config.rollout.is_quantised:
-        _check_quantised(config)
+        check_quantised(config)
+    if config.replays_experts:
+        check_router_replay(config)
     if config.batch.refill_rounds:
         _check_refill(config)
     overlong, longest = config.algorithm.overlong, config.rollout.max_response_tokens
@@ -166,25 +169,6 @@ def _check_rollout_log_probs(config: RunConfig) -> None:
         raise ValueError(
             f"{correction} with {filters}: {why}; do not correct, or leave the filters out"
         )
-
-
-def _check_quantised(config: RunConfig) -> None:
-    """Raises: ValueError: tokens of coarser numbers would be trained on as if they were the
-    trainer's."""
-    algorithm, rollout = config.algorithm, config.rollout
-    by_teacher = config.recipe == "distillation" and isinstance(config.distillation, ForwardKl)
-    alone = by_teacher and config.distillation.task_reward_weight == 0
-    corrects = algorithm.correction is not None or rollout.verify.on_mismatch == "correct"
-    if not config.samples_to_train or config.has_own_recipe or alone:
-        return
-    if corrects or algorithm.old_log_probs == "rollout":
-        return
-    name = "quantization" if rollout.quantization is not None else "kv_cache_dtype"
-    raise ValueError(
-        f"rollout.{name} = fp8 without algorithm.correction: tokens come from a coarser policy "
-        "than the one that is trained, and nothing makes up for it; give algorithm.correction: {}, "
-        "which is truncated importance sampling, or algorithm.old_log_probs: rollout"
-    )
 
 
 def _check_refill(config: RunConfig) -> None:

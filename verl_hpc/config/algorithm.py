@@ -137,6 +137,10 @@ class AlgorithmConfig(Section):
     """Whose log-probs the ratio starts from: the trainer's, or the rollout engine's. auto and
     rollout make no forward pass for them where a batch is one optimizer step and nothing else needs
     them before it: its own forward pass has the trainer's."""
+    router_replay: Literal["none", "rollout"] = "none"
+    """Which experts a mixture of experts trains with: those that its routers choose, or those that
+    the rollout chose for the same tokens, in old log-probs and in the update (R3, arXiv 2510.11370;
+    docs/experts.md). Needs rollout.engine: vllm."""
     correction: CorrectionConfig | None = None
     """Weigh, or leave out, tokens by how likely the trainer finds them, relative to the engine that
     sampled them: with a rollout.staleness the decoupled loss (arXiv 2505.24298). null weighs all

@@ -202,6 +202,11 @@ class RunConfig(Section):
         return self.recipe not in ("sft", "reward_model", *_PREFERENCES)
 
     @property
+    def replays_experts(self) -> bool:
+        """Whether the experts that the rollout chose are those of the trainer."""
+        return self.algorithm.router_replay == "rollout"
+
+    @property
     def generates(self) -> bool:
         """Whether the run samples responses."""
         trains_only = self.recipe == "sft" and not self.evaluation.wanted

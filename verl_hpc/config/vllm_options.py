@@ -8,6 +8,7 @@ from typing import Any
 SETTINGS = {
     "dtype": "rollout.dtype",
     "enable_expert_parallel": "rollout.expert_parallel",
+    "enable_return_routed_experts": "algorithm.router_replay",
     "enforce_eager": "rollout.enforce_eager",
     "gpu_memory_utilization": "rollout.gpu_memory_utilization",
     "kv_cache_dtype": "rollout.kv_cache_dtype",
@@ -32,6 +33,7 @@ _EXPERTS = (
 )
 _GROUPS = "the groups are the job's; set runtime.collective_timeout_s"
 FIXED = {
+    "aux_output_config": "algorithm.router_replay says whether experts are kept",
     "cpu_distributed_timeout_seconds": _GROUPS,
     "cpu_offload_gb": _WEIGHTS,
     "data_parallel_size": _PROCESS,

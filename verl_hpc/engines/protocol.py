@@ -47,12 +47,18 @@ class Wanted:
     """So many of the likeliest tokens, and their log-probs."""
     candidates: Sequence[torch.Tensor] | None = None
     """Log-probs of these tokens, (L - 1, k) int64 for each sequence; differentiable."""
+    experts: Sequence[torch.Tensor] | None = None
+    """Of a mixture of experts: compute everything with tokens routed to these, (L - 1, bytes) uint8
+    for each sequence (`Architecture.routed_bytes`); the last token goes where its router likes."""
 
     def of(self, indices: Sequence[int]) -> Wanted:
         """The same of some of the sequences."""
-        if self.candidates is None:
-            return self
-        return replace(self, candidates=[self.candidates[i] for i in indices])
+        found = self
+        if self.candidates is not None:
+            found = replace(found, candidates=[self.candidates[i] for i in indices])
+        if self.experts is not None:
+            found = replace(found, experts=[self.experts[i] for i in indices])
+        return found
 
 
 NOTHING_MORE = Wanted()
@@ -202,7 +208,8 @@ class TrainingEngine(InferenceEngine, Protocol):
 
         Returns:
             Sums of the loss function's metrics over all replicas, and `loss`, `grad_norm`, `lr`;
-            the same on every rank of the layout.
+            with `wanted.experts` router_disagreement, the share of tokens x layers for which the
+            router would have chosen other experts; the same on every rank of the layout.
 
         Raises:
             TrainingError: the loss or the gradient is not finite, and optimizer.on_nonfinite is

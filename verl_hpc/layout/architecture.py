@@ -72,6 +72,13 @@ class Architecture:
         return bool(self.layer_table.expert_rows)
 
     @property
+    def routed_bytes(self) -> int:
+        """Of the ids of the experts that a token is routed to, layer after layer: a byte each where
+        a layer has up to 256 experts, else two, the lower one first."""
+        id_bytes = 1 if self.num_experts <= 256 else 2
+        return self.num_layers * self.experts_per_token * id_bytes
+
+    @property
     def qkv_bias(self) -> bool:
         return self.layer_table.has("self_attn.q_proj.bias")
 

@@ -31,6 +31,9 @@ old_log_probs = rollout, the one that sampled."""
 CORRECTION_WEIGHT = "actor/correction_weight"
 CORRECTION_TRUNCATED = "actor/correction_truncated"
 """Of algorithm.correction: mean weight of tokens, and the share of them that had a larger one."""
+ROUTER_DISAGREEMENT = "actor/router_disagreement"
+"""Of algorithm.router_replay: share of tokens x layers for which the trainer's router would have
+chosen other experts than the rollout did."""
 REFERENCE_KL = "actor/kl_loss"
 REFERENCE_KL_PENALTY = "actor/reward_kl_penalty"
 TEACHER_REVERSE_KL = "distillation/reverse_kl"
@@ -181,6 +184,12 @@ CHARTS = (
         "correction",
         "Weights of algorithm.correction",
         {CORRECTION_WEIGHT: "mean", CORRECTION_TRUNCATED: "share truncated"},
+        least=0.0,
+    ),
+    Chart(
+        "router_disagreement",
+        "Tokens that the trainer's routers would send elsewhere",
+        {ROUTER_DISAGREEMENT: "share"},
         least=0.0,
     ),
     Chart(

@@ -25,6 +25,7 @@ from verl_hpc.planner.model_checks import (
     check_lengths,
     check_role,
     check_router,
+    check_router_replay,
     check_vocabulary,
     parallel_setting,
 )
@@ -125,6 +126,7 @@ def run_layouts(
     """
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
+    check_router_replay(config, arch)
     settings = config.role_settings
     check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     for name, layout in layouts.train.items():

@@ -85,6 +85,15 @@ def check_lengths(config: RunConfig, role: str, arch: Architecture) -> None:
         )
 
 
+def check_router_replay(config: RunConfig, arch: Architecture) -> None:
+    if config.replays_experts and not arch.is_moe:
+        raise ConfigError(
+            f"algorithm.router_replay = {config.algorithm.router_replay}: the actor's model "
+            f"({arch.family}) is no mixture of experts, so that there is nothing to replay; leave "
+            "it out"
+        )
+
+
 def check_vocabulary(config: RunConfig, size: int) -> None:
     chosen = config.distillation
     if isinstance(chosen, ForwardKl) and chosen.top_k > size:

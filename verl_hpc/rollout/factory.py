@@ -57,6 +57,7 @@ def build_rollout(
     replicas: tuple[tuple[int, ...], ...],
     config: RolloutConfig,
     dtype: str,
+    keeps_experts: bool = False,
 ) -> RolloutEngine | None:
     """Build the engine; all ranks of the world together.
 
@@ -68,6 +69,7 @@ def build_rollout(
         replicas: ranks of every engine; they may leave ranks of the world out.
         config: names the engine, with its sizes and limits.
         dtype: element type of the weights.
+        keeps_experts: of a mixture of experts, give those of every token (`Response.experts`).
 
     Returns:
         The engine; None on a rank that is in no replica.
@@ -78,6 +80,7 @@ def build_rollout(
     """
     rollout_shard_map(config, arch, replicas, dtype)  # what it raises, all ranks raise
     generates = replica_of(replicas, world.rank) is not None
+    assert not keeps_experts or config.engine == "vllm", "the configuration refuses that"
     if config.engine == "hf":
         if not generates:
             return None
@@ -94,4 +97,6 @@ def build_rollout(
     if not generates:
         join_groups(world, replicas, config)
         return None
-    return VllmEngine(world, arch, model, tokenizer, replicas, config, dtype)
+    return VllmEngine(
+        world, arch, model, tokenizer, replicas, config, dtype, keeps_experts=keeps_experts
+    )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from verl_hpc.rollout.protocol import Response, Sampling
 
@@ -23,17 +26,22 @@ def given_so_far(
 
 
 def continued(prefix: Response, new: Response) -> Response:
-    """`prefix` and what was generated after it; every token keeps its log-prob."""
+    """`prefix` and what was generated after it; every token keeps its log-prob, and its experts."""
     mask = None if prefix.mask is None and new.mask is None else prefix.sampled + new.sampled
     tokens, log_probs = prefix.tokens + new.tokens, prefix.log_probs + new.log_probs
-    return Response(tokens, log_probs, new.finish_reason, mask)
+    parts = [r.experts for r in (prefix, new) if r.experts is not None]
+    experts = np.concatenate(parts) if parts else None
+    return Response(tokens, log_probs, new.finish_reason, mask, experts)
 
 
 def observed(response: Response, tokens: Sequence[int]) -> Response:
     """`response`, unfinished, with an observation behind it, which the model did not sample."""
     mask = response.sampled + (0,) * len(tokens)
     log_probs = response.log_probs + (0.0,) * len(tokens)
-    return Response((*response.tokens, *tokens), log_probs, "unfinished", mask)
+    longer = (*response.tokens, *tokens)
+    return replace(
+        response, tokens=longer, log_probs=log_probs, finish_reason="unfinished", mask=mask
+    )
 
 
 def this_turn(response: Response) -> Sequence[int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -66,6 +66,10 @@ class Response:
     mask: tuple[int, ...] | None = None
     """1 where the model sampled a token, 0 where an environment wrote it; None if the model sampled
     all."""
+    experts: Any = field(default=None, compare=False)
+    """Of an engine that keeps them: where each token of prompt and response was routed, (tokens,
+    layers, k) uint8 or uint16 of numpy; not of the last one, which nothing read. They are of the
+    weights that read a token first."""
 
     @property
     def sampled(self) -> tuple[int, ...]:

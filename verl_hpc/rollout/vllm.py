@@ -22,11 +22,12 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import rollout_shard_map
-from verl_hpc.rollout import vllm_cpu, vllm_fp8
+from verl_hpc.rollout import vllm_cpu, vllm_fp8, vllm_routed
 from verl_hpc.rollout.partial import given_so_far
 from verl_hpc.rollout.protocol import Response, Sampling, Turns, never
 from verl_hpc.rollout.vllm_groups import replica_as_world, start_groups, stop_groups
 from verl_hpc.rollout.vllm_requests import Requests, generators_untouched
+from verl_hpc.rollout.vllm_routed import FromOutputs, FromRouters, RoutedExperts
 from verl_hpc.rollout.vllm_settings import (
     checked,
     custom_all_reduce,
@@ -69,6 +70,7 @@ class VllmEngine:
         config: sizes and limits.
         dtype: element type of the weights.
         seed: of vLLM's own generators; requests bring seeds of their own.
+        keeps_experts: give the experts of every token with the responses.
 
     Raises:
         ConfigError: vLLM does not know an option, refuses a value, or has too little memory.
@@ -84,6 +86,7 @@ class VllmEngine:
         config: RolloutConfig,
         dtype: str,
         seed: int = 0,
+        keeps_experts: bool = False,
     ) -> None:
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
@@ -118,7 +121,10 @@ class VllmEngine:
             **(vllm_cpu.options() if self._on_cpu else {}),
             **vllm_fp8.options(config, arch, world.device),
             **options,
+            **(vllm_routed.options(world.device) if keeps_experts else {}),
         }
+        if keeps_experts and not self._on_cpu:
+            FromOutputs.prepare()
         try:
             with generators_untouched(), replica_as_world():
                 self._llm = LLM(**arguments)
@@ -140,6 +146,10 @@ class VllmEngine:
         # Not the attribute: CUDA graphs may have wrapped it.
         self._model: torch.nn.Module = worker.model_runner.get_model()
         vllm_fp8.check_kernels(self._model)
+        self._routed: RoutedExperts | None = None
+        if keeps_experts:
+            runner = worker.model_runner
+            self._routed = FromRouters(runner, self._model, arch) if self._on_cpu else FromOutputs()
         if world.device == "cpu":
             _receive_hidden_states(worker.model_runner)
 
@@ -162,7 +172,7 @@ class VllmEngine:
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
         before = given_so_far(prefixes, len(prompts), sampling)
-        requests = Requests(self._llm.llm_engine, prompts, sampling, before)
+        requests = Requests(self._llm.llm_engine, prompts, sampling, before, self._routed)
         everything = iter([range(len(prompts)), ()])
 
         def begin() -> bool:
@@ -180,6 +190,8 @@ class VllmEngine:
             replace(response, finish_reason="unfinished") if index in waiting else response
             for index, response in enumerate(requests.responses())
         ]
+        if self._routed is not None:
+            self._routed.forget()
         return [
             None if response.finish_reason == "unfinished" and not keep_unfinished else response
             for response in responses

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from verl_hpc.rollout.partial import NOT_BEGUN, continued, this_turn
 from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.vllm_routed import RoutedExperts
 
 
 class Requests:
@@ -24,6 +26,7 @@ class Requests:
         prompts: token ids.
         sampling: how tokens are chosen.
         before: what each response begins with.
+        routed: keeps what routers choose; None where nobody asks.
     """
 
     def __init__(
@@ -32,9 +35,13 @@ class Requests:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         before: Sequence[Response],
+        routed: RoutedExperts | None = None,
     ) -> None:
         self._engine, self._prompts, self._sampling = engine, prompts, sampling
         self._parameters = _parameters(sampling)
+        self._routed = routed
+        self._internal: dict[int, str] = {}
+        """The engine's own name of each prompt's request."""
         self._before = list(before)
         self._outputs: dict[int, RequestOutput] = {}
         self._names: dict[str, int] = {}
@@ -61,7 +68,12 @@ class Requests:
         # The engine takes a copy of them.
         self._parameters.seed = seed
         self._parameters.max_tokens = self._sampling.max_tokens - len(prefix.tokens)
-        _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
+        # Of what the prefix has, vLLM need not tell anything (on GPUs).
+        self._parameters.routed_experts_prompt_start = _num_routed(prefix)
+        internal = _add_request(self._engine, name, self._prompts[index], prefix, self._parameters)
+        if self._routed is not None:
+            self._internal[index] = internal
+            self._routed.follow(internal, self._engine.output_processor.request_states[internal])
 
     def step(self) -> list[tuple[int, Response]]:
         """One step of the engine; the responses whose turn has ended in it."""
@@ -83,7 +95,17 @@ class Requests:
         return [self._response(index) for index in range(len(self._before))]
 
     def _response(self, index: int) -> Response:
-        return continued(self._before[index], response_of(self._outputs.get(index)))
+        before, new = self._before[index], response_of(self._outputs.get(index))
+        if self._routed is not None and new.tokens:
+            read = len(self._prompts[index]) + len(before.tokens) + len(new.tokens) - 1
+            rows = self._routed.rows(self._internal[index], _num_routed(before), read)
+            new = replace(new, experts=rows)
+        return continued(before, new)
+
+
+def _num_routed(response: Response) -> int:
+    """Tokens whose experts are known."""
+    return 0 if response.experts is None else len(response.experts)
 
 
 def _add_request(
@@ -92,8 +114,8 @@ def _add_request(
     prompt: Sequence[int],
     prefix: Response,
     parameters: SamplingParams,
-) -> None:
-    """Request what follows `prompt` and the tokens of `prefix`."""
+) -> str:
+    """Request what follows `prompt` and the tokens of `prefix`; gives the engine's name of it."""
     tokens = {"prompt_token_ids": [*prompt, *prefix.tokens]}
     internal_name = engine.add_request(name, tokens, parameters)
     said = this_turn(prefix)
@@ -102,6 +124,7 @@ def _add_request(
         tokenizer = engine.output_processor.tokenizer
         read = [*prompt, *prefix.tokens[: len(prefix.tokens) - len(said)]]
         state.detokenizer = _detokenizer_after(tokenizer, name, read, said, parameters)
+    return internal_name
 
 
 def _detokenizer_after(

@@ -21,6 +21,7 @@ TOKENS = "tokens"
 MASK = "mask"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 VERSIONS = "versions"
+EXPERTS = "experts"
 OLD_LOG_PROBS = "old_log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 ENTROPY = "entropy"
@@ -35,7 +36,7 @@ RETURNS = "returns"
 WEIGHTS = "weights"
 SELECTED = "selected"
 
-Per = Literal["sequence", "token", "sample"]
+Per = Literal["sequence", "read", "token", "sample"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class Column:
 
     dtype: torch.dtype
     per: Per
-    """sequence: an element a token of prompt and response; token: one a token of the response;
-    sample: one. Where `Columns.widths` says so, each is a row of several."""
+    """sequence: an element a token of prompt and response; read: the same but for the last token,
+    which nothing follows; token: one a token of the response; sample: one. Where `Columns.widths`
+    says so, each is a row of several."""
 
 
 COLUMNS: dict[str, Column] = {
@@ -53,6 +55,7 @@ COLUMNS: dict[str, Column] = {
     MASK: Column(torch.uint8, "token"),
     SELECTED: Column(torch.uint8, "token"),
     VERSIONS: Column(torch.int32, "token"),
+    EXPERTS: Column(torch.uint8, "read"),
     TEACHER_TOP_TOKENS: Column(torch.int32, "token"),
     **dict.fromkeys(
         (
@@ -66,7 +69,8 @@ COLUMNS: dict[str, Column] = {
 """Every column there is; what it holds is known also to a rank that has no samples. MASK is 1 where
 a token of the response is trained on, 0 where somebody else than the model wrote it, or where a
 correction or filter leaves it out. WEIGHTS are those of algorithm.correction. VERSIONS is how many
-steps had changed the weights that a token was sampled with."""
+steps had changed the weights that a token was sampled with. EXPERTS are bytes, rows of
+`Architecture.routed_bytes`: where the rollout routed each token."""
 
 
 def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token") -> str:

@@ -160,6 +160,7 @@ def build_rollout_engine(builder: Builder, run: RunContext, rollout: Rollout) ->
                 builder.layouts.replicas,
                 config.rollout.model_copy(update=longest),
                 builder.config.rollout_dtype,
+                keeps_experts=config.replays_experts,
             )
         )
         name = f"rollout.engine = {config.rollout.engine}"

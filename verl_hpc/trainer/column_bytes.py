@@ -99,7 +99,12 @@ class ColumnBytes:
         sample, per = self._samples[position], COLUMNS[name].per
         if per == "sample":
             return 1
-        return sample.length if per == "sequence" else sample.response_length
+        lengths = {
+            "sequence": sample.length,
+            "read": sample.length - 1,
+            "token": sample.response_length,
+        }
+        return lengths[per]
 
     def _check(self, columns: Columns) -> None:
         for name in self._dtypes:

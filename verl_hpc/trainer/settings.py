@@ -109,6 +109,7 @@ class Settings:
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
             steals=config.rollout.balance == "stealing",
+            routed_bytes=self._run.arch.routed_bytes if config.replays_experts else 0,
             scoring=self.score if self._scores_ahead else None,
         )
 

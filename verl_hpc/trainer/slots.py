@@ -57,6 +57,8 @@ class GenerateSettings:
     steals: bool = False
     """Whether engines take prompts from the rollout's queue; else each has its share of the slots.
     """
+    routed_bytes: int = 0
+    """Of the experts of a token (`Architecture.routed_bytes`) where they are kept; 0 keeps none."""
     scoring: ScoreSettings | None = None
     """Of those who score here, in processes of their own: responses are scored as they end."""
 
@@ -79,6 +81,7 @@ class GenerateSettings:
             tagged=False,
             repeatable=True,
             steals=False,
+            routed_bytes=0,
             scoring=None,
         )
 

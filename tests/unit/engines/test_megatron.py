@@ -20,6 +20,7 @@ from verl_hpc.engines.megatron.log_probs import (
 )
 from verl_hpc.engines.megatron.packing import pack
 from verl_hpc.engines.megatron.padded import PaddedAttention, PaddedView, similar_lengths
+from verl_hpc.engines.megatron.router_replay import expert_ids
 from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units, within
 from verl_hpc.layout.grid import RankGrid
 from verl_hpc.layout.megatron import TrainLayout
@@ -458,3 +459,16 @@ def test_our_grid_of_experts_is_megatrons(ep, etp):
     assert isinstance(grid, RankGrid)
     for ours, name in (("etp", "tp"), ("ep", "ep"), ("edp", "dp"), ("pp", "pp")):
         assert sorted(map(list, grid.groups(ours))) == sorted(theirs.get_ranks(name)), name
+
+
+# Router replay
+
+
+def test_ids_of_one_byte_and_of_two_are_read_alike():
+    ids = np.arange(24).reshape(3, 4, 2)
+    for dtype, largest in ((np.uint8, 255), (np.uint16, 60_000)):
+        ids[0, 0, 0] = largest
+        rows = torch.from_numpy(ids.astype(dtype).view(np.uint8).reshape(3, -1))
+        # A row has a column more, so that it does not lie whole in memory.
+        rows = torch.cat([rows, rows[:, :1]], dim=-1)[:, :-1]
+        assert torch.equal(expert_ids(rows, 4, 2).long(), torch.from_numpy(ids))

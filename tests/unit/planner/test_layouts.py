@@ -348,3 +348,9 @@ def test_delayed_fp8_shares_all_ranks_or_none():
         assert word in message
     lay_out(4, **PPO, **fp8, placement={"train": "0-1", "critic": "2-3"})
     lay_out(4, **PPO, **fp8)
+
+
+def test_a_dense_model_has_no_experts_to_replay():
+    message = refusal(1, algorithm__router_replay="rollout")
+    for word in ("algorithm.router_replay = rollout", "no mixture of experts", "leave it out"):
+        assert word in message

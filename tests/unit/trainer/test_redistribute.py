@@ -31,7 +31,7 @@ def move(values, widths=None):
     )
 
 
-LENGTHS = {"sequence": 5, "token": 3, "sample": 1}
+LENGTHS = {"sequence": 5, "read": 4, "token": 3, "sample": 1}
 
 
 @pytest.mark.parametrize("name", COLUMNS)

@@ -302,6 +302,8 @@ class MegatronEngine:
             metrics = sum_metrics([f for f in found if f is not None], self._groups)
             if self._routers is not None:
                 metrics |= self._routers.end()
+            if wanted.experts is not None:
+                metrics["router_disagreement"] = self._passes.router_disagreement()
             if seen is not None:
                 seen(self._shared(kept, plan.bins, sequences, wanted))
             return metrics | self._step(self.optimizer, metrics["loss"])

@@ -17,6 +17,8 @@ from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
 from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.routed_row import RoutedParams, RoutedRow
+from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.shared_prefixes import within
 from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
@@ -52,6 +54,7 @@ class Passes:
         self._chunks, self._outputs = list(chunks), outputs
         self._row_multiple, self._groups = row_multiple, groups
         self._is_local = backend == "local"
+        self._replay = RouterReplay(config, chunks, groups)
         # A row that is split over ranks is of whole sequences.
         shares_tokens = self._is_local and groups.layout.cp == 1
         self._planner = Planner(
@@ -86,16 +89,19 @@ class Passes:
     ) -> list[Any]:
         """Send all micro-batches through the pipeline; `consume` gets (indices, outputs) on the
         last stage, and what it returned for each comes back there."""
+        self._replay.forget_counts()
         work = []
         for indices in plan.bins:
             row = self._pack(sequences, indices, plan.shared)
-            ticket = MicroBatches.register(row) if self._is_local else None
-            work.append((indices, row, ticket))
+            experts = wanted.of(indices).experts
+            routed = self._replay.row(row, experts) if experts is not None else None
+            ticket = MicroBatches.register(row, routed) if self._is_local else None
+            work.append((indices, row, ticket, routed))
 
         def forward_step(batches: Iterator[Any], model: torch.nn.Module) -> tuple[Any, Any]:
-            indices, row, ticket = next(batches)
+            indices, row, ticket, routed = next(batches)
             with self._saving():
-                output = self._forward(model, row, ticket)
+                output = self._forward(model, row, ticket, routed)
 
             def finish(tensor: torch.Tensor, non_loss_data: bool = False) -> Any:
                 mine = wanted.of(indices)
@@ -127,6 +133,10 @@ class Passes:
         finally:
             MicroBatches.clear()
 
+    def router_disagreement(self) -> float:
+        """As `RouterReplay.disagreement`, in the last `run`."""
+        return self._replay.disagreement(self.device)
+
     def _pack(
         self, sequences: Sequence[torch.Tensor], indices: Sequence[int], shared: Sequence[int]
     ) -> PackedRow:
@@ -140,25 +150,28 @@ class Passes:
         return pack(chosen, self._row_multiple, within(indices, shared))
 
     def _forward(
-        self, model: torch.nn.Module, row: PackedRow, ticket: torch.Tensor | None
+        self,
+        model: torch.nn.Module,
+        row: PackedRow,
+        ticket: torch.Tensor | None,
+        routed: RoutedRow | None,
     ) -> torch.Tensor:
         tokens, positions = (row.local(t[0])[None] for t in (row.tokens, row.positions))
         if self._is_local:
             rotary: PackedRotaryEmbedding = _unwrap(model).rotary_pos_emb
             rotary.positions = positions
             return model(tokens, positions, ticket, **self._options)
-        from megatron.core.packed_seq_params import PackedSeqParams
-
         # Of the whole row and with padding, which nothing before it reads: each rank finds its own.
         starts = row.cumulative_lengths
-        packed = PackedSeqParams(
+        packed = RoutedParams(
             qkv_format="thd",
             cu_seqlens_q=starts,
             cu_seqlens_kv=starts,
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
+            row=row,
+            routed=routed,
         )
-        packed.row = row  # for `routers`: of what Megatron-core hands through its layers
         return model(tokens, positions, None, packed_seq_params=packed, **self._options)
 
 

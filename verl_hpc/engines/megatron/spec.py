@@ -27,6 +27,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from verl_hpc.engines.megatron.context import SplitAttention
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.padded import PaddedAttention
+from verl_hpc.engines.megatron.routed_row import RoutedRow
 from verl_hpc.layout.architecture import Architecture
 
 Attention = PaddedAttention | SplitAttention
@@ -58,13 +59,15 @@ class MicroBatches:
     _tickets = itertools.count()
     _found: dict[int, Attention] = {}
     _rows: dict[int, PackedRow] = {}
+    _routed: dict[int, RoutedRow | None] = {}
 
     @classmethod
-    def register(cls, row: PackedRow) -> torch.Tensor:
+    def register(cls, row: PackedRow, routed: RoutedRow | None = None) -> torch.Tensor:
         """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
         ticket = next(cls._tickets)
         cls._found[ticket] = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
         cls._rows[ticket] = row
+        cls._routed[ticket] = routed
         return torch.tensor(ticket)
 
     @classmethod
@@ -76,10 +79,16 @@ class MicroBatches:
         return cls._rows[int(ticket)]
 
     @classmethod
+    def routed(cls, ticket: torch.Tensor) -> RoutedRow | None:
+        """Where its tokens go; None where routers choose."""
+        return cls._routed[int(ticket)]
+
+    @classmethod
     def clear(cls) -> None:
         """Forget all rows; their passes are over."""
         cls._found.clear()
         cls._rows.clear()
+        cls._routed.clear()
 
 
 class PackedAttention(MegatronModule):

@@ -12,6 +12,7 @@ from verl_hpc.config.distillation import DistillationConfig
 from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
+    EXPERTS,
     MASK,
     OLD_LOG_PROBS,
     TEACHER_LOG_PROBS,
@@ -132,7 +133,10 @@ def update_student(
         samples,
         sequences,
         loss,
-        wanted=Wanted(candidates=sequence_parts(samples, sequences, tokens)),
+        wanted=Wanted(
+            candidates=sequence_parts(samples, sequences, tokens),
+            experts=sequences.values.get(EXPERTS),
+        ),
         masks=selected or trained,
     )
     return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}

@@ -11,6 +11,7 @@ import torch
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import (
+    EXPERTS,
     MASK,
     ROLLOUT_LOG_PROBS,
     TOKENS,
@@ -117,7 +118,7 @@ def _columns(
     samples: Samples,
     by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
 ) -> Columns:
-    """Tokens, mask and log-probs of this engine's samples."""
+    """Tokens, mask, log-probs and experts of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
     found = [by_slot[samples.samples[i].index] for i in positions]
     device = place.device
@@ -135,4 +136,13 @@ def _columns(
     }
     if settings.tagged:
         columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
-    return Columns(positions, columns)
+    if not settings.routed_bytes:
+        return Columns(positions, columns)
+    columns[EXPERTS] = [_as_bytes(r.experts).to(device) for r in responses]
+    return Columns(positions, columns, {EXPERTS: settings.routed_bytes})
+
+
+def _as_bytes(experts: Any) -> torch.Tensor:
+    """(tokens, layers, k) of numpy as (tokens, bytes) uint8."""
+    rows = np.ascontiguousarray(experts).view(np.uint8)
+    return torch.tensor(rows.reshape(len(rows), -1))

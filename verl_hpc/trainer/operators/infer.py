@@ -12,6 +12,7 @@ import torch
 from verl_hpc.engines.protocol import TokenOutputs, Wanted
 from verl_hpc.trainer.batch import (
     ENTROPY,
+    EXPERTS,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
     ROLLOUT_LOG_PROBS,
@@ -87,13 +88,18 @@ def old_log_probs(
 
     They are the trainer's own (or, by algorithm.old_log_probs, the rollout engine's), of the whole
     distribution at the sampling temperature. Under sampling filters the engine reports log-probs at
-    temperature 1, and is compared with the trainer's at temperature 1.
+    temperature 1, and is compared with the trainer's at temperature 1. Experts that the rollout
+    chose are the trainer's, too, where it gives them.
 
     Raises:
         TrainingError: on every rank, if they differ by more than
             rollout.verify.probe_tolerance on average and rollout.verify.on_mismatch is stop.
     """
-    wanted = Wanted(untempered=settings.filtered, sum_p_squared=settings.sum_p_squared)
+    wanted = Wanted(
+        untempered=settings.filtered,
+        sum_p_squared=settings.sum_p_squared,
+        experts=sequences.values.get(EXPERTS),
+    )
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
     metrics = probe(place, settings, samples, sequences, outputs)
     log_probs = sequences[ROLLOUT_LOG_PROBS]

@@ -88,7 +88,8 @@ def optimise(
     Args:
         together: as `TrainingEngine.update`.
         masks: has a MASK in place of that of the sequences.
-        wanted: what else the loss gets; candidates are of each of this rank's sequences.
+        wanted: what else the loss gets; candidates and experts are of each of this rank's
+            sequences.
         prepare: called before each step, on all ranks.
         seen: called in each step, before the weights change, with the outputs of its sequences.
 

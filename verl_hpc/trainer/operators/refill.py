@@ -143,7 +143,7 @@ def _joined(
     return (
         StepRows(first.step, rows, behind=last.behind),
         Samples(tuple(samples), {place.name: owners}),
-        Columns([position for position, _ in mine], columns),
+        Columns([position for position, _ in mine], columns, done[0].columns.widths),
         Scores(values, sum(found.scores.num_failed for found in done)),
     )
 

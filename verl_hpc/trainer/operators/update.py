@@ -16,6 +16,7 @@ from verl_hpc.engines.protocol import Sums, TokenOutputs, Wanted
 from verl_hpc.errors import FlowError
 from verl_hpc.trainer.batch import (
     ADVANTAGES,
+    EXPERTS,
     MASK,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
@@ -94,7 +95,10 @@ def update_actor(
         sequences,
         actor_loss(settings, old, advantages, reference, trained, selected),
         masks=selected or trained,
-        wanted=Wanted(untempered=starts_here and settings.old.filtered),
+        wanted=Wanted(
+            untempered=starts_here and settings.old.filtered,
+            experts=sequences.values.get(EXPERTS),
+        ),
         seen=compare if starts_here else None,
     )
     return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch

@@ -1,0 +1,87 @@
+"""A transformers mixture of experts whose routers are told where tokens go, or are listened to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from tests.mpi.conftest import Reference
+
+
+def gates_of(reference: Reference) -> list[torch.nn.Module]:
+    """The routers, layer by layer."""
+    return [layer.mlp.gate for layer in reference.model.model.layers]
+
+
+def _scores(gate: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    hidden = hidden.reshape(-1, hidden.shape[-1])
+    return torch.nn.functional.linear(hidden, gate.weight).softmax(-1, dtype=torch.float)
+
+
+class Router:
+    """What the routers of a model chose by themselves in its last pass, and what they are told."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.told: torch.Tensor | None = None
+        """(tokens, layers, k); rows that are -1 go where the router likes."""
+        self.chosen: dict[int, torch.Tensor] = {}
+        """(tokens, k) by layer."""
+
+    def forward(self, layer: int, gate: torch.nn.Module, hidden: torch.Tensor):
+        scores = _scores(gate, hidden)
+        own = self.chosen[layer] = scores.topk(self.k, dim=-1).indices
+        used = own
+        if self.told is not None:
+            told = self.told[:, layer].long()
+            used = torch.where(told < 0, own, told)
+        values = scores.gather(1, used)
+        if getattr(gate, "norm_topk_prob", True):
+            values = values / values.sum(-1, keepdim=True)
+        return scores, values, used
+
+
+@contextmanager
+def routed_by(reference: Reference, k: int) -> Iterator[Router]:
+    """Inside, the model's routers are a `Router`'s."""
+    router, gates = Router(k), gates_of(reference)
+    for layer, gate in enumerate(gates):
+        gate.forward = lambda hidden, layer=layer, gate=gate: router.forward(layer, gate, hidden)
+    try:
+        yield router
+    finally:
+        for gate in gates:
+            del gate.forward
+
+
+def choices(
+    reference: Reference, sequences: Sequence[torch.Tensor], k: int, noise: float = 0.0
+) -> list[torch.Tensor]:
+    """What the model chooses for all tokens of each sequence but the last, (L - 1, layers, k)
+    uint8.
+
+    Args:
+        noise: added to the routers' weights meanwhile, from one seed.
+    """
+    gates = gates_of(reference)
+    generator = torch.Generator().manual_seed(1)
+    before = [gate.weight.detach().clone() for gate in gates]
+    found = []
+    with torch.no_grad(), routed_by(reference, k) as router:
+        for gate in gates:
+            gate.weight += noise * torch.randn(gate.weight.shape, generator=generator)
+        for sequence in sequences:
+            reference.log_probs(sequence)
+            rows = torch.stack([router.chosen[i] for i in range(len(gates))], dim=1)
+            found.append(rows[:-1].to(torch.uint8))
+        for gate, weight in zip(gates, before, strict=True):
+            gate.weight.copy_(weight)
+    return found
+
+
+def told(experts: torch.Tensor) -> torch.Tensor:
+    """For `Router.told`: the last token is free."""
+    free = torch.full((1, *experts.shape[1:]), -1)
+    return torch.cat([experts.long(), free])

@@ -188,7 +188,7 @@ CHARTS = (
     ),
     Chart(
         "router_disagreement",
-        "Tokens that the trainer's routers would send elsewhere",
+        "Tokens that training would route elsewhere",
         {ROUTER_DISAGREEMENT: "share"},
         least=0.0,
     ),

@@ -47,9 +47,9 @@ def test_the_rollout_engine_is_built_on_a_device_of_its_own(
         loaded = {name: w.clone() for name, w in engine.weights.items()}
         before.append((bytes_held(engine), loaded))
 
-    def count(*arguments):
+    def count(*arguments, **options):
         during.extend(bytes_held(engine) for engine in engines)
-        return build_rollout(*arguments)
+        return build_rollout(*arguments, **options)
 
     monkeypatch.setattr(module, "_load_weights", remember)
     monkeypatch.setattr(module, "build_rollout", count)

@@ -1,5 +1,6 @@
 """The runs that launch/ starts: valid, and laid out on the ranks that their scripts ask for."""
 
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import run_layouts
 
-MODELS = {
+SIZES = {
     "ppo_70b": "Llama-3.1-70B-Instruct",
     "grpo_8b": "Qwen3-8B",
     "grpo_32b_fp8": "Qwen2.5-32B-Instruct",
@@ -28,6 +29,12 @@ MODELS = {
     "grpo_qwen3_235b_a22b": "Qwen3-235B-A22B",
 }
 """By the name of a run, that of its model's sizes in configs/model."""
+MODELS = {
+    name: json.loads((ROOT / f"configs/model/{sizes}.json").read_text())
+    for name, sizes in SIZES.items()
+}
+DENSE = ("ppo_70b", "grpo_8b", "grpo_32b_fp8", "sft_8b")
+"""Those of whole dense models."""
 # tp, pp, replicas, cp, ep and engines, as the first lines of each configuration say.
 LAYOUTS = {
     "ppo_70b": (8, 4, 4, 1, 1, 16),
@@ -47,7 +54,7 @@ def arguments(name):
 
 
 def sizes_of(name):
-    return ROOT / f"configs/model/{MODELS[name]}.json"
+    return ROOT / f"configs/model/{SIZES[name]}.json"
 
 
 def num_ranks(name):

@@ -1,4 +1,4 @@
-"""The runs that launch/ starts fit their GPUs, and fill their pipelines: a ledger of bytes.
+"""The runs of whole dense models that launch/ starts fit their GPUs, and fill their pipelines: a ledger of bytes.
 
 Every part is counted for the fullest rank. What a decoder layer keeps of a token for the backward
 pass follows Korthikanti et al., "Reducing activation recomputation in large transformer models"
@@ -10,7 +10,7 @@ import re
 import pytest
 
 from tests.unit.cluster.requests import ROOT
-from tests.unit.cluster.test_launch_configs import MODELS, num_ranks
+from tests.unit.cluster.test_launch_configs import DENSE, MODELS, num_ranks
 from verl_hpc.config.load import load_config
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.pipeline import layers_per_stage
@@ -125,20 +125,20 @@ def worst(ledger):
     return {p.__name__: max(map(p, range(ledger.train.pp))) / GB for p in phases}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DENSE)
 def test_every_phase_fits_the_gpus_of_the_header(name):
     ledger = Ledger(name)
     for phase, used in worst(ledger).items():
         assert used * GB <= ledger.usable - MARGIN, phase
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if n != "sft_8b"])
+@pytest.mark.parametrize("name", [n for n in DENSE if n != "sft_8b"])
 def test_the_cache_holds_thirty_two_of_the_longest_sequences(name):
     ledger = Ledger(name)
     assert ledger.cache() >= 32 * ledger.longest * ledger.token_cache()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DENSE)
 def test_an_optimizer_step_has_enough_micro_batches_for_the_pipeline(name):
     """1F1B with m micro-batches on p stages is busy m / (m + p - 1) of the time."""
     ledger = Ledger(name)
@@ -150,7 +150,7 @@ def test_an_optimizer_step_has_enough_micro_batches_for_the_pipeline(name):
 
 
 def test_nothing_is_recomputed_that_fits():
-    assert {Ledger(name).config.parallel.recompute for name in MODELS} == {"none"}
+    assert {Ledger(name).config.parallel.recompute for name in DENSE} == {"none"}
 
 
 def test_the_ledger_finds_what_does_not_fit():

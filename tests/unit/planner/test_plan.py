@@ -66,9 +66,9 @@ def test_the_sizes_that_are_shipped_are_those_that_were_published(name):
     arch = read_architecture(SIZES / f"{name}.json")
     published = PUBLISHED.get(name.removesuffix("-Instruct"))
     if published is None:
-        # Its own parameters, as its publisher counts them: 32.8 B with biases.
-        assert name == "Qwen2.5-32B-Instruct"
-        assert arch.num_parameters == pytest.approx(32.76e9, rel=1e-3)
+        # As their publishers count them.
+        counts = {"Qwen2.5-32B-Instruct": 32.76e9, "Qwen3-235B-A22B": 235.09e9}
+        assert arch.num_parameters == pytest.approx(counts[name], rel=1e-3)
     else:
         assert arch.num_parameters == published[1]
         assert arch.tensors() == architecture_from(published[0]).tensors()

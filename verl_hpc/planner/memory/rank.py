@@ -124,11 +124,10 @@ class RankMemory:
         counted = self._run.bucket_bytes
         most = most_bucket_bytes(self._on_gpu)
         found = {"buckets": most if counted is None else counted[self._rank]}
-        first = next(iter(self._run.settings))
-        if first in self._here and self._here[first].shape.adapters is not None:
-            shape, stage, _ = self._here[first]
+        if ACTOR in self._here and self._here[ACTOR].shape.adapters is not None:
+            shape, stage, _ = self._here[ACTOR]
             size = ITEM_BYTES[self._run.config.rollout_dtype]
-            found[f"{first}.merged"] = role.merged(shape, stage, size)
+            found[f"{ACTOR}.merged"] = role.merged(shape, stage, size)
         return found
 
     @property

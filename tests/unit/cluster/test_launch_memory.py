@@ -1,4 +1,4 @@
-"""The runs of whole dense models that launch/ starts fit their GPUs, and fill their pipelines: a ledger of bytes.
+"""The runs of dense models that launch/ starts fit their GPUs, and fill their pipelines: a ledger.
 
 Every part is counted for the fullest rank. What a decoder layer keeps of a token for the backward
 pass follows Korthikanti et al., "Reducing activation recomputation in large transformer models"

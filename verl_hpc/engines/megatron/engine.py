@@ -95,8 +95,9 @@ class MegatronEngine:
                 fp8=model.fp8,
                 backend=backend,
             )
-            self._config.finalize_model_grads_func = self._sum_gradients
             chunks = build_chunks(self._config, arch, groups, backend=backend, head=head)
+            # Not before: with more ranks than key/value heads layers copy the settings deeply.
+            self._config.finalize_model_grads_func = self._sum_gradients
             self.adapters = self._add_adapters(chunks, lora) if lora is not None else None
             self._mark_sharded(chunks)
             # Without an optimizer (a reference model) there is nothing to reduce or to shard.

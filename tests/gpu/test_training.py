@@ -67,7 +67,7 @@ def test_micro_batches_do_not_change_the_gradient(setting):
 def packed(setting, lengths, dtype, heads=12, kv_heads=2, size=64):
     """A row of these lengths, its ticket, and query, key and value."""
     from verl_hpc.engines.megatron.packing import pack
-    from verl_hpc.engines.megatron.spec import MicroBatches
+    from verl_hpc.engines.megatron.rows import MicroBatches
 
     row = pack([torch.zeros(n, dtype=torch.int64, device=setting.device) for n in lengths])
     generator = torch.Generator(setting.device).manual_seed(0)

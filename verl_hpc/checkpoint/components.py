@@ -12,6 +12,7 @@ from verl_hpc.checkpoint.index import Entry
 from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.tensor_file import Stored
 from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.transfer.memory import window
 
 ID_BYTES = 16
 """Of a save's id, in ASCII."""
@@ -54,7 +55,5 @@ def parts_of(
     yield torch.tensor(list(save_id.encode()), dtype=torch.uint8)
     for component in components:
         for region in component.regions:
-            memory = component.tensors[region.view.name].detach()
-            first = memory.storage_offset() + region.view.offset
-            yield memory.as_strided(region.box.shape, region.view.strides, first)
+            yield window(component.tensors, region.view, region).detach()
     yield from contents.rank_arrays.values()

@@ -109,22 +109,6 @@ def engine_shard_map(
     return shard_map(arch, layout, model, head)
 
 
-def trained_map(
-    arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
-) -> ShardMap:
-    """Of what an engine trains, and a checkpoint holds; any rank may call it.
-
-    Args:
-        base: as `engine_shard_map` gives it.
-
-    Raises:
-        LayoutError, ModelError: layers that cannot have adapters.
-    """
-    from verl_hpc.engines.megatron.build import trained_map as trained
-
-    return trained(arch, base, head, lora)
-
-
 def describe_kernels(model: ModelConfig) -> dict[str, str]:
     """What computes the layers and their attention in training, and why not the fused ones.
 

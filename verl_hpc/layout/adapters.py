@@ -16,9 +16,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from verl_hpc.config.lora import LoraConfig
 from verl_hpc.errors import LayoutError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.box import Box, View
+from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.layer_table import Row
 from verl_hpc.layout.shard_map import (
     Holder,
@@ -28,6 +30,7 @@ from verl_hpc.layout.shard_map import (
     TensorSpec,
     columns,
     stack_rows,
+    union,
     whole,
 )
 
@@ -41,6 +44,11 @@ class AdapterShape:
     rank: int
     targets: tuple[str, ...] = ()
     """Last parts of the names of linear layers, as q_proj; none for all of them."""
+
+    @classmethod
+    def of(cls, lora: LoraConfig) -> AdapterShape:
+        """That a configuration asks for."""
+        return cls(lora.rank, lora.targets)
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,22 @@ def adapter_shard_map(arch: Architecture, base: ShardMap, shape: AdapterShape) -
             regions += _beside_rows(targets, fused, shape.rank)
     dtype = next(iter(base.tensors.values())).dtype
     return ShardMap(adapter_tensors(arch, shape, dtype), regions)
+
+
+def trained_map(
+    arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
+) -> ShardMap:
+    """Of what is trained of a shard map of Megatron-core's, and saved: everything, or adapters and
+    a projection to one number.
+
+    Raises:
+        LayoutError, ModelError: layers that cannot have adapters.
+    """
+    if lora is None:
+        return base
+    adapters = adapter_shard_map(arch, base, AdapterShape.of(lora))
+    besides = [HEAD_TENSORS[head]] if head in HEAD_TENSORS else []
+    return union([adapters, base.restricted_to(besides)])
 
 
 def local_adapters(

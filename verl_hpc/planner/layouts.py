@@ -142,7 +142,7 @@ def run_layouts(
     try:
         rollout = config.rollout
         check_vllm_layout(arch, rollout.tensor_parallel, rollout.expert_parallel)
-        layers_per_rollout_stage(arch.num_layers, config.rollout.pipeline_parallel)
+        layers_per_rollout_stage(arch.num_layers, rollout.pipeline_parallel)
     except LayoutError as error:
         raise ConfigError(f"rollout: {error}") from None
     return layouts

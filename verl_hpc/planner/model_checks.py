@@ -55,7 +55,7 @@ def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -
         base = megatron_shard_map(
             one, TrainLayout(layout.tp, dp=share, ep=layout.ep, etp=layout.etp)
         )
-        adapter_shard_map(one, base, AdapterShape(lora.rank, lora.targets))
+        adapter_shard_map(one, base, AdapterShape.of(lora))
     except (LayoutError, ModelError) as error:
         raise ConfigError(str(error)) from None
 

@@ -14,6 +14,7 @@ from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.runtime.session import Session
 from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
+from verl_hpc.transfer.memory import window
 
 
 def fill_adapters(session: Session, role: Role, seed: int) -> None:
@@ -57,10 +58,7 @@ def _draw(role: Role, rank: int, seed: int) -> None:
     """
     assert role.training is not None
     for region in role.trained_map.held_by(rank):
-        memory, view = role.training.weights[region.view.name], region.view
-        to = memory.as_strided(
-            region.box.shape, view.strides, memory.storage_offset() + view.offset
-        )
+        to = window(role.training.weights, region.view, region)
         if region.tensor.endswith(".lora_A.weight"):
             name = f"{seed} {role.name} {region.tensor}"
             whole = first_a(name, role.trained_map.tensors[region.tensor])

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from verl_hpc.checkpoint.weights import Weights
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
-from verl_hpc.engines.factory import build_engine, engine_shard_map, trained_map
+from verl_hpc.engines.factory import build_engine, engine_shard_map
 from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.layout.adapters import trained_map
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.planner import plan_transfer

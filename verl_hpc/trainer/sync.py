@@ -64,9 +64,13 @@ def device_to_itself(offloads: Offloads) -> Iterator[None]:
             engine.onload(part)
 
 
-def _neighbours(session: Session, source: ShardMap, target: ShardMap) -> dict[int, int]:
+def _neighbours(session: Session, parts: Iterable[tuple[ShardMap, ShardMap]]) -> dict[int, int]:
     """Ranks whose memory is read in place of messages; every rank calls it."""
-    if any(source.tensors[name].dtype != spec.dtype for name, spec in target.tensors.items()):
+    if any(
+        source.tensors[name].dtype != spec.dtype
+        for source, target in parts
+        for name, spec in target.tensors.items()
+    ):
         return {}
     return readable_neighbours(session.control, session.world.node_of)
 
@@ -126,8 +130,8 @@ class WeightSync:
         self._dtypes = {
             name: getattr(torch, spec.dtype) for name, spec in rollout.shard_map.tensors.items()
         }
-        everything = quantised_source(actor.shard_map, rollout.shard_map)
-        neighbours = _neighbours(session, everything, rollout.shard_map) if on_host else None
+        sent_parts = [(sent, target) for _, sent, target in maps]
+        neighbours = _neighbours(session, sent_parts) if on_host else None
         buckets, self._minimum = Buckets(), 0
         self._transfers: list[Transfer] = []
         self._fp8: list[Fp8Weights | None] = []

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from verl_hpc.layout.quantization import BLOCK, VALUES, scale_name, scale_shape, spread_tensors
 from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.transfer.memory import window
 
 _LEAST = 1e-4
 """Of a block's magnitude, as in vLLM."""
@@ -67,7 +68,7 @@ class Fp8Weights:
                 name = region.view.name
                 if name not in values:
                     values[name] = torch.empty_like(weights[name], dtype=torch.float8_e4m3fn)
-                into = _window(values[name], region)
+                into = window(values, region.view, region)
                 grid = scales[region.tensor]
                 for rows, part, place in self._parts(weights, region):
                     into[rows] = quantise(part, grid, place)
@@ -101,7 +102,7 @@ class Fp8Weights:
     ) -> Iterator[tuple[slice, torch.Tensor, tuple[int, int]]]:
         """Some rows of a region at a time, in the rollout's type: which, themselves, and where the
         first element is in the weight. Rows of a block are not parted."""
-        held = _window(weights[region.view.name], region)
+        held = window(weights, region.view, region)
         top, left = region.box.start
         step = max(_ELEMENTS_AT_A_TIME // held.shape[1] // BLOCK, 1) * BLOCK
         first = 0
@@ -110,12 +111,6 @@ class Fp8Weights:
             rows = slice(first, last)
             yield rows, held[rows].to(self._dtype), (top + first, left)
             first = last
-
-
-def _window(tensor: torch.Tensor, region: Region) -> torch.Tensor:
-    view = region.view
-    first = tensor.storage_offset() + view.offset
-    return tensor.as_strided(region.box.shape, view.strides, first)
 
 
 def largest_of_blocks(part: torch.Tensor, place: tuple[int, int]) -> torch.Tensor:

@@ -11,6 +11,7 @@ from verl_hpc.layout.box import View
 from verl_hpc.layout.fragments import Fragment
 from verl_hpc.layout.moves import Send
 from verl_hpc.layout.planner import HOST_PIECE_BYTES
+from verl_hpc.layout.shard_map import Region
 
 PIECE_BYTES = HOST_PIECE_BYTES
 
@@ -54,12 +55,14 @@ class Memory:
         return found.dtype == self.dtype(fragment) and found.is_contiguous()
 
 
-def window(tensors: Mapping[str, torch.Tensor], view: View, fragment: Fragment) -> torch.Tensor:
-    """The part of a rank's tensor that a fragment lies in, of the fragment's shape."""
+def window(
+    tensors: Mapping[str, torch.Tensor], view: View, part: Fragment | Region
+) -> torch.Tensor:
+    """The piece of a rank's tensor that a fragment or a region lies in, of its shape."""
     tensor = tensors[view.name]
     assert tensor.is_contiguous(), f"{view.name} is not contiguous"
     first = tensor.storage_offset() + view.offset
-    return tensor.as_strided(fragment.box.shape, view.strides, first)
+    return tensor.as_strided(part.box.shape, view.strides, first)
 
 
 def in_pieces(*windows: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -36,7 +36,7 @@ def test_ranks_have_equal_parts_that_make_up_the_row(lengths, num_ranks, multipl
     parts = [r.local(r.tokens[0]) for r in rows]
     assert len({len(part) for part in parts}) == 1
     assert len(parts[0]) % multiple == 0
-    whole = torch.cat(parts).index_select(0, context._inverse(row.split_over.places))
+    whole = torch.cat(parts).index_select(0, row.split_over.order)
     assert torch.equal(whole, row.tokens[0])
     assert all(n % (2 * num_ranks) == 0 for n in row.lengths)
     for tokens, sequence in zip(row.split(whole), sequences, strict=True):
@@ -72,7 +72,7 @@ def test_attention_is_that_of_separate_sequences(lengths, num_ranks):
         local = (row.local(t) for t in (query, key, value))
         parts.append(SplitAttention(row).attend(*local, None))
     patch.undo()
-    found = torch.cat(parts).index_select(0, context._inverse(rows[0].split_over.places))
+    found = torch.cat(parts).index_select(0, rows[0].split_over.order)
     alone = pack(sequences)
     expected = PaddedAttention(alone).attend(
         *(torch.cat(rows[0].split(t)) for t in (query, key, value)), None

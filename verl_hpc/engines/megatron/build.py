@@ -13,7 +13,6 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
-from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
@@ -23,12 +22,11 @@ from verl_hpc.engines.megatron.spec import (
     local_block_spec,
     transformer_engine_spec,
 )
-from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.megatron import Backend, TrainLayout, megatron_shard_map, padded_vocab
 from verl_hpc.layout.pipeline import layers_per_stage
-from verl_hpc.layout.shard_map import ShardMap, union
+from verl_hpc.layout.shard_map import ShardMap
 
 VOCAB_MULTIPLE = 64
 
@@ -175,21 +173,6 @@ def engine_shard_map(
         dtype=model.dtype,
         vocab_multiple=VOCAB_MULTIPLE,
     )
-
-
-def trained_map(
-    arch: Architecture, base: ShardMap, head: Head, lora: LoraConfig | None
-) -> ShardMap:
-    """Of what is trained of a shard map: everything, or adapters and a projection to one number.
-
-    Raises:
-        LayoutError, ModelError: layers that cannot have adapters.
-    """
-    if lora is None:
-        return base
-    adapters = adapter_shard_map(arch, base, AdapterShape(lora.rank, lora.targets))
-    besides = [HEAD_TENSORS[head]] if head in HEAD_TENSORS else []
-    return union([adapters, base.restricted_to(besides)])
 
 
 def build_chunks(

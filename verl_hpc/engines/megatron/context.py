@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import lcm
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from torch.nn.functional import scaled_dot_product_attention
 
 from verl_hpc.engines.megatron.packing import PackedRow, Split, pack
+from verl_hpc.engines.megatron.padded import causal_attention
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class ContextSplit(Split):
     """(n, T / n) int64: where in the row each token of each rank is, in the rank's order."""
     group: dist.ProcessGroup
     """The ranks."""
+
+    @cached_property
+    def order(self) -> torch.Tensor:
+        """(T,) int64: where among all ranks' tokens, rank by rank, each token of the row is."""
+        return self.places.flatten().argsort()
 
     def local(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's (T / n, ...) of (T, ...)."""
@@ -52,16 +58,11 @@ class _Gathered(torch.autograd.Function):
         ctx.split = split
         parts = [torch.empty_like(part) for _ in split.places]
         dist.all_gather(parts, part.contiguous(), group=split.group)
-        return torch.cat(parts).index_select(0, _inverse(split.places))
+        return torch.cat(parts).index_select(0, split.order)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.split.local(gradient), None
-
-
-def _inverse(places: torch.Tensor) -> torch.Tensor:
-    """Where among all ranks' tokens, rank by rank, each token of the row is."""
-    return places.flatten().argsort()
 
 
 def pack_split(
@@ -99,9 +100,8 @@ class SplitAttention:
 
     def __init__(self, row: PackedRow) -> None:
         assert isinstance(row.split_over, ContextSplit)
-        self._group = row.split_over.group
+        self._split, self._group = row.split_over, row.split_over.group
         self._lengths = row.lengths
-        self._order = _inverse(row.split_over.places)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
@@ -110,7 +110,7 @@ class SplitAttention:
         may be."""
         num_keys = key.shape[1]
         both = gather_from_sequence_parallel_region(torch.cat([key, value], 1), group=self._group)
-        key, value = both.index_select(0, self._order).split(num_keys, dim=1)
+        key, value = both.index_select(0, self._split.order).split(num_keys, dim=1)
         parts = []
         for own, seen in self._pieces():
             q, k, v = (t.transpose(0, 1) for t in (query[own], key[seen], value[seen]))
@@ -139,13 +139,4 @@ def _attend_to_past(
     mask = None
     if past:
         mask = torch.ones(num, past + num, dtype=torch.bool, device=query.device).tril(past)
-    found = scaled_dot_product_attention(
-        query[None],
-        key[None],
-        value[None],
-        attn_mask=mask,
-        is_causal=not past,
-        scale=scale,
-        enable_gqa=True,
-    )
-    return found[0]
+    return causal_attention(query[None], key[None], value[None], scale, mask)[0]

@@ -16,7 +16,6 @@ from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.megatron.build import (
     build_chunks,
     engine_shard_map,
-    trained_map,
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
@@ -39,7 +38,7 @@ from verl_hpc.engines.protocol import (
     Wanted,
 )
 from verl_hpc.errors import TrainingError
-from verl_hpc.layout.adapters import AdapterShape, local_adapters
+from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.live import check_parameters
@@ -139,7 +138,7 @@ class MegatronEngine:
     # ---------------------------------------------------------------- weights
 
     def _add_adapters(self, chunks: Sequence[torch.nn.Module], lora: LoraConfig) -> Adapters:
-        shape = AdapterShape(lora.rank, lora.targets)
+        shape = AdapterShape.of(lora)
         return Adapters(
             self._config,
             chunks,

@@ -71,7 +71,7 @@ class PaddedAttention:
         parts = []
         for view in self.views:
             q, k, v = (view.pad(t) for t in (query, key, value))
-            parts.append(view.unpad(_attend(q, k, v, scale)))
+            parts.append(view.unpad(causal_attention(q, k, v, scale)))
         return self.join(parts)
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -81,10 +81,19 @@ class PaddedAttention:
         return torch.cat(list(parts)).index_select(0, self._order)
 
 
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+def causal_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be."""
+    """Causal attention, (sequences, heads, longest, size) each; fewer key/value heads may be.
+
+    Args:
+        scale: of scores; None is one over the root of the size.
+        mask: what each query reads, where queries are not as many as keys; bool.
+    """
     grouped = query.shape[1] != key.shape[1]
     if grouped and query.is_cuda and query.dtype == torch.float32:
         # The only fused float32 kernel knows no groups, and without it the scores are kept whole.
@@ -92,7 +101,7 @@ def _attend(
         key, value = (t.repeat_interleave(times, dim=1) for t in (key, value))
         grouped = False
     return scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        query, key, value, mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
     )
 
 

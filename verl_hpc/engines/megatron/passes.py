@@ -17,10 +17,10 @@ from verl_hpc.engines.megatron.micro_batches import Plan, Planner
 from verl_hpc.engines.megatron.outputs import Outputs
 from verl_hpc.engines.megatron.packing import PackedRow, pack
 from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.megatron.routed_row import RoutedParams, RoutedRow
 from verl_hpc.engines.megatron.router_replay import RouterReplay
+from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
 from verl_hpc.engines.megatron.shared_prefixes import within
-from verl_hpc.engines.megatron.spec import MicroBatches, PackedRotaryEmbedding
+from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
 from verl_hpc.layout.megatron import Backend
 
@@ -163,14 +163,13 @@ class Passes:
             return model(tokens, positions, ticket, **self._options)
         # Of the whole row and with padding, which nothing before it reads: each rank finds its own.
         starts = row.cumulative_lengths
-        packed = RoutedParams(
+        packed = RowParams(
             qkv_format="thd",
             cu_seqlens_q=starts,
             cu_seqlens_kv=starts,
             max_seqlen_q=max(row.lengths),
             max_seqlen_kv=max(row.lengths),
-            row=row,
-            routed=routed,
+            micro_batch=MicroBatch(row, routed, None),
         )
         return model(tokens, positions, None, packed_seq_params=packed, **self._options)
 

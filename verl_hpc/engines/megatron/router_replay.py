@@ -21,8 +21,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayer
 
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.megatron.routed_row import RoutedParams, RoutedRow
-from verl_hpc.engines.megatron.spec import MicroBatches
+from verl_hpc.engines.megatron.rows import MicroBatches, RoutedRow
 
 
 class RouterReplay:
@@ -107,11 +106,7 @@ class _Router:
     def note(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """Before a layer's forward pass, also where it is computed again."""
         del layer, args
-        params = kwargs.get("packed_seq_params")
-        if params is not None:
-            self._row = params.routed if isinstance(params, RoutedParams) else None
-        else:
-            self._row = MicroBatches.routed(kwargs["attention_mask"])
+        self._row = MicroBatches.of_call(kwargs).routed
 
     def get_replay_topk(
         self,

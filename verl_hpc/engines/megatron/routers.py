@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from verl_hpc.config.model import RouterConfig
 from verl_hpc.engines.megatron.packing import PackedRow
 from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.megatron.spec import MicroBatches
+from verl_hpc.engines.megatron.rows import MicroBatches
 
 
 class _Tokens(NamedTuple):
@@ -106,8 +106,7 @@ class Routers:
     def _enter(self, layer: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         """A layer is told the row that it computes, also in a recomputation."""
         del layer, args
-        packed = kwargs.get("packed_seq_params")
-        self._row = MicroBatches.row(kwargs["attention_mask"]) if packed is None else packed.row
+        self._row = MicroBatches.of_call(kwargs).row
 
     def _watch(self, router: Any, layer: int) -> None:
         routing = router.routing

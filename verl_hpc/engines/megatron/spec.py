@@ -6,7 +6,6 @@ sequences without Transformer Engine, and its own RMSNorm refuses sequence paral
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
@@ -24,14 +23,8 @@ from megatron.core.transformer.transformer_block import (
 )
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from verl_hpc.engines.megatron.context import SplitAttention
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.padded import PaddedAttention
-from verl_hpc.engines.megatron.routed_row import RoutedRow
+from verl_hpc.engines.megatron.rows import MicroBatches
 from verl_hpc.layout.architecture import Architecture
-
-Attention = PaddedAttention | SplitAttention
-"""Of a row on one rank, or split over several."""
 
 if not hasattr(moe_utils, "te_general_gemm"):
     # Megatron-core 0.16.1 sets it only where Transformer Engine is, and asks for it everywhere.
@@ -47,48 +40,6 @@ class RMSNorm(torch.nn.RMSNorm):
     ) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
         self.weight.sequence_parallel = config.sequence_parallel
-
-
-class MicroBatches:
-    """Packed rows whose forward or backward pass is under way.
-
-    Megatron-core hands a mask tensor through its layers, also through recomputation, but nothing
-    else. So the mask carries a ticket, and attention looks the row up here.
-    """
-
-    _tickets = itertools.count()
-    _found: dict[int, Attention] = {}
-    _rows: dict[int, PackedRow] = {}
-    _routed: dict[int, RoutedRow | None] = {}
-
-    @classmethod
-    def register(cls, row: PackedRow, routed: RoutedRow | None = None) -> torch.Tensor:
-        """A ticket for the row; a CPU scalar, so that reading it never waits for a device."""
-        ticket = next(cls._tickets)
-        cls._found[ticket] = PaddedAttention(row) if row.split_over is None else SplitAttention(row)
-        cls._rows[ticket] = row
-        cls._routed[ticket] = routed
-        return torch.tensor(ticket)
-
-    @classmethod
-    def attention(cls, ticket: torch.Tensor) -> Attention:
-        return cls._found[int(ticket)]
-
-    @classmethod
-    def row(cls, ticket: torch.Tensor) -> PackedRow:
-        return cls._rows[int(ticket)]
-
-    @classmethod
-    def routed(cls, ticket: torch.Tensor) -> RoutedRow | None:
-        """Where its tokens go; None where routers choose."""
-        return cls._routed[int(ticket)]
-
-    @classmethod
-    def clear(cls) -> None:
-        """Forget all rows; their passes are over."""
-        cls._found.clear()
-        cls._rows.clear()
-        cls._routed.clear()
 
 
 class PackedAttention(MegatronModule):

@@ -133,15 +133,13 @@ def _local(
     angles = 4 * shape.arch.head_size
     outside = tokens * size * (angles + width.query)
     inside = tokens * size * (width.query + width.key + width.projected)
-    if rectangles.are_several:
+    if rectangles.are_several or shape.layout.cp > 1:
         # In float32 the norms of queries and keys keep their input.
         kept = shape.arch.qk_norm and size == _FLOAT
         inside = tokens * size * width.projected * kept
     if shape.layout.cp > 1:
         # Keys and values of the whole row are gathered, and what they are gathered from goes.
-        kept = shape.arch.qk_norm and size == _FLOAT
-        gathered = 2 * width.key * shape.layout.cp
-        inside = tokens * size * (width.projected * kept + width.query + gathered)
+        inside += tokens * size * (width.query + 2 * width.key * shape.layout.cp)
     sums = (rectangles.tokens or tokens) * width.heads * _FLOAT
     if shape.arch.qk_norm:
         outside += tokens * _FLOAT * (width.query + width.key + width.heads)

@@ -31,6 +31,12 @@ CPU_PROCESS = 1024 * MIB
 """The same of a rank that computes on cores."""
 
 
+def communicators_of(layout: TrainLayout) -> int:
+    """That a training layout uses."""
+    sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
+    return sum(size > 1 for size in sizes)
+
+
 def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: int) -> int:
     """NCCL communicators of a rank that have more than one rank and are used.
 
@@ -46,8 +52,7 @@ def num_communicators(layouts: Iterable[TrainLayout], rank: int, rollout_size: i
     found = 1
     for layout in set(layouts):
         if 0 <= rank - layout.first_rank < layout.num_ranks:
-            sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
-            found += sum(size > 1 for size in sizes)
+            found += communicators_of(layout)
     return found + (rollout_size > 1)
 
 

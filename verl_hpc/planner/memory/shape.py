@@ -66,7 +66,7 @@ class RoleShape:
             tuple(settings.items()),
             model.fp8,
             on_gpu,
-            AdapterShape(lora.rank, lora.targets) if lora is not None else None,
+            AdapterShape.of(lora) if lora is not None else None,
         )
 
     @classmethod

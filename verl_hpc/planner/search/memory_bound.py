@@ -164,8 +164,8 @@ class MemoryBound:
         )
 
     def _communicators(self, layout: TrainLayout) -> int:
-        sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
-        return sum(size > 1 for size in sizes) * overheads.COMMUNICATOR * (self._num_ranks > 1)
+        count = overheads.communicators_of(layout)
+        return count * overheads.COMMUNICATOR * (self._num_ranks > 1)
 
     def engine(self, shape: RolloutShape, beside_roles: bool) -> SetBytes | None:
         """Of a rollout engine; None where it would refuse to start.

@@ -102,9 +102,7 @@ def check(place: Placement, settings: MismatchSettings, mismatch: Mismatch) -> N
 
 def default_tolerance(config: RunConfig) -> float:
     """Largest mean difference that the coarser of the two engines' number formats explains."""
-    if config.model.fp8 is not None:
-        return _TOLERANCE["fp8"]
-    if config.rollout.is_quantised:
+    if config.model.fp8 is not None or config.rollout.is_quantised:
         return _TOLERANCE["fp8"]
     coarse = "bfloat16" in (config.model.dtype, config.rollout.dtype)
     return _TOLERANCE["bfloat16" if coarse else "float32"]

@@ -7,19 +7,11 @@ norm; with tensor and sequence parallelism, pipelines, replicas, experts and rec
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import (
-    build_engine,
-    layouts_of_world,
-    responses,
-    some_sequences,
-)
-from tests.mpi.test_moe_parity import MODELS as MIXTURES
-from tests.mpi.test_moe_parity import by_checkpoint_name, local_gradients, named_as
+from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
+from tests.mpi.mixtures import FULL, engine_on, mixture
+from tests.mpi.parity import TOLERANCE, gradients_equal, outputs_equal, replica_share
 from verl_hpc.engines.protocol import Wanted
-from verl_hpc.layout.megatron import TrainLayout
 
-TOLERANCE = 1e-5
-FULL = {"recompute": "full"}
 LAYOUTS = {
     2: [{"cp": 2}, {"cp": 2, **FULL}],
     4: [
@@ -45,75 +37,31 @@ DENSE = [("llama", False), ("qwen3", True)]
 
 
 def pytest_generate_tests(metafunc):
-    of_experts = "mixture" in metafunc.fixturenames
+    of_experts = "model" in metafunc.fixturenames
     layouts_of_world(metafunc, MIXED if of_experts else LAYOUTS)
 
 
 def build(here, directory, sizes, **settings):
     """An engine of context-parallel replicas; dp counts those with sequences of their own."""
-    sizes = dict(sizes)
-    recompute = sizes.pop("recompute", "none")
-    sizes["dp"] = sizes.get("dp", 1) * sizes["cp"]
-    layout = TrainLayout(**sizes)
-    return build_engine(
-        here,
-        directory,
-        layout,
-        sequence_parallel=layout.tp > 1,
-        max_tokens=96,
-        recompute=recompute,
-        **settings,
-    )
+    sizes = sizes | {"dp": sizes.get("dp", 1) * sizes["cp"]}
+    return engine_on(here, directory, sizes, max_tokens=96, **settings)
 
 
-def own(engine, sequences):
-    index = engine.layout.data_grid.coordinates(torch.distributed.get_rank())["dp"]
-    return sequences[index :: engine.layout.num_replicas]
-
-
-def check(engine, expected, sequences, gradients_of):
-    mine = own(engine, sequences)
-    for sequence, output in zip(mine, engine.infer(mine), strict=True):
-        with torch.no_grad():
-            log_probs, entropy = expected.log_probs(sequence), expected.entropy(sequence)
-        torch.testing.assert_close(output.log_probs, log_probs, atol=TOLERANCE, rtol=0)
-        torch.testing.assert_close(output.entropy, entropy, atol=TOLERANCE, rtol=0)
-
+def check(engine, expected, sequences, family):
+    mine = sequences[replica_share(engine.layout)]
+    outputs_equal(engine, mine, expected)
     num_tokens = sum(len(s) - 1 for s in sequences)
     loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
-    expected.model.zero_grad()
-    loss.backward()
-    named = {n: p.grad for n, p in expected.model.named_parameters()}
-    norm = torch.stack([g.norm() for g in named.values()]).norm().item()
-    wanted = local_gradients(engine, gradients_of(named))
-    seen: dict[str, torch.Tensor] = {}
-    step = engine.optimizer.step
-
-    def spy() -> float:
-        for index, chunk in enumerate(engine._chunks):
-            for name, parameter in chunk.named_parameters():
-                local = f"chunk{index}.{name.replace('module.', '')}"
-                seen[local] = parameter.main_grad.clone().view(-1)
-        return step()
-
-    engine.optimizer.step = spy
-    metrics = engine.update(
+    metrics = gradients_equal(
+        engine,
         mine,
         lambda _, found: (
             -sum(o.log_probs.sum() for o in found) / num_tokens,
             {"tokens": torch.tensor(float(sum(len(o.log_probs) for o in found)))},
         ),
+        (loss, expected.model, family),
     )
-    assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
     assert metrics["tokens"] == num_tokens  # each counted once, though several ranks have it
-    owned = list(engine.optimizer.owned_ranges())
-    assert owned
-    for one in owned:
-        part = slice(one.start, one.stop)
-        torch.testing.assert_close(
-            seen[one.name][part], wanted[one.name][part], atol=TOLERANCE, rtol=0
-        )
 
 
 @pytest.mark.world(*LAYOUTS)
@@ -124,22 +72,16 @@ def test_dense_models_equal_transformers(here, tiny_model, reference, sizes, fam
     vocab_size = engine.arch.vocab_size
     sequences = some_sequences(5, vocab_size) + responses(2, 4, vocab_size)
     sequences.append(torch.tensor([3, 5]))  # shorter than the pieces that it is cut into
-    check(engine, reference(directory), sequences, dict)
+    check(engine, reference(directory), sequences, family)
 
 
 @pytest.mark.world(*MIXED)
-@pytest.mark.parametrize("mixture", ["normalised", "mixtral"])
-def test_mixtures_equal_transformers(here, tiny_model, reference, sizes, mixture):
-    family, fields = MIXTURES[mixture]
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+@pytest.mark.parametrize("model", ["normalised", "mixtral"])
+def test_mixtures_equal_transformers(here, tiny_model, reference, sizes, model):
+    directory, family = mixture(tiny_model, model)
     engine = build(here, directory, sizes)
     sequences = some_sequences(9, engine.arch.vocab_size)
-    check(
-        engine,
-        reference(directory),
-        sequences,
-        lambda named: named_as(family, by_checkpoint_name(named)),
-    )
+    check(engine, reference(directory), sequences, family)
 
 
 @pytest.mark.world(2, 4)
@@ -154,7 +96,7 @@ def test_values_and_further_outputs_equal_those_of_one_rank(here, tiny_model, si
     found = {}
     for name, layout in (("whole", whole), ("split", sizes)):
         policy = build(here, directory, layout)
-        mine = own(policy, sequences)
+        mine = sequences[replica_share(policy.layout)]
         candidates = [torch.stack([s[1:], s[:-1]], dim=-1) for s in mine]
         wanted = Wanted(untempered=True, sum_p_squared=True, top_k=3, candidates=candidates)
         outputs = policy.infer(mine, 0.7, wanted)

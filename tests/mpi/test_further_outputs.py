@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import build_engine, some_sequences
+from tests.mpi.parity import replica_share
 from tests.mpi.recipe_runs import assert_same, run, write_reward
 from verl_hpc.engines.protocol import Wanted
 from verl_hpc.layout.megatron import TrainLayout
@@ -27,7 +28,7 @@ def test_they_equal_transformers(here, tiny_model, reference, sizes):
     expected = [distributions(reference(directory), s) for s in sequences]
     # Some are asked for twice, and some are the sampled token itself.
     candidates = [torch.stack([s[1:], s[:-1], s[:-1]], dim=1) for s in sequences]
-    share = slice(layout.grid.coordinates(here.world.rank)["dp"], None, layout.dp)
+    share = replica_share(layout)
     wanted = Wanted(True, True, TOP, candidates[share])
     outputs = engine.infer(sequences[share], TEMPERATURE, wanted)
     given = zip(outputs, expected[share], sequences[share], candidates[share], strict=True)

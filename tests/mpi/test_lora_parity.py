@@ -10,14 +10,21 @@ import torch
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, layouts_of_world, some_sequences
 from tests.mpi.lora_for_tests import fill, merged, some_adapters
-from tests.mpi.test_moe_parity import MODELS, by_checkpoint_name, named_as
+from tests.mpi.mixtures import FULL, mixture
+from tests.mpi.parity import (
+    TOLERANCE,
+    by_checkpoint_name,
+    gradients_at_step,
+    local_tensors,
+    named_as,
+    owned_equal,
+    replica_share,
+)
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.engines.megatron import lora as engine_lora
 from verl_hpc.layout.adapters import a_of, b_of
 from verl_hpc.layout.megatron import TrainLayout
 
-TOLERANCE = 1e-5
-FULL = {"recompute": "full"}
 DENSE = {
     1: [{}, FULL, {"recompute": "selective"}],
     2: [
@@ -96,9 +103,7 @@ def check(here, directory, family, engine):
     fill_reference(expected, family, adapters, scale)
 
     sequences = some_sequences(6, engine.arch.vocab_size)
-    layout = engine.layout
-    dp_index = layout.grid.coordinates(here.world.rank)["dp"]
-    mine = sequences[dp_index :: layout.dp]
+    mine = sequences[replica_share(engine.layout)]
     moved = 0.0
     for sequence, output in zip(mine, engine.infer(mine), strict=True):
         with torch.no_grad():
@@ -125,36 +130,14 @@ def check(here, directory, family, engine):
             wanted[b] = scale * gradient @ adapters[a].T
     assert wanted.keys() == adapters.keys()
     norm = torch.stack([g.norm() for g in wanted.values()]).norm().item()
-    local = {n: torch.zeros(w.numel()) for n, w in engine.weights.items()}
-    for region in engine.trained_map.held_by(here.world.rank):
-        view = region.view
-        place = local[view.name].as_strided(region.box.shape, view.strides, view.offset)
-        place.copy_(wanted[region.tensor][region.box.slices])
-
-    seen = {}
-    step = engine.optimizer.step
-
-    def spy() -> float:
-        for index, chunk in enumerate(engine._chunks):
-            for name, parameter in chunk.named_parameters():
-                if parameter.requires_grad:
-                    known = f"chunk{index}.{name.replace('module.', '')}"
-                    seen[known] = parameter.main_grad.clone().view(-1)
-        return step()
-
-    engine.optimizer.step = spy
+    local = local_tensors(engine, engine.trained_map, wanted)
+    seen = gradients_at_step(engine)
     metrics = engine.update(
         mine, lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {})
     )
     assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
-    owned = list(engine.optimizer.owned_ranges())
-    assert owned
-    assert all(".lora_" in one.name for one in owned)
-    for one in owned:
-        part = slice(one.start, one.stop)
-        torch.testing.assert_close(
-            seen[one.name][part], local[one.name][part], atol=TOLERANCE, rtol=0
-        )
+    assert all(".lora_" in one.name for one in engine.optimizer.owned_ranges())
+    owned_equal(engine, seen, local)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
     for name, weight in base.items():
         assert torch.equal(weight, engine.weights[name]), name
@@ -173,8 +156,7 @@ def test_everything_equals_transformers(here, tiny_model, sizes, chosen):
 @pytest.mark.world(*EXPERTS)
 @pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_everything_equals_transformers_with_experts(here, tiny_model, sizes, model):
-    family, fields = MODELS[model]
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
+    directory, family = mixture(tiny_model, model)
     check(here, directory, family, engine_of(here, directory, sizes, "all-linear"))
 
 

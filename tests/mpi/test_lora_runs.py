@@ -9,9 +9,9 @@ import torch
 from tests.mpi.conftest import Reference
 from tests.mpi.engines_for_tests import build_engine, some_sequences
 from tests.mpi.lora_for_tests import fill, merged, some_adapters
+from tests.mpi.mixtures import MODELS
 from tests.mpi.storages import storage_bytes
 from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
-from tests.mpi.test_moe_parity import MODELS
 from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.weights import open_weights

@@ -14,9 +14,8 @@ from tests.mpi.engines_for_tests import (
     responses,
     some_sequences,
 )
+from tests.mpi.parity import TOLERANCE, gradients_at_step, outputs_equal, replica_share
 from verl_hpc.layout.megatron import TrainLayout
-
-TOLERANCE = 1e-5
 
 LAYOUTS = {
     1: [dict()],
@@ -49,18 +48,9 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, fami
 
     vocab_size = engine.arch.vocab_size
     sequences = some_sequences(4, vocab_size) + responses(2, 4, vocab_size)
-    dp_index = layout.grid.coordinates(here.world.rank)["dp"]
-    mine = sequences[dp_index :: layout.dp]
+    mine = sequences[replica_share(layout)]
     assert sum(engine._passes.plan(mine).shared) > 0
-    outputs = engine.infer(mine)
-    for sequence, output in zip(mine, outputs, strict=True):
-        with torch.no_grad():
-            torch.testing.assert_close(
-                output.log_probs, expected.log_probs(sequence), atol=TOLERANCE, rtol=0
-            )
-            torch.testing.assert_close(
-                output.entropy, expected.entropy(sequence), atol=TOLERANCE, rtol=0
-            )
+    outputs_equal(engine, mine, expected)
 
     num_tokens = sum(len(s) - 1 for s in sequences)
     loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
@@ -69,17 +59,7 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, fami
     gradients = {n: p.grad for n, p in expected.model.named_parameters()}
     norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
 
-    seen: dict[str, torch.Tensor] = {}
-    step = engine.optimizer.step
-
-    def spy() -> float:
-        for index, chunk in enumerate(engine._chunks):
-            for name, parameter in chunk.named_parameters():
-                local = f"chunk{index}.{name.replace('module.', '')}"
-                seen[local] = parameter.main_grad.clone()
-        return step()
-
-    engine.optimizer.step = spy
+    seen = gradients_at_step(engine)
     metrics = engine.update(
         mine,
         lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {}),

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
+from tests.mpi.mixtures import MODELS
 from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
-from tests.mpi.test_moe_parity import MODELS
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run

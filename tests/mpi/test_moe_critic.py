@@ -4,10 +4,10 @@ below a linear head."""
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, layouts_of_world, some_sequences
-from tests.mpi.test_moe_parity import FULL, MODELS, TOLERANCE, gradients_equal
+from tests.mpi.engines_for_tests import layouts_of_world, some_sequences
+from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
+from tests.mpi.parity import TOLERANCE, gradients_equal, replica_share
 from verl_hpc.layout.heads import HEAD_TENSORS
-from verl_hpc.layout.megatron import TrainLayout
 
 LAYOUTS = {
     1: [FULL],
@@ -42,20 +42,8 @@ class Critic(torch.nn.Module):
 @pytest.mark.world(*LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_values_and_gradients(here, tiny_model, reference, sizes, model):
-    sizes = dict(sizes)
-    recompute = {name: sizes.pop(name) for name in ("recompute",) if name in sizes}
-    layout = TrainLayout(**sizes)
-    family, fields = MODELS[model]
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
-    engine = build_engine(
-        here,
-        directory,
-        layout,
-        head="value",
-        sequence_parallel=layout.tp > 1,
-        max_tokens=64,
-        **recompute,
-    )
+    directory, family = mixture(tiny_model, model)
+    engine = engine_on(here, directory, sizes, head="value")
     size = engine.arch.hidden_size
     head = torch.randn(1, size, generator=torch.Generator().manual_seed(3)) / size**0.5
     for name, weight in engine.weights.items():
@@ -65,7 +53,7 @@ def test_values_and_gradients(here, tiny_model, reference, sizes, model):
     critic = Critic(reference(directory).model.model, head)
 
     sequences = some_sequences(9, engine.arch.vocab_size)
-    mine = sequences[layout.grid.coordinates(here.world.rank)["dp"] :: layout.dp]
+    mine = sequences[replica_share(engine.layout)]
     for sequence, output in zip(mine, engine.infer(mine), strict=True):
         with torch.no_grad():
             torch.testing.assert_close(output.values, critic(sequence), atol=TOLERANCE, rtol=0)

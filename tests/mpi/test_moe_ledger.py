@@ -4,8 +4,8 @@ import pytest
 import torch.distributed as dist
 
 from tests.mpi.engines_for_tests import build_engine, layouts_of_world
+from tests.mpi.mixtures import MODELS
 from tests.mpi.test_ledger import counted
-from tests.mpi.test_moe_parity import MODELS
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.role import resident

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.mpi.engines_for_tests import build_engine, held, layouts_of_world, some_sequences
-from tests.mpi.test_moe_parity import MODELS
+from tests.mpi.mixtures import MODELS
 from tests.mpi.test_reshard import computed_alike
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies

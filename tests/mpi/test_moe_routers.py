@@ -10,7 +10,8 @@ from tests.mpi.engines_for_tests import (
     responses,
     some_sequences,
 )
-from tests.mpi.test_moe_parity import FULL, MODELS, gradients_equal
+from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
+from tests.mpi.parity import gradients_equal, replica_share
 from verl_hpc.config.model import RouterConfig
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -72,25 +73,13 @@ def of_routers(model, sequences, chosen) -> tuple[torch.Tensor, torch.Tensor, fl
 @pytest.mark.parametrize("settings", [BOTH, {"z_loss": 0.1}, {}], ids=["both", "z", "none"])
 @pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_losses_and_load(here, tiny_model, reference, sizes, settings, model):
-    sizes = dict(sizes)
-    recompute = {name: sizes.pop(name) for name in ("recompute",) if name in sizes}
-    layout = TrainLayout(**sizes)
-    family, fields = MODELS[model]
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
-    engine = build_engine(
-        here,
-        directory,
-        layout,
-        sequence_parallel=layout.tp > 1,
-        max_tokens=64,
-        router=RouterConfig(**settings) if settings else None,
-        **recompute,
-    )
+    directory, family = mixture(tiny_model, model)
+    router = RouterConfig(**settings) if settings else None
+    engine = engine_on(here, directory, sizes, router=router)
     expected = reference(directory)
     vocab_size = engine.arch.vocab_size
     sequences = some_sequences(5, vocab_size) + responses(2, 4, vocab_size)
-    replica = layout.data_grid.coordinates(here.world.rank)["dp"]
-    mine = sequences[replica :: layout.num_replicas]
+    mine = sequences[replica_share(engine.layout)]
     engine.infer(mine)  # of which nothing may be counted
 
     num_tokens = sum(len(s) - 1 for s in sequences)

@@ -6,7 +6,7 @@ import torch
 
 from tests.mpi.engines_for_tests import load_rollout
 from tests.mpi.forced_experts import gates_of, routed_by
-from tests.mpi.test_moe_parity import MODELS
+from tests.mpi.mixtures import MODELS
 from tests.mpi.test_moe_reshard import SIZES
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.architecture import read_architecture

@@ -4,15 +4,13 @@ gradients are those of transformers forced to the same experts, within 1e-5 in f
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, layouts_of_world, responses, some_sequences
+from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
 from tests.mpi.forced_experts import choices, routed_by, told
-from tests.mpi.test_moe_parity import MODELS, by_checkpoint_name, local_gradients, named_as
+from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
+from tests.mpi.parity import TOLERANCE, replica_share, update_equals
 from verl_hpc.engines.protocol import Wanted
-from verl_hpc.layout.megatron import TrainLayout
 
-TOLERANCE = 1e-5
 K = 2
-FULL = {"recompute": "full"}
 LAYOUTS = {
     1: [{}, FULL, {"recompute": "selective"}],
     2: [
@@ -39,29 +37,16 @@ def pytest_generate_tests(metafunc):
     layouts_of_world(metafunc, LAYOUTS)
 
 
-def built(here, tiny_model, sizes, model):
-    """An engine on these sizes, its layout, and the model's directory."""
-    sizes = dict(sizes)
-    recompute = {name: sizes.pop(name) for name in ("recompute",) if name in sizes}
-    layout = TrainLayout(**sizes)
-    family, fields = MODELS[model]
-    directory = tiny_model(family, num_hidden_layers=4, num_key_value_heads=4, **fields)
-    engine = build_engine(
-        here, directory, layout, sequence_parallel=layout.tp > 1, max_tokens=64, **recompute
-    )
-    return engine, layout, directory
-
-
 @pytest.mark.world(*LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, reference, sizes, model):
-    engine, layout, directory = built(here, tiny_model, sizes, model)
+    directory, family = mixture(tiny_model, model)
+    engine = engine_on(here, directory, sizes)
     expected, vocab_size = reference(directory), engine.arch.vocab_size
     # Neighbours that begin alike share tokens of a row.
     sequences = some_sequences(5, vocab_size) + responses(2, 4, vocab_size)
     experts = choices(expected, sequences, K, noise=0.3)
-    replica = layout.data_grid.coordinates(here.world.rank)["dp"]
-    mine = slice(replica, None, layout.num_replicas)
+    mine = replica_share(engine.layout)
     wanted = Wanted(experts=[e.flatten(1) for e in experts[mine]])
 
     replayed, free = (engine.infer(sequences[mine], 1.0, w) for w in (wanted, Wanted()))
@@ -83,44 +68,25 @@ def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, refer
         worst = max(worst, (without.log_probs - log_probs).abs().max().item())
     assert worst > 100 * TOLERANCE
 
-    family, _ = MODELS[model]
-    named = {n: p.grad for n, p in expected.model.named_parameters()}
-    norm = torch.stack([g.norm() for g in named.values()]).norm().item()
-    gradients = local_gradients(engine, named_as(family, by_checkpoint_name(named)))
-    seen: dict[str, torch.Tensor] = {}
-    step = engine.optimizer.step
-
-    def spy() -> float:
-        for index, chunk in enumerate(engine._chunks):
-            for name, parameter in chunk.named_parameters():
-                local = f"chunk{index}.{name.replace('module.', '')}"
-                seen[local] = parameter.main_grad.clone().view(-1)
-        return step()
-
-    engine.optimizer.step = spy
-    metrics = engine.update(
-        sequences[mine],
-        lambda _, outputs: (-sum(o.log_probs.sum() for o in outputs) / num_tokens, {}),
-        wanted=wanted,
-    )
-    assert metrics["loss"] == pytest.approx(loss, abs=TOLERANCE)
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
-    assert 0 < metrics["router_disagreement"] < 1
-    for one in engine.optimizer.owned_ranges():
-        part = slice(one.start, one.stop)
-        torch.testing.assert_close(
-            seen[one.name][part], gradients[one.name][part], atol=TOLERANCE, rtol=0
+    def update() -> dict[str, float]:
+        return engine.update(
+            sequences[mine],
+            lambda _, outputs: (-sum(o.log_probs.sum() for o in outputs) / num_tokens, {}),
+            wanted=wanted,
         )
+
+    metrics = update_equals(engine, update, expected.model, family, loss)
+    assert 0 < metrics["router_disagreement"] < 1
 
 
 @pytest.mark.world(*LAYOUTS)
 def test_the_share_of_tokens_that_would_go_elsewhere_is_counted(here, tiny_model, reference, sizes):
-    engine, layout, directory = built(here, tiny_model, sizes, "normalised")
+    directory, _ = mixture(tiny_model, "normalised")
+    engine = engine_on(here, directory, sizes)
     expected = reference(directory)
     sequences = some_sequences(6, engine.arch.vocab_size)  # none of them begin alike
     own = choices(expected, sequences, K)
-    replica = layout.data_grid.coordinates(here.world.rank)["dp"]
-    mine = slice(replica, None, layout.num_replicas)
+    mine = replica_share(engine.layout)
 
     def nothing(_, outputs):
         return sum(o.log_probs.sum() for o in outputs) * 0.0, {}
@@ -149,7 +115,8 @@ def test_the_share_of_tokens_that_would_go_elsewhere_is_counted(here, tiny_model
 
 @pytest.mark.world(2)
 def test_a_replica_without_sequences_takes_part(here, tiny_model, reference):
-    engine, _, directory = built(here, tiny_model, {"dp": 2, "ep": 2}, "normalised")
+    directory, _ = mixture(tiny_model, "normalised")
+    engine = engine_on(here, directory, {"dp": 2, "ep": 2})
     sequences = some_sequences(2, engine.arch.vocab_size) if here.world.rank == 0 else []
     experts = choices(reference(directory), sequences, K, noise=0.3)
     wanted = Wanted(experts=[e.flatten(1) for e in experts])

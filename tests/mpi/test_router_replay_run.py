@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.mpi.mixtures import MODELS
 from tests.mpi.placed_runs import configure, run
-from tests.mpi.test_moe_parity import MODELS
 from tests.mpi.test_moe_reshard import SIZES
 
 pytestmark = pytest.mark.world(2)

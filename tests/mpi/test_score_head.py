@@ -5,9 +5,9 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from tests.mpi.engines_for_tests import build_engine, layouts_of_world, some_sequences
+from tests.mpi.parity import TOLERANCE, replica_share
 from verl_hpc.layout.megatron import TrainLayout
 
-TOLERANCE = 1e-5
 LAYOUTS = {
     2: [dict(tp=2), dict(tp=2, sp=True), dict(pp=2), dict(pp=2, vpp=2)],
     4: [dict(tp=2, pp=2), dict(tp=2, dp=2, sp=True), dict(cp=2, dp=4)],
@@ -42,8 +42,7 @@ def test_a_sequence_classifier_equals_transformers(here, tiny_model, sizes, fami
     loss.backward()
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm().item()
 
-    replica = layout.data_grid.coordinates(here.world.rank)["dp"]
-    share = slice(replica, None, layout.num_replicas)
+    share = replica_share(layout)
     mine = sequences[share]
     for output, expected in zip(engine.infer(mine), scores[share], strict=True):
         assert output.scores.shape == (1,) and output.values is None

@@ -1,0 +1,125 @@
+"""Holding engines against transformers: outputs, and the gradients that optimizers own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from verl_hpc.engines.megatron.engine import MegatronEngine
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import ShardMap
+
+TOLERANCE = 1e-5
+
+
+def replica_share(layout: TrainLayout) -> slice:
+    """Of a step's sequences, those of this rank's replica."""
+    index = layout.data_grid.coordinates(torch.distributed.get_rank())["dp"]
+    return slice(index, None, layout.num_replicas)
+
+
+def by_checkpoint_name(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """transformers stacks experts, and their gate and up projections, in memory alone."""
+    found = {}
+    for name, gradient in gradients.items():
+        fused = re.fullmatch(r"(.*\.mlp\.experts)\.(gate_up|down)_proj", name)
+        for expert, one in enumerate(gradient) if fused else ():
+            begin = f"{fused[1]}.{expert}"
+            if fused[2] == "gate_up":
+                gate, up = one.chunk(2)
+                found |= {f"{begin}.gate_proj.weight": gate, f"{begin}.up_proj.weight": up}
+            else:
+                found[f"{begin}.down_proj.weight"] = one
+        if not fused:
+            found[name] = gradient
+    return found
+
+
+def named_as(family: str, gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    if family != "mixtral":
+        return dict(gradients)
+    names = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    found = {}
+    for name, gradient in gradients.items():
+        name = name.replace(".mlp.", ".block_sparse_moe.")
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        found[name] = gradient
+    return found
+
+
+def local_tensors(
+    engine: MegatronEngine, shard_map: ShardMap, whole: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """What this rank's parameters have of logical tensors, flat."""
+    found = {n: torch.zeros(w.numel()) for n, w in engine.weights.items()}
+    for region in shard_map.held_by(torch.distributed.get_rank()):
+        view = region.view
+        place = found[view.name].as_strided(region.box.shape, view.strides, view.offset)
+        place.copy_(whole[region.tensor][region.box.slices])
+    return found
+
+
+def gradients_at_step(engine: MegatronEngine) -> dict[str, torch.Tensor]:
+    """Filled in the engine's next update: reduced gradients by local name, flat."""
+    seen: dict[str, torch.Tensor] = {}
+    step = engine.optimizer.step
+
+    def spy() -> float:
+        for index, chunk in enumerate(engine._chunks):
+            for name, parameter in chunk.named_parameters():
+                if parameter.requires_grad:
+                    local = f"chunk{index}.{name.replace('module.', '')}"
+                    seen[local] = parameter.main_grad.clone().view(-1)
+        return step()
+
+    engine.optimizer.step = spy
+    return seen
+
+
+def owned_equal(engine, seen, expected) -> None:
+    """Every range that this rank's optimizer owns, of tensors as `gradients_at_step` gives them."""
+    owned = list(engine.optimizer.owned_ranges())
+    assert owned
+    for one in owned:
+        part = slice(one.start, one.stop)
+        torch.testing.assert_close(
+            seen[one.name][part], expected[one.name][part], atol=TOLERANCE, rtol=0
+        )
+
+
+def outputs_equal(engine, mine, expected) -> None:
+    """Log-probs and entropy of sequences."""
+    for sequence, output in zip(mine, engine.infer(mine), strict=True):
+        with torch.no_grad():
+            log_probs, entropy = expected.log_probs(sequence), expected.entropy(sequence)
+        torch.testing.assert_close(output.log_probs, log_probs, atol=TOLERANCE, rtol=0)
+        torch.testing.assert_close(output.entropy, entropy, atol=TOLERANCE, rtol=0)
+
+
+def gradients_equal(engine, mine, loss, wanted, added=0.0) -> dict[str, float]:
+    """Hold an update against a loss, the transformers model that it is of, and its family;
+    `added` to the loss are what the engine adds itself. Returns the update's metrics."""
+    total, model, family = wanted
+    model.zero_grad()
+    (total + added).backward()
+    return update_equals(engine, lambda: engine.update(mine, loss), model, family, total.item())
+
+
+def update_equals(
+    engine, update: Callable[[], dict[str, float]], model, family: str, loss: float
+) -> dict[str, float]:
+    """Hold an update against the gradients that a transformers model has, and its loss."""
+    named = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    norm = torch.stack([g.norm() for g in named.values()]).norm().item()
+    whole = named_as(family, by_checkpoint_name(named))
+    expected = local_tensors(engine, engine.shard_map, whole)
+    seen = gradients_at_step(engine)
+    metrics = update()
+    assert metrics["loss"] == pytest.approx(loss, abs=TOLERANCE)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
+    owned_equal(engine, seen, expected)
+    return metrics

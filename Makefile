@@ -88,11 +88,13 @@ web: $(READY_DEV)
 	launch/install.sh $(VENV) browser
 	$(STRICT) $(PYTEST) tests/web
 
-# SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, and more faults of split runs.
+# SmolLM2 on GSM8K, all of reasoning-gym, what the quickstart gains, more faults of split runs, and all
+# layouts and models of what CI tests in turn.
 # Its jobs of four vLLM engines were not tried three at a time.
 slow: WORKERS = 2
 slow: $(READY_DEV)
 	$(PYTEST) --slow tests/jobs tests/unit
+	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.
 fuzz: $(READY_DEV)

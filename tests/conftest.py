@@ -4,7 +4,7 @@ import pytest
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
+    parser.addoption("--slow", action="store_true", help="also run what is marked slow")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=_most_seconds, reverse=True)
     if config.getoption("--slow"):
         return
-    slow = pytest.mark.skip(reason="takes minutes; run with --slow")
+    slow = pytest.mark.skip(reason="slow; run with --slow")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(slow)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import torch
 
 from verl_hpc.checkpoint.weights import open_weights
@@ -83,14 +86,34 @@ def load_rollout(here, engine: RolloutEngine, directory: Path) -> None:
     engine.finish_update()
 
 
-def layouts_of_world(metafunc, layouts: Mapping[int, Sequence[Mapping[str, int]]]) -> None:
-    """Give a test's `sizes` each layout of this world size: a `pytest_generate_tests`."""
+def layouts_of_world(
+    metafunc, layouts: Mapping[int, Sequence[Mapping[str, int]]], **choices: Sequence
+) -> None:
+    """Give a test's `sizes` each layout of this world size: a `pytest_generate_tests`.
+
+    Args:
+        choices: what other arguments may be. A layout takes one combination of them, the next
+            layout the next one; all combinations on all layouts are slow.
+    """
     from tests.mpi import plugin
 
-    if "sizes" in metafunc.fixturenames:
-        found = layouts.get(plugin.session.world.size, [])
-        names = ["-".join(f"{k}{v}" for k, v in sizes.items()) for sizes in found]
-        metafunc.parametrize("sizes", found, ids=names)
+    if "sizes" not in metafunc.fixturenames:
+        return
+    taken = {name: values for name, values in choices.items() if name in metafunc.fixturenames}
+    combinations = list(product(*taken.values()))
+    cases = []
+    for number, sizes in enumerate(layouts.get(plugin.session.world.size, [])):
+        layout = "-".join(f"{k}{v}" for k, v in sizes.items())
+        for place, values in enumerate(combinations):
+            in_turn = place == (number + plugin.session.world.size) % len(combinations)
+            name = "-".join([layout, *map(_label, values)])
+            marks = [] if in_turn else [pytest.mark.slow]
+            cases.append(pytest.param(sizes, *values, id=name, marks=marks))
+    metafunc.parametrize(("sizes", *taken), cases)
+
+
+def _label(value: object) -> str:
+    return value if isinstance(value, str) else re.sub(r"\W+", "-", str(value)).strip("-")
 
 
 def held(weights, region) -> torch.Tensor:

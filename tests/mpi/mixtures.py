@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 from tests.mpi.engines_for_tests import build_engine
 from verl_hpc.layout.megatron import TrainLayout
 
@@ -34,3 +37,24 @@ def engine_on(here, directory, sizes, max_tokens: int = 64, **settings):
         **recompute,
         **settings,
     )
+
+
+def grid(num_ranks: int) -> Iterator[dict[str, int]]:
+    """All layouts of TP, PP and ETP to 2, DP and EP to 4."""
+    axes = (1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2)
+    for tp, pp, dp, ep, etp in product(*axes):
+        if tp * pp * dp == num_ranks and tp * dp % (ep * etp) == 0:
+            yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
+
+
+def every_layout_of_world(metafunc) -> None:
+    """`every` becomes each layout of the world; every third recomputes its layers."""
+    if "every" not in metafunc.fixturenames:
+        return
+    from tests.mpi import plugin
+
+    found = [
+        sizes | (FULL if number % 3 == 0 else {})
+        for number, sizes in enumerate(grid(plugin.session.world.size))
+    ]
+    metafunc.parametrize("every", found, ids=lambda sizes: "-".join(map(str, sizes.values())))

@@ -21,7 +21,7 @@ LAYOUTS = {
         {"cp": 2, "pp": 2},
         {"cp": 2, "pp": 2, "vpp": 2, **FULL},
     ],
-    8: [{"cp": 2, "tp": 2, "pp": 2}, {"cp": 4, "dp": 2}, {"cp": 4, "tp": 2}],
+    8: [{"cp": 2, "tp": 2, "pp": 2}, {"cp": 4, "dp": 2}, {"cp": 4, "tp": 2}, {"cp": 4, "pp": 2}],
 }
 MIXED = {
     2: [{"cp": 2, "ep": 2}, {"cp": 2}],
@@ -37,8 +37,8 @@ DENSE = [("llama", False), ("qwen3", True)]
 
 
 def pytest_generate_tests(metafunc):
-    of_experts = "model" in metafunc.fixturenames
-    layouts_of_world(metafunc, MIXED if of_experts else LAYOUTS)
+    layouts = MIXED if "model" in metafunc.fixturenames else LAYOUTS
+    layouts_of_world(metafunc, layouts, dense=DENSE, model=["normalised", "mixtral"])
 
 
 def build(here, directory, sizes, **settings):
@@ -65,8 +65,8 @@ def check(engine, expected, sequences, family):
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("family, tied", DENSE)
-def test_dense_models_equal_transformers(here, tiny_model, reference, sizes, family, tied):
+def test_dense_models_equal_transformers(here, tiny_model, reference, sizes, dense):
+    family, tied = dense
     directory = tiny_model(family, tied)
     engine = build(here, directory, sizes)
     vocab_size = engine.arch.vocab_size
@@ -76,7 +76,6 @@ def test_dense_models_equal_transformers(here, tiny_model, reference, sizes, fam
 
 
 @pytest.mark.world(*MIXED)
-@pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_mixtures_equal_transformers(here, tiny_model, reference, sizes, model):
     directory, family = mixture(tiny_model, model)
     engine = build(here, directory, sizes)

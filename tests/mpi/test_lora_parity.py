@@ -65,7 +65,8 @@ TARGETS = {
 
 def pytest_generate_tests(metafunc):
     of_experts = "experts" in metafunc.function.__name__
-    layouts_of_world(metafunc, EXPERTS if of_experts else DENSE)
+    layouts = EXPERTS if of_experts else DENSE
+    layouts_of_world(metafunc, layouts, chosen=list(TARGETS), model=["normalised", "mixtral"])
 
 
 def engine_of(here, directory, sizes, targets, **more):
@@ -146,7 +147,6 @@ def check(here, directory, family, engine):
 
 
 @pytest.mark.world(*DENSE)
-@pytest.mark.parametrize("chosen", TARGETS)
 def test_everything_equals_transformers(here, tiny_model, sizes, chosen):
     targets, tied = TARGETS[chosen]
     directory = tiny_model("qwen3", tied, num_hidden_layers=4, num_key_value_heads=4)
@@ -154,7 +154,6 @@ def test_everything_equals_transformers(here, tiny_model, sizes, chosen):
 
 
 @pytest.mark.world(*EXPERTS)
-@pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_everything_equals_transformers_with_experts(here, tiny_model, sizes, model):
     directory, family = mixture(tiny_model, model)
     check(here, directory, family, engine_of(here, directory, sizes, "all-linear"))

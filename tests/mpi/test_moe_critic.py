@@ -17,7 +17,7 @@ LAYOUTS = {
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    layouts_of_world(metafunc, LAYOUTS, model=list(MODELS))
 
 
 class Critic(torch.nn.Module):
@@ -40,7 +40,6 @@ class Critic(torch.nn.Module):
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
 def test_values_and_gradients(here, tiny_model, reference, sizes, model):
     directory, family = mixture(tiny_model, model)
     engine = engine_on(here, directory, sizes, head="value")

@@ -1,17 +1,14 @@
 """Mixtures of experts on Megatron-core compute what transformers computes, within 1e-5 in float32.
 
-Log-probs, entropy, loss, the gradient of every range that a rank's optimizer owns, and the gradient
-norm; experts over tensor- and data-parallel ranks, whole and split, in pipelines, recomputed. With
---slow on every layout of 1 to 8 ranks.
+Log-probs, entropy, loss, the gradient of every range that a rank's optimizer owns, and the
+gradient norm; experts over tensor- and data-parallel ranks, whole and split, in pipelines,
+recomputed. Models take turns; with --slow all are on all layouts, and on every one of 1 to 8 ranks.
 """
-
-from collections.abc import Iterator
-from itertools import product
 
 import pytest
 
 from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
-from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
+from tests.mpi.mixtures import FULL, MODELS, engine_on, every_layout_of_world, mixture
 from tests.mpi.parity import gradients_equal, outputs_equal, replica_share
 
 LAYOUTS = {
@@ -49,26 +46,12 @@ LAYOUTS = {
 }
 
 
-def grid(num_ranks: int) -> Iterator[dict[str, int]]:
-    """All layouts of TP, PP and ETP to 2, DP and EP to 4, with what is recomputed in turn."""
-    axes = (1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2)
-    for tp, pp, dp, ep, etp in product(*axes):
-        if tp * pp * dp == num_ranks and tp * dp % (ep * etp) == 0:
-            yield {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
-
-
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
-    if "every" in metafunc.fixturenames:
-        from tests.mpi import plugin
-
-        found = list(grid(plugin.session.world.size))
-        recomputed = [sizes | (FULL if i % 3 == 0 else {}) for i, sizes in enumerate(found)]
-        metafunc.parametrize("every", recomputed, ids=lambda s: "-".join(map(str, s.values())))
+    layouts_of_world(metafunc, LAYOUTS, model=list(MODELS))
+    every_layout_of_world(metafunc)
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
 def test_everything_equals_transformers(here, tiny_model, reference, sizes, model):
     equals_transformers(here, tiny_model, reference, sizes, model)
 

@@ -1,17 +1,21 @@
 """Mixtures of experts from Megatron-core to vLLM: bit for bit, at the minimum of bytes, and both
-compute the same log-probs, before and after an update."""
+compute the same log-probs, before and after an update. With --slow, bits and bytes for every layout
+of 2 to 8 ranks, into the memory that vLLM's map describes.
+"""
 
 import pytest
 import torch
 
 from tests.mpi.engines_for_tests import build_engine, held, layouts_of_world, some_sequences
-from tests.mpi.mixtures import MODELS
+from tests.mpi.mixtures import MODELS, engine_on, every_layout_of_world, mixture
 from tests.mpi.test_reshard import computed_alike
+from tests.mpi.test_transfer import memory
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.report import minimum_received
+from verl_hpc.layout.vllm import vllm_shard_map
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.transfer.execute import Transfer
 
@@ -49,11 +53,11 @@ LAYOUTS = {
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    layouts_of_world(metafunc, LAYOUTS, model=list(MODELS))
+    every_layout_of_world(metafunc)
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
 def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model):
     sizes = dict(sizes)
     size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
@@ -85,7 +89,7 @@ def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model
             assert stats.total_received_bytes == minimum_received(plan.bundles).get(rank, 0)
             for parameter in rollout.weights.values():
                 parameter.nan_to_num_(0.0)  # padding of the vocabulary
-            arrived_bit_for_bit(here, trainer, rollout)
+            arrived_bit_for_bit(here, trainer, rollout.shard_map, rollout.weights)
             computed_alike(here, trainer, rollout, replicas)
             sequences = some_sequences(4, trainer.arch.vocab_size)
             trainer.update(sequences, lambda _, o: (-sum(x.log_probs.sum() for x in o) / 99, {}))
@@ -93,7 +97,35 @@ def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model
         rollout.close()
 
 
-def arrived_bit_for_bit(here, trainer, rollout) -> None:
+@pytest.mark.slow
+@pytest.mark.world(2, 4, 8)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_layout_arrives(here, tiny_model, every, model):
+    directory, _ = mixture(tiny_model, model)
+    trainer = engine_on(here, directory, every)
+    for replicas, whole_experts in rollouts(here.world.size):
+        target = vllm_shard_map(trainer.arch, replicas, "float32", whole_experts)
+        plan = plan_transfer(trainer.shard_map, target, here.world.node_of, 1 << 16)
+        arrived = memory(target, here.world.rank, filled=False)
+        stats = Transfer(plan, here.world.rank).run(trainer.weights, arrived, torch.float32)
+        least = minimum_received(plan.bundles).get(here.world.rank, 0)
+        assert stats.total_received_bytes == least, replicas
+        arrived_bit_for_bit(here, trainer, target, arrived)
+
+
+def rollouts(num_ranks: int):
+    """Engines of one rank; of two, next to each other and half the world apart, with experts in
+    part on both ranks and whole on one."""
+    half = num_ranks // 2
+    neighbours = [(rank, rank + 1) for rank in range(0, num_ranks, 2)]
+    interleaved = [(rank, rank + half) for rank in range(half)]
+    yield [(rank,) for rank in range(num_ranks)], False
+    for pairs in (neighbours, interleaved):
+        yield pairs, False
+        yield pairs, True
+
+
+def arrived_bit_for_bit(here, trainer, target, weights) -> None:
     """Against all that trainers hold, gathered the slow way."""
     held_here = {}
     for region in trainer.shard_map.held_by(here.world.rank):
@@ -102,6 +134,6 @@ def arrived_bit_for_bit(here, trainer, rollout) -> None:
     for part in here.control.allgather(held_here):
         for (name, box), value in part.items():
             whole[name][box.slices] = value
-    for region in rollout.shard_map.held_by(here.world.rank):
-        arrived = held(rollout.weights, region)
+    for region in target.held_by(here.world.rank):
+        arrived = held(weights, region)
         assert torch.equal(arrived, whole[region.tensor][region.box.slices]), region

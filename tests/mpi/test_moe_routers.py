@@ -32,11 +32,11 @@ LAYOUTS = {
         {"tp": 2, "dp": 2, "cp": 2, "ep": 2},
     ],
 }
-BOTH = {"seq_aux_loss": 0.3, "z_loss": 0.05}
+SETTINGS = [{"seq_aux_loss": 0.3, "z_loss": 0.05}, {"z_loss": 0.1}, {}]
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    layouts_of_world(metafunc, LAYOUTS, settings=SETTINGS, model=["normalised", "mixtral"])
 
 
 def logits_of(model, sequence) -> list[torch.Tensor]:
@@ -70,8 +70,6 @@ def of_routers(model, sequences, chosen) -> tuple[torch.Tensor, torch.Tensor, fl
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("settings", [BOTH, {"z_loss": 0.1}, {}], ids=["both", "z", "none"])
-@pytest.mark.parametrize("model", ["normalised", "mixtral"])
 def test_losses_and_load(here, tiny_model, reference, sizes, settings, model):
     directory, family = mixture(tiny_model, model)
     router = RouterConfig(**settings) if settings else None

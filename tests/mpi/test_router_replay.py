@@ -34,11 +34,10 @@ LAYOUTS = {
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS)
+    layouts_of_world(metafunc, LAYOUTS, model=list(MODELS))
 
 
 @pytest.mark.world(*LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
 def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, reference, sizes, model):
     directory, family = mixture(tiny_model, model)
     engine = engine_on(here, directory, sizes)

@@ -154,6 +154,11 @@ ROWS: list[Row] = [
         "data.train.kind",
     ),
     fixed(
+        "data.apply_chat_template_kwargs.*",
+        "a chat template has no further arguments here",
+        "the tokenizer's own template, or data.chat",
+    ),
+    fixed(
         "data.apply_chat_template_kwargs",
         "a chat template has no further arguments here",
         "the tokenizer's own template, or data.chat",

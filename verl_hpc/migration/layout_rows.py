@@ -226,6 +226,7 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
             f"{fsdp}.full_determinism", "the same seed always gives the same weights", also=(True,)
         ),
         fixed(f"{fsdp}.turbo_config.*", _FSDP_ONLY, _PARALLEL),
+        fixed(f"{fsdp}.mixed_precision.*", "sums of gradients are float32", "model.dtype"),
         *all_fixed(_below(megatron, megatron_keys), "decided by Megatron-core's door", _PARALLEL),
         *all_fixed(_below(megatron, loading), _CHECKPOINTS, "model.path, checkpoint"),
         *(

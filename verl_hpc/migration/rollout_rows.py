@@ -181,6 +181,7 @@ ROWS: list[Row] = [
     fixed(f"{R}.quantization_config_file", "fp8 in blocks needs no file", "rollout.quantization"),
     fixed(f"{R}.moe_load_balance_metrics_interval", "a metric of every step of a mixture"),
     *all_fixed(f"{R}.engine_kwargs.sglang {R}.engine_kwargs.trtllm", "vLLM generates", _OPTIONS),
+    fixed(f"{R}.engine_kwargs.*", "vLLM generates", _OPTIONS),
     fixed(f"{R}.multi_turn.*", _TURNS, _ENVIRONMENT),
     fixed(f"{R}.agent.*", _TURNS, _ENVIRONMENT),
     fixed(f"{R}.checkpoint_engine.*", "weights move by one collective step", "rollout.grouping"),

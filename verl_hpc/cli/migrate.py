@@ -87,6 +87,8 @@ def _found(words: Sequence[str]) -> Migration:
         return migrate_file(first, words[1:])
     if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or first.is_file():
         return migrate([*words_of(first, os.environ), *words[1:]])
+    if len(words) == 1 and "=" not in words[0]:
+        raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")
     return migrate(command_words(list(words)))
 
 

@@ -37,6 +37,8 @@ _PENALTIES = {
 _PENALTIES |= {
     f"{theirs}+": f"{ours}+" for theirs, ours in _PENALTIES.items() if ours in ("k1", "k3")
 }
+_USUAL = {"reward": "k1", "loss": "k3"}
+"""What null takes."""
 _BIASED = {"loss": ("k1", "abs"), "reward": ("abs", "k2", "k3")}
 _CORRECTION = "algorithm.rollout_correction"
 
@@ -75,7 +77,7 @@ def _divergence(values: Values, draft: Draft) -> None:
     if values[kind] not in _PENALTIES:
         raise Refused(kind, f"expected one of {', '.join(_PENALTIES)}", f"{_KL}.estimator")
     estimator = _PENALTIES[values[kind]]
-    draft.put(f"{_KL}.estimator", estimator, kind)
+    draft.put(f"{_KL}.estimator", None if estimator == _USUAL[placement] else estimator, kind)
     if estimator in _BIASED[placement]:
         draft.put(f"{_KL}.allow_biased", True, kind)
         draft.note(kind, f"its gradient is not that of the KL divergence in the {placement}")

@@ -1,9 +1,14 @@
-"""A migration as a file of ours, and the table as a page."""
+"""A migration as a file of ours, and the table as a page.
+
+`python -m verl_hpc.migration.page docs/migrating_from_verl.md` writes the page's tables anew.
+"""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.migration.legacy import COMPUTED, RENAMED, TUTORIAL
@@ -13,6 +18,7 @@ from verl_hpc.migration.table import ROWS
 from verl_hpc.migration.translate import Migration, told
 
 _WIDTH = 100
+HEADING = "## The keys, by group\n\n"
 
 
 def as_yaml(found: Migration) -> str:
@@ -90,3 +96,15 @@ def markdown() -> str:
         for old, one in COMPUTED.items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def renewed(page: str) -> str:
+    """The page, its tables written anew below the heading that they have."""
+    before, heading, after = page.partition(HEADING)
+    said = after.partition("\n\n")[0] if heading else ""
+    return f"{before}{HEADING}{said}\n\n{markdown()}"
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(renewed(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -15,7 +15,7 @@ _TRACKERS = "metrics.jsonl of the run directory, which is always written, or met
 
 
 def _name(values: Values, draft: Draft) -> None:
-    keys = ("trainer.project_name", "trainer.experiment_name")
+    keys: tuple[str, ...] = ("trainer.project_name", "trainer.experiment_name")
     place = str(values["trainer.default_local_dir"])
     if "trainer.default_local_dir" in values:
         keys = ("trainer.default_local_dir",)

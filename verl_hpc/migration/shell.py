@@ -48,8 +48,8 @@ def words_of(path: Path, environment: Mapping[str, str]) -> list[str]:
     variables: dict[str, _Value] = dict(environment)
     for line in _lines(text):
         assigned = _ASSIGNED.fullmatch(line)
-        if assigned:
-            _assign(variables, *assigned.groups(), path)
+        if assigned is not None:
+            _assign(variables, assigned, path)
         elif any(program in line for program in PROGRAMS):
             return command_words(_words(line, variables, path))
     raise ConfigError(f"{path}: starts none of {', '.join(PROGRAMS)}")
@@ -92,7 +92,8 @@ def _uncommented(line: str) -> str:
     return line[: found.start()] if found and line[: found.start()].count('"') % 2 == 0 else line
 
 
-def _assign(variables: dict[str, _Value], name: str, more: str, value: str, path: Path) -> None:
+def _assign(variables: dict[str, _Value], assigned: re.Match[str], path: Path) -> None:
+    name, more, value = assigned[1], assigned[2], assigned[3]
     value = value.strip()
     try:
         if value.startswith("("):

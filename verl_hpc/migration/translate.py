@@ -173,8 +173,8 @@ def _translate(spoken: Spoken) -> Migration:
                 refusals.append(one)
     for name, value in own.items():
         draft.put(name, value, f"{OWN}{name}")
-    for one in refusals:
-        one.key = names.get(one.key, one.key)
+    for refusal in refusals:
+        refusal.key = names.get(refusal.key, refusal.key)
     notes = {names.get(key, key): text for key, text in draft.notes.items()}
     return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
 

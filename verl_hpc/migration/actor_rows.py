@@ -11,7 +11,7 @@ from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.migration.layout_rows import ACTOR, CRITIC, REF, has_critic
 from verl_hpc.migration.optimizer_rows import optimizer_steps
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, to, together
+from verl_hpc.migration.row import Draft, Row, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -55,6 +55,9 @@ def _loss(values: Values, draft: Draft) -> None:
     draft.put(f"{_LOSS}.name", name, f"{_POLICY}.loss_mode")
     low, high = _clips(values)
     if name in _CLIPPED:
+        if name != "gmpo" and type(low) in (int, float) and low > 1:
+            draft.note(f"{ACTOR}.clip_ratio_low", "1 is as good: no ratio is below 0")
+            low = 1.0
         draft.put(f"{_LOSS}.clip_low", low, f"{ACTOR}.clip_ratio_low")
         draft.put(f"{_LOSS}.clip_high", high, f"{ACTOR}.clip_ratio_high")
     if name == "dppo":
@@ -293,10 +296,8 @@ ROWS: list[Row] = [
         "responses to one prompt always share its tokens in training",
         also=(True,),
     ),
-    *all_fixed(
-        f"{ACTOR}.use_torch_compile {REF}.use_torch_compile {ACTOR}.use_fused_kernels",
-        _KERNELS,
-    ),
+    *(fixed(f"{m}.use_torch_compile", _KERNELS, also=(False,)) for m in (ACTOR, REF)),
+    fixed(f"{ACTOR}.use_fused_kernels", _KERNELS),
     to(
         "actor_rollout_ref.nccl_timeout",
         "runtime.collective_timeout_s",

@@ -209,7 +209,7 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
     overrides = f"{megatron}.override_transformer_config"
     fsdp_keys = (
         "wrap_policy.min_num_params offload_policy reshard_after_forward fsdp_size "
-        "forward_prefetch model_dtype use_orig_params use_torch_compile forward_only strategy"
+        "forward_prefetch model_dtype use_orig_params forward_only strategy"
     )
     megatron_keys = (
         "use_distributed_optimizer dynamic_context_parallel max_seqlen_per_dp_cp_rank "
@@ -225,9 +225,10 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
         fixed(
             f"{fsdp}.full_determinism", "the same seed always gives the same weights", also=(True,)
         ),
+        fixed(f"{fsdp}.use_torch_compile", _FSDP_ONLY, _PARALLEL, also=(False,)),
         fixed(f"{fsdp}.turbo_config.*", _FSDP_ONLY, _PARALLEL),
         fixed(f"{fsdp}.mixed_precision.*", "sums of gradients are float32", "model.dtype"),
-        *all_fixed(_below(megatron, megatron_keys), "decided by Megatron-core's door", _PARALLEL),
+        *all_fixed(_below(megatron, megatron_keys), "verl_hpc sets it itself", _PARALLEL),
         *all_fixed(_below(megatron, loading), _CHECKPOINTS, "model.path, checkpoint"),
         *(
             fixed(f"{megatron}.{name}", "weights are read from model.path as they are", also=(b,))

@@ -171,6 +171,8 @@ def _translate(spoken: Spoken) -> Migration:
         except Refused as one:
             if all(one.key != other.key for other in refusals):
                 refusals.append(one)
+    if any(name.startswith("placement.") for name in own):
+        draft.settings.pop("parallel.data_parallel", None)  # roles have ranks of their own
     for name, value in own.items():
         draft.put(name, value, f"{OWN}{name}")
     for refusal in refusals:

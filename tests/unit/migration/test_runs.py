@@ -147,8 +147,6 @@ def test_main_ppo_says_what_it_takes():
     [
         (["data.train_file=x"], "did you mean data.train_files"),
         ([*QUICKSTART, "trainer.logger=[wandb]"], "no tracker wandb here"),
-        ([*QUICKSTART, "--ranks", "many"], "expected a number"),
-        ([*QUICKSTART, "--bootstrap=ray"], "expected mpi or slurm"),
         ([*QUICKSTART, "trainer.n_gpus_per_node=4", "--ranks", "2"], "is for 4 ranks"),
     ],
 )
@@ -157,6 +155,21 @@ def test_main_ppo_refuses(words, said):
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "many"], "expected a number"),
+        (["--bootstrap=ray"], "expected mpi or slurm"),
+        (["--config"], "is given without a value"),
+    ],
+)
+def test_main_ppos_own_options(words, said, capsys):
+    from verl_hpc.trainer.main_ppo import main as main_ppo_here
+
+    assert main_ppo_here([*QUICKSTART, *words]) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_ranks_are_compared_with_those_of_the_launcher(monkeypatch):

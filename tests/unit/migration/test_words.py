@@ -5,6 +5,7 @@ import pytest
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import is_foreign, load_run, migrate, migrate_tree, told
 from verl_hpc.migration.words import read_words
+from verl_hpc.planner.layouts import place_roles
 
 BASE = (
     "data.train_files=a.parquet",
@@ -196,7 +197,10 @@ def test_a_tutorials_file():
 
 def test_a_tutorials_placement():
     tree = TUTORIAL | {"placement": {"actor_devices": [0], "critic_devices": [1]}}
-    assert migrate_tree(tree).config().placement == {"actor": "0-0", "critic": "1-1"}
+    found = migrate_tree(tree)
+    assert found.config().placement == {"actor": "0-0", "critic": "1-1"}
+    placed = place_roles(found.config(), found.ranks, found.ranks)
+    assert placed.pool_of["actor"] != placed.pool_of["critic"]
 
 
 def test_what_a_tutorial_says_and_nothing_here_is():

@@ -35,8 +35,6 @@ def _path(values: Values, draft: Draft) -> None:
     if path not in values:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
     draft.put("model.path", at_home(values[path]), path)
-    if not values[path] or str(values[path]).startswith("hf://"):
-        raise Refused(path, "expected a directory; nothing is downloaded", "model.path")
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
         draft.put("model.tokenizer", at_home(values[own]), own)
@@ -154,7 +152,7 @@ ROWS: list[Row] = [
     *together(
         _path,
         {
-            f"{_MODEL}.path": ("model.path", "a directory; ~ is the home directory"),
+            f"{_MODEL}.path": ("model.path", "~ is the home directory"),
             f"{_MODEL}.tokenizer_path": ("model.tokenizer", ""),
             "data.tokenizer": ("model.tokenizer", ""),
         },

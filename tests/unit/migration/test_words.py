@@ -3,6 +3,10 @@
 import pytest
 
 from verl_hpc.errors import ConfigError
+from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
+from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
+from verl_hpc.migration.reference import reference
+from verl_hpc.migration.table import find
 from verl_hpc.migration.translate import is_foreign, load_run, migrate, migrate_tree, told
 from verl_hpc.migration.words import read_words
 from verl_hpc.planner.layouts import place_roles
@@ -215,3 +219,22 @@ def test_a_file_of_ours_is_ours(tmp_path):
     with pytest.raises(ConfigError, match="modle"):
         load_run(file)
     assert not is_foreign({"name": "x", "recipe": "rl", "model": {"path": "m"}})
+
+
+def test_every_other_name_means_a_key_that_is_known():
+    meant = {old: [new] for old, new in RENAMED.items()} | TUTORIAL_NAMES
+    meant |= {old: computed.keys for old, computed in COMPUTED.items()}
+    for old, new in meant.items():
+        for key in new:
+            section = any(name.startswith(f"{key}.") for name in reference().keys)
+            extra = key.startswith(("reward.reward_kwargs", OWN))
+            assert find(key) or section or extra, (old, key)
+
+
+def test_the_words_of_a_tutorials_script():
+    words = ["--num_rollout_workers", "2", "--actor_model", "gpt2", "data.train_path=a.jsonl"]
+    found = migrate([*words, "batch_size=8", "steps=3", "lr=1e-5", "enable_profiling=false"])
+    config = found.config()
+    assert (found.ranks, config.steps, config.batch.size) == (2, 3, 8)
+    assert (config.model.path, config.optimizer.lr) == ("gpt2", 1e-5)
+    assert config.rollout.tensor_parallel == 1

@@ -205,7 +205,6 @@ ROWS: list[Row] = [
         "actor_rollout_ref.nccl_timeout",
         "runtime.collective_timeout_s",
         "only if given",
-        change=float,
         is_needed=False,
     ),
     fixed("critic.nccl_timeout", "the actor's counts", "actor_rollout_ref.nccl_timeout"),

@@ -45,10 +45,10 @@ _CORRECTION = "algorithm.rollout_correction"
 
 def _advantage(values: Values, draft: Draft) -> None:
     key = "algorithm.adv_estimator"
-    if values[key] not in _ESTIMATORS:
+    if values.word(key) not in _ESTIMATORS:
         near = f"{_ADVANTAGE}.name: one of {', '.join(dict.fromkeys(_ESTIMATORS.values()))}"
         raise Refused(key, f"there is no estimator {values[key]} here", near)
-    name = _ESTIMATORS[values[key]]
+    name = _ESTIMATORS[values.word(key)]
     draft.put(f"{_ADVANTAGE}.name", name, key)
     for setting in ("gamma", "lam"):
         theirs = f"algorithm.{setting}"
@@ -74,9 +74,9 @@ def _divergence(values: Values, draft: Draft) -> None:
     placement = "reward" if values.flag(in_reward) else "loss"
     draft.put(f"{_KL}.placement", placement, in_reward, in_loss)
     kind = "algorithm.kl_penalty" if placement == "reward" else f"{ACTOR}.kl_loss_type"
-    if values[kind] not in _PENALTIES:
+    if values.word(kind) not in _PENALTIES:
         raise Refused(kind, f"expected one of {', '.join(_PENALTIES)}", f"{_KL}.estimator")
-    estimator = _PENALTIES[values[kind]]
+    estimator = _PENALTIES[values.word(kind)]
     draft.put(f"{_KL}.estimator", None if estimator == _USUAL[placement] else estimator, kind)
     if estimator in _BIASED[placement]:
         draft.put(f"{_KL}.allow_biased", True, kind)
@@ -142,7 +142,7 @@ def _correction(values: Values, draft: Draft) -> None:
 def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> None:
     ratios = {"seq_sum_k1": "product", "seq_mean_k1": "geometric_mean"}
     key, bounds = f"{_CORRECTION}.rollout_rs", f"{_CORRECTION}.rollout_rs_threshold"
-    if kind not in ratios:
+    if str(kind) not in ratios:
         raise Refused(key, f"expected one of {', '.join(ratios)}", f"{ours}.reject")
     if values[bounds] is None:
         raise Refused(bounds, f"is needed with {key}", f"{ours}.reject")

@@ -46,9 +46,9 @@ def _overlong(values: Values, draft: Draft) -> None:
     if values.flag("data.filter_overlong_prompts"):
         draft.put("rollout.overlong_prompt", "drop", "data.filter_overlong_prompts")
         return
-    if values[key] not in _TRUNCATED:
+    if values.word(key) not in _TRUNCATED:
         raise Refused(key, "a prompt is cut on its left, or not at all", "rollout.overlong_prompt")
-    draft.put("rollout.overlong_prompt", _TRUNCATED[values[key]], key)
+    draft.put("rollout.overlong_prompt", _TRUNCATED[values.word(key)], key)
 
 
 def _length(values: Values, draft: Draft) -> None:

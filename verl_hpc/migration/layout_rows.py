@@ -126,9 +126,9 @@ def _dtype(values: Values, draft: Draft) -> None:
         key = f"{FSDP[model] if values.form == 'fsdp' else f'{model}.megatron'}.dtype"
         words = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
         words |= {"fp32": "float32"}
-        if values[key] not in words:
+        if values.word(key) not in words:
             raise Refused(key, "expected bfloat16 or float32", "model.dtype")
-        found = words[values[key]]
+        found = words[values.word(key)]
         if model == ACTOR:
             shared = found
             draft.put("model.dtype", found, key)

@@ -43,7 +43,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def _loss(values: Values, draft: Draft) -> None:
-    mode = values[f"{_POLICY}.loss_mode"]
+    mode = values.word(f"{_POLICY}.loss_mode")
     if mode not in _LOSSES:
         near = f"algorithm.loss.name: one of {', '.join(dict.fromkeys(_LOSSES.values()))}"
         raise Refused(f"{_POLICY}.loss_mode", f"there is no loss {mode} here", near)

@@ -59,8 +59,9 @@ def _schedule(values: Values, draft: Draft, section: str) -> dict[str, Any]:
     found["schedule"] = values[style]
     least = values[f"{section}.min_lr"] if not fsdp else None
     if fsdp:
-        ratio = values[f"{section}.min_lr_ratio"]
-        least = (ratio or 0.0) * values.number(f"{section}.lr")
+        ratio = f"{section}.min_lr_ratio"
+        share = 0.0 if values[ratio] is None else values.number(ratio)
+        least = share * values.number(f"{section}.lr")
     found["min_lr"] = least
     steps = f"{section}.{'total_training_steps' if fsdp else 'lr_decay_steps'}"
     if values[steps] not in (None, -1):

@@ -18,9 +18,9 @@ _SET = "evaluation.sets.validation"
 
 def _dtype(values: Values, draft: Draft) -> None:
     key = f"{R}.dtype"
-    if values[key] not in (*_DTYPES, "auto"):
+    if values.word(key) not in (*_DTYPES, "auto"):
         raise Refused(key, "expected bfloat16, float32 or auto", "rollout.dtype")
-    found = _DTYPES.get(values[key])
+    found = _DTYPES.get(values.word(key))
     if key not in values or found in (None, draft.settings.get("model.dtype", "bfloat16")):
         return  # as the model's, which is what verl's default means with its own default
     draft.put("rollout.dtype", found, key)
@@ -35,7 +35,10 @@ def _engine(values: Values, draft: Draft) -> None:
             options[name] = values[key]
     for name, value in values.below(_VLLM).items():
         if name == "kv_cache_memory_bytes":
-            draft.put("rollout.kv_cache_gib", value / _GIB, f"{_VLLM}.{name}")
+            key = f"{_VLLM}.{name}"
+            if type(value) not in (int, float):
+                raise Refused(key, "expected a number", "rollout.kv_cache_gib")
+            draft.put("rollout.kv_cache_gib", value / _GIB, key)
         elif name == "kv_cache_dtype":
             draft.put("rollout.kv_cache_dtype", value, f"{_VLLM}.{name}")
         elif value is not None:

@@ -40,7 +40,7 @@ def _length(values: Values, draft: Draft) -> None:
 def _loggers(values: Values, draft: Draft) -> None:
     key = "trainer.logger"
     chosen = values[key]
-    chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+    chosen = chosen if isinstance(chosen, list) else [chosen]
     if key not in values:
         draft.note(key, f"verl's default is [console, wandb]; there is no wandb here: {_TRACKERS}")
         return
@@ -54,13 +54,13 @@ def _loggers(values: Values, draft: Draft) -> None:
 def _resume(values: Values, draft: Draft) -> None:
     key = "trainer.resume_mode"
     words = {"auto": "auto", "disable": "never"}
-    if values[key] not in words:
+    if values.word(key) not in words:
         raise Refused(
             key,
             "a run continues from its own directory; another run's step is where it starts from",
             "model.path: DIRECTORY/NAME/checkpoints/latest, or checkpoint.resume: must",
         )
-    draft.put("checkpoint.resume", words[values[key]], key)
+    draft.put("checkpoint.resume", words[values.word(key)], key)
 
 
 def _keep(values: Values, draft: Draft) -> None:

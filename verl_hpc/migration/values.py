@@ -86,6 +86,10 @@ class Values:
             raise Refused(key, "expected a number")
         return float(value)
 
+    def word(self, key: str) -> str:
+        """As text, whatever it is."""
+        return str(self[key])
+
     def flag(self, key: str) -> bool:
         """true or false.
 

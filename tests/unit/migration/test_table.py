@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.migration.cases import CASES, MODEL
+from tests.unit.migration.cases import CASES, CORRECTION, MODEL
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.run import RunConfig
@@ -112,3 +112,12 @@ def test_an_honoured_key_is_seen_in_the_resolved_configuration(case):
         assert found.ranks == case.expected
     ours = find(case.key).ours
     assert any(case.ours.startswith(name) for name in ours)
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, "text", -3])
+def test_no_value_of_an_honoured_key_is_more_than_an_error(value):
+    for row in ROWS:
+        if row.fate == "honoured" and not row.is_pattern:
+            beside = {"algorithm.use_kl_in_reward": True, f"{CORRECTION}.rollout_is": "token"}
+            spoken = Spoken({**BASE, **beside, row.key: value}, forms_of(row.key)[0])
+            assert translate(spoken).settings["recipe"] == "rl"

@@ -61,6 +61,7 @@ setup(
     package_data={
         "verl_hpc": [
             "py.typed",
+            "migration/keys.json",
             *(f"{room}/*.{kind}" for room in ("cli/dashboard", "metrics") for kind in WEB),
         ]
     },

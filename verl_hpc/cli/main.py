@@ -33,6 +33,7 @@ VERBS = {
     "report": "write a run's report.html again; or compare runs of several sizes",
     "generations": "read the answers that a run's evaluations have saved",
     "overlap": "count the prompts of evaluation that occur in training as well",
+    "migrate": "show a verl command line, script or YAML file as a run's file of ours",
     "config": "what settings there are, what they mean, what they may be; or a file's, resolved",
     "reshard": "count what moving weights between two layouts costs; needs no GPU",
 }

@@ -12,11 +12,13 @@ examples:
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from verl_hpc.config.load import load_config
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import ConfigError, LaunchError
+from verl_hpc.errors import LaunchError, VerlHpcError
+from verl_hpc.migration.translate import Migration, load_run
 from verl_hpc.runs.contract import OUTCOME, RESTART
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
@@ -29,6 +31,9 @@ from verl_hpc.runtime.threads import end_within
 if TYPE_CHECKING:
     from verl_hpc.runtime.bootstrap import Kind
     from verl_hpc.trainer.records import Result
+
+Loaded: TypeAlias = tuple[RunConfig, int | None]
+"""A run, and the ranks that it is for if it says so."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,17 +56,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    return run_config(
+        lambda: _load(arguments.config, arguments.overrides), arguments.bootstrap, arguments.ranks
+    )
+
+
+def run_config(
+    load: Callable[[], Loaded], bootstrap: Kind = "mpi", ranks: int | None = None
+) -> int:
+    """A run, on the ranks that this process is one of, or on `ranks` that it starts.
+
+    Args:
+        load: reads the configuration, and says how many ranks it is for if it knows.
+        bootstrap: how ranks find each other.
+        ranks: to start on the CPUs of this machine; None starts none, but where `load` says how
+            many there are and no launcher has started this process.
+
+    Returns:
+        The exit status.
+    """
     environment.fix_hash_seed()
     signals = Signals()
     signals.listen()
     try:
-        config = load_config(arguments.config, arguments.overrides)
-    except ConfigError:
+        config, wanted = load()
+        ranks = _ranks_to_start(ranks, wanted)
+    except VerlHpcError:
         # Every rank reads the same file; one of them complaining is enough.
         if environment.launcher_rank() == 0:
             raise
         return 1
-    if arguments.ranks is not None and (ended := _fork_ranks(arguments, config)) is not None:
+    if ranks is not None and (ended := _fork_ranks(config, bootstrap, ranks)) is not None:
         return ended
     status = 1
     try:
@@ -69,18 +94,50 @@ def run(arguments: argparse.Namespace) -> int:
             stamp_output()
             if environment.launcher_rank() == 0:
                 announce("start MPI and torch", config.metrics.terminal)
-            status = _train(config, arguments.bootstrap, signals, note)
+            status = _train(config, bootstrap, signals, note)
     finally:
         end_within(status)
     return status
 
 
-def _fork_ranks(arguments: argparse.Namespace, config: RunConfig) -> int | None:
-    if arguments.bootstrap != "mpi":
+def _load(path: str, overrides: Sequence[str]) -> Loaded:
+    """A file of ours, or one with verl's or a tutorial's keys."""
+    found = load_run(path, overrides)
+    if isinstance(found, RunConfig):
+        return found, None
+    config = found.config()
+    tell_notes(found)
+    return config, found.ranks
+
+
+def tell_notes(found: Migration) -> None:
+    """Say on one rank what has become of keys that were converted."""
+    if environment.launcher_rank() == 0:
+        for key, text in found.notes.items():
+            print(f"verl_hpc: {key}: {text}", file=sys.stderr)
+
+
+def _ranks_to_start(ranks: int | None, wanted: int | None) -> int | None:
+    """Raises: LaunchError: there are, or would be, other ranks than the configuration is for."""
+    if wanted is None:
+        return ranks
+    if ranks is None and not environment.is_launched():
+        return wanted if wanted > 1 else None
+    there = ranks or environment.launcher_size()
+    if there not in (None, wanted):
+        raise LaunchError(
+            f"the configuration is for {wanted} ranks (trainer.nnodes x trainer.n_gpus_per_node, "
+            f"or engine.num_gpus), and there are {there}; start {wanted}, or change these keys"
+        )
+    return ranks
+
+
+def _fork_ranks(config: RunConfig, bootstrap: Kind, ranks: int) -> int | None:
+    if bootstrap != "mpi":
         raise LaunchError("--ranks starts ranks that find each other by MPI; leave --bootstrap out")
     from verl_hpc.trainer.forked import fork_ranks
 
-    return fork_ranks(config, arguments.ranks)
+    return fork_ranks(config, ranks)
 
 
 def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> int:

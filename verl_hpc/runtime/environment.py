@@ -179,6 +179,21 @@ def launcher_rank() -> int:
     return 0
 
 
+def launcher_size() -> int | None:
+    """Processes that the launcher has started, before MPI is started; 1 if there is none, and None
+    if it does not say."""
+    for name in ("PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return None if is_launched() else 1
+
+
+def is_launched() -> bool:
+    """Whether mpiexec or srun has started this process."""
+    ranks = ("PMI_RANK", "PMIX_RANK", "SLURM_STEP_NUM_TASKS")
+    return any(name in os.environ for name in ranks)
+
+
 def take_over(process: int, **changed: str) -> None:
     """Take the variables that `process`, one of this user's, was started with, but `changed`."""
     text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")

@@ -90,6 +90,7 @@ BAD_INPUT = {
     "import": ["--hf", NOWHERE, "--out", "steps"],
     "list": [NOWHERE],
     "logs": [NOWHERE],
+    "migrate": [NOWHERE],
     "overlap": [NOWHERE],
     "plan": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1"],
     "report": [NOWHERE],

@@ -30,3 +30,17 @@ def test_an_unknown_way_to_start(tmp_path):
     done = train(tmp_path, "--bootstrap", "ray", "--config", "run.yaml")
     assert done.returncode == 2
     assert "'mpi', 'slurm'" in done.stderr
+
+
+def test_a_tutorials_file_that_cannot_be_honoured(tmp_path):
+    tree = {
+        "algorithm": {"name": "ppo", "value_loss_coef": 0.5},
+        "model": {"pretrain_model_path": "gpt2", "reward_function": "exact_match"},
+        "data": {"train_path": "rows.jsonl"},
+        "engine": {"actor_type": "fsdp", "num_gpus": 1},
+    }
+    write(tmp_path / "ppo_config.yaml", tree)
+    done = train(tmp_path, "--config", "ppo_config.yaml", "trainer.device=npu")
+    assert done.returncode == 1
+    assert "  algorithm.value_loss_coef: actor and critic are two models" in done.stderr
+    assert "  trainer.device: ranks take the GPUs" in done.stderr

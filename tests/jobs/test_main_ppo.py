@@ -1,0 +1,69 @@
+"""A run by verl's command line, to its end: the same run as by the file of ours."""
+
+import os
+import subprocess
+import sys
+
+import yaml
+
+from verl_hpc.config.load import load_config, parse_config
+from verl_hpc.metrics.log import read_metrics
+
+
+def test_verls_keys_train(tree, tmp_path):
+    """Two ranks without a launcher, PPO with a critic and an adaptive penalty."""
+    tree |= {"steps": 2, "parallel": {"tensor_parallel": 2, "data_parallel": 1}}
+    rows, reward = tree["data"]["train"]["paths"][0], tmp_path / "reward.py"
+    megatron = [
+        f"{model}.megatron.{word}"
+        for model in ("actor_rollout_ref.actor", "critic", "actor_rollout_ref.ref")
+        for word in (
+            "tensor_model_parallel_size=2",
+            "sequence_parallel=False",
+            "dtype=float32",
+        )
+    ]
+    optimizers = [
+        f"{model}.optim.{word}"
+        for model in ("actor_rollout_ref.actor", "critic")
+        for word in ("lr=1e-3", "weight_decay=0", "betas=[0.9,0.95]")
+    ]
+    words = [
+        "model_engine=megatron",
+        f"data.train_files={rows}",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=80",
+        "data.max_response_length=6",
+        f"actor_rollout_ref.model.path={tree['model']['path']}",
+        *megatron,
+        *optimizers,
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.rollout.name=hf",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "algorithm.use_kl_in_reward=True",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.horizon=10",
+        f"reward.custom_reward_function.path={reward}",
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=1",
+        "trainer.max_actor_ckpt_to_keep=9",
+        "trainer.logger=[file]",
+        f"trainer.default_local_dir={tmp_path}/run",
+        "trainer.n_gpus_per_node=2",
+        "verl_hpc.metrics.report=false",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words],
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "data.val_files: not given: nothing is evaluated" in done.stderr
+    ran = load_config(tmp_path / "run/config.yaml")
+    assert ran == parse_config(yaml.safe_load(yaml.safe_dump(tree)))
+    steps = read_metrics(tmp_path / "run")
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)

@@ -1,0 +1,186 @@
+"""Runs of ours as verl's command lines: the same resolved configurations."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_hpc.cli.main import main
+from verl_hpc.cli.train import _ranks_to_start
+from verl_hpc.config.load import load_config
+from verl_hpc.config.plain_yaml import write_yaml
+from verl_hpc.errors import LaunchError
+from verl_hpc.migration.translate import load_run, migrate
+
+ROOT = Path(__file__).parents[3]
+DATA = "runs/quickstart-latest/data"
+QUICKSTART = f"""
+model_engine=megatron
+algorithm.adv_estimator=grpo
+data.train_files={DATA}/rl.jsonl
+data.val_files={DATA}/evaluation.jsonl
+data.train_batch_size=64
+data.max_prompt_length=10
+data.max_response_length=8
+actor_rollout_ref.model.path=runs/quickstart-latest/quickstart_sft/checkpoints/latest
+actor_rollout_ref.actor.megatron.dtype=float32
+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2
+actor_rollout_ref.actor.megatron.sequence_parallel=False
+actor_rollout_ref.actor.optim.lr=1e-4
+actor_rollout_ref.actor.optim.weight_decay=0
+actor_rollout_ref.actor.optim.betas=[0.9,0.95]
+actor_rollout_ref.actor.ppo_mini_batch_size=32
+actor_rollout_ref.actor.use_dynamic_bsz=True
+actor_rollout_ref.actor.clip_ratio_high=0.28
+actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.tensor_model_parallel_size=1
+actor_rollout_ref.rollout.n=8
+actor_rollout_ref.rollout.temperature=0.6
++actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=53687091.2
+trainer.logger=['console']
+trainer.total_training_steps=80
+trainer.test_freq=10
+trainer.save_freq=40
+trainer.max_actor_ckpt_to_keep=2
+trainer.default_local_dir=runs/quickstart
+verl_hpc.reward.function=exact_match
+""".split()
+PPO = [
+    *QUICKSTART,
+    "algorithm.adv_estimator=gae",
+    "data.train_batch_size=128",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+    "actor_rollout_ref.rollout.n=4",
+    "critic.megatron.tensor_model_parallel_size=2",
+    "critic.megatron.sequence_parallel=False",
+    "critic.megatron.dtype=float32",
+    "critic.optim.lr=5e-4",
+    "critic.optim.weight_decay=0",
+    "critic.optim.betas=[0.9,0.95]",
+    "trainer.critic_warmup=5",
+    "trainer.default_local_dir=runs/quickstart_ppo",
+]
+
+
+@pytest.mark.parametrize(("name", "words"), [("quickstart", QUICKSTART), ("quickstart_ppo", PPO)])
+def test_the_quickstarts_are_the_same_runs_in_verls_keys(name, words):
+    ours = load_config(ROOT / f"configs/run/{name}.yaml")
+    assert migrate(words).config() == ours
+
+
+def test_the_file_that_migrate_prints_is_the_same_run(tmp_path, capsys):
+    assert main(["migrate", "python3", "-m", "verl.trainer.main_ppo", *QUICKSTART]) == 0
+    file = tmp_path / "run.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert load_config(file) == load_config(ROOT / "configs/run/quickstart.yaml")
+
+
+def test_a_file_of_verls_keys_is_the_same_run(tmp_path):
+    tree = {}
+    for word in QUICKSTART[:-1]:
+        name, _, value = word.lstrip("+").partition("=")
+        *sections, last = name.split(".")
+        node = tree
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[last] = value if "/" in value else migrate_value(value)
+    file = tmp_path / "verl.yaml"
+    file.write_text(write_yaml(tree))
+    ours = load_config(ROOT / "configs/run/quickstart.yaml")
+    assert load_run(file, QUICKSTART[-1:]).config() == ours
+
+
+def migrate_value(text):
+    from verl_hpc.config.plain_yaml import read_yaml
+
+    return read_yaml(text)
+
+
+def test_what_was_refused_is_a_comment_and_the_status(capsys):
+    words = [*QUICKSTART, "trainer.device=npu", "data.train_max_samples=10"]
+    assert main(["migrate", *words]) == 3
+    printed = capsys.readouterr()
+    assert "#   trainer.device: ranks take the GPUs" in printed.out
+    assert "#   data.train_max_samples: the first rows" in printed.out
+    assert "refused 1 of verl's keys" in printed.err
+
+
+def test_the_table_by_a_word(capsys):
+    assert main(["migrate", "--keys", "cliprange_value"]) == 0
+    assert capsys.readouterr().out == "critic.cliprange_value\n    -> critic.value_clip\n"
+
+
+def test_a_script_is_migrated_without_torch(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo \\\n" + " \\\n".join(QUICKSTART[:-1]))
+    program = (
+        "import sys; from verl_hpc.cli.main import main; "
+        f"status = main(['migrate', {str(script)!r}]); "
+        "heavy = {'torch', 'numpy', 'mpi4py', 'h5py', 'vllm'} & set(sys.modules); "
+        "assert not heavy, heavy; sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "name: quickstart" in done.stdout
+
+
+def main_ppo(*words, **environ):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words],
+        env=os.environ | {"PYTHONHASHSEED": "0"} | environ,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_main_ppo_says_what_it_takes():
+    done = main_ppo("--help")
+    assert done.returncode == 0
+    assert "verl_hpc.SECTION.FIELD=value" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data.train_file=x"], "did you mean data.train_files"),
+        ([*QUICKSTART, "trainer.logger=[wandb]"], "no tracker wandb here"),
+        ([*QUICKSTART, "trainer.n_gpus_per_node=4", "--ranks", "2"], "is for 4 ranks"),
+    ],
+)
+def test_main_ppo_refuses(words, said):
+    done = main_ppo(*words)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks", "many"], "expected a number"),
+        (["--bootstrap=ray"], "expected mpi or slurm"),
+        (["--config"], "is given without a value"),
+    ],
+)
+def test_main_ppos_own_options(words, said, capsys):
+    from verl_hpc.trainer.main_ppo import main as main_ppo_here
+
+    assert main_ppo_here([*QUICKSTART, *words]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_ranks_are_compared_with_those_of_the_launcher(monkeypatch):
+    for name in ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert _ranks_to_start(None, None) is None
+    assert _ranks_to_start(None, 4) == 4
+    assert _ranks_to_start(None, 1) is None
+    assert _ranks_to_start(4, 4) == 4
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert _ranks_to_start(None, 4) is None
+    with pytest.raises(LaunchError, match="is for 8 ranks .* and there are 4"):
+        _ranks_to_start(None, 8)

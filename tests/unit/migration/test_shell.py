@@ -1,0 +1,76 @@
+"""Scripts that start verl: read, never run."""
+
+import pytest
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.shell import command_words, words_of
+
+SCRIPT = r"""#!/usr/bin/env bash
+set -xeuo pipefail
+# MODEL=commented
+MODEL=${MODEL:-Qwen/Qwen3-8B}   # a comment
+NODES=${NODES:-2}
+name="run_${MODEL}"
+tokens=$(((1024 + 2048) * 2))
+files="['$HOME/a.parquet', '$HOME/b.parquet']"
+DATA=(
+    data.train_files="$files"
+    data.max_prompt_length=$((1024 * 2))
+)
+DATA+=(data.shuffle=False)
+if [ "$NODES" = 2 ]; then
+    DATA=(never)
+fi
+function helper() {
+    MODEL=never
+}
+python3 -m verl.trainer.main_ppo --config-name=ppo_trainer \
+    "${DATA[@]}" \
+    actor_rollout_ref.model.path=$MODEL \
+    trainer.logger='["console"]' \
+    trainer.experiment_name="${NAME:-${name}_x}" \
+    trainer.nnodes=$NODES $@ 2>&1 | tee log
+"""
+
+
+def test_a_script(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    assert words_of(file, {"HOME": "/home/me"}) == [
+        "--config-name=ppo_trainer",
+        "data.train_files=['/home/me/a.parquet', '/home/me/b.parquet']",
+        "data.max_prompt_length=2048",
+        "data.shuffle=False",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B",
+        'trainer.logger=["console"]',
+        "trainer.experiment_name=run_Qwen/Qwen3-8B_x",
+        "trainer.nnodes=2",
+    ]
+
+
+def test_the_environment_is_over_a_scripts_defaults(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text("M=${M:-a}\npython3 -m verl.trainer.main_ppo model=$M\n")
+    assert words_of(file, {"M": "b"}) == ["model=b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("python3 -m verl.trainer.main_ppo a=$NOWHERE", "NOWHERE is not known"),
+        ("X=$(hostname)\npython3 -m verl.trainer.main_ppo a=$X", "runs a program"),
+        ("python3 -m verl.trainer.main_ppo a=$(hostname)", "runs a program"),
+        ("echo nothing", "starts none of"),
+    ],
+)
+def test_what_cannot_be_known_without_running_it(tmp_path, text, said):
+    file = tmp_path / "run.sh"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        words_of(file, {})
+
+
+def test_words_of_a_command():
+    words = ["python3", "-m", "verl.trainer.main_ppo", "a=1", "2>&1"]
+    assert command_words(words) == ["a=1"]
+    assert command_words(["a=1"]) == ["a=1"]

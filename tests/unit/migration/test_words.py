@@ -1,0 +1,240 @@
+"""Command lines in Hydra's syntax, older names, tutorials' keys, and what goes wrong."""
+
+import pytest
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
+from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
+from verl_hpc.migration.reference import reference
+from verl_hpc.migration.table import find
+from verl_hpc.migration.translate import is_foreign, load_run, migrate, migrate_tree, told
+from verl_hpc.migration.words import read_words
+from verl_hpc.planner.layouts import place_roles
+
+BASE = (
+    "data.train_files=a.parquet",
+    "data.val_files=b.parquet",
+    "actor_rollout_ref.model.path=m",
+    "trainer.total_training_steps=10",
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a=1e-6", 1e-6),
+        ("+a=True", True),
+        ("++a=null", None),
+        ("a=['console','wandb']", ["console", "wandb"]),
+        ('a=["console","wandb"]', ["console", "wandb"]),
+        ("a=[0.9,0.95]", [0.9, 0.95]),
+        ("a={b:1,c:x}", {"b": 1, "c": "x"}),
+        ("a='error'", "error"),
+        ("a=seq-mean-token-mean", "seq-mean-token-mean"),
+        ("a=/data/x:y", "/data/x:y"),
+        ("a=@odd", "@odd"),
+        ("--a=5", 5),
+    ],
+)
+def test_values(word, value):
+    assert read_words([word]).given == {"a": value}
+
+
+def test_an_option_and_its_value():
+    assert read_words(["--num-rollout-workers", "2", "--actor_model", "gpt2"]).given == {
+        "num_rollout_workers": 2,
+        "actor_model": "gpt2",
+    }
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "model_engine=megatron",
+        "--config-name=ppo_megatron_trainer",
+        "--config-name=ppo_megatron_trainer.yaml",
+    ],
+)
+def test_the_megatron_form(word):
+    assert read_words([word]).form == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("plain", "expected key=value"),
+        ("~data.seed", "leave it out, and set ours"),
+        ("a=[1,2", "the value cannot be read"),
+        ("model_engine=veomni", "expected dp, fsdp, megatron"),
+        ("--config-name=sft_trainer", "ppo_trainer, ppo_megatron_trainer"),
+        ("actor@actor_rollout_ref.actor=mine", "Hydra's configuration groups"),
+    ],
+)
+def test_words_that_say_nothing(word, said):
+    with pytest.raises(ConfigError, match="(?s).*" + said.replace("[", r"\[")):
+        read_words([word])
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("data.train_file=x", "data.train_files"),
+        ("actor_rollout_ref.rollout.temprature=1", "actor_rollout_ref.rollout.temperature"),
+        ("trainer.logers=x", "trainer.logger"),
+        ("actor.ppo_epochs=2", "actor_rollout_ref.actor.ppo_epochs"),
+    ],
+)
+def test_a_misspelt_key_names_its_neighbours(word, near):
+    with pytest.raises(ConfigError) as caught:
+        migrate([*BASE, word])
+    assert f"{word.partition('=')[0]}: verl has no such key; did you mean" in str(caught.value)
+    assert near in str(caught.value)
+
+
+def test_a_key_of_nothing_known_says_where_to_look():
+    with pytest.raises(ConfigError, match="migrate --keys"):
+        migrate([*BASE, "zzzzqqqq=1"])
+
+
+def test_all_that_is_refused_is_told_at_once():
+    found = migrate([*BASE, "trainer.logger=[wandb]", "trainer.device=npu", "ray_kwargs.x=1"])
+    with pytest.raises(ConfigError) as caught:
+        found.config()
+    for key in ("trainer.logger", "trainer.device", "ray_kwargs.x"):
+        assert f"\n  {key}: " in str(caught.value)
+    assert "nearest of ours: metrics.jsonl" in str(caught.value)
+
+
+def test_a_setting_that_is_wrong_names_verls_key():
+    with pytest.raises(ConfigError, match=r"rollout.temperature comes from actor_rollout_ref"):
+        migrate([*BASE, "actor_rollout_ref.rollout.temperature=-1"]).config()
+
+
+def test_a_key_without_effect_is_not_silent():
+    found = migrate(
+        [
+            *BASE,
+            "algorithm.adv_estimator=grpo",
+            "actor_rollout_ref.rollout.n=2",
+            "critic.optim.lr=1e-4",
+        ]
+    )
+    assert found.notes["critic.optim.lr"].startswith("decides nothing")
+
+
+def test_keys_of_the_other_engine_are_refused():
+    found = migrate(
+        [*BASE, "model_engine=megatron", "actor_rollout_ref.actor.fsdp_config.fsdp_size=8"]
+    )
+    assert "verl reads it with fsdp alone" in told(found.refused[0])
+
+
+def test_keys_of_megatron_choose_its_form():
+    word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
+    assert migrate([*BASE, word]).config().parallel.tensor_parallel == 4
+
+
+def test_ranks_that_make_no_whole_replica():
+    word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
+    found = migrate([*BASE, word, "trainer.n_gpus_per_node=6"])
+    assert "6 ranks" in told(found.refused[0])
+
+
+def test_a_setting_of_ours():
+    assert migrate([*BASE, "verl_hpc.reward.function=math"]).config().reward.function == "math"
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "expected"),
+    [
+        (["custom_reward_function.path=r.py"], "reward.function", "r.py:compute_score"),
+        (
+            ["reward_model.enable=True", "reward_model.model.path=rm"],
+            "roles.reward.path",
+            "rm",
+        ),
+        (["critic.model.fsdp_config.param_offload=True"], "roles.critic.offload.parameters", True),
+        (["reward_model.reward_manager=dapo"], "recipe", "rl"),
+    ],
+)
+def test_older_names(words, name, expected):
+    found = migrate([*BASE, *words])
+    assert not found.refused
+    assert found.settings[name] == expected
+
+
+def test_an_older_name_is_refused_by_the_name_that_was_given():
+    found = migrate([*BASE, "reward_model.reward_manager=prime"])
+    assert found.refused[0].key == "reward_model.reward_manager"
+
+
+TUTORIAL = {
+    "algorithm": {"name": "ppo", "clip_range": 0.1, "kl_coef": 0.02, "lam": 0.95},
+    "model": {"pretrain_model_path": "gpt2", "reward_function": "exact_match"},
+    "data": {"train_path": "rows.jsonl", "batch_size_per_gpu": 8, "max_prompt_length": 64},
+    "engine": {"actor_type": "fsdp", "critic_type": "fsdp", "num_gpus": 2},
+    "train_micro_batch_size_per_gpu": 4,
+    "rollout_per_device_batch_size": 16,
+    "adam_eps": 1e-5,
+    "trainer": {"total_epochs": 2},
+}
+
+
+def test_a_tutorials_file():
+    assert is_foreign(TUTORIAL)
+    found = migrate_tree(TUTORIAL)
+    config = found.config()
+    assert found.ranks == 2
+    assert (config.batch.size, config.batch.mini_batches) == (16, 1)
+    assert config.model.path == "gpt2"
+    assert config.reward.function == "exact_match"
+    assert config.data.train.paths == ["rows.jsonl"]
+    assert config.algorithm.advantage.name == "gae"
+    assert config.algorithm.loss.clip_low == config.algorithm.loss.clip_high == 0.1
+    assert (config.algorithm.kl.placement, config.algorithm.kl.coefficient) == ("reward", 0.02)
+    assert config.optimizer.epsilon == 1e-5
+    assert config.rollout.max_num_seqs == 16
+    assert config.batch.max_tokens_per_micro_batch == 4 * (64 + 512)
+    assert config.epochs == 2
+    assert not config.evaluation.wanted
+
+
+def test_a_tutorials_placement():
+    tree = TUTORIAL | {"placement": {"actor_devices": [0], "critic_devices": [1]}}
+    found = migrate_tree(tree)
+    assert found.config().placement == {"actor": "0-0", "critic": "1-1"}
+    placed = place_roles(found.config(), found.ranks, found.ranks)
+    assert placed.pool_of["actor"] != placed.pool_of["critic"]
+
+
+def test_what_a_tutorial_says_and_nothing_here_is():
+    tree = TUTORIAL | {"algorithm": {"name": "ppo", "value_loss_coef": 0.5}}
+    assert "an optimizer each" in told(migrate_tree(tree).refused[0])
+    assert "expected one of ppo" in told(migrate_tree({"algorithm": "dreamer"}).refused[0])
+
+
+def test_a_file_of_ours_is_ours(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text("name: x\nrecipe: rl\nsteps: 1\nmodel: {path: m}\nmodle: 1\n")
+    with pytest.raises(ConfigError, match="modle"):
+        load_run(file)
+    assert not is_foreign({"name": "x", "recipe": "rl", "model": {"path": "m"}})
+
+
+def test_every_other_name_means_a_key_that_is_known():
+    meant = {old: [new] for old, new in RENAMED.items()} | TUTORIAL_NAMES
+    meant |= {old: computed.keys for old, computed in COMPUTED.items()}
+    for old, new in meant.items():
+        for key in new:
+            section = any(name.startswith(f"{key}.") for name in reference().keys)
+            extra = key.startswith(("reward.reward_kwargs", OWN))
+            assert find(key) or section or extra, (old, key)
+
+
+def test_the_words_of_a_tutorials_script():
+    words = ["--num_rollout_workers", "2", "--actor_model", "gpt2", "data.train_path=a.jsonl"]
+    found = migrate([*words, "batch_size=8", "steps=3", "lr=1e-5", "enable_profiling=false"])
+    config = found.config()
+    assert (found.ranks, config.steps, config.batch.size) == (2, 3, 8)
+    assert (config.model.path, config.optimizer.lr) == ("gpt2", 1e-5)
+    assert config.rollout.tensor_parallel == 1

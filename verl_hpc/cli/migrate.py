@@ -1,0 +1,98 @@
+"""Show a verl command line, script or YAML file as a run's file of ours; starts nothing.
+
+Above the settings is a comment for each key of verl that was refused or converted. The exit status
+is 3 if one was refused. A script's variables are those of the environment and of its own
+assignments; nothing in it is run.
+
+examples:
+  python -m verl_hpc migrate run_qwen3_8b_megatron.sh > run.yaml
+  MODEL_PATH=models/Qwen3-8B python -m verl_hpc migrate run.sh trainer.logger=['console']
+  python -m verl_hpc migrate ppo_config.yaml
+  python -m verl_hpc migrate python3 -m verl.trainer.main_ppo data.train_files=train.parquet ...
+  python -m verl_hpc migrate --keys rollout
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.translate import Migration, migrate, migrate_file
+
+_REFUSED = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys",
+        nargs="?",
+        const="",
+        metavar="WORD",
+        help="instead: the table of verl's keys, or of those that have this word in them",
+    )
+    add = parser.add_argument
+    add("-m", dest="module", metavar="MODULE", help="as in python3 -m verl.trainer.main_ppo ...")
+    add("--config-name", metavar="NAME", help="ppo_trainer or ppo_megatron_trainer, as verl's")
+    add("--config-path", metavar="DIR", help="of verl's own file; what it says is known")
+    add("words", nargs="*", metavar="FILE|COMMAND", help="and overrides over a file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+    from verl_hpc.migration.page import as_yaml, table
+
+    if arguments.keys is not None:
+        with reader_may_leave():
+            sys.stdout.write(table(arguments.keys))
+        return 0
+    words = list(arguments.words)
+    if arguments.module is not None:
+        words = _behind(words, arguments.module)
+    if arguments.config_name is not None:
+        words.append(f"--config-name={arguments.config_name}")
+    found = _found(words)
+    with reader_may_leave():
+        sys.stdout.write(as_yaml(found))
+    if not found.refused:
+        return 0
+    print(f"verl_hpc: refused {len(found.refused)} of verl's keys, see above", file=sys.stderr)
+    return _REFUSED
+
+
+def _behind(words: list[str], module: str) -> list[str]:
+    """A command's words without its interpreter; its module is what python3 -m names.
+
+    Raises:
+        ConfigError: it is another module.
+    """
+    from verl_hpc.migration.shell import PROGRAMS
+
+    if module not in PROGRAMS:
+        raise ConfigError(f"-m {module}: expected one of {', '.join(PROGRAMS)}")
+    start = next((i for i, word in enumerate(words) if "=" in word), len(words))
+    return words[start:]
+
+
+def _found(words: Sequence[str]) -> Migration:
+    from verl_hpc.migration.shell import command_words, words_of
+
+    if not words:
+        raise ConfigError("nothing to migrate: give a script, a YAML file, or verl's command line")
+    first = Path(words[0])
+    if first.suffix in (".yaml", ".yml"):
+        return migrate_file(first, words[1:])
+    if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or first.is_file():
+        return migrate([*words_of(first, os.environ), *words[1:]])
+    if len(words) == 1 and "=" not in words[0]:
+        raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")
+    return migrate(command_words(list(words)))
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("migrate")

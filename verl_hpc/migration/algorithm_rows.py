@@ -1,0 +1,241 @@
+"""algorithm.*: advantages, the KL divergence, groups of equal scores, and corrections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_hpc.migration.layout_rows import ACTOR
+from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.values import Refused, Values
+
+_ESTIMATORS = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "grpo_passk": "grpo_passk",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+    "remax": "remax",
+    "opo": "opo",
+    "gpg": "gpg",
+    "reinforce_plus_plus": "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
+    "optimal_token_baseline": "optimal_token_baseline",
+}
+_DISCOUNTED = {"gae": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}
+_BY_STD = "algorithm.norm_adv_by_std_in_grpo"
+_KL, _ADVANTAGE = "algorithm.kl", "algorithm.advantage"
+_PENALTIES = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+_PENALTIES |= {
+    f"{theirs}+": f"{ours}+" for theirs, ours in _PENALTIES.items() if ours in ("k1", "k3")
+}
+_USUAL = {"reward": "k1", "loss": "k3"}
+"""What null takes."""
+_BIASED = {"loss": ("k1", "abs"), "reward": ("abs", "k2", "k3")}
+_CORRECTION = "algorithm.rollout_correction"
+
+
+def _advantage(values: Values, draft: Draft) -> None:
+    key = "algorithm.adv_estimator"
+    if values.word(key) not in _ESTIMATORS:
+        near = f"{_ADVANTAGE}.name: one of {', '.join(dict.fromkeys(_ESTIMATORS.values()))}"
+        raise Refused(key, f"there is no estimator {values[key]} here", near)
+    name = _ESTIMATORS[values.word(key)]
+    draft.put(f"{_ADVANTAGE}.name", name, key)
+    for setting in ("gamma", "lam"):
+        theirs = f"algorithm.{setting}"
+        if setting in _DISCOUNTED.get(name, ()):
+            draft.put(f"{_ADVANTAGE}.{setting}", values[theirs], theirs)
+        elif theirs in values and values[theirs] != 1.0:
+            raise Refused(theirs, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
+    if name in ("grpo", "grpo_passk"):
+        draft.put(f"{_ADVANTAGE}.std", "group" if values.flag(_BY_STD) else "none", _BY_STD)
+    elif not values.flag(_BY_STD):
+        raise Refused(_BY_STD, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
+
+
+def _divergence(values: Values, draft: Draft) -> None:
+    in_reward, in_loss = "algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss"
+    if values.flag(in_reward) and values.flag(in_loss):
+        raise Refused(
+            in_reward, f"{in_loss} is true, too: the penalty has one place", f"{_KL}.placement"
+        )
+    if not values.flag(in_reward) and not values.flag(in_loss):
+        draft.put(f"{_KL}.placement", "none", in_reward, in_loss)
+        return
+    placement = "reward" if values.flag(in_reward) else "loss"
+    draft.put(f"{_KL}.placement", placement, in_reward, in_loss)
+    kind = "algorithm.kl_penalty" if placement == "reward" else f"{ACTOR}.kl_loss_type"
+    if values.word(kind) not in _PENALTIES:
+        raise Refused(kind, f"expected one of {', '.join(_PENALTIES)}", f"{_KL}.estimator")
+    estimator = _PENALTIES[values.word(kind)]
+    draft.put(f"{_KL}.estimator", None if estimator == _USUAL[placement] else estimator, kind)
+    if estimator in _BIASED[placement]:
+        draft.put(f"{_KL}.allow_biased", True, kind)
+        draft.note(kind, f"its gradient is not that of the KL divergence in the {placement}")
+    control = "algorithm.kl_ctrl"
+    weight = f"{control}.kl_coef" if placement == "reward" else f"{ACTOR}.kl_loss_coef"
+    draft.put(f"{_KL}.coefficient", values[weight], weight)
+    if placement == "reward":
+        draft.put(f"{_KL}.controller", values[f"{control}.type"], f"{control}.type")
+        if values[f"{control}.type"] == "adaptive":
+            draft.put(f"{_KL}.target", values[f"{control}.target_kl"], f"{control}.target_kl")
+            draft.put(f"{_KL}.horizon", values[f"{control}.horizon"], f"{control}.horizon")
+
+
+def _groups(values: Values, draft: Draft) -> None:
+    section = "algorithm.filter_groups"
+    if not values[f"{section}.enable"]:
+        return
+    metric = values[f"{section}.metric"]
+    if metric not in (None, "score", "acc", "seq_reward", "seq_final_reward"):
+        raise Refused(f"{section}.metric", "groups of equal scores are left out", "reward.function")
+    if metric == "acc":
+        draft.note(f"{section}.metric", "groups of equal scores, which a reward may make of acc")
+    most = values.whole(f"{section}.max_num_gen_batches", least=0)
+    draft.put("algorithm.drop_equal_groups", True, f"{section}.enable")
+    draft.put("batch.refill_rounds", most - 1 if most else 1000, f"{section}.max_num_gen_batches")
+    if not most:
+        draft.note(f"{section}.enable", "no bound on rounds in verl; here 1000 at most")
+
+
+def _correction(values: Values, draft: Draft) -> None:
+    weights, reject = values[f"{_CORRECTION}.rollout_is"], values[f"{_CORRECTION}.rollout_rs"]
+    bypass, loss = f"{_CORRECTION}.bypass_mode", f"{_CORRECTION}.loss_type"
+    if values[loss] != "ppo_clip":
+        raise Refused(loss, "the ratio is always clipped", "algorithm.loss")
+    if values.flag(bypass):
+        if weights or reject:
+            raise Refused(
+                bypass,
+                "weights are 1 where the ratio starts from the rollout's",
+                "algorithm.old_log_probs",
+            )
+        draft.put("algorithm.old_log_probs", "rollout", bypass)
+    ours = "algorithm.correction"
+    if weights not in (None, "token", "sequence"):
+        raise Refused(
+            f"{_CORRECTION}.rollout_is", "expected token, sequence or null", f"{ours}.weights"
+        )
+    if weights:
+        key = f"{_CORRECTION}.rollout_is_threshold"
+        lower, upper = _bounds(key, values[key])
+        draft.put(f"{ours}.weights", weights, f"{_CORRECTION}.rollout_is")
+        draft.put(f"{ours}.upper", upper, key)
+        if lower is not None:
+            draft.put(f"{ours}.outside", "leave_out", key)
+            draft.put(f"{ours}.lower", lower, key)
+        normalise = f"{_CORRECTION}.rollout_is_batch_normalize"
+        draft.put(f"{ours}.normalise", values.flag(normalise), normalise)
+    if reject:
+        _reject(values, draft, reject, ours, weights is None)
+
+
+def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> None:
+    ratios = {"seq_sum_k1": "product", "seq_mean_k1": "geometric_mean"}
+    key, bounds = f"{_CORRECTION}.rollout_rs", f"{_CORRECTION}.rollout_rs_threshold"
+    if str(kind) not in ratios:
+        raise Refused(key, f"expected one of {', '.join(ratios)}", f"{ours}.reject")
+    if values[bounds] is None:
+        raise Refused(bounds, f"is needed with {key}", f"{ours}.reject")
+    lower, upper = _bounds(bounds, values[bounds])
+    if alone:
+        draft.put(f"{ours}.weights", "none", key)
+    draft.put(f"{ours}.reject.ratio", ratios[kind], key)
+    draft.put(f"{ours}.reject.lower", 1.0 / upper if lower is None else lower, bounds)
+    draft.put(f"{ours}.reject.upper", upper, bounds)
+
+
+def _bounds(key: str, value: Any) -> tuple[float | None, float]:
+    """verl writes both as LOWER_UPPER, and an upper one alone as a number."""
+    parts = str(value).split("_")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise Refused(key, "expected UPPER, or LOWER_UPPER", "algorithm.correction")
+    return (None, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+_KL_ROWS = {
+    "algorithm.use_kl_in_reward": (f"{_KL}.placement", "true becomes reward"),
+    f"{ACTOR}.use_kl_loss": (f"{_KL}.placement", "true becomes loss"),
+    "algorithm.kl_penalty": (
+        f"{_KL}.estimator {_KL}.allow_biased",
+        "in the reward; abs, k2 and k3 are biased",
+    ),
+    f"{ACTOR}.kl_loss_type": (
+        f"{_KL}.estimator {_KL}.allow_biased",
+        "in the loss; k1 and abs are biased",
+    ),
+    f"{ACTOR}.kl_loss_coef": (f"{_KL}.coefficient", "in the loss"),
+    "algorithm.kl_ctrl.kl_coef": (f"{_KL}.coefficient", "in the reward"),
+    "algorithm.kl_ctrl.type": (f"{_KL}.controller", "in the reward"),
+    "algorithm.kl_ctrl.target_kl": (f"{_KL}.target", "of the adaptive controller"),
+    "algorithm.kl_ctrl.horizon": (f"{_KL}.horizon", "of the adaptive controller"),
+}
+
+ROWS: list[Row] = [
+    *together(
+        _advantage,
+        {
+            "algorithm.adv_estimator": (f"{_ADVANTAGE}.name", ""),
+            "algorithm.gamma": (f"{_ADVANTAGE}.gamma", "of gae and reinforce_plus_plus"),
+            "algorithm.lam": (f"{_ADVANTAGE}.lam", "of gae"),
+            _BY_STD: (f"{_ADVANTAGE}.std", "false becomes none (Dr.GRPO)"),
+        },
+    ),
+    *together(_divergence, _KL_ROWS),
+    *together(
+        _groups,
+        {
+            "algorithm.filter_groups.enable": ("algorithm.drop_equal_groups", ""),
+            "algorithm.filter_groups.metric": (
+                "algorithm.drop_equal_groups",
+                "score, acc, seq_reward or seq_final_reward: of the score",
+            ),
+            "algorithm.filter_groups.max_num_gen_batches": (
+                "batch.refill_rounds",
+                "less the first; 0, no bound, becomes 1000",
+            ),
+        },
+    ),
+    *together(
+        _correction,
+        {
+            f"{_CORRECTION}.rollout_is": ("algorithm.correction.weights", ""),
+            f"{_CORRECTION}.rollout_is_threshold": (
+                "algorithm.correction.upper algorithm.correction.lower",
+                "LOWER_UPPER leaves out tokens beyond either (IcePop)",
+            ),
+            f"{_CORRECTION}.rollout_is_batch_normalize": ("algorithm.correction.normalise", ""),
+            f"{_CORRECTION}.rollout_rs": (
+                "algorithm.correction.reject.ratio",
+                "seq_sum_k1 and seq_mean_k1; others are refused",
+            ),
+            f"{_CORRECTION}.rollout_rs_threshold": (
+                "algorithm.correction.reject.lower algorithm.correction.reject.upper",
+                "LOWER_UPPER",
+            ),
+            f"{_CORRECTION}.bypass_mode": ("algorithm.old_log_probs", "true becomes rollout"),
+            f"{_CORRECTION}.loss_type": ("algorithm.loss.name", "ppo_clip alone"),
+        },
+    ),
+    fixed(
+        "algorithm.filter_groups.max_inflight_gen_batches",
+        "rounds follow each other",
+        "batch.refill_rounds",
+    ),
+    fixed("algorithm.use_pf_ppo", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
+    fixed("algorithm.pf_ppo.*", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
+    fixed("algorithm.pf_ppo", "there is no reweighting by preference", f"{_ADVANTAGE}.name"),
+]

@@ -1,0 +1,235 @@
+"""How each model is cut and kept: Megatron's sizes, FSDP's Ulysses, recomputation and offload;
+`engine_rows` has what else engines are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl_hpc.config.model import OffloadConfig, ParallelConfig
+from verl_hpc.migration.row import Draft, Row, fixed, together
+from verl_hpc.migration.values import Refused, Values
+
+ACTOR, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
+FSDP = {ACTOR: f"{ACTOR}.fsdp_config", REF: f"{REF}.fsdp_config", CRITIC: "critic.fsdp"}
+"""Sections of the FSDP form, by model."""
+MODEL = {ACTOR: "actor_rollout_ref.model", REF: "actor_rollout_ref.model", CRITIC: "critic.model"}
+ROLE = {ACTOR: "", REF: "roles.reference.", CRITIC: "roles.critic."}
+_SIZES = {
+    "tensor_model_parallel_size": "tensor_parallel",
+    "pipeline_model_parallel_size": "pipeline_parallel",
+    "virtual_pipeline_model_parallel_size": "virtual_pipeline",
+    "context_parallel_size": "context_parallel",
+    "expert_model_parallel_size": "expert_parallel",
+    "expert_tensor_parallel_size": "expert_tensor_parallel",
+}
+_OFFLOAD = {
+    "param_offload": "parameters",
+    "grad_offload": "gradients",
+    "optimizer_offload": "optimizer",
+}
+_RECOMPUTE = ("granularity", "method", "num_layers", "modules")
+
+
+def has_critic(values: Values) -> bool:
+    """Whether the run trains a critic."""
+    return values["algorithm.adv_estimator"] == "gae"
+
+
+def has_reference(values: Values) -> bool:
+    return values["algorithm.use_kl_in_reward"] is True or values[f"{ACTOR}.use_kl_loss"] is True
+
+
+def _is_there(values: Values, model: str) -> bool:
+    return {ACTOR: True, REF: has_reference(values), CRITIC: has_critic(values)}[model]
+
+
+def _parallel(values: Values, model: str) -> dict[str, Any]:
+    """Our section parallel of one of verl's models."""
+    if values.form == "fsdp":
+        found = {"context_parallel": _ulysses(values, model)}
+        if model != REF and values.flag(f"{MODEL[model]}.enable_gradient_checkpointing"):
+            found["recompute"] = "full"
+            if values.flag(f"{MODEL[model]}.enable_activation_offload"):
+                found["offload_activations"] = True
+        return found
+    section = f"{model}.megatron"
+    found = {ours: values[f"{section}.{theirs}"] for theirs, ours in _SIZES.items()}
+    if found["expert_tensor_parallel"] is None:  # as Megatron-core takes it
+        experts = found["expert_parallel"] not in (None, 1)
+        found["expert_tensor_parallel"] = found["tensor_parallel"] if experts else 1
+    found = {name: 1 if size is None else size for name, size in found.items()}
+    if found["tensor_parallel"] != 1:
+        found["sequence_parallel"] = values.flag(f"{section}.sequence_parallel")
+    return found if model == REF else found | _recompute(values, section)
+
+
+def _ulysses(values: Values, model: str) -> Any:
+    keys = [f"{model}.ulysses_sequence_parallel_size"]
+    keys.append(f"{FSDP[model]}.ulysses_sequence_parallel_size")
+    return next((values[key] for key in keys if key in values), values[keys[0]])
+
+
+def _recompute(values: Values, section: str) -> dict[str, Any]:
+    given = {n: f"{section}.override_transformer_config.recompute_{n}" for n in _RECOMPUTE}
+    granularity = values[given["granularity"]]
+    if granularity not in (None, "full", "selective"):
+        raise Refused(
+            given["granularity"], "expected full, selective or null", "parallel.recompute"
+        )
+    if granularity is None:
+        return {}
+    found: dict[str, Any] = {"recompute": granularity}
+    if granularity == "selective":
+        return found | {"recompute_modules": values[given["modules"]]}
+    for name in ("method", "num_layers"):
+        if values[given[name]] is not None:
+            found[f"recompute_{name}"] = values[given[name]]
+    return found
+
+
+def _layout(values: Values, draft: Draft) -> None:
+    sections = {model: _parallel(values, model) for model in ROLE if _is_there(values, model)}
+    for model, section in sections.items():
+        shared = sections[ACTOR]
+        default = {name: field.default for name, field in ParallelConfig.model_fields.items()}
+        own = default | section != default | shared
+        if model == REF:  # recomputes nothing
+            own = any(section[name] != shared.get(name) for name in section)
+        if model == ACTOR or own:
+            for name, value in section.items():
+                draft.put(f"{ROLE[model]}parallel.{name}", value, f"{model}.megatron")
+
+
+def _offload(values: Values, draft: Draft) -> None:
+    shared: dict[str, bool] = {}
+    for model in (ACTOR, CRITIC):
+        if not _is_there(values, model):
+            continue
+        section = FSDP[model] if values.form == "fsdp" else f"{model}.megatron"
+        found = {
+            ours: values.flag(f"{section}.{theirs}")
+            for theirs, ours in _OFFLOAD.items()
+            if not (theirs == "grad_offload" and values.form == "fsdp")
+        }
+        if model == ACTOR or OffloadConfig(**found) != OffloadConfig(**shared):
+            for name, value in found.items():
+                draft.put(f"{ROLE[model]}offload.{name}", value, section)
+        shared = shared or found
+
+
+def _dtype(values: Values, draft: Draft) -> None:
+    """Of parameters and activations."""
+    shared = None
+    for model in ROLE:
+        if not _is_there(values, model):
+            continue
+        key = f"{FSDP[model] if values.form == 'fsdp' else f'{model}.megatron'}.dtype"
+        words = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
+        words |= {"fp32": "float32"}
+        if values.word(key) not in words:
+            raise Refused(key, "expected bfloat16 or float32", "model.dtype")
+        found = words[values.word(key)]
+        if model == ACTOR:
+            shared = found
+            draft.put("model.dtype", found, key)
+        elif found != shared:
+            draft.put(f"{ROLE[model]}dtype", found, key)
+
+
+def _strategy(values: Values, draft: Draft) -> None:
+    key = f"{ACTOR}.strategy"
+    if values[key] not in ("fsdp", "fsdp2", "megatron"):
+        raise Refused(key, "Megatron-core trains; there is no other engine", "parallel")
+    if values.form == "fsdp":
+        draft.put("parallel.tensor_parallel", 1, key)
+        draft.note(
+            key,
+            "Megatron-core trains, as plain data parallelism whose optimizer is sharded; weights "
+            "and gradients are whole on every rank, so give parallel.tensor_parallel if they do "
+            "not fit",
+        )
+
+
+def _engine_rows(model: str) -> list[Row]:
+    parallel, offload = f"{ROLE[model]}parallel", f"{ROLE[model]}offload"
+    megatron, fsdp = f"{model}.megatron", FSDP[model]
+    sizes = {
+        f"{megatron}.{theirs}": (f"{parallel}.{ours}", "null is 1")
+        for theirs, ours in _SIZES.items()
+    }
+    sizes[f"{megatron}.expert_tensor_parallel_size"] = (
+        f"{parallel}.expert_tensor_parallel",
+        "null is tensor_parallel, with expert_parallel",
+    )
+    sizes[f"{megatron}.sequence_parallel"] = (
+        f"{parallel}.sequence_parallel",
+        "false where tensor_parallel is 1",
+    )
+    for section in (model, fsdp):
+        sizes[f"{section}.ulysses_sequence_parallel_size"] = (
+            f"{parallel}.context_parallel",
+            "ranks share sequences by rotating keys and values, not heads",
+        )
+    if model != REF:
+        for name in _RECOMPUTE:
+            sizes[f"{megatron}.override_transformer_config.recompute_{name}"] = (
+                f"{parallel}.recompute" + (f"_{name}" if name != "granularity" else ""),
+                "",
+            )
+    dtype = (f"{ROLE[model] or 'model.'}dtype", "bfloat16 or float32")
+    return [
+        *together(_layout, sizes),
+        *together(_dtype, {f"{megatron}.dtype": dtype, f"{fsdp}.dtype": dtype}),
+        *(_offload_rows(model, megatron, fsdp, offload)),
+    ]
+
+
+def _offload_rows(model: str, megatron: str, fsdp: str, ours: str) -> list[Row]:
+    if model == REF:
+        keys = " ".join(f"{section}.{name}" for section in (megatron, fsdp) for name in _OFFLOAD)
+        keys = keys.replace(f" {fsdp}.grad_offload", "")
+        return [fixed(key, _SHARED, "offload.parameters", also=(True,)) for key in keys.split()]
+    rows = {f"{megatron}.{theirs}": (f"{ours}.{name}", "") for theirs, name in _OFFLOAD.items()}
+    rows |= {
+        f"{fsdp}.{theirs}": (f"{ours}.{name}", "")
+        for theirs, name in _OFFLOAD.items()
+        if theirs != "grad_offload"
+    }
+    return together(_offload, rows)
+
+
+_SHARED = "the reference computes in the actor's engine, and its weights wait in host memory anyway"
+
+
+def _same_strategy(model: str) -> Row:
+    return fixed(f"{model}.strategy", "all models have the actor's engine", f"{ACTOR}.strategy")
+
+
+ROWS: list[Row] = [
+    *together(
+        _strategy,
+        {
+            f"{ACTOR}.strategy": (
+                "parallel.tensor_parallel",
+                "Megatron-core trains; fsdp and fsdp2 are plain data parallelism (1)",
+            )
+        },
+    ),
+    _same_strategy(REF),
+    _same_strategy(CRITIC),
+    *(row for model in ROLE for row in _engine_rows(model)),
+    *together(
+        _layout,
+        {
+            f"{section}.{name}": (f"{role}parallel.{ours}", "of the FSDP form")
+            for section, role in (
+                ("actor_rollout_ref.model", ""),
+                ("critic.model", "roles.critic."),
+            )
+            for name, ours in (
+                ("enable_gradient_checkpointing", "recompute"),
+                ("enable_activation_offload", "offload_activations"),
+            )
+        },
+    ),
+]

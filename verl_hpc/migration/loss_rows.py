@@ -1,0 +1,109 @@
+"""The policy's loss: clips, single losses' own settings, and how tokens are aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verl_hpc.algorithms import losses
+from verl_hpc.algorithms.choices import members
+from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.migration.layout_rows import ACTOR
+from verl_hpc.migration.row import Draft, Row, fixed, to, together
+from verl_hpc.migration.values import Refused, Values
+
+_LOSSES = {
+    "vanilla": "ppo_clip",
+    "gspo": "gspo",
+    "geo_mean": "gmpo",
+    "sapo": "sapo",
+    "cispo": "cispo",
+    "gpg": "gpg",
+    "clip_cov": "clip_cov",
+    "kl_cov": "kl_cov",
+    "dppo_tv": "dppo",
+    "dppo_kl": "dppo",
+}
+_CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
+_OF_SEQUENCES = ("gspo", "gmpo", "sapo")
+"""Losses that verl aggregates in their own way, whatever loss_agg_mode says."""
+_POLICY = f"{ACTOR}.policy_loss"
+_LOSS = "algorithm.loss"
+_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    f"{ACTOR}.clip_ratio_c": {"ppo_clip": "dual_clip"},
+    f"{ACTOR}.tau_pos": {"sapo": "tau_positive"},
+    f"{ACTOR}.tau_neg": {"sapo": "tau_negative"},
+    f"{_POLICY}.clip_cov_ratio": {"clip_cov": "share"},
+    f"{_POLICY}.clip_cov_lb": {"clip_cov": "lower"},
+    f"{_POLICY}.clip_cov_ub": {"clip_cov": "upper"},
+    f"{_POLICY}.kl_cov_ratio": {"kl_cov": "share"},
+    f"{_POLICY}.ppo_kl_coef": {"kl_cov": "coefficient"},
+}
+"""Settings of single losses, by verl's key: the loss, and its setting there."""
+
+
+def _loss(values: Values, draft: Draft) -> None:
+    mode = values.word(f"{_POLICY}.loss_mode")
+    if mode not in _LOSSES:
+        near = f"algorithm.loss.name: one of {', '.join(dict.fromkeys(_LOSSES.values()))}"
+        raise Refused(f"{_POLICY}.loss_mode", f"there is no loss {mode} here", near)
+    name = _LOSSES[mode]
+    draft.put(f"{_LOSS}.name", name, f"{_POLICY}.loss_mode")
+    low, high = _clips(values)
+    if name in _CLIPPED:
+        if name != "gmpo" and type(low) in (int, float) and low > 1:
+            draft.note(f"{ACTOR}.clip_ratio_low", "1 is as good: no ratio is below 0")
+            low = 1.0
+        draft.put(f"{_LOSS}.clip_low", low, f"{ACTOR}.clip_ratio_low")
+        draft.put(f"{_LOSS}.clip_high", high, f"{ACTOR}.clip_ratio_high")
+    if name == "dppo":
+        draft.put(f"{_LOSS}.divergence", mode.removeprefix("dppo_"), f"{_POLICY}.loss_mode")
+        if low != high:
+            raise Refused(f"{ACTOR}.clip_ratio_low", "dppo has one threshold", f"{_LOSS}.threshold")
+        draft.put(f"{_LOSS}.threshold", low, f"{ACTOR}.clip_ratio")
+    for key, of_loss in _OPTIONS.items():
+        if name in of_loss:
+            draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
+        elif key in values and values[key] != values.default(key):
+            raise Refused(key, f"has no effect with the loss {mode}; leave it out", _LOSS)
+    aggregation = f"{ACTOR}.loss_agg_mode"
+    own = members(losses, PolicyLoss)[name].aggregation
+    if aggregation in values or (name not in _OF_SEQUENCES and values[aggregation] != own):
+        chosen = None if values[aggregation] == own else values[aggregation]
+        draft.put("algorithm.aggregation", chosen, aggregation)
+
+
+def _clips(values: Values) -> tuple[Any, Any]:
+    """clip_ratio is that of a side that is not given."""
+    both = f"{ACTOR}.clip_ratio"
+    sides = (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
+    low, high = (
+        values[both] if side not in values or values[side] is None else values[side]
+        for side in sides
+    )
+    return low, high
+
+
+ROWS: list[Row] = [
+    *together(
+        _loss,
+        {
+            f"{_POLICY}.loss_mode": (f"{_LOSS}.name", "vanilla is ppo_clip, geo_mean gmpo"),
+            f"{ACTOR}.clip_ratio": (
+                f"{_LOSS}.clip_low {_LOSS}.clip_high {_LOSS}.threshold",
+                "of a side that is not given itself; or dppo's threshold",
+            ),
+            f"{ACTOR}.clip_ratio_low": (f"{_LOSS}.clip_low", ""),
+            f"{ACTOR}.clip_ratio_high": (f"{_LOSS}.clip_high", ""),
+            f"{ACTOR}.loss_agg_mode": ("algorithm.aggregation", ""),
+            **{
+                key: (" ".join(f"{_LOSS}.{name}" for name in names.values()), f"of {of}")
+                for key, names in _OPTIONS.items()
+                for of in names
+            },
+        },
+    ),
+    to(f"{ACTOR}.loss_scale_factor", "algorithm.loss_scale"),
+    to(f"{ACTOR}.entropy_coeff", "algorithm.entropy_coefficient"),
+    fixed(f"{_POLICY}.dro_beta", "there is no loss dro here", f"{_LOSS}.name"),
+]

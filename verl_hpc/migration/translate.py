@@ -1,0 +1,232 @@
+"""From verl's keys to a run of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from verl_hpc.config.load import parse_config
+from verl_hpc.config.run import RunConfig
+from verl_hpc.config.tree import put, read_tree
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.legacy import OWN, modern
+from verl_hpc.migration.reference import FORMS, Form, leaves, reference
+from verl_hpc.migration.row import Convert, Draft, same
+from verl_hpc.migration.table import ROWS, find, near
+from verl_hpc.migration.values import Refused, Values
+from verl_hpc.migration.words import Spoken, read_words
+
+_SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
+_MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
+
+
+@dataclass
+class Migration:
+    """What verl's keys come to."""
+
+    settings: dict[str, Any]
+    """Ours, by dotted name; those that are our defaults are left out."""
+    origins: Mapping[str, tuple[str, ...]]
+    """verl's keys, or what stands above them, by setting."""
+    notes: Mapping[str, str]
+    """What a reader should know of a key that was converted."""
+    refused: list[Refused] = field(default_factory=list)
+    ranks: int | None = None
+    """Processes that the run is for, if verl's keys say how many."""
+
+    def tree(self) -> dict[str, Any]:
+        """The settings, as a run's YAML file has them."""
+        found: dict[str, Any] = {}
+        for name, value in self.settings.items():
+            put(found, name, value)
+        return found
+
+    def config(self) -> RunConfig:
+        """The run.
+
+        Raises:
+            ConfigError: keys that cannot be honoured, or settings that do not go together.
+        """
+        if self.refused:
+            lines = [f"  {told(one)}" for one in self.refused]
+            raise ConfigError("\n".join(["verl's keys that cannot be honoured:", *lines]))
+        try:
+            return parse_config(self.tree(), "verl's keys")
+        except ConfigError as error:
+            raise ConfigError(f"{error}{self._whence(str(error))}") from None
+
+    def _whence(self, text: str) -> str:
+        """Where the settings that a message names come from."""
+        found = [
+            f"\n  {name} comes from {', '.join(keys)}"
+            for name, keys in self.origins.items()
+            if keys and re.search(rf"(?<![\w.]){re.escape(name)}( = |: )", text)
+        ]
+        return "".join(found[:5])
+
+
+def told(one: Refused) -> str:
+    """A key that is refused, why, and what to use instead."""
+    instead = f"; nearest of ours: {one.near}" if one.near else ""
+    return f"{one.key}: {one}{instead}"
+
+
+def migrate(words: Sequence[str]) -> Migration:
+    """Of a command line, `main_ppo`'s words.
+
+    Raises:
+        ConfigError: a word is no override, or names a key that verl does not know.
+    """
+    return translate(read_words(words))
+
+
+def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
+    """Of a YAML file with verl's or a tutorial's keys, and overrides over it.
+
+    Raises:
+        ConfigError: as `migrate`, or the file cannot be read.
+    """
+    return migrate_tree(read_tree(path), words)
+
+
+def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migration:
+    """As `migrate_file`, of what the file says."""
+    said, over = dict(leaves(tree)), read_words(words)
+    form = over.form or {"megatron": "megatron"}.get(said.pop("model_engine", ""))
+    said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
+    return translate(Spoken(said | over.given, form))
+
+
+def is_foreign(tree: Mapping[str, Any]) -> bool:
+    """Whether a file speaks verl's language, and not ours."""
+    if "recipe" in tree:
+        return False
+    names = {key.rpartition(".")[2] for key, _ in leaves(tree)}
+    return any(section in tree for section in _SECTIONS) or bool(names.intersection(_MARKS))
+
+
+def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migration:
+    """A run's file, with overrides in the file's own language."""
+    from verl_hpc.config.load import load_config
+
+    tree = read_tree(Path(path))
+    return migrate_tree(tree, words) if is_foreign(tree) else load_config(path, words)
+
+
+def translate(spoken: Spoken) -> Migration:
+    """Look up every key, and let the rows of the table make our settings.
+
+    Raises:
+        ConfigError: a key that verl does not know.
+    """
+    found = _translate(spoken)
+    notes = dict(found.notes)
+    for key in spoken.given:
+        if key not in notes and _is_idle(key, spoken, found):
+            notes[key] = "decides nothing beside the other keys that are given"
+    return replace(found, notes=notes)
+
+
+def _is_idle(key: str, spoken: Spoken, found: Migration) -> bool:
+    """Whether a key could as well be left out, though it is not verl's default."""
+    row = find(key)
+    if row is None or row.fate != "honoured" or any(key == one.key for one in found.refused):
+        return False
+    read = {name for names in found.origins.values() for name in names}
+    if key in read or any(key.startswith(f"{name}.") for name in read):
+        return False
+    others = {name: value for name, value in spoken.given.items() if name != key}
+    if same(spoken.given[key], Values(others, _form(spoken.form, spoken.given)).default(key)):
+        return False
+    other = _translate(replace(spoken, given=others))
+    return (other.settings, other.ranks) == (found.settings, found.ranks) and not other.refused
+
+
+def _translate(spoken: Spoken) -> Migration:
+    draft, refusals = Draft(), []
+    try:
+        given, names = modern(spoken.given)
+    except Refused as one:
+        return Migration({}, {}, {}, [one])
+    own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
+    values = Values(given, _form(spoken.form, given))
+    _check_known(given)
+    for key in given:
+        row = find(key)
+        assert row is not None
+        try:
+            _check_form(key, values.form)
+            row.check(key, values)
+        except Refused as one:
+            refusals.append(one)
+    draft.put("recipe", "rl")
+    for convert in _converters():
+        try:
+            convert(values, draft)
+        except Refused as one:
+            if all(one.key != other.key for other in refusals):
+                refusals.append(one)
+    if any(name.startswith("placement.") for name in own):
+        draft.settings.pop("parallel.data_parallel", None)  # roles have ranks of their own
+    for name, value in own.items():
+        draft.put(name, value, f"{OWN}{name}")
+    for refusal in refusals:
+        refusal.key = names.get(refusal.key, refusal.key)
+    notes = {names.get(key, key): text for key, text in draft.notes.items()}
+    return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
+
+
+def _form(said: str | None, given: Mapping[str, Any]) -> Form:
+    """Which of verl's two trees of keys the given ones are of."""
+    strategy = given.get("actor_rollout_ref.actor.strategy")
+    if said is None and (strategy == "megatron" or any(".megatron." in key for key in given)):
+        return "megatron"
+    return "megatron" if said == "megatron" else "fsdp"
+
+
+def _check_known(given: Iterable[str]) -> None:
+    unknown = [key for key in given if find(key) is None]
+    if unknown:
+        lines = [f"  {key}: verl has no such key; {near(key)}" for key in unknown[:20]]
+        raise ConfigError("\n".join(["keys that nobody knows:", *lines]))
+
+
+def _check_form(key: str, form: Form) -> None:
+    """Raises: Refused: verl itself does not read it, with the engine that is chosen."""
+    forms = reference().forms
+    other = next(one for one in FORMS if one != form)
+    if key in forms[other] and key not in forms[form]:
+        raise Refused(key, f"verl reads it with {other} alone, and this is {form}", _CHOOSE)
+
+
+_CHOOSE = "model_engine=megatron, or leave the other engine's keys out"
+
+
+def _converters() -> list[Convert]:
+    """Each once, in the table's order."""
+    return list(dict.fromkeys(row.convert for row in ROWS if row.convert is not None))
+
+
+def _trimmed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if not _is_default(name, value)}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    section: Any = RunConfig
+    default: Any = None
+    for part in name.split("."):
+        field = section.model_fields.get(part) if _is_section(section) else None
+        if field is None:
+            return False
+        default = field.default
+        section = type(default) if isinstance(default, BaseModel) else field.annotation
+    return same(default, value)
+
+
+def _is_section(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseModel)

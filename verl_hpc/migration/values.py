@@ -1,0 +1,121 @@
+"""The values of a verl command line: those that are given, over verl's defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.migration.reference import Form, reference
+
+_SELECT = re.compile(r"\$\{oc\.select:([^,{}]+)(?:,(.*))?\}")
+_REFERENCE = re.compile(r"\$\{([^:{}]+)\}")
+
+
+class Refused(Exception):  # noqa: N818 (a verdict; no user meets it)
+    """A key that cannot be honoured; `translate` gathers all of them."""
+
+    def __init__(self, key: str, why: str, near: str = "") -> None:
+        super().__init__(why)
+        self.key, self.why, self.near = key, why, near
+
+
+@dataclass(frozen=True)
+class Values:
+    """What verl would read."""
+
+    given: Mapping[str, Any]
+    """By key, as the command line or file has them."""
+    form: Form
+
+    def __getitem__(self, key: str) -> Any:
+        """The value that counts: the one that is given, or else verl's default, in which other keys
+        are looked up."""
+        if key in self.given:
+            return self._resolved(key, self.given[key])
+        return self.default(key)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether it is given."""
+        return key in self.given
+
+    def default(self, key: str) -> Any:
+        """verl's default, interpolations replaced."""
+        forms = reference().forms
+        found = forms[self.form].get(key)
+        if found is None:  # also of keys that only the other form has
+            found = next((keys[key] for keys in forms.values() if key in keys), None)
+        return self._resolved(key, found)
+
+    def _resolved(self, key: str, value: Any) -> Any:
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        select = _SELECT.fullmatch(value)
+        if select:
+            other, otherwise = _absolute(key, select[1].strip()), (select[2] or "null").strip()
+            if other in self.given or other in reference():
+                return self[other]
+            return self._resolved(key, read_yaml(otherwise) if "${" not in otherwise else otherwise)
+        whole = _REFERENCE.fullmatch(value)
+        if whole:
+            return self[_absolute(key, whole[1])]
+        return _REFERENCE.sub(lambda found: str(self[_absolute(key, found[1])]), value)
+
+    def whole(self, key: str, least: int = 1) -> int:
+        """A whole number.
+
+        Raises:
+            Refused: it is something else.
+        """
+        value = self[key]
+        if type(value) is not int or value < least:
+            raise Refused(key, f"expected a whole number of at least {least}")
+        return value
+
+    def number(self, key: str) -> float:
+        """A number.
+
+        Raises:
+            Refused: it is something else.
+        """
+        value = self[key]
+        if type(value) not in (int, float):
+            raise Refused(key, "expected a number")
+        return float(value)
+
+    def word(self, key: str) -> str:
+        """As text, whatever it is."""
+        return str(self[key])
+
+    def flag(self, key: str) -> bool:
+        """true or false.
+
+        Raises:
+            Refused: it is something else.
+        """
+        value = self[key]
+        if type(value) is not bool:
+            raise Refused(key, "expected true or false")
+        return value
+
+    def below(self, section: str) -> dict[str, Any]:
+        """What is given below a section, by the rest of its key; a mapping that is given as the
+        section's value counts, too."""
+        found = {
+            k[len(section) + 1 :]: v for k, v in self.given.items() if k.startswith(f"{section}.")
+        }
+        whole = self.given.get(section)
+        return {**whole, **found} if isinstance(whole, Mapping) else found
+
+
+def at_home(path: object) -> str:
+    """A path with ~ written out."""
+    return str(Path(str(path)).expanduser()) if str(path).startswith("~") else str(path)
+
+
+def _absolute(key: str, name: str) -> str:
+    """The key that a relative name, `.name` beside `key`, means."""
+    return f"{key.rpartition('.')[0]}{name}" if name.startswith(".") else name

@@ -1,0 +1,94 @@
+"""Words of a command line in Hydra's syntax, as keys and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.reference import Form
+
+_FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
+_FILES = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
+_DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
+
+
+@dataclass
+class Spoken:
+    """What a command line says."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    form: str | None = None
+    """Of the reference configuration, if it is said."""
+
+
+def read_words(words: Iterable[str]) -> Spoken:
+    """`key=value`, `+key=value`, `++key=value`, `--key value` and `--config-name=...`.
+
+    Raises:
+        ConfigError: a word is none of these, or its value cannot be read.
+    """
+    found = Spoken()
+    waiting = iter(words)
+    for word in waiting:
+        if word.startswith("--"):
+            name, separator, text = word[2:].partition("=")
+            text = text if separator else next(waiting, "")
+            _option(found, name, text)
+            continue
+        name, separator, text = word.partition("=")
+        if name.startswith("~"):
+            raise ConfigError(f"{word}: takes a key of verl's away; leave it out, and set ours")
+        if not separator or not name.lstrip("+"):
+            raise ConfigError(f"{word!r}: expected key=value, as verl's command line has")
+        _set(found, name.lstrip("+"), text)
+    return found
+
+
+def _option(found: Spoken, name: str, text: str) -> None:
+    plain = name.replace("-", "_")
+    if plain == "config_name":
+        file = text.removesuffix(".yaml")
+        if file not in _FILES:
+            raise ConfigError(
+                f"--config-name={text}: expected one of {', '.join(_FILES)}; give a file of your "
+                "own as --config FILE"
+            )
+        found.form = _FILES[file]
+    elif plain == "config_path":
+        pass  # where verl's own file is; what it says is in the table
+    else:
+        _set(found, plain, text)
+
+
+def _set(found: Spoken, key: str, text: str) -> None:
+    value = _value(key, text)
+    if key == "model_engine":
+        if value not in _FORMS:
+            raise ConfigError(
+                f"model_engine={value}: Megatron-core trains; expected {', '.join(_FORMS)}"
+            )
+        found.form = _FORMS[value]
+        return
+    if "@" in key or "/" in key:
+        raise ConfigError(
+            f"{key}={text}: a file of Hydra's configuration groups; give model_engine=megatron, or "
+            "the keys that the file sets"
+        )
+    found.given[key] = value
+
+
+def _value(key: str, text: str) -> Any:
+    text = text.strip()
+    if text.startswith("{"):  # Hydra needs no space behind the colon of a dictionary
+        text = _DICTIONARY_COLON.sub(": ", text)
+    try:
+        return read_yaml(text)
+    except ValueError as error:
+        if text[:1] in ("[", "{", "'", '"'):
+            problem = str(error).partition("\n")[0]
+            raise ConfigError(f"{key}={text}: the value cannot be read: {problem}") from None
+        return text

@@ -64,8 +64,12 @@ def test_killed_and_resumed(tree, tmp_path):
 
     other = {"tensor_parallel": 2, "sequence_parallel": True, "expert_tensor_parallel": 2}
     words = [f"parallel.{name}={str(value).lower()}" for name, value in other.items()]
-    status, output = train(2, config, *words, "parallel.expert_parallel=1", "steps=5")
-    assert status == 0, output
-    last = read_metrics(tmp_path / "killed")[-1]
-    assert last["step"] == 5
-    assert last["training/rollout_log_probs_diff_max"] < 1e-4
+    words.append("parallel.expert_parallel=1")
+    for run, layout in ((calm, []), (config, words)):
+        status, output = train(2, run, *layout, "steps=5")
+        assert status == 0, output
+    on, elsewhere = (read_metrics(tmp_path / name)[-1] for name in ("calm", "killed"))
+    assert on["step"] == elsewhere["step"] == 5
+    assert elsewhere["training/rollout_log_probs_diff_max"] < 1e-4
+    for name in ("actor/grad_norm", "critic/grad_norm", "critic/score/mean"):
+        assert elsewhere[name] == pytest.approx(on[name], rel=1e-3), name

@@ -106,20 +106,39 @@ def gradients_equal(engine, mine, loss, wanted, added=0.0) -> dict[str, float]:
     total, model, family = wanted
     model.zero_grad()
     (total + added).backward()
-    return update_equals(engine, lambda: engine.update(mine, loss), model, family, total.item())
+    whole = gradients_of(model, family)
+    return update_equals(engine, lambda: engine.update(mine, loss), whole, total.item())
+
+
+def gradients_of(model, family: str) -> dict[str, torch.Tensor]:
+    """Of a transformers model, by the names of its checkpoint."""
+    named = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return named_as(family, by_checkpoint_name(named))
 
 
 def update_equals(
-    engine, update: Callable[[], dict[str, float]], model, family: str, loss: float
+    engine,
+    update: Callable[[], dict[str, float]],
+    gradients: Mapping[str, torch.Tensor],
+    loss: float,
+    shard_map: ShardMap | None = None,
 ) -> dict[str, float]:
-    """Hold an update against the gradients that a transformers model has, and its loss."""
-    named = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    norm = torch.stack([g.norm() for g in named.values()]).norm().item()
-    whole = named_as(family, by_checkpoint_name(named))
-    expected = local_tensors(engine, engine.shard_map, whole)
+    """Hold an update against whole gradients by logical name, and its loss; every weight that has
+    a gradient then moves against it. Returns the update's metrics.
+
+    Args:
+        shard_map: of what is trained; of all weights if None.
+    """
+    norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
+    expected = local_tensors(engine, shard_map or engine.shard_map, gradients)
     seen = gradients_at_step(engine)
+    before = {name: weight.clone() for name, weight in engine.weights.items()}
     metrics = update()
     assert metrics["loss"] == pytest.approx(loss, abs=TOLERANCE)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
     owned_equal(engine, seen, expected)
+    for name, weight in engine.weights.items():
+        moved, gradient = (weight - before[name]).reshape(-1), expected[name]
+        large = gradient.abs() > 10 * TOLERANCE
+        assert (moved[large] * gradient[large] < 0).all(), name
     return metrics

@@ -103,13 +103,30 @@ def check_arrived(here, target, got, expected):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_are_those_that_vllm_quantises(here, tiny_model, pair, dtype):
     layout, rollout_tp = pair
-    rank = here.world.rank
     sizes = SMALL if rollout_tp == 1 else SMALL | {"hidden_size": 512, "intermediate_size": 1024}
     directory = tiny_model("qwen2", False, **sizes, **HEADS)
     trainer = build_engine(here, directory, layout, lr=None, dtype=dtype)
+    sent_as_vllm_quantises(here, directory, trainer, rollout_tp, 7)
+
+
+def test_experts_are_those_that_vllm_quantises(here, tiny_model, pair):
+    layout, rollout_tp = pair
+    size = 128 * rollout_tp
+    sizes = {"hidden_size": 2 * size, "moe_intermediate_size": size, "num_hidden_layers": 2}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2}
+    directory = tiny_model("qwen3_moe", False, **sizes, **experts, **HEADS)
+    trainer = build_engine(
+        here, directory, layout, sequence_parallel=layout.tp > 1, lr=None, dtype="bfloat16"
+    )
+    sent_as_vllm_quantises(here, directory, trainer, rollout_tp, 4 + 3 * 4)
+
+
+def sent_as_vllm_quantises(here, directory, trainer, rollout_tp, per_layer):
+    """So many tensors of each layer, in the fewest bytes."""
+    layout, rank = trainer.layout, here.world.rank
     target = rollout_shard_map(FP8, trainer.arch, replicas_for(layout, rollout_tp), "bfloat16")
     quantised = {n for n, s in target.tensors.items() if s.dtype == "float8_e4m3fn"}
-    assert len(quantised) == 7 * trainer.arch.num_layers
+    assert len(quantised) == per_layer * trainer.arch.num_layers
 
     plan, source = sent(here, trainer, target)
     made = [t for n, t in source.items() if t is not trainer.weights.get(n)]

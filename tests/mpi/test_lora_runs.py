@@ -213,7 +213,7 @@ def test_peft_loads_what_is_exported(here, configure, shared_directory):
     import peft
     from transformers import AutoModelForCausalLM
 
-    config = configure(LAYOUTS[0], lora=LORA | {"target_modules": ["q_proj", "v_proj", "up_proj"]})
+    config = configure(LAYOUTS[0], lora=LORA | {"target_modules": "all-linear"})
     run = build_run(here, config)
     train(run, 0, 3)
     path, out = save(run, Progress(3, Position(0, 24))), shared_directory / "exported-adapter"

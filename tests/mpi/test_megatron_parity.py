@@ -5,16 +5,14 @@ Qwen2-style models, tied and untied; sequence parallelism and virtual stages.
 """
 
 import pytest
-import torch
 
 from tests.mpi.engines_for_tests import (
     build_engine,
-    held,
     layouts_of_world,
     responses,
     some_sequences,
 )
-from tests.mpi.parity import TOLERANCE, gradients_at_step, outputs_equal, replica_share
+from tests.mpi.parity import gradients_equal, outputs_equal, replica_share
 from verl_hpc.layout.megatron import TrainLayout
 
 LAYOUTS = {
@@ -54,19 +52,9 @@ def test_everything_equals_transformers(here, tiny_model, reference, sizes, fami
 
     num_tokens = sum(len(s) - 1 for s in sequences)
     loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
-    expected.model.zero_grad()
-    loss.backward()
-    gradients = {n: p.grad for n, p in expected.model.named_parameters()}
-    norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
-
-    seen = gradients_at_step(engine)
-    metrics = engine.update(
+    gradients_equal(
+        engine,
         mine,
         lambda _, found: (-sum(o.log_probs.sum() for o in found) / num_tokens, {}),
+        (loss, expected.model, family),
     )
-    assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
-    if layout.dp == 1:  # with more, each rank holds only its share of the reduced gradients
-        for region in engine.shard_map.held_by(here.world.rank):
-            expected_shard = gradients[region.tensor][region.box.slices]
-            torch.testing.assert_close(held(seen, region), expected_shard, atol=TOLERANCE, rtol=0)

@@ -18,8 +18,10 @@ LAYOUTS = [
     {**SPLIT, "expert_parallel": 4},
     {**SPLIT, "expert_parallel": 2, "expert_tensor_parallel": 2},
     {**SPLIT},
-    {"pipeline_parallel": 2, "expert_parallel": 2},
+    {"pipeline_parallel": 2},
+    {"pipeline_parallel": 2, "context_parallel": 2, "expert_parallel": 2},
 ]
+"""In the fourth experts share the optimizer of the other weights; elsewhere they have one."""
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 Log-probs, entropy, loss, the gradient of every range that a rank's optimizer owns, and the
 gradient norm; experts over tensor- and data-parallel ranks, whole and split, in pipelines,
-recomputed. Models take turns; with --slow all are on all layouts, and on every one of 1 to 8 ranks.
+recomputed. Models take turns; with --slow all are on all layouts, and on every one of 1 to 8 ranks
+with TP, PP and ETP of at most 2, EP and DP of at most 4.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Mixtures of experts from Megatron-core to vLLM: bit for bit, at the minimum of bytes, and both
 compute the same log-probs, before and after an update. With --slow, bits and bytes for every layout
-of 2 to 8 ranks, into the memory that vLLM's map describes.
+of `mixtures.grid` on 2 to 8 ranks, into the memory that vLLM's map describes.
 """
 
 import pytest
@@ -58,7 +58,7 @@ def pytest_generate_tests(metafunc):
 
 
 @pytest.mark.world(*LAYOUTS)
-def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model):
+def test_weights_arrive_and_both_compute_the_same(here, tiny_model, reference, sizes, model):
     sizes = dict(sizes)
     size, stages = sizes.pop("rollout"), sizes.pop("stages", 1)
     rollout_tp = size // stages
@@ -82,7 +82,7 @@ def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model
             parameter.fill_(float("nan"))
         plan = plan_transfer(trainer.shard_map, rollout.shard_map, here.world.node_of, 1 << 16)
         transfer = Transfer(plan, rank)
-        for _ in range(2):
+        for expected in (reference(directory), None):  # it has the weights before the update
             rollout.begin_update()
             stats = transfer.run(trainer.weights, rollout.weights, rollout.dtype)
             rollout.finish_update()
@@ -90,7 +90,7 @@ def test_weights_arrive_and_both_compute_the_same(here, tiny_model, sizes, model
             for parameter in rollout.weights.values():
                 parameter.nan_to_num_(0.0)  # padding of the vocabulary
             arrived_bit_for_bit(here, trainer, rollout.shard_map, rollout.weights)
-            computed_alike(here, trainer, rollout, replicas)
+            computed_alike(here, trainer, rollout, replicas, expected)
             sequences = some_sequences(4, trainer.arch.vocab_size)
             trainer.update(sequences, lambda _, o: (-sum(x.log_probs.sum() for x in o) / 99, {}))
     finally:

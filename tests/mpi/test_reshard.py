@@ -109,12 +109,17 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     computed_alike(here, trainer, rollout, replicas)
 
 
-def computed_alike(here, trainer, rollout, replicas) -> None:
-    """What engines generate has the log-probs that the trainer computes."""
+def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:
+    """What engines generate has the log-probs that the trainer computes, and transformers."""
     replica = replica_of(replicas, here.world.rank)
     prompts = [s[:20].tolist() for s in some_sequences(6, 256, seed=replica)]
     responses = rollout.generate(prompts, Sampling(max_tokens=12), seeds=range(6))
     assert len({r.tokens for r in responses}) == 6
+    for prompt, response in zip(prompts, responses, strict=True) if reference else ():
+        with torch.no_grad():
+            log_probs = reference.log_probs(torch.tensor([*prompt, *response.tokens]))
+        found = torch.tensor(response.log_probs)
+        torch.testing.assert_close(log_probs[len(prompt) - 1 :], found, atol=1e-5, rtol=0)
     texts = [torch.tensor([*p, *r.tokens]) for p, r in zip(prompts, responses, strict=True)]
     # Replicas generate different texts; the trainer's replicas must each see all of them.
     every = here.control.allgather((replica, texts, prompts, responses))

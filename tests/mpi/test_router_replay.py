@@ -7,7 +7,7 @@ import torch
 from tests.mpi.engines_for_tests import layouts_of_world, responses, some_sequences
 from tests.mpi.forced_experts import choices, routed_by, told
 from tests.mpi.mixtures import FULL, MODELS, engine_on, mixture
-from tests.mpi.parity import TOLERANCE, replica_share, update_equals
+from tests.mpi.parity import TOLERANCE, gradients_of, replica_share, update_equals
 from verl_hpc.engines.protocol import Wanted
 
 K = 2
@@ -74,7 +74,7 @@ def test_replayed_experts_decide_log_probs_and_gradients(here, tiny_model, refer
             wanted=wanted,
         )
 
-    metrics = update_equals(engine, update, expected.model, family, loss)
+    metrics = update_equals(engine, update, gradients_of(expected.model, family), loss)
     assert 0 < metrics["router_disagreement"] < 1
 
 
@@ -110,6 +110,22 @@ def test_the_share_of_tokens_that_would_go_elsewhere_is_counted(here, tiny_model
             differ, total = differ + int((~same).sum()), total + same.numel()
     assert differ > total / 8
     assert disagreement(first) == pytest.approx(differ / total, abs=1e-9)
+
+
+@pytest.mark.world(1)
+@pytest.mark.parametrize("model", MODELS)
+def test_gradients_without_replay_are_others(here, tiny_model, reference, model):
+    directory, _ = mixture(tiny_model, model)
+    sequences = some_sequences(5, 256)
+    experts = choices(reference(directory), sequences, K, noise=0.3)
+    wanted = Wanted(experts=[e.flatten(1) for e in experts])
+    replayed, free = (
+        engine_on(here, directory, {}).update(
+            sequences, lambda _, found: (-sum(o.log_probs.sum() for o in found) / 99, {}), wanted=w
+        )["grad_norm"]
+        for w in (wanted, Wanted())
+    )
+    assert abs(replayed - free) > 100 * TOLERANCE * free
 
 
 @pytest.mark.world(2)

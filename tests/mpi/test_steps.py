@@ -1,4 +1,4 @@
-"""A whole step of every recipe computes the same on every layout."""
+"""A whole step of SFT, GRPO and PPO computes the same on every layout."""
 
 import pytest
 

@@ -94,20 +94,20 @@ def check_kernels(model: torch.nn.Module) -> None:
     Raises:
         ConfigError: naming the kernel.
     """
-    for name, setting in _kernels(model):
+    for name, advice in _kernels(model):
         raise ConfigError(
             f"rollout.quantization = fp8: vLLM chose {name}, which packs or quantises anew what "
-            f"the trainer writes into; leave out rollout.engine_options.{setting}, or choose triton"
+            f"the trainer writes into; {advice}"
         )
 
 
 def _kernels(model: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """Those that are refused, and the option that chooses them."""
+    """Those that are refused, and what to do then."""
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
         kernel = type(getattr(method, "fp8_linear", None)).__name__
         if hasattr(method, "fp8_linear") and kernel not in _LEAVE_WEIGHTS:
-            yield kernel, "linear_backend"
+            yield kernel, "leave out rollout.engine_options.linear_backend, or choose triton"
         backend = getattr(method, "fp8_backend", None)
         if backend is not None and backend not in _LEAVE_EXPERTS:
-            yield backend.value, "moe_backend"
+            yield backend.value, "leave experts out with rollout.ignored_layers"

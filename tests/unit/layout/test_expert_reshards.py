@@ -13,7 +13,7 @@ from verl_hpc.layout.vllm import vllm_shard_map
 
 SIZES = [
     {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}
-    for tp, pp, dp, ep, etp in product((1, 2), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2))
+    for tp, pp, dp, ep, etp in product((1, 2, 4), (1, 2), (1, 2, 4), (1, 2, 4), (1, 2))
     if tp * pp * dp <= 8 and tp * dp % (ep * etp) == 0
 ]
 ENGINES = [(1, False), (2, False), (2, True), (4, True)]

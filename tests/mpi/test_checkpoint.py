@@ -29,6 +29,7 @@ LAYOUTS = [
     dict(tensor_parallel=2, sequence_parallel=True),
     dict(pipeline_parallel=2, virtual_pipeline=2),
     dict(context_parallel=2),
+    dict(engine="fsdp"),
 ]
 
 GENERATES = {

@@ -66,7 +66,9 @@ def check_fsdp(parallel: ParallelConfig) -> None:
 
 def check_fsdp_roles(config: RunConfig) -> None:
     """Raises: ValueError: a role with engine = fsdp asks for what only the other engine has."""
-    for name, role in config.role_settings.items():
+    settings = config.role_settings
+    first = next(iter(settings))
+    for name, role in settings.items():
         if role.parallel.engine != "fsdp":
             continue
         given = {
@@ -74,6 +76,7 @@ def check_fsdp_roles(config: RunConfig) -> None:
             "model.fp8": role.model.fp8 is not None,
             "model.router": role.model.router is not None,
             "algorithm.router_replay = rollout": config.replays_experts,
+            "rollout.quantization": name == first and config.rollout.quantization is not None,
         }
         for setting in (setting for setting, is_given in given.items() if is_given):
             raise ValueError(

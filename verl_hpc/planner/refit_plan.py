@@ -7,9 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from verl_hpc.config.model import Engine
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import fsdp_shard_map
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, Plan, plan_transfer
@@ -35,6 +37,7 @@ def refit_plan(
     return _planned(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
+        config.role_settings[first].parallel.engine,
         config.role_settings[first].model.dtype,
         _Engines(
             rollout.engine,
@@ -65,6 +68,7 @@ class _Engines(NamedTuple):
 def _planned(
     arch: Architecture,
     train: TrainLayout,
+    trainer: Engine,
     dtype: str,
     rollout: _Engines,
     replicas: Sequence[tuple[int, ...]],
@@ -79,6 +83,7 @@ def _planned(
         quantization=rollout.quantization,
         ignored_layers=list(rollout.ignored_layers),
     )
-    source = megatron_shard_map(arch, train, dtype=dtype)
+    shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
+    source = shard_map(arch, train, dtype=dtype)
     target = rollout_shard_map(engines, arch, replicas, rollout.dtype)
     return plan_transfer(quantised_source(source, target), target, nodes, bucket_bytes)

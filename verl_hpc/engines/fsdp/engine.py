@@ -90,6 +90,7 @@ class FsdpEngine:
         self._modules = sharded_modules(self.decoder)
         named = dict(self.decoder.named_parameters())
         shards = {n: local_part(p) for n, p in named.items()}
+        self._shards = list(shards.values())
         self.weights: Mapping[str, torch.Tensor] = {n: t for n, t in shards.items() if t.numel()}
         check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
         self.optimizer = ShardedAdam(optimizer, named, groups.dp) if optimizer else None
@@ -104,7 +105,7 @@ class FsdpEngine:
     def _memory(self, part: Memory) -> Iterator[torch.Tensor]:
         """Gradients live in an update alone, and master weights are the parameters."""
         if part in ("parameters", "trained"):
-            yield from self.weights.values()
+            yield from self._shards
         elif part == "optimizer" and self.optimizer is not None:
             tensors = self.optimizer.state_tensors()
             yield from (t for name, t in tensors.items() if not name.startswith("main/"))

@@ -142,6 +142,22 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
     assert total >= 3 * reader.arch.num_parameters
 
 
+def test_bfloat16_weights_go_through_float32_shards_and_back(here, configure, tiny_model):
+    model = {"path": str(tiny_model("qwen2", True)), "dtype": "bfloat16"}
+    runs = [configure(layout, model=model) for layout in (LAYOUTS[0], LAYOUTS[-1], LAYOUTS[1])]
+    before = None
+    for step, config in enumerate(runs, 1):
+        run = build_run(here, config)
+        if before is not None:
+            restore(run)
+            for name, tensor in parameters(here, run).items():
+                assert torch.equal(tensor.bfloat16(), before[name].bfloat16()), name
+            assert run.roles["actor"].training.optimizer.num_steps == step - 1
+        train(run, step, 1)
+        save(run, Progress(step, Position(0, 8 * step)))
+        before = parameters(here, run)
+
+
 def test_every_byte_is_written_once(here, configure):
     run = build_run(here, configure(LAYOUTS[1]))
     path = save(run, Progress(1, Position(0, 8)))

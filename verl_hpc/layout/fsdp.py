@@ -22,6 +22,12 @@ ENGINE = "fsdp"
 """Its name in `parallel.engine`."""
 
 
+def kept_dtype(dtype: str, trainable: bool) -> str:
+    """Element type of a rank's rows: float32 where they are trained, whose rounded copies compute
+    in `dtype`."""
+    return "float32" if trainable else dtype
+
+
 def rows_of(num_rows: int, num_ranks: int) -> list[range]:
     """Rows of a tensor that each of the ranks holds.
 

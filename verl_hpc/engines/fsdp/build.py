@@ -17,12 +17,8 @@ from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.engines.fsdp.attention import NAME
 from verl_hpc.engines.fsdp.kernels import Kernels, apply_liger
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import kept_dtype
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
-
-
-def parameter_dtype(model: ModelConfig, trainable: bool) -> str:
-    """Of what a rank keeps: float32 where it is trained, whose rounded copies compute."""
-    return "float32" if trainable else model.dtype
 
 
 def transformers_config(arch: Architecture) -> PreTrainedConfig:
@@ -92,7 +88,7 @@ def build_decoder(
     No rank has all of it at any time: shards are allocated when everything is cut.
     """
     config, settings = transformers_config(arch), parallel.fsdp or FsdpConfig()
-    dtype: torch.dtype = getattr(torch, parameter_dtype(model, trainable))
+    dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, trainable))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.device("meta"):
         decoder = Decoder(config, head, arch.tied_embeddings, dtype)

@@ -14,7 +14,6 @@ from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.fsdp.build import (
     build_decoder,
     local_part,
-    parameter_dtype,
     sharded_modules,
 )
 from verl_hpc.engines.fsdp.kernels import choose_kernels
@@ -37,7 +36,7 @@ from verl_hpc.engines.protocol import (
     Wanted,
 )
 from verl_hpc.layout.architecture import Architecture
-from verl_hpc.layout.fsdp import fsdp_shard_map
+from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
@@ -47,7 +46,7 @@ def engine_shard_map(
     arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head, trainable: bool
 ) -> ShardMap:
     """The shard map of the engine that is built for this model; any rank may call it."""
-    return fsdp_shard_map(arch, layout, head=head, dtype=parameter_dtype(model, trainable))
+    return fsdp_shard_map(arch, layout, head=head, dtype=kept_dtype(model.dtype, trainable))
 
 
 class FsdpEngine:
@@ -75,7 +74,7 @@ class FsdpEngine:
         self.arch, self.layout, self.head = arch, groups.layout, head
         self.shard_map = engine_shard_map(arch, groups.layout, model, head, optimizer is not None)
         self.trained_map = self.shard_map
-        self.dtype: torch.dtype = getattr(torch, parameter_dtype(model, optimizer is not None))
+        self.dtype: torch.dtype = getattr(torch, kept_dtype(model.dtype, optimizer is not None))
         self._groups, self._guard = groups, GuardedStep(name)
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
         self.decoder = build_decoder(

@@ -10,6 +10,7 @@ from verl_hpc.config.model import Engine, Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.layout.adapters import AdapterShape
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import kept_dtype
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import Backend, TrainLayout
 from verl_hpc.layout.pipeline import layers_per_stage
@@ -113,7 +114,7 @@ class RoleShape:
     @property
     def kept_bytes(self) -> int:
         """Of an element that stays from step to step."""
-        return 4 if self.is_sharded and self.trainable else self.item_bytes
+        return ITEM_BYTES[kept_dtype(self.dtype, self.trainable and self.is_sharded)]
 
     @property
     def has_masters(self) -> bool:

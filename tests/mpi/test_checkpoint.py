@@ -29,8 +29,8 @@ LAYOUTS = [
     dict(tensor_parallel=2, sequence_parallel=True),
     dict(pipeline_parallel=2, virtual_pipeline=2),
     dict(context_parallel=2),
-    dict(engine="fsdp"),
 ]
+FSDP = dict(engine="fsdp")
 
 GENERATES = {
     "engine": "hf",
@@ -90,6 +90,16 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
+def test_a_step_of_fully_shard_opens_in_both_engines(here, configure):
+    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0]], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", range(len(LAYOUTS) + 1))
+def test_a_step_of_either_engine_opens_in_every_layout(here, configure, before):
+    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP], before)
+
+
 def goes_on_in_every_layout(here, configure, layouts, before):
     """Parameters bit for bit; one more step gives what it would have given."""
     saver = build_run(here, configure(layouts[before]))
@@ -142,9 +152,10 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
     assert total >= 3 * reader.arch.num_parameters
 
 
+@pytest.mark.slow
 def test_bfloat16_weights_go_through_float32_shards_and_back(here, configure, tiny_model):
     model = {"path": str(tiny_model("qwen2", True)), "dtype": "bfloat16"}
-    runs = [configure(layout, model=model) for layout in (LAYOUTS[0], LAYOUTS[-1], LAYOUTS[1])]
+    runs = [configure(layout, model=model) for layout in (LAYOUTS[0], FSDP, LAYOUTS[1])]
     before = None
     for step, config in enumerate(runs, 1):
         run = build_run(here, config)

@@ -20,7 +20,8 @@ from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(2, 4)
-MODELS = [("llama", False), ("qwen2", True), ("qwen3", False)]
+MODELS = [("llama", False), ("qwen2", True)]
+ON_4 = pytest.mark.world(4)
 
 
 def gradients_at_step(engine):
@@ -88,10 +89,10 @@ def score_loss(head, sequences):
 
 
 SETTINGS = [
-    dict(head="value"),
-    dict(head="score"),
-    dict(recompute="full"),
-    dict(fsdp=FsdpConfig(reshard_after_forward=False), clip_grad=0.1),
+    pytest.param(dict(head="value"), marks=ON_4),
+    pytest.param(dict(head="score"), marks=ON_4),
+    pytest.param(dict(recompute="full"), marks=ON_4),
+    pytest.param(dict(fsdp=FsdpConfig(reshard_after_forward=False), clip_grad=0.1), marks=ON_4),
     dict(max_tokens=40),
 ]
 
@@ -141,6 +142,7 @@ def fill_head(engine, rank):
     engine.weights_changed()
 
 
+@pytest.mark.world(2)
 def test_what_else_a_language_model_gives(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     directory = tiny_model("llama", False)
@@ -162,6 +164,7 @@ def test_what_else_a_language_model_gives(here, tiny_model):
             torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.world(2)
 def test_weights_leave_and_come_back(here, tiny_model):
     """Offloaded, and exchanged for those of before: what is computed follows."""
     layout = TrainLayout(dp=here.world.size)
@@ -191,6 +194,7 @@ def test_weights_leave_and_come_back(here, tiny_model):
     assert engine.counters() == {"num_steps": 2}
 
 
+@pytest.mark.world(2)
 def test_what_is_not_finite_changes_nothing(here, tiny_model):
     layout = TrainLayout(dp=here.world.size)
     engine = build_engine(here, tiny_model("llama", False), layout, engine="fsdp")
@@ -209,6 +213,7 @@ def test_what_is_not_finite_changes_nothing(here, tiny_model):
     assert math.isfinite(engine.update(mine, summed(100))["grad_norm"])
 
 
+@pytest.mark.world(2)
 def test_bfloat16_computes_with_float32_masters(here, tiny_model):
     """The weights that are kept, and Adam's state, are float32; what is computed is as near to
     float32 as bfloat16 is."""
@@ -231,6 +236,7 @@ def test_bfloat16_computes_with_float32_masters(here, tiny_model):
     assert {w.dtype for w in frozen.weights.values()} == {torch.bfloat16}
 
 
+@pytest.mark.world(2)
 def test_compiling_is_refused_where_the_process_cannot(here, tiny_model):
     settings = FsdpConfig(compile="default")
     with pytest.raises(ClusterError, match="parallel.fsdp.compile = default: .* no GPU"):

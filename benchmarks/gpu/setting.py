@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.layout.architecture import Architecture, architecture_from
@@ -208,22 +208,23 @@ def build_engine(
     optimizer: OptimizerConfig | None,
     max_tokens: int,
     fp8: Fp8Config | None = None,
+    engine: Literal["megatron", "fsdp"] = "megatron",
 ) -> MegatronEngine:
-    """A Megatron engine on this one rank, its weights zero."""
+    """A training engine on this one rank, its weights zero."""
     from verl_hpc.engines import factory
 
     factory.start_layouts(setting.here.groups, [ONE_RANK], seed=1)
-    engine = factory.build_engine(
+    found = factory.build_engine(
         arch,
         ONE_RANK,
         ModelConfig(path="none", dtype=setting.shapes.dtype, fp8=fp8),
-        ParallelConfig(),
+        ParallelConfig(engine=engine),
         head="language_model",
         optimizer=optimizer,
         max_tokens=max_tokens,
         name="model",
     )
-    return cast("MegatronEngine", engine)
+    return cast("MegatronEngine", found)
 
 
 def fill_randomly(shard_map: ShardMap, weights: Mapping[str, torch.Tensor], seed: int = 0) -> None:

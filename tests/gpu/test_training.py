@@ -1,4 +1,4 @@
-"""Megatron-core on a GPU: numbers, micro-batches, memory, offloading, random states, FP8."""
+"""Training engines on a GPU: numbers, micro-batches, memory, offloading, random states, FP8."""
 
 import pytest
 import torch
@@ -16,6 +16,8 @@ from benchmarks.gpu.setting import (
 from benchmarks.gpu.train import OPTIMIZER, speed_engine, time_steps
 from verl_hpc.config.model import Fp8Config
 from verl_hpc.errors import ClusterError
+from verl_hpc.layout.planner import plan_transfer
+from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.gpu
 
@@ -62,6 +64,26 @@ def test_micro_batches_do_not_change_the_gradient(setting):
             found.setdefault(max_tokens, []).append((metrics["loss"], metrics["grad_norm"]))
     for few, many in zip(*found.values(), strict=True):
         assert few == pytest.approx(many, rel=0.01)
+
+
+def test_fully_shard_computes_what_megatron_does(setting):
+    """With whatever kernels are here, and with its float32 master weights."""
+    arch, lengths = architecture(setting.shapes.model), [100 + 20 * i for i in range(6)]
+    sequences = random_sequences(lengths, arch.vocab_size, setting.device, 0)
+    one, other = (
+        build_engine(setting, arch, optimizer=OPTIMIZER, max_tokens=300, engine=name)
+        for name in ("megatron", "fsdp")
+    )
+    fill_randomly(one.shard_map, one.weights)
+    plan = plan_transfer(one.shard_map, other.shard_map, [0])
+    Transfer(plan, 0).run(one.weights, other.weights, other.dtype)
+    found = []
+    for engine in (one, other):
+        engine.weights_changed()
+        found.append(engine.update(sequences, mean_loss(sum(lengths) - len(lengths))))
+    expected, metrics = found
+    assert metrics["loss"] == pytest.approx(expected["loss"], rel=0.01)
+    assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
 
 
 def packed(setting, lengths, dtype, heads=12, kv_heads=2, size=64):

@@ -10,8 +10,8 @@ import pytest
 from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.config.load import parse_config
 from verl_hpc.data.order import Position
+from verl_hpc.engines.guarded_step import MOST_SKIPPED
 from verl_hpc.engines.megatron import build
-from verl_hpc.engines.megatron.engine import MOST_SKIPPED
 from verl_hpc.errors import (
     ClusterError,
     ConfigError,

@@ -30,6 +30,7 @@ LAYOUTS = [
     dict(pipeline_parallel=2, virtual_pipeline=2),
     dict(context_parallel=2),
 ]
+FSDP = dict(engine="fsdp")
 
 GENERATES = {
     "engine": "hf",
@@ -89,6 +90,16 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
+def test_a_step_of_fully_shard_opens_in_both_engines(here, configure):
+    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0]], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", range(len(LAYOUTS) + 1))
+def test_a_step_of_either_engine_opens_in_every_layout(here, configure, before):
+    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP], before)
+
+
 def goes_on_in_every_layout(here, configure, layouts, before):
     """Parameters bit for bit; one more step gives what it would have given."""
     saver = build_run(here, configure(layouts[before]))
@@ -139,6 +150,23 @@ def test_moments_are_the_ones_that_were_saved(here, configure):
     total = sum(here.control.allgather(seen))
     # Every element of every kind once per tensor-parallel copy, never less.
     assert total >= 3 * reader.arch.num_parameters
+
+
+@pytest.mark.slow
+def test_bfloat16_weights_go_through_float32_shards_and_back(here, configure, tiny_model):
+    model = {"path": str(tiny_model("qwen2", True)), "dtype": "bfloat16"}
+    runs = [configure(layout, model=model) for layout in (LAYOUTS[0], FSDP, LAYOUTS[1])]
+    before = None
+    for step, config in enumerate(runs, 1):
+        run = build_run(here, config)
+        if before is not None:
+            restore(run)
+            for name, tensor in parameters(here, run).items():
+                assert torch.equal(tensor.bfloat16(), before[name].bfloat16()), name
+            assert run.roles["actor"].training.optimizer.num_steps == step - 1
+        train(run, step, 1)
+        save(run, Progress(step, Position(0, 8 * step)))
+        before = parameters(here, run)
 
 
 def test_every_byte_is_written_once(here, configure):

@@ -18,6 +18,7 @@ from tests.mpi.engines_for_tests import layouts_of_world
 from tests.mpi.storages import storage_bytes
 from verl_hpc.config.load import parse_config
 from verl_hpc.engines.factory import build_engine, engine_shard_map, start_layouts
+from verl_hpc.engines.fsdp.engine import FsdpEngine
 from verl_hpc.engines.megatron.engine import MegatronEngine
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.layout.grid import nodes_of
@@ -51,6 +52,7 @@ LAYOUTS = {
         ({"dp": 2}, _GROUPED),
         ({"pp": 2, "vpp": 2}, {}),
         ({"tp": 2, "sequence_parallel": True}, _GROUPED),
+        ({"dp": 2, "engine": "fsdp"}, {}),
     ],
     4: [
         ({"tp": 4}, _GROUPED),
@@ -106,6 +108,7 @@ class Engines:
             "pp": "pipeline_parallel",
             "vpp": "virtual_pipeline",
             "sequence_parallel": "sequence_parallel",
+            "engine": "engine",
         }
         more = RECIPES[recipe]
         return parse_config(
@@ -142,17 +145,27 @@ class Engines:
 
 def counted(engine: MegatronEngine) -> dict[str, int]:
     """Bytes of an engine's storages, by the ledger's terms."""
-    weights, state = list(engine.weights.values()), engine.optimizer_tensors()
+    sharded = isinstance(engine, FsdpEngine)
+    weights = list(engine._memory("parameters") if sharded else engine.weights.values())
+    state = engine.optimizer_tensors()
     held = {tensor.untyped_storage().data_ptr() for tensor in weights}
     mains = [tensor for name, tensor in state.items() if name.startswith("main/")]
     return {
         "weights": storage_bytes(weights),
-        "gradients": storage_bytes(
+        "gradients": 0
+        if sharded
+        else storage_bytes(
             b.grad_data for c in engine._chunks for b in (*c.buffers, *c.expert_parallel_buffers)
         ),
         "masters": storage_bytes(t for t in mains if t.untyped_storage().data_ptr() not in held),
         "moments": storage_bytes(t for n, t in state.items() if not n.startswith("main/")),
     }
+
+
+def map_of(engines: Engines, role):
+    """Where the role's engine keeps its weights."""
+    kind = {"engine": role.parallel.engine, "trainable": role.trainable}
+    return engine_shard_map(engines.arch, engines.layout, role.model, role.head, **kind)
 
 
 @pytest.fixture(scope="module")
@@ -244,17 +257,19 @@ def test_buckets_are_those_that_a_resharding_takes(built, here, sizes, dtype):
     actor, rollout = engines.by_role["actor"], engines.rollout
     run = engines.run("grpo", ())
     role = run.role_settings["actor"]
-    source = engine_shard_map(engines.arch, engines.layout, role.model, role.head)
+    source = map_of(engines, role)
     target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
     rank, nodes = here.world.rank, nodes_of(here.world.size, CORES.ranks_per_node)
     near = readable_neighbours(here.control, nodes)
     assert len(near) == min(here.world.size, CORES.ranks_per_node) - 1
+    same = actor.dtype == rollout.dtype
     for bucket, rounds in ((HOST_BUCKET_BYTES, HOST_ROUNDS), (4096, 2)):
         plan = plan_transfer(source, target, nodes, bucket)
-        for neighbours in ({}, near):
+        # What changes its type on the way is not read from another's memory.
+        for neighbours in ({}, near) if same else ({},):
             transfer = Transfer(plan, rank, rounds=rounds, neighbours=neighbours)
-            stats = transfer.run(actor.weights, rollout.weights, actor.dtype)
-            found = bucket_bytes(moves_of(plan, rank), rounds, neighbours=neighbours)
+            stats = transfer.run(actor.weights, rollout.weights, rollout.dtype)
+            found = bucket_bytes(moves_of(plan, rank), rounds, same, neighbours)
             assert found == stats.peak_buffer_bytes
             assert found <= 2 * (rounds * bucket + HOST_PIECE_BYTES)
     assert most_bucket_bytes(False) == 2 * (HOST_ROUNDS * HOST_BUCKET_BYTES + HOST_PIECE_BYTES)
@@ -266,7 +281,7 @@ def test_buckets_of_a_run_are_in_its_ledger(built, here, monkeypatch, sizes, dty
     engines = built(sizes, dtype)
     run = engines.run("grpo", ())
     role = run.role_settings["actor"]
-    source = engine_shard_map(engines.arch, engines.layout, role.model, role.head)
+    source = map_of(engines, role)
     target = rollout_shard_map(run.rollout, engines.arch, engines.replicas, dtype)
     own = engines.by_role["actor"]
     actor = SimpleNamespace(settings=role, shard_map=source, training=own)

@@ -1,5 +1,5 @@
-"""Megatron-core to vLLM, every pair of layouts: the weights arrive bit for bit, and not one byte
-more is moved than is missing; then both compute the same log-probs."""
+"""Either training engine to vLLM, every pair of layouts: the weights arrive bit for bit, and not
+one byte more is moved than is missing; then both compute the same log-probs."""
 
 import pytest
 import torch
@@ -26,15 +26,18 @@ def replicas_for(layout: TrainLayout, rollout_tp: int):
 
 
 def pairs(size: int):
-    """Layout pairs of this world size, those that share an engine next to each other."""
+    """Layout pairs of this world size and what trains, those that share an engine next to each
+    other."""
     found = [
-        (TrainLayout(tp=tp, pp=pp, dp=dp), rollout_tp)
+        (TrainLayout(tp=tp, pp=pp, dp=dp), rollout_tp, "megatron")
         for tp, pp, dp in SIZES
         if tp * pp * dp == size
         for rollout_tp in (1, 2, 4)
         if size % rollout_tp == 0
     ]
-    return sorted(found, key=lambda pair: replicas_for(*pair))
+    if size > 1:
+        found += [(TrainLayout(dp=size), rollout_tp, "fsdp") for rollout_tp in (1, 2)]
+    return sorted(found, key=lambda pair: replicas_for(*pair[:2]))
 
 
 def pytest_generate_tests(metafunc):
@@ -42,7 +45,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(
             "pair",
             pairs(plugin.session.world.size),
-            ids=lambda p: f"tp{p[0].tp}-pp{p[0].pp}-dp{p[0].dp}-to-tp{p[1]}",
+            ids=lambda p: f"{p[2]}-tp{p[0].tp}-pp{p[0].pp}-dp{p[0].dp}-to-tp{p[1]}",
         )
 
 
@@ -69,14 +72,14 @@ def engines(here):
 
 
 def test_every_pair_of_layouts(here, tiny_model, engines, pair):
-    layout, rollout_tp = pair
+    layout, rollout_tp, engine = pair
     rank = here.world.rank
     # Rows of the vocabulary that no tensor-parallel size divides, and fewer key/value heads than
     # the largest of them.
     directory = tiny_model(
         "qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2
     )
-    trainer = build_engine(here, directory, layout, lr=None)
+    trainer = build_engine(here, directory, layout, lr=None, engine=engine)
     replicas = replicas_for(layout, rollout_tp)
     rollout = engines(directory, trainer.arch, replicas)
     for parameter in rollout.weights.values():
@@ -97,7 +100,8 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
     assert minimum_inbound(plan.bundles, here.world.node_of) == {}
     assert stats.peak_buffer_bytes <= 2 * ((1 << 16) + 16 * 4096)
     heads = trainer.arch.num_kv_heads
-    if zero_redundancy_applies(layout.tp, rollout_tp) and layout.pp == 1 and rollout_tp <= heads:
+    zero = engine == "megatron" and zero_redundancy_applies(layout.tp, rollout_tp)
+    if zero and layout.pp == 1 and rollout_tp <= heads:
         # The paper's Table 2, on average over ranks (vocabulary rows do not divide evenly);
         # norms, which every rank holds whole, only make it less.
         share = (layout.tp - rollout_tp) / (rollout_tp * layout.tp)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from verl_hpc.config.algorithm import AlgorithmConfig, ProcessRewardConfig
 from verl_hpc.config.distillation import check_distillation
 from verl_hpc.config.evaluation import check_evaluation
+from verl_hpc.config.fsdp import check_fsdp_roles
 from verl_hpc.config.lora import check_lora
 from verl_hpc.config.model import CriticConfig
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
@@ -31,6 +32,7 @@ def check_agreement(config: RunConfig) -> None:
     """Raises: ValueError: a setting asks for what another one, or the recipe, does not give."""
     check_roles(config)
     check_lora(config)
+    check_fsdp_roles(config)
     check_distillation(config)
     if config.rollout.engine == "none":
         _check_generates_nothing(config)

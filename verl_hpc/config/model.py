@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, model_validator
 
+from verl_hpc.config.fsdp import FsdpConfig, check_fsdp
 from verl_hpc.section import (
     NonNegative,
     NonNegativeFinite,
@@ -79,9 +80,31 @@ def _recomputable(name: object) -> object:
 RecomputeModule = Annotated[Literal["core_attn", "mlp"], BeforeValidator(_recomputable)]
 
 
-class ParallelConfig(Section):
-    """Sizes of the training layout. Data parallelism takes the ranks that are left."""
+_ENGINES = {
+    "deepspeed": "it brings a launcher, an optimizer and checkpoints of its own, and its ZeRO-3 is "
+    "the sharding of fsdp; choose fsdp",
+    "fsdp2": "choose fsdp, which is FSDP2 (fully_shard)",
+}
+"""What is not there by this name, and what serves instead."""
 
+
+def _engine(name: object) -> object:
+    if isinstance(name, str) and name in _ENGINES:
+        raise ValueError(_ENGINES[name])
+    return name
+
+
+Engine = Annotated[Literal["megatron", "fsdp"], BeforeValidator(_engine)]
+
+
+class ParallelConfig(Section):
+    """How a model is trained on its ranks. Data parallelism takes the ranks that are left."""
+
+    engine: Engine = "megatron"
+    """megatron cuts a model in all the ways below. fsdp trains transformers' own dense models, with
+    every parameter's rows divided over all ranks (docs/fsdp.md)."""
+    fsdp: FsdpConfig | None = None
+    """With engine: fsdp; null takes its defaults."""
     tensor_parallel: Positive = 1
     """Ranks that share every layer, each with a part of its heads and matrices (arXiv
     1909.08053)."""
@@ -118,6 +141,7 @@ class ParallelConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> ParallelConfig:
+        check_fsdp(self)
         if self.virtual_pipeline > 1 and self.pipeline_parallel == 1:
             raise ValueError("virtual_pipeline > 1 needs pipeline_parallel > 1")
         if self.sequence_parallel and self.tensor_parallel == 1:

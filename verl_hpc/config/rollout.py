@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.config.vllm_options import refuse_owned
@@ -49,10 +49,22 @@ class VerifyConfig(Section):
     engines are."""
 
 
+def _engine(name: object) -> object:
+    if name == "sglang":
+        raise ValueError(
+            "SGLang generates in server processes of its own, and this program has none: an engine "
+            "lives in the ranks, which fill its weights in place; choose vllm, or hf"
+        )
+    return name
+
+
+Engine = Annotated[Literal["vllm", "hf", "none"], BeforeValidator(_engine)]
+
+
 class RolloutConfig(Section):
     """The generation engine and its sampling parameters."""
 
-    engine: Literal["vllm", "hf", "none"] = "vllm"
+    engine: Engine = "vllm"
     """In-process vLLM, or transformers' generate as reference and fallback; none is for a recipe of
     your own that generates nothing."""
     tensor_parallel: Positive = 1

@@ -1,10 +1,14 @@
-"""Training engines by configuration; Megatron-core is imported when one is asked for."""
+"""Training engines by configuration; their libraries are imported when one is asked for.
+
+Process groups, micro-batches and random numbers are Megatron-core's for both engines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.protocol import Head, TrainingEngine
@@ -68,7 +72,7 @@ def build_engine(
         arch: the model's sizes.
         layout: one of those given to `start_layouts`.
         model: element type and FP8; its path is not read.
-        parallel: sequence parallelism and recomputation; its sizes are not read.
+        parallel: which engine, sequence parallelism and recomputation; its sizes are not read.
         head: the output layer.
         optimizer: None for a model that is not trained.
         max_tokens: of a micro-batch.
@@ -79,6 +83,18 @@ def build_engine(
         ClusterError: FP8 that this rank cannot do.
         LayoutError, ModelError: sizes or a family that cannot be built.
     """
+    if parallel.engine == "fsdp":
+        return _fsdp_engine(
+            arch,
+            layout,
+            model,
+            parallel,
+            head=head,
+            optimizer=optimizer,
+            max_tokens=max_tokens,
+            name=name,
+            lora=lora,
+        )
     from verl_hpc.engines.megatron.engine import MegatronEngine
     from verl_hpc.engines.megatron.parallel import started
 
@@ -95,26 +111,64 @@ def build_engine(
     )
 
 
+def _fsdp_engine(
+    arch: Architecture,
+    layout: TrainLayout,
+    model: ModelConfig,
+    parallel: ParallelConfig,
+    *,
+    lora: LoraConfig | None,
+    **arguments: Any,
+) -> TrainingEngine:
+    from verl_hpc.engines.fsdp.engine import FsdpEngine
+    from verl_hpc.engines.megatron.parallel import started
+
+    assert lora is None and model.fp8 is None, "the configuration refuses that"
+    return FsdpEngine(arch, started(layout), model, parallel, **arguments)
+
+
 def engine_shard_map(
-    arch: Architecture, layout: TrainLayout, model: ModelConfig, head: Head
+    arch: Architecture,
+    layout: TrainLayout,
+    model: ModelConfig,
+    head: Head,
+    *,
+    engine: str = "megatron",
+    trainable: bool = True,
 ) -> ShardMap:
     """The shard map of the engine that `build_engine` builds; any rank may call it.
 
+    Args:
+        arch: the model's sizes.
+        layout: its ranks.
+        model: element type and FP8.
+        head: the output layer.
+        engine: `parallel.engine`.
+        trainable: whether it has an optimizer.
+
     Raises:
         ClusterError: FP8 that this rank cannot do.
-        LayoutError: a size does not divide.
+        LayoutError: a size does not divide, or is not that engine's.
     """
+    if engine == "fsdp":
+        from verl_hpc.engines.fsdp.engine import engine_shard_map as sharded
+
+        return sharded(arch, layout, model, head, trainable)
     from verl_hpc.engines.megatron.build import engine_shard_map as shard_map
 
     return shard_map(arch, layout, model, head)
 
 
-def describe_kernels(model: ModelConfig) -> dict[str, str]:
+def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, str]:
     """What computes the layers and their attention in training, and why not the fused ones.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
     """
+    if parallel.engine == "fsdp":
+        from verl_hpc.engines.fsdp.kernels import choose_kernels
+
+        return choose_kernels(model, parallel.fsdp or FsdpConfig()).describe()
     from verl_hpc.engines.megatron import precision
 
     return precision.describe_kernels(model)

@@ -15,6 +15,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LayoutError, ModelError
 from verl_hpc.layout.adapters import AdapterShape, adapter_shard_map
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import check_fsdp_layout
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
 from verl_hpc.layout.pipeline import layers_per_stage
 from verl_hpc.layout.vocabulary import first_other_token
@@ -26,9 +27,11 @@ def parallel_setting(role: RoleSettings) -> str:
 
 
 def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> None:
+    """Raises: ConfigError: a layout that the role's engine cannot cut its model by."""
     where = parallel_setting(role)
+    check = check_fsdp_layout if role.parallel.engine == "fsdp" else check_megatron_layout
     try:
-        check_megatron_layout(arch, layout)
+        check(arch, layout)
     except LayoutError as error:
         raise ConfigError(f"{where}: {error}") from None
     if arch.is_moe and layout.tp > 1 and not role.parallel.sequence_parallel:

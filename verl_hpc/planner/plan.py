@@ -31,6 +31,10 @@ MOST_SEARCHED_RANKS = 32_768
 """By a search: all numbers of nodes up to so many take a minute."""
 _MOST_PLANNED_RANKS = 64
 """On more, a transfer is estimated from its bytes: its own plan takes seconds."""
+_NOT_TIMED = (
+    "parallel.engine = fsdp: seconds are those of Megatron-core's data parallelism; gathering the "
+    "parameters of every layer for every micro-batch is not in them."
+)
 _MORE_RANKS = 16
 """Times the ranks of a run that does not fit, among which one is looked for that does."""
 
@@ -81,7 +85,8 @@ class Plan:
     def assumptions(self) -> tuple[str, ...]:
         """Of memory and time, for people to read."""
         missing = () if self.fits else ("It does not fit: seconds are those of a run that did.",)
-        return (*missing, *self.assumed, *ASSUMPTIONS, *self.ledger.assumptions)
+        sharded = (_NOT_TIMED,) if _sharded(self.config) else ()
+        return (*missing, *self.assumed, *sharded, *ASSUMPTIONS, *self.ledger.assumptions)
 
     def why_not(self) -> str | None:
         """The first phase that does not fit, with the largest terms; None where all do."""
@@ -218,6 +223,12 @@ class Planner:
         Raises:
             ConfigError: nothing fits, or they are more than a search takes.
         """
+        sharded = _sharded(self._config)
+        if sharded:
+            raise ConfigError(
+                f"{option}: a search compares layouts of Megatron-core, and parallel.engine = fsdp "
+                f"of the {sharded[0]} has one alone; plan without a search"
+            )
         sizes = [count * self._per_node for count in nodes]
         if max(sizes) > MOST_SEARCHED_RANKS:
             raise ConfigError(
@@ -282,6 +293,11 @@ def cheapest_change(memory: Ledger, archs: Archs) -> Remedy | None:
         if found is not None:
             return found
     return None
+
+
+def _sharded(config: RunConfig) -> list[str]:
+    """Roles that fully_shard trains."""
+    return [n for n, role in config.role_settings.items() if role.parallel.engine == "fsdp"]
 
 
 def cost_of(step: StepTime, objective: Objective) -> float:

@@ -7,9 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from verl_hpc.config.model import Engine
+from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.grid import nodes_of
 from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES, HOST_BUCKET_BYTES, Plan, plan_transfer
@@ -35,7 +38,8 @@ def refit_plan(
     return _planned(
         replace(arch, rope_scaling=None),  # it cannot be hashed
         layouts.train[first],
-        config.role_settings[first].model.dtype,
+        config.role_settings[first].parallel.engine,
+        trained_dtype(config.role_settings[first]),
         _Engines(
             rollout.engine,
             rollout.pipeline_parallel,
@@ -48,6 +52,11 @@ def refit_plan(
         nodes_of(layouts.num_ranks, hardware.ranks_per_node),
         DEFAULT_BUCKET_BYTES if hardware.kind.is_gpu else HOST_BUCKET_BYTES,
     )
+
+
+def trained_dtype(role: RoleSettings) -> str:
+    """Element type of what the ranks of a role keep."""
+    return kept_dtype(role.model.dtype, role.trainable and role.parallel.engine == "fsdp")
 
 
 class _Engines(NamedTuple):
@@ -65,6 +74,7 @@ class _Engines(NamedTuple):
 def _planned(
     arch: Architecture,
     train: TrainLayout,
+    trainer: Engine,
     dtype: str,
     rollout: _Engines,
     replicas: Sequence[tuple[int, ...]],
@@ -79,6 +89,7 @@ def _planned(
         quantization=rollout.quantization,
         ignored_layers=list(rollout.ignored_layers),
     )
-    source = megatron_shard_map(arch, train, dtype=dtype)
+    shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
+    source = shard_map(arch, train, dtype=dtype)
     target = rollout_shard_map(engines, arch, replicas, rollout.dtype)
     return plan_transfer(quantised_source(source, target), target, nodes, bucket_bytes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from verl_hpc.algorithms.kl import KlController
 from verl_hpc.checkpoint.weights import Weights, hf_files, open_weights
-from verl_hpc.config.model import ModelConfig
+from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -128,7 +128,8 @@ def plan_run(
         own_files=own_files,
         fingerprint=known,
     )
-    _say_what_is_slow(session, config.model)
+    if any(role.parallel.engine == "megatron" for role in config.role_settings.values()):
+        _say_what_is_slow(session, config.model)
     run.roles = make_roles(builder)
     if config.generates:
         add_rollout(builder, run)
@@ -227,7 +228,8 @@ def _across(pool: Pool) -> list[tuple[int, ...]]:
 
 def _say_what_is_slow(session: Session, model: ModelConfig) -> None:
     """A GPU without Transformer Engine computes the same, and is slower."""
-    layers = session.control.together(lambda: describe_kernels(model))["training layers"]
+    found = session.control.together(lambda: describe_kernels(model, ParallelConfig()))
+    layers = found["training layers"]
     if session.world.rank == 0 and session.world.device != "cpu" and "PyTorch" in layers:
         _logger.warning(
             "layers are computed by %s; Transformer Engine's are faster (docs/gpu.md)", layers

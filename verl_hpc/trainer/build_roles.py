@@ -101,7 +101,14 @@ def build_engines(
 def _role(builder: Builder, settings: RoleSettings) -> Role:
     weights, layout = builder.weights[settings.name], builder.layouts.train[settings.name]
     arch, head = weights.arch, settings.head
-    shard_map = engine_shard_map(arch, layout, settings.model, head)
+    shard_map = engine_shard_map(
+        arch,
+        layout,
+        settings.model,
+        head,
+        engine=settings.parallel.engine,
+        trainable=settings.trainable,
+    )
     trained = trained_map(arch, shard_map, head, settings.lora)
     # What is trained here learns to score the last token.
     pad = None if settings.trainable else weights.pad_token
@@ -139,9 +146,8 @@ def _load_weights(session: Session, role: Role, weights: Weights) -> None:
         )
     )
     engine = role.training
-    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
     Transfer(plan, session.world.rank, weights.reader).run(
-        {}, engine.weights if engine else {}, dtype, session.control.together
+        {}, engine.weights if engine else {}, role.dtype, session.control.together
     )
     if engine is not None:
         engine.weights_changed()

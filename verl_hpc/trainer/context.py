@@ -152,8 +152,14 @@ class RunContext:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """What computes layers and attention, in training and in generation."""
-        found = describe_kernels(self.config.model)
+        """What computes layers and attention, in training and in generation; of a role whose are
+        others than the first one's, too."""
+        found: dict[str, str] = {}
+        for name, role in self.config.role_settings.items():
+            own = describe_kernels(role.model, role.parallel)
+            first = found or own
+            found |= {f"{key} of the {name}": s for key, s in own.items() if first[key] != s}
+            found = first | found
         if self.rollout is not None and self.rollout.engine is not None:
             found["rollout attention"] = self.rollout.engine.attention
         return found

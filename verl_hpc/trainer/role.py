@@ -46,6 +46,12 @@ class Role:
     """Of a score: it is read at the last token that is not this one."""
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters that its ranks keep."""
+        found: torch.dtype = getattr(torch, next(iter(self.shard_map.tensors.values())).dtype)
+        return found
+
+    @property
     def engine(self) -> InferenceEngine:
         """Computes without gradients."""
         found = self.shared or self.training

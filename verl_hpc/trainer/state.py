@@ -142,11 +142,11 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     control, engine = run.session.control, role.training
     weights = control.together(lambda: step.component(role.name))
     control.together(lambda: _check_model(step, role, weights))
-    dtype: torch.dtype = getattr(torch, role.settings.model.dtype)
-    _fill(run, step, weights, role.trained_map, engine.weights if engine else {}, dtype)
+    tensors: Mapping[str, torch.Tensor] = engine.weights if engine else {}
+    _fill(run, step, weights, role.trained_map, tensors, role.dtype)
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
     needed = ShardMap(state_specs(role.trained_map.tensors), [])
-    tensors: Mapping[str, torch.Tensor] = {}
+    tensors = {}
     if engine is not None:
         needed, tensors = engine.optimizer_map(), engine.optimizer_tensors()
     _fill(run, step, state, needed, tensors, torch.float32)

@@ -307,9 +307,9 @@ def test_a_union_whose_member_is_not_said():
 
 def test_a_value_of_the_wrong_kind_is_shown():
     with pytest.raises(
-        ConfigError, match=r"^config:\n  rollout.engine = 'sglang': .*'vllm', 'hf' or 'none'"
+        ConfigError, match=r"^config:\n  rollout.engine = 'tgi': .*'vllm', 'hf' or 'none'"
     ):
-        parse(rollout__engine="sglang")
+        parse(rollout__engine="tgi")
     with pytest.raises(ConfigError, match=r"  optimizer = None: .*dictionary"):
         parse(optimizer=None)
 

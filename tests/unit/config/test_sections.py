@@ -342,3 +342,39 @@ def test_what_generates_needs_an_engine(changes, words):
 def test_a_recipe_of_ones_own_may_generate_nothing():
     assert parse(recipe="mine.py:dpo").generates
     assert not parse(recipe="mine.py:dpo", rollout__engine="none").generates
+
+
+FSDP = {"engine": "fsdp"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallel": {"engine": "deepspeed"}}, "deepspeed'?: .*choose fsdp"),
+        ({"rollout__engine": "sglang"}, "rollout.engine = 'sglang': SGLang .*choose vllm, or hf"),
+        ({"parallel": FSDP | {"tensor_parallel": 2}}, "tensor_parallel = 2 with engine = fsdp"),
+        ({"parallel": FSDP | {"pipeline_parallel": 2}}, "pipeline_parallel = 2 with"),
+        ({"parallel": FSDP | {"context_parallel": 2}}, "context_parallel = 2 with"),
+        ({"parallel": FSDP | {"expert_parallel": 2}}, "expert_parallel = 2 with"),
+        ({"parallel": FSDP | {"recompute": "selective"}}, "recompute = selective with"),
+        (
+            {"parallel": FSDP | {"recompute": "full", "recompute_num_layers": 2}},
+            "recompute_num_layers = 2 with",
+        ),
+        ({"parallel": {"fsdp": {"reduce_dtype": "bfloat16"}}}, "fsdp is given with engine = meg"),
+        ({"parallel": FSDP, "lora": {"rank": 2}}, "lora .of the actor. with parallel.engine"),
+        ({"parallel": FSDP, "model__fp8": {}}, "model.fp8 with parallel.engine = fsdp"),
+        ({"parallel": FSDP, "model__router": {"z_loss": 1e-3}}, "model.router with"),
+        (GAE | {"roles": {"critic": {"parallel": FSDP, "lora": {"rank": 2}}}}, "of the critic"),
+    ],
+)
+def test_what_fully_shard_does_not_do_is_named(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(**changes)
+
+
+def test_a_role_may_have_an_engine_of_its_own():
+    chosen = {"engine": "fsdp", "recompute": "full", "fsdp": {"reshard_after_forward": False}}
+    settings = parse(**GAE, roles={"critic": {"parallel": chosen}}).role_settings
+    assert settings["actor"].parallel.engine == "megatron"
+    assert not settings["critic"].parallel.fsdp.reshard_after_forward

@@ -50,12 +50,13 @@ def test_every_setting_of_a_resolved_run_is_listed():
         "placement": {"train": "0-3", "rollout": 4},
     }
     adapters = {"model": {"path": "m"}, "lora": {}, "roles": {"critic": {"lora": {}}}}
+    sharded = {"parallel.fsdp", "roles.NAME.parallel.fsdp"}
     for chosen, sections in (
         (tree, {"lora", "roles.NAME.lora"}),
         (tree | adapters, {"model.fp8", "model.router", "roles.NAME.parallel"}),
     ):
         resolved = RunConfig.model_validate(chosen).model_dump(mode="json")
-        listed = {*NAMES, *sections, "roles.NAME.optimizer", "roles.NAME.offload"}
+        listed = {*NAMES, *sections, *sharded, "roles.NAME.optimizer", "roles.NAME.offload"}
         assert {shown(name) for name in leaves(resolved)} <= listed
 
 

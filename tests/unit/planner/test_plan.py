@@ -262,3 +262,17 @@ def test_cores_without_a_known_memory_are_refused_nothing():
     plan = Planner(config, dict.fromkeys(config.role_settings, arch), machine).on(1)
     assert plan.fits
     assert {phase["limit_bytes"] for phase in plan.as_json()["phases"]} == {None}
+
+
+def test_fully_shard_is_planned_and_not_searched():
+    words = "parallel.engine=fsdp", "parallel.tensor_parallel=1", "parallel.sequence_parallel=false"
+    found = planner("grpo_8b", *words)
+    plan = found.on(2)
+    (update,) = (p for p in plan.ledger.phases if p.name == "update")
+    held = sum(update.device[f"actor.{term}"] for term in ("weights", "moments"))
+    # Float32 weights and two moments of every parameter, on 16 ranks; rows divide nearly evenly.
+    arch = plan.ledger.shapes["actor"].arch
+    assert held == pytest.approx(12 * arch.num_parameters / 16, rel=1e-3)
+    assert any(text.startswith("parallel.engine = fsdp: seconds are") for text in plan.assumptions)
+    with pytest.raises(ConfigError, match="parallel.engine = fsdp of the actor has one alone"):
+        found.search([2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -13,13 +12,14 @@ from megatron.core.distributed import finalize_model_grads
 
 from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
+from verl_hpc.engines.guarded_step import GuardedStep
 from verl_hpc.engines.megatron.build import (
     build_chunks,
     engine_shard_map,
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
-from verl_hpc.engines.megatron.offload import HostStore
+from verl_hpc.engines.megatron.offload import HostStore, memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
@@ -37,7 +37,6 @@ from verl_hpc.engines.protocol import (
     TokenOutputs,
     Wanted,
 )
-from verl_hpc.errors import TrainingError
 from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
@@ -48,9 +47,6 @@ from verl_hpc.layout.writers import primary_regions
 
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
 _FP8_ROW_MULTIPLE = 128
-
-MOST_SKIPPED = 10
-"""Consecutive updates that optimizer.on_nonfinite: skip may leave out."""
 
 
 class MegatronEngine:
@@ -81,8 +77,7 @@ class MegatronEngine:
         self.shard_map = engine_shard_map(arch, groups.layout, model, head)
         self.trained_map = trained_map(arch, self.shard_map, head, lora)
         self._groups = groups
-        self._skipped = 0
-        """Updates skipped since the last that was made."""
+        self._guard = GuardedStep(name)
         backend = choose_backend(model)
         check_offload(parallel)
         with groups.entered():
@@ -113,7 +108,8 @@ class MegatronEngine:
             if arch.is_moe and optimizer
             else None
         )
-        self.host = HostStore(self._chunks, self.optimizer, only_trained=lora is not None)
+        memory = memory_of(self._chunks, self.optimizer)
+        self.host = HostStore(memory, only_trained=lora is not None)
         self._outputs = Outputs(head, arch.vocab_size, groups)
         self._passes = Passes(
             self._config,
@@ -306,7 +302,8 @@ class MegatronEngine:
                 metrics["router_disagreement"] = self._passes.router_disagreement()
             if seen is not None:
                 seen(self._shared(kept, plan.bins, sequences, wanted))
-            return metrics | self._step(self.optimizer, metrics["loss"])
+            self.host.weights_changed()
+            return metrics | self._guard.step(self.optimizer, metrics["loss"])
 
     def _shared(
         self,
@@ -327,37 +324,6 @@ class MegatronEngine:
         finalize_model_grads(model, None, **groups)
         if self.adapters is not None:
             self.adapters.sum_over_experts()
-
-    def _step(self, optimizer: Optimizer, loss: float) -> dict[str, float]:
-        """Update the weights, unless the loss or the gradient is not finite."""
-        metrics = {"lr": optimizer.learning_rate}
-        skips = optimizer.settings.on_nonfinite == "skip"
-        try:
-            self._refuse_loss(loss)
-            self.host.weights_changed()
-            metrics["grad_norm"] = optimizer.step()
-            self._skipped = 0
-        except TrainingError as error:
-            # Loss and norm are the same on every rank, and so is what follows.
-            if not skips:
-                raise
-            if self._skipped == MOST_SKIPPED:
-                raise TrainingError(
-                    f"{MOST_SKIPPED} updates in a row were skipped (optimizer.on_nonfinite: skip), "
-                    f"and the next is no better: {error}"
-                ) from None
-            self._skipped += 1
-            metrics["grad_norm"] = math.nan
-        if skips:
-            metrics["num_skipped"] = float(self._skipped > 0)
-        return metrics
-
-    def _refuse_loss(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the {self.name}'s loss is {loss}; the weights were left as they were. Look at "
-                "the rewards and advantages of this step's batch"
-            )
 
 
 def _named_parameters(

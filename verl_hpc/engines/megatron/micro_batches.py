@@ -36,12 +36,15 @@ class Planner:
     takes a row as it is."""
     largest: Callable[[int, int], tuple[int, int]]
     """Of all replicas' numbers, the largest of each of the two; all of them call it."""
+    replicas_wait: bool = False
+    """Whether replicas gather parameters from each other in every micro-batch."""
 
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
         """What each micro-batch is of; so many neighbours are never parted.
 
-        In a pipeline, and where experts are on several replicas, all replicas get the same number
-        of them, as they will wait for each other: every rank of the layout calls it.
+        In a pipeline, and where experts or all parameters are on several replicas, all replicas get
+        the same number of them, as they will wait for each other: every rank of the layout calls
+        it.
         """
         lengths, most = [self._padded(len(s)) for s in sequences], self.max_tokens
         stages = self.layout.pp
@@ -51,7 +54,7 @@ class Planner:
         shared = num_shared(sequences) if self.shares_tokens else [0] * len(sequences)
         units, sizes = share_units(lengths, shared, most, together)
         found = micro_batches(sizes, self.max_tokens, self._multiple)
-        if stages > 1 or self.layout.ep > 1:
+        if stages > 1 or self.layout.ep > 1 or self.replicas_wait:
             fills = wanted(sizes, stages) if stages > 1 else 0
             count = self._full(len(found), fills)
             costs = [

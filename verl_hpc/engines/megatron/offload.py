@@ -6,7 +6,7 @@ the optimizer) stays valid once it is back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,8 +17,10 @@ from verl_hpc.engines.protocol import HostCopy, Part
 if TYPE_CHECKING:
     from verl_hpc.engines.megatron.optimizer import Optimizer
 
-_Memory = Part | Literal["trained"]
+Memory = Part | Literal["trained"]
 """A part, or of the parameters those that are trained."""
+
+Candidates = Callable[[Memory], Iterable[torch.Tensor]]
 
 # Torch rounds page-locked allocations up to powers of two; pieces of one keep the waste small.
 _PIECE_BYTES = 1 << 28
@@ -30,19 +32,15 @@ class HostStore:
     GPUs copy to page-locked memory, which is slow to get and therefore kept from trip to trip.
 
     Args:
-        chunks: of the model.
-        optimizer: None where nothing is trained.
+        candidates: tensors that have all storages of a part; a storage may have several.
         only_trained: the other parameters never change, so that `copy` leaves them out.
     """
 
-    def __init__(
-        self, chunks: list[Any], optimizer: Optimizer | None, only_trained: bool = False
-    ) -> None:
-        self._changing: _Memory = "trained" if only_trained else "parameters"
-        self._chunks = chunks
-        self._optimizer = optimizer
+    def __init__(self, candidates: Candidates, only_trained: bool = False) -> None:
+        self._changing: Memory = "trained" if only_trained else "parameters"
+        self._candidates = candidates
         self._away: dict[Part, list[tuple[torch.Tensor, Sequence[torch.Tensor], int]]] = {}
-        self._page_locked: dict[tuple[_Memory, int], list[torch.Tensor]] = {}
+        self._page_locked: dict[tuple[Memory, int], list[torch.Tensor]] = {}
         self._has_weights = False
         """Whether page-locked memory holds the parameters as they are."""
 
@@ -119,7 +117,7 @@ class HostStore:
                 _fill(tensor, before)
 
     def _copied(
-        self, part: _Memory, tensors: Sequence[torch.Tensor], once: bool = False
+        self, part: Memory, tensors: Sequence[torch.Tensor], once: bool = False
     ) -> HostCopy:
         """What tensors hold, in host memory; in memory that stays, if they are on a GPU."""
         stays = not once and any(tensor.is_cuda for tensor in tensors)
@@ -133,7 +131,7 @@ class HostStore:
         return copies
 
     def _host_memory(
-        self, part: _Memory, index: int, num_bytes: int, page_locked: bool
+        self, part: Memory, index: int, num_bytes: int, page_locked: bool
     ) -> list[torch.Tensor]:
         key = part, index
         if not page_locked or key not in self._page_locked:
@@ -143,7 +141,7 @@ class HostStore:
             self._page_locked[key] = found
         return self._page_locked[key]
 
-    def _tensors(self, part: _Memory) -> Iterator[torch.Tensor]:
+    def _tensors(self, part: Memory) -> Iterator[torch.Tensor]:
         """One tensor per storage."""
         seen: set[int] = set()
         for tensor in self._candidates(part):
@@ -152,23 +150,27 @@ class HostStore:
                 seen.add(key)
                 yield tensor
 
-    def _candidates(self, part: _Memory) -> Iterator[torch.Tensor]:
+
+def memory_of(chunks: Sequence[Any], optimizer: Optimizer | None) -> Candidates:
+    """Of Megatron-core's chunks, and their optimizer where they are trained."""
+
+    def candidates(part: Memory) -> Iterator[torch.Tensor]:
         if part in ("parameters", "trained"):
-            for chunk in self._chunks:
+            for chunk in chunks:
                 chosen = (p for p in chunk.parameters() if p.requires_grad or part != "trained")
                 yield from (p.detach() for p in chosen)
         elif part == "gradients":
-            for chunk in self._chunks if self._optimizer is not None else ():
+            for chunk in chunks if optimizer is not None else ():
                 buffers = (*chunk.buffers, *chunk.expert_parallel_buffers)
                 yield from (buffer.grad_data for buffer in buffers)
-        elif self._optimizer is not None:
-            parameters = {
-                p.untyped_storage().data_ptr() for c in self._chunks for p in c.parameters()
-            }
+        elif optimizer is not None:
+            parameters = {p.untyped_storage().data_ptr() for c in chunks for p in c.parameters()}
             # In float32 the master weights are the parameters themselves.
-            for tensor in self._optimizer.state_tensors().values():
+            for tensor in optimizer.state_tensors().values():
                 if tensor.untyped_storage().data_ptr() not in parameters:
                     yield tensor
+
+    return candidates
 
 
 def _host_piece(num_bytes: int, page_locked: bool) -> torch.Tensor:

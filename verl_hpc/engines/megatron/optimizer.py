@@ -22,9 +22,9 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.guarded_step import refuse_norm
 from verl_hpc.engines.megatron.parallel import gathering_within
 from verl_hpc.engines.protocol import STATE_KINDS, state_specs
-from verl_hpc.errors import TrainingError
 from verl_hpc.layout.box import View, flat_range_boxes, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
@@ -86,7 +86,7 @@ class Optimizer:
         for shard in self._shards:
             if isinstance(shard.optimizer, torch.optim.AdamW):
                 _fuse(shard.optimizer)
-        self._scheduler = _scheduler(self._optimizer, settings)
+        self._scheduler = schedule(self._optimizer, settings)
         self._names = names
 
     def zero_grad(self) -> None:
@@ -103,11 +103,7 @@ class Optimizer:
         """
         self._optimizer.prepare_grads()
         norm = self._optimizer.get_grad_norm()
-        if not math.isfinite(norm):
-            raise TrainingError(
-                f"the gradient norm is {norm}; the weights were left as they were. Resume from "
-                "the last checkpoint with a lower optimizer.lr, or look at the batch it met"
-            )
+        refuse_norm(norm)
         self._clip(norm)
         # Not step(), which would prepare the gradients and compute their norm once more.
         self._optimizer.step_with_ready_grads()
@@ -271,7 +267,8 @@ def _owned_parts(region: Region, kind: str, start: int, stop: int, rank: int) ->
         offset += part.num_elements
 
 
-def _scheduler(optimizer: Any, settings: OptimizerConfig) -> OptimizerParamScheduler:
+def schedule(optimizer: Any, settings: OptimizerConfig) -> OptimizerParamScheduler:
+    """The learning rate of every step, for an optimizer with `param_groups`."""
     # Megatron-core wants a decay horizon for a constant rate, too.
     decay_steps = settings.decay_steps or max(settings.warmup_steps + 1, 1)
     return OptimizerParamScheduler(

@@ -51,12 +51,26 @@ def _fields(head: Head, wanted: Wanted) -> list[_Field]:
 
 
 class Outputs:
-    """Reads and shares the outputs of one head on one layout."""
+    """Reads and shares the outputs of one head on one layout.
 
-    def __init__(self, head: Head, vocab_size: int, groups: LayoutGroups) -> None:
+    Args:
+        head: what the model ends in.
+        vocab_size: tokens.
+        groups: of the layout.
+        vocab_multiple: of the output layer's rows, with padding, over all tensor-parallel ranks.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        vocab_size: int,
+        groups: LayoutGroups,
+        vocab_multiple: int = VOCAB_MULTIPLE,
+    ) -> None:
         self._head: Head = head
         self._vocab_size = vocab_size
         self._groups = groups
+        self._shard = padded_vocab(vocab_size, groups.layout.tp, vocab_multiple) // groups.layout.tp
 
     def read(
         self, tensor: torch.Tensor, row: PackedRow, temperature: float, wanted: Wanted
@@ -86,8 +100,7 @@ class Outputs:
     ) -> dict[str, torch.Tensor]:
         """A language model's outputs of this rank's T tokens, (T,) or (T, k)."""
         tp = self._groups.layout.tp
-        shard = padded_vocab(self._vocab_size, tp, VOCAB_MULTIPLE) // tp
-        first = self._groups.tp.rank() * shard
+        shard, first = self._shard, self._groups.tp.rank() * self._shard
         logits, group = tensor.view(-1, shard), self._groups.tp if tp > 1 else None
         num_rows = min(max(self._vocab_size - first, 0), shard)
         read = partial(

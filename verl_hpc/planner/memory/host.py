@@ -93,13 +93,13 @@ class HostMemory:
     def _trained_copy(self, name: str, page_locked: bool = True) -> int:
         shape, stage, _ = self._here[name]
         elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
-        return host_copy([n * shape.item_bytes for n in elements], page_locked and self._on_gpu)
+        return host_copy([n * shape.kept_bytes for n in elements], page_locked and self._on_gpu)
 
     def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
         """Of master weights and moments: a piece of memory for each owned range."""
         shape, stage, replica = self._here[name]
         ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
-        kinds = 2 if shape.dtype == "float32" else 3
+        kinds = 3 if shape.has_masters else 2
         return kinds * host_copy(ranges, page_locked and self._on_gpu)
 
     def saved(self) -> Terms:

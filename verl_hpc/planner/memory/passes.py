@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from verl_hpc.planner.memory import sharded
 from verl_hpc.planner.memory.activations import NONE, Rectangles, head, in_flight, rows_of, widths
 from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
@@ -46,7 +47,7 @@ def forward(shape: RoleShape, stage: int, tokens: int) -> dict[str, int]:
     attention = 3 * _sent(shape, tokens) + tokens * size * (2 * width.query + width.projected)
     mlp = 3 * _sent(shape, tokens) + tokens * size * 3 * width.branch
     found = logits(shape, stage, tokens)
-    return {
+    return (sharded.forward(shape) if shape.is_sharded else {}) | {
         "work": max(attention, mlp, _widened(shape, stage, tokens, _WIDE_COPIES_FORWARD)),
         "logits": found,
         "gathered": _gathered(shape, tokens),
@@ -89,10 +90,15 @@ def update(
 ) -> dict[str, int]:
     """Terms of forward and backward passes, at the fuller of the `moments`."""
     both = moments(shape, stage, tokens, num_micro_batches, rectangles)
-    return max(both, key=lambda terms: sum(terms.values())) | {
-        "gathered": _gathered(shape, tokens),
-        "sent": _between_stages(shape, stage, tokens, num_micro_batches),
-    }
+    whole = sharded.update(shape) if shape.is_sharded else {}
+    return (
+        whole
+        | max(both, key=lambda terms: sum(terms.values()))
+        | {
+            "gathered": _gathered(shape, tokens),
+            "sent": _between_stages(shape, stage, tokens, num_micro_batches),
+        }
+    )
 
 
 def _backward(shape: RoleShape, stage: int, tokens: int) -> int:

@@ -17,6 +17,7 @@ from verl_hpc.planner.memory.parameters import (
     trained_parameters,
 )
 from verl_hpc.planner.memory.shape import RoleShape
+from verl_hpc.planner.memory.sharded import Shards, shards
 
 MERGED_BYTES = 1 << 28
 """Of a part of the model whose adapters are merged at a time, on the fullest rank."""
@@ -28,8 +29,10 @@ _MXFP8_SCALES = 2 / 32
 
 
 @lru_cache(maxsize=4096)
-def buffers(shape: RoleShape, stage: int) -> tuple[Buffer, ...]:
+def buffers(shape: RoleShape, stage: int) -> tuple[Buffer | Shards, ...]:
     """Of all chunks of a stage; empty where nothing is trained."""
+    if shape.is_sharded:
+        return (shards(shape),) if shape.trainable else ()
     return tuple(
         buffer
         for chunk in range(shape.layout.vpp)
@@ -59,11 +62,15 @@ def parameter_elements(shape: RoleShape, stage: int) -> int:
 
 def apart_elements(shape: RoleShape, stage: int) -> int:
     """Of parameters that lie in buffers, once these are made."""
+    if shape.is_sharded:
+        return 0
     return trained_elements(shape, stage).total if shape.trainable else 0
 
 
 def frozen(shape: RoleShape, stage: int) -> int:
     """Parameters that have no gradients."""
+    if shape.is_sharded:
+        return 0 if shape.trainable else shards(shape).num_elements * shape.kept_bytes
     if not shape.trainable:
         return parameter_elements(shape, stage) * shape.item_bytes
     if shape.adapters is None:
@@ -75,7 +82,7 @@ def frozen(shape: RoleShape, stage: int) -> int:
 @lru_cache(maxsize=4096)
 def weights(shape: RoleShape, stage: int) -> int:
     """Parameters; with an optimizer they lie in its buffers, padding included."""
-    in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.item_bytes
+    in_buffers = sum(b.num_elements for b in buffers(shape, stage)) * shape.kept_bytes
     return frozen(shape, stage) + in_buffers
 
 
@@ -92,7 +99,9 @@ def merged(shape: RoleShape, stage: int, item_bytes: int) -> int:
 
 @lru_cache(maxsize=4096)
 def gradients(shape: RoleShape, stage: int) -> int:
-    """Buffers as those of the weights, in float32."""
+    """Buffers as those of the weights, in float32; of shards they live in an update alone."""
+    if shape.is_sharded:
+        return 0
     return sum(b.num_elements for b in buffers(shape, stage)) * MASTER_BYTES
 
 
@@ -114,7 +123,7 @@ def owned_ranges(shape: RoleShape, stage: int, replica: int = 0) -> list[int]:
 
 def masters(shape: RoleShape, stage: int, replica: int = 0) -> int:
     """Float32 copies of the owned ranges; parameters in float32 are their own."""
-    if shape.dtype == "float32":
+    if not shape.has_masters:
         return 0
     return owned_elements(shape, stage, replica) * MASTER_BYTES
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.lora import LoraConfig
-from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
+from verl_hpc.config.model import Engine, Fp8Config, ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.layout.adapters import AdapterShape
 from verl_hpc.layout.architecture import Architecture
+from verl_hpc.layout.fsdp import kept_dtype
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import Backend, TrainLayout
 from verl_hpc.layout.pipeline import layers_per_stage
@@ -30,6 +32,7 @@ class RoleShape:
     on_gpu: bool = True
     adapters: AdapterShape | None = None
     """That are trained in place of the parameters."""
+    engine: Engine = "megatron"
 
     @classmethod
     def of(
@@ -57,6 +60,10 @@ class RoleShape:
         settings = {name: getattr(parallel, name) for name in known} | {
             "recompute_modules": modules
         }
+        if parallel.engine == "fsdp":
+            sharded = parallel.fsdp or FsdpConfig()
+            settings["reshard_after_forward"] = sharded.reshard_after_forward
+            settings["reduce_dtype"] = sharded.reduce_dtype
         return cls(
             replace(arch, rope_scaling=None, rope_theta=1.0),
             replace(layout, first_rank=0),
@@ -67,6 +74,7 @@ class RoleShape:
             model.fp8,
             on_gpu,
             AdapterShape.of(lora) if lora is not None else None,
+            parallel.engine,
         )
 
     @classmethod
@@ -88,12 +96,30 @@ class RoleShape:
     @property
     def backend(self) -> Backend:
         """As `engines.megatron.precision.choose_backend` decides it, with Transformer Engine on
-        GPUs."""
+        GPUs; transformers' layers keep what Megatron-core's local ones do."""
+        if self.is_sharded:
+            return "local"
         return "transformer_engine" if self.on_gpu and self.dtype != "float32" else "local"
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether all ranks share every parameter."""
+        return self.engine == "fsdp"
+
+    @property
     def item_bytes(self) -> int:
+        """Of an element that computes."""
         return ITEM_BYTES[self.dtype]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of an element that stays from step to step."""
+        return ITEM_BYTES[kept_dtype(self.dtype, self.trainable and self.is_sharded)]
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether master weights are others than the parameters."""
+        return self.kept_bytes < 4
 
     def setting(self, name: str) -> object:
         """Of ParallelConfig; its default is falsy."""

@@ -20,7 +20,10 @@ class Term(NamedTuple):
 _MIB = overheads.MIB
 
 TERMS: Mapping[str, Term] = {
-    "weights": Term("elements of the rank's parameters, padded as their buffer is, x bytes each"),
+    "weights": Term(
+        "elements of the rank's parameters, padded as their buffer is, x bytes each; fsdp: of its "
+        "rows, padded to the first rank's, x 4 where they are trained"
+    ),
     "gradients": Term("elements of the same buffer x 4"),
     "masters": Term("elements of the ranges that the rank's optimizer owns x 4; 0 in float32"),
     "moments": Term("elements of the same ranges x 8"),
@@ -45,6 +48,17 @@ TERMS: Mapping[str, Term] = {
         "what comes and goes in a pass is at its most when all of it is there together",
     ),
     "gathered": Term("tokens x hidden size x bytes each, with sequence parallelism"),
+    "whole": Term(
+        "fsdp: elements of two layers, or of all without reshard_after_forward, and of what is in "
+        "no layer, x bytes each",
+        "fully_shard gathers the next layer's parameters while one computes",
+    ),
+    "whole_gradients": Term(
+        "fsdp: elements of a layer or of what is in none, x bytes of a gradient and of its copy "
+        "that is summed over ranks",
+        "one group of gradients is summed at a time",
+    ),
+    "gradient_shards": Term("fsdp: the rank's rows of all gradients x 4, in an update"),
     "sent": Term("hidden states that a pipeline stage keeps of what it sent and received"),
     "kv_cache": Term(
         "what weights, work and graphs leave of the engine's share of the device; or kv_cache_gib",

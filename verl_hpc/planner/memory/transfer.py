@@ -21,7 +21,7 @@ from verl_hpc.layout.quantization import SCALES, VALUES
 from verl_hpc.layout.shard_map import ITEM_BYTES
 from verl_hpc.planner.hardware import Hardware
 from verl_hpc.planner.layouts import RunLayouts
-from verl_hpc.planner.refit_plan import refit_plan
+from verl_hpc.planner.refit_plan import refit_plan, trained_dtype
 
 _MOST_COUNTED_RANKS = 16
 _MOST_COUNTED_BYTES = 32 * 2**30
@@ -60,7 +60,7 @@ def counted_buckets(
         return None
     plan = refit_plan(config, arch, layouts, hardware)
     nodes = nodes_of(layouts.num_ranks, hardware.ranks_per_node)
-    trained = config.role_settings[next(iter(layouts.train))].model.dtype
+    trained = trained_dtype(config.role_settings[next(iter(layouts.train))])
     same = trained == config.rollout_dtype
     quantised = config.rollout.quantization is not None
     found = []

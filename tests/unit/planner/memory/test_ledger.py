@@ -334,3 +334,24 @@ def test_no_change_has_tensor_parallelism_across_nodes(ranks):
     assert found is not None and found.ledger.fits
     assert 1 < found.config.parallel.tensor_parallel <= ranks
     assert 1 < found.config.rollout.tensor_parallel <= ranks
+
+
+def test_shards_of_a_model_and_what_a_pass_gathers():
+    """A rank keeps an eighth of float32 masters and moments, and gathers two bfloat16 layers."""
+    sharded = {"parallel": {"engine": "fsdp"}, "rollout__engine": "hf"}
+    by_ranks = {n: small(n, **sharded) for n in (1, 8)}
+    terms = {n: {p.name: p.device for p in one.all_phases} for n, one in by_ranks.items()}
+    one, eight = terms[1]["update"], terms[8]["update"]
+    num_parameters = architecture().num_parameters
+    assert one["actor.weights"] == 4 * num_parameters
+    assert one["actor.moments"] == 8 * num_parameters
+    assert "actor.masters" not in one and "actor.gradients" not in one
+    # 6 rows on 8 ranks are one row on the first six.
+    assert num_parameters / 8 <= eight["actor.weights"] / 4 < num_parameters / 8 * 1.5
+    assert one["actor.whole"] == eight["actor.whole"] < 2 * num_parameters
+    kept = small(8, **sharded | {"parallel": {"engine": "fsdp", "fsdp": KEEP}})
+    update = next(p.device for p in kept.all_phases if p.name == "update")
+    assert update["actor.whole"] == 2 * num_parameters
+
+
+KEEP = {"reshard_after_forward": False}

@@ -1,0 +1,54 @@
+"""Whole runs with fully_shard: what one engine saves the other takes up."""
+
+import json
+
+import pytest
+
+from tests.mpi.recipe_runs import RECIPES, ROLLOUT, assert_same, configure, finish, write_reward
+
+pytestmark = pytest.mark.world(2)
+ENGINES = {"megatron": {"tensor_parallel": 2}, "fsdp": {"engine": "fsdp"}}
+SAME = ("actor/loss", "actor/grad_norm", "actor/kl", "actor/entropy", "reward/mean")
+
+
+def test_grpo_goes_from_one_engine_to_the_other_and_back(here, tiny_model, shared_directory):
+    """Three steps by Megatron-core alone, and by Megatron-core, fully_shard and Megatron-core: with
+    the same samples, of weights that are the same but for rounding."""
+    reward = write_reward(here, shared_directory)
+
+    def run(name: str, step: int, engine: str):
+        return finish(
+            here,
+            configure(
+                name,
+                tiny_model("qwen2", True),
+                shared_directory,
+                recipe="rl",
+                steps=step,
+                parallel=ENGINES[engine],
+                algorithm={"kl": {"placement": "loss", "coefficient": 0.1}},
+                reward={"function": reward},
+                # A rollout engine of its own for every rank, whatever trains.
+                rollout={**ROLLOUT, "grouping": "contiguous"},
+                checkpoint={"resume": "auto", "every": 1},
+            ),
+        )
+
+    alone = run("alone", 3, "megatron")
+    for step, engine in enumerate(("megatron", "fsdp", "megatron"), 1):
+        passed_on = run("passed-on", step, engine)
+    assert_same(passed_on, alone, SAME, rel=1e-3)
+    if here.world.rank == 0:
+        facts = json.loads((shared_directory / "runs" / "passed-on" / "facts.json").read_text())
+        assert facts["training layers"].startswith("PyTorch")
+
+
+@pytest.mark.slow
+def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, shared_directory):
+    reward, found = write_reward(here, shared_directory), {}
+    for engine, parallel in ENGINES.items():
+        critic = {"parallel": parallel, "optimizer": {"lr": 1e-4}}
+        more = RECIPES["ppo"] | {"roles": {"critic": critic}, "reward": {"function": reward}}
+        model = tiny_model("llama", False)
+        found[engine] = finish(here, configure(f"ppo-{engine}", model, shared_directory, **more))
+    assert_same(found["fsdp"], found["megatron"], ("critic/", "actor/loss", "reward/"), rel=1e-3)

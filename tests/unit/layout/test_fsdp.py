@@ -1,0 +1,94 @@
+"""The map of fully_shard against PyTorch's own chunks, and against layouts that it transfers to."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.layout.models import architecture, moe
+from tests.unit.layout.simulate import check_memory, filled_memory, logical_values
+from tests.unit.layout.test_planner import check
+from verl_hpc.errors import LayoutError
+from verl_hpc.layout.fsdp import fsdp_shard_map, rows_of
+from verl_hpc.layout.grid import nodes_of
+from verl_hpc.layout.heads import VALUE_HEAD
+from verl_hpc.layout.megatron import TrainLayout, megatron_shard_map
+from verl_hpc.layout.vllm import vllm_shard_map
+
+
+def chunks(tensor: torch.Tensor, num_ranks: int) -> list[torch.Tensor]:
+    """As PyTorch cuts: `torch.chunk`, which gives fewer where there are too few rows."""
+    found = list(tensor.chunk(num_ranks, dim=0))
+    return found + [tensor[:0]] * (num_ranks - len(found))
+
+
+@given(st.integers(1, 300), st.integers(1, 64))
+def test_rows_are_those_of_torch_chunk(num_rows, num_ranks):
+    expected = [chunk.tolist() for chunk in chunks(torch.arange(num_rows), num_ranks)]
+    assert [list(rows) for rows in rows_of(num_rows, num_ranks)] == expected
+
+
+def test_rows_of_the_docstring():
+    assert [len(rows) for rows in rows_of(13, 8)] == [2, 2, 2, 2, 2, 2, 1, 0]
+    assert [len(rows) for rows in rows_of(10, 8)] == [2, 2, 2, 2, 2, 0, 0, 0]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 9),
+    st.integers(0, 3),
+    st.sampled_from(["llama", "qwen2", "qwen3"]),
+    st.sampled_from(["language_model", "value", "score"]),
+    st.integers(5, 40),
+)
+def test_memory_of_every_rank_is_its_chunks(dp, first_rank, family, head, vocab_size):
+    arch = architecture(family=family, vocab_size=vocab_size, num_layers=2)
+    shard_map = fsdp_shard_map(arch, TrainLayout(dp=dp, first_rank=first_rank), head=head)
+    memory = filled_memory(shard_map)
+    whole = {n: torch.from_numpy(v) for n, v in logical_values(shard_map).items()}
+    for place in range(dp):
+        mine = {n: chunks(tensor, dp)[place].numpy() for n, tensor in whole.items()}
+        found = memory.get(first_rank + place, {})
+        check_memory(found, {n: part for n, part in mine.items() if part.size})
+
+
+def test_the_embedding_of_the_docstring():
+    shard_map = fsdp_shard_map(architecture(vocab_size=1001), TrainLayout(dp=8), head="value")
+    rows = [r.box for r in shard_map.by_tensor["model.embed_tokens.weight"]]
+    assert [(box.start[0], box.stop[0]) for box in rows[:1] + rows[-1:]] == [(0, 126), (882, 1001)]
+    (head,) = shard_map.by_tensor[VALUE_HEAD]
+    assert head.holders == (0,)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dp, rollout_tp", [(2, 1), (2, 2), (4, 2), (3, 1), (8, 4)])
+def test_to_vllm_moves_exactly_what_is_missing(dp, rollout_tp, tied):
+    arch = architecture(tied_embeddings=tied, family="qwen2", vocab_size=69)
+    source = fsdp_shard_map(arch, TrainLayout(dp=dp))
+    replicas = [tuple(range(i, i + rollout_tp)) for i in range(0, dp, rollout_tp)]
+    for ranks_per_node in (2, dp):
+        check(source, vllm_shard_map(arch, replicas), nodes_of(dp, ranks_per_node))
+
+
+@pytest.mark.parametrize("head", ["language_model", "value"])
+def test_from_megatron_and_back(head):
+    arch = architecture(family="qwen3", vocab_size=69)
+    megatron = megatron_shard_map(arch, TrainLayout(tp=2, pp=2, dp=2), head=head, vocab_multiple=8)
+    shards = fsdp_shard_map(arch, TrainLayout(dp=8), head=head)
+    for source, target in ((megatron, shards), (shards, megatron)):
+        check(source, target, nodes_of(8, 4))
+
+
+@pytest.mark.parametrize(
+    "arch, sizes, words",
+    [
+        (architecture(), dict(tp=2), "tensor_parallel = 2 with engine = fsdp"),
+        (architecture(), dict(pp=2), "pipeline_parallel = 2"),
+        (architecture(), dict(dp=2, cp=2), "context_parallel = 2"),
+        (moe(), dict(dp=2, ep=2), "expert_parallel = 2"),
+        (moe(), dict(dp=2), "mixture of experts .mixtral."),
+    ],
+)
+def test_what_it_does_not_do_is_named(arch, sizes, words):
+    with pytest.raises(LayoutError, match=words):
+        fsdp_shard_map(arch, TrainLayout(**sizes))

@@ -1,0 +1,87 @@
+"""Attention of transformers' layers on packed rows.
+
+transformers calls an attention by its name and hands it what one layer computed; of the row it is
+told nothing. So the row whose passes are under way lies here, from its forward pass to the end of
+its backward pass, which may compute a layer once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from transformers import AttentionInterface
+
+from verl_hpc.engines.megatron.packing import PackedRow
+from verl_hpc.engines.megatron.padded import PaddedAttention
+
+NAME = "verl_hpc_packed"
+"""In transformers' register of attentions."""
+
+
+class Attention(Protocol):
+    """Causal attention within each sequence of a row."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        """(T, heads, size) of every argument to (T, heads, size); fewer key/value heads may be."""
+        ...
+
+
+class FlashAttention:
+    """The same by FlashAttention 2 (arXiv 2307.08691), which takes a row as it is; none of its
+    sequences may share tokens."""
+
+    def __init__(self, row: PackedRow) -> None:
+        self._starts, self._longest = row.cumulative_lengths, max(row.lengths)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        """See `Attention`."""
+        from flash_attn import flash_attn_varlen_func
+
+        starts, longest = self._starts, self._longest
+        found: torch.Tensor = flash_attn_varlen_func(
+            query, key, value, starts, starts, longest, longest, softmax_scale=scale, causal=True
+        )
+        return found
+
+
+_under_way: list[Attention] = []
+
+
+@contextmanager
+def attending(row: PackedRow, uses_flash: bool) -> Iterator[None]:
+    """Inside, layers attend within the sequences of a row."""
+    assert not _under_way, "another row is under way"
+    _under_way.append(FlashAttention(row) if uses_flash else PaddedAttention(row))
+    try:
+        yield
+    finally:
+        _under_way.clear()
+
+
+# The row is another Python object each time, for which compiled code would be made anew.
+@torch.compiler.disable
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """(1, heads, T, size) of every argument to (1, T, heads, size)."""
+    del module, attention_mask
+    (attention,) = _under_way
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    return attention.attend(q, k, v, scaling)[None], None
+
+
+AttentionInterface.register(NAME, _attend)

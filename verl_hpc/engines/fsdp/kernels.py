@@ -1,0 +1,88 @@
+"""Which kernels are there: FlashAttention, Liger; found at run time, never required."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+from transformers import PreTrainedModel
+
+from verl_hpc.config.fsdp import FsdpConfig
+from verl_hpc.config.model import ModelConfig
+from verl_hpc.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What computes a model besides PyTorch, and why not."""
+
+    flash: bool
+    liger: bool
+    why: str = ""
+    """Neither is chosen."""
+    compiled: bool = False
+
+    def describe(self) -> dict[str, str]:
+        """For the facts of a run."""
+        layers = "transformers in PyTorch's fully_shard"
+        extra = [*["Liger's norms and SwiGLU"] * self.liger, *["torch.compile"] * self.compiled]
+        if self.why:
+            extra.append(f"no fused kernels: {self.why}")
+        flash = "FlashAttention 2 (flash_attn_varlen_func)"
+        return {
+            "training layers": f"{layers} ({', '.join(extra)})" if extra else layers,
+            "training attention": flash if self.flash else "scaled_dot_product_attention",
+        }
+
+
+def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
+    """What is here and can compute in the model's element type.
+
+    Raises:
+        ClusterError: layers are to be compiled for a device that there is none of.
+    """
+    if settings.compile != "none" and not torch.cuda.is_available():
+        raise ClusterError(
+            f"parallel.fsdp.compile = {settings.compile}: this rank has no GPU, and torch.compile "
+            "is switched off on CPU ranks, where it would wait for a C++ compiler; leave it out"
+        )
+    why = ""
+    if settings.kernels == "torch":
+        why = "parallel.fsdp.kernels = torch"
+    elif not torch.cuda.is_available():
+        why = "no GPU"
+    elif model.dtype == "float32":
+        why = "model.dtype = float32"
+    found = {name: not why and _is_installed(name) for name in ("flash_attn", "liger_kernel")}
+    if not why and not any(found.values()):
+        why = "flash_attn and liger_kernel are not installed"
+    return Kernels(
+        found["flash_attn"], found["liger_kernel"], why, compiled=settings.compile != "none"
+    )
+
+
+def _is_installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def apply_liger(model: PreTrainedModel) -> None:
+    """Let Liger compute norms and SwiGLU of this model, and of no other.
+
+    Its own function changes the classes of the family's module, too, from which a rollout engine of
+    this process would be made.
+    """
+    from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+    module = importlib.import_module(type(model).__module__)
+    with patch.dict(vars(module)):
+        _apply_liger_kernel_to_instance(
+            model,
+            rope=False,  # a function of the module, not of the model
+            cross_entropy=False,
+            fused_linear_cross_entropy=False,
+            rms_norm=True,
+            swiglu=True,
+        )

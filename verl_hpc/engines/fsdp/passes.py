@@ -1,0 +1,89 @@
+"""Micro-batches of packed sequences through a sharded decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from verl_hpc.engines.fsdp.attention import attending
+from verl_hpc.engines.fsdp.build import Decoder
+from verl_hpc.engines.megatron.micro_batches import Plan, Planner
+from verl_hpc.engines.megatron.outputs import Outputs
+from verl_hpc.engines.megatron.packing import pack
+from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.shared_prefixes import within
+from verl_hpc.engines.protocol import Wanted
+
+
+class Passes:
+    """Runs a decoder over sequences, as many micro-batches on every rank: each gathers parameters
+    that the others hold.
+
+    Args:
+        decoder: with its parameters sharded.
+        outputs: of its head.
+        groups: of the layout.
+        max_tokens: of a micro-batch.
+        uses_flash: FlashAttention computes it, for which no tokens are shared.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        outputs: Outputs,
+        groups: LayoutGroups,
+        *,
+        max_tokens: int,
+        uses_flash: bool,
+    ) -> None:
+        self._decoder, self._outputs, self._groups = decoder, outputs, groups
+        self._uses_flash = uses_flash
+        self._planner = Planner(
+            groups.layout,
+            decoder.model.config.hidden_size,
+            max_tokens,
+            not uses_flash,
+            self._largest,
+            replicas_wait=True,
+        )
+        self.device = next(decoder.parameters()).device
+
+    def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
+        """As `Planner.plan`."""
+        return self._planner.plan(sequences, together)
+
+    def _largest(self, one: int, other: int) -> tuple[int, int]:
+        numbers = torch.tensor([one, other])
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.replicas_gloo)
+        return int(numbers[0]), int(numbers[1])
+
+    def run(
+        self,
+        sequences: Sequence[torch.Tensor],
+        plan: Plan,
+        temperature: float,
+        consume: Callable[..., Any],
+        wanted: Wanted,
+    ) -> list[Any]:
+        """What `consume` gives of (indices, outputs) of every micro-batch, None of an empty one;
+        with gradients it is to go backward, too."""
+        found: list[Any] = []
+        for indices in plan.bins:
+            chosen = [sequences[i].to(self.device) for i in indices]
+            # Where others have more sequences, a row of one token goes through with them.
+            empty = torch.zeros(1, dtype=torch.int64, device=self.device)
+            row = pack(chosen or [empty], 1, within(indices, plan.shared) if chosen else None)
+            with attending(row, self._uses_flash):
+                tensor = self._decoder(row.tokens, row.positions)
+                if indices:
+                    mine = wanted.of(indices)
+                    outputs = self._outputs.read(tensor, row, temperature, mine)
+                    found.append(consume(indices, outputs))
+                else:
+                    found.append(None)
+                    if torch.is_grad_enabled():
+                        (tensor.float().sum() * 0.0).backward()
+        return found

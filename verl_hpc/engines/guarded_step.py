@@ -1,0 +1,89 @@
+"""Optimizer steps that leave the weights alone where a loss or a gradient is not finite."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.errors import TrainingError
+
+MOST_SKIPPED = 10
+"""Consecutive updates that optimizer.on_nonfinite: skip may leave out."""
+
+
+class Steps(Protocol):
+    """What an optimizer has to do and to tell."""
+
+    settings: OptimizerConfig
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next step."""
+        ...
+
+    def step(self) -> float:
+        """Clip, update, advance the schedule; the gradient norm before clipping.
+
+        Raises:
+            TrainingError: the gradient is not finite; the weights are as they were.
+        """
+        ...
+
+
+class GuardedStep:
+    """The steps of one engine, of which some may be skipped.
+
+    Args:
+        name: of the model in messages, such as critic.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name, self._skipped = name, 0
+
+    def step(self, optimizer: Steps, loss: float) -> dict[str, float]:
+        """Update the weights, unless the loss or the gradient is not finite; lr, grad_norm and
+        num_skipped.
+
+        Args:
+            loss: of all replicas, the same on every rank.
+
+        Raises:
+            TrainingError: as optimizer.on_nonfinite says.
+        """
+        metrics = {"lr": optimizer.learning_rate}
+        skips = optimizer.settings.on_nonfinite == "skip"
+        try:
+            self._refuse(loss)
+            metrics["grad_norm"] = optimizer.step()
+            self._skipped = 0
+        except TrainingError as error:
+            # Loss and norm are the same on every rank, and so is what follows.
+            if not skips:
+                raise
+            if self._skipped == MOST_SKIPPED:
+                raise TrainingError(
+                    f"{MOST_SKIPPED} updates in a row were skipped (optimizer.on_nonfinite: skip), "
+                    f"and the next is no better: {error}"
+                ) from None
+            self._skipped += 1
+            metrics["grad_norm"] = math.nan
+        if skips:
+            metrics["num_skipped"] = float(self._skipped > 0)
+        return metrics
+
+    def _refuse(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the {self._name}'s loss is {loss}; the weights were left as they were. Look at "
+                "the rewards and advantages of this step's batch"
+            )
+
+
+def refuse_norm(norm: float) -> None:
+    """Raises: TrainingError: a gradient norm is not finite."""
+    if not math.isfinite(norm):
+        raise TrainingError(
+            f"the gradient norm is {norm}; the weights were left as they were. Resume from "
+            "the last checkpoint with a lower optimizer.lr, or look at the batch it met"
+        )

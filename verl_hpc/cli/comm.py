@@ -32,9 +32,12 @@ _MOST_MIB = 65_536
 
 
 def _mib(text: str) -> tuple[float, ...]:
-    sizes = tuple(float(word) for word in text.split(","))
+    try:
+        sizes = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        sizes = (0.0,)
     if not all(0 < size <= _MOST_MIB for size in sizes):
-        raise argparse.ArgumentTypeError(f"{text}: MiB from above 0 to {_MOST_MIB}")
+        raise argparse.ArgumentTypeError(f"{text}: numbers above 0, up to {_MOST_MIB}, of MiB")
     return sizes
 
 
@@ -55,13 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.config.load import load_config
+    from verl_hpc.runtime import environment
 
-    if arguments.repeats < 1:
-        raise ConfigError(f"--repeats {arguments.repeats}: choose 1 or more")
-    if arguments.overrides and arguments.config is None:
-        raise ConfigError("settings are those of --config, which is not given")
-    config = load_config(arguments.config, arguments.overrides) if arguments.config else None
+    try:
+        config = _config(arguments)
+    except ConfigError:
+        # Every rank reads the same; one of them complaining is enough.
+        if environment.launcher_rank() == 0:
+            raise
+        return 1
     if arguments.ranks is not None:
         from verl_hpc.trainer.forked import fork_plain_ranks
 
@@ -78,6 +83,16 @@ def run(arguments: argparse.Namespace) -> int:
         _measure(here, config, arguments)
     here.job.leave()
     return 0
+
+
+def _config(arguments: argparse.Namespace) -> RunConfig | None:
+    from verl_hpc.config.load import load_config
+
+    if arguments.repeats < 1:
+        raise ConfigError(f"--repeats {arguments.repeats}: choose 1 or more")
+    if arguments.overrides and arguments.config is None:
+        raise ConfigError("settings are those of --config, which is not given")
+    return load_config(arguments.config, arguments.overrides) if arguments.config else None
 
 
 def _measure(here: Session, config: RunConfig | None, arguments: argparse.Namespace) -> None:
@@ -136,7 +151,7 @@ def _of_run(config: RunConfig, world: World) -> dict[str, Groups]:
 def _heading(here: Session, with_mpi: bool) -> str:
     plane = "Gloo" if here.world.device == "cpu" else "NCCL"
     mpi = f", {here.job.library} in host memory" if with_mpi else ""
-    titles = f"{'groups':<28} {'operation':<15} {'MiB':>9} {plane + ' GB/s':>11} {'MPI GB/s':>11}"
+    titles = f"{'groups':<34} {'operation':<15} {'MiB':>9} {plane + ' GB/s':>11} {'MPI GB/s':>11}"
     return f"{here.world.size} ranks on {here.world.num_nodes} node(s), {plane}{mpi}\n{titles}"
 
 
@@ -144,7 +159,7 @@ def _row(speed: Speed) -> str:
     of = f"{speed.groups}: {speed.num_groups} x {speed.num_ranks}"
     mpi = "-" if speed.mpi_gb_s is None else f"{speed.mpi_gb_s:.3f}"
     size = f"{speed.num_bytes / _MIB:.4g}"
-    return f"{of:<28} {speed.operation:<15} {size:>9} {speed.gb_s:>11.3f} {mpi:>11}"
+    return f"{of:<34} {speed.operation:<15} {size:>9} {speed.gb_s:>11.3f} {mpi:>11}"
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ export GOMP_SPINCOUNT := 0
 # One more than the two cores of CI: many tests wait for the programs they start.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-# Without Slurm or a browser their tests would be skipped.
-STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1
+# Without Slurm, a browser or a Pushgateway their tests would be skipped.
+STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1 VERL_HPC_REQUIRE_PUSHGATEWAY=1
 
 .PHONY: help install quickstart quickstart-ppo test check lint types contracts unit mpi runs jobs slurm slow fuzz web \
 	clean
@@ -35,7 +35,7 @@ $(READY): requirements/cpu.txt setup.py launch/install.sh
 	PYTHON=$(PYTHON) launch/install.sh $(VENV) cpu
 	@touch $@
 
-$(READY_DEV): $(READY) requirements/dev.txt
+$(READY_DEV): $(READY) requirements/dev.txt requirements/track.txt
 	PYTHON=$(PYTHON) launch/install.sh $(VENV) dev
 	@touch $@
 
@@ -75,6 +75,7 @@ mpi: $(READY_DEV)
 runs: $(READY_DEV)
 	launch/install.sh $(VENV) slurm
 	launch/install.sh $(VENV) browser
+	launch/install.sh $(VENV) pushgateway
 	$(STRICT) $(PYTEST) tests/slurm tests/jobs tests/web
 
 jobs: $(READY_DEV)

@@ -33,7 +33,14 @@ EXTRAS = {
     # they are installed and are not named here: PyPI's `apex` is another project, and Transformer
     # Engine's PyTorch part builds against the site's CUDA (see docs/gpu.md).
     "gpu": [*COMPUTE, "torch==2.13.0", "vllm==0.32.0"],
-    "track": ["tensorboard>=2.18,<3"],
+    # What metrics.tensorboard, prometheus, wandb, mlflow and swanlab write with.
+    "track": [
+        "mlflow-skinny>=3.10,<4",
+        "prometheus-client>=0.22,<1",
+        "swanlab>=0.10,<0.11",
+        "tensorboard>=2.18,<3",
+        "wandb>=0.31,<0.32",
+    ],
     # `hang` looks into processes with py-spy where it can; `attach` needs debugpy.
     "debug": ["debugpy>=1.8.22,<2", "py-spy>=0.4.3,<0.5"],
     "dev": [

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
-# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm) or the
-# tests of the dashboard (browser).
-# usage: launch/install.sh VENV cpu|dev|slurm|browser
+# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm), the
+# tests of the dashboard (browser) or those of Prometheus (pushgateway).
+# usage: launch/install.sh VENV cpu|dev|slurm|browser|pushgateway
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm or browser}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm, browser or pushgateway}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
@@ -35,8 +35,12 @@ if [ "$what" = browser ]; then
     packages chromium chromium
     exit
 fi
+if [ "$what" = pushgateway ]; then
+    packages prometheus-pushgateway prometheus-pushgateway
+    exit
+fi
 if [ "$what" = dev ]; then
-    "${pip[@]}" -r requirements/dev.txt
+    "${pip[@]}" -r requirements/dev.txt -r requirements/track.txt
     exit
 fi
 "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {

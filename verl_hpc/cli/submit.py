@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from verl_hpc.cluster.checks import check_own_code, check_request
+    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
     from verl_hpc.cluster.excluded import exclude_list, excluded_nodes
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.fit import memory_verdict
@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         request = _with_best_layout(arguments, request, job, " ".join(made_by))
         job = plan_job(request)
     check_request(request, job)
+    _note("" if arguments.script_only else check_packages(request))
     verdict = memory_verdict(request, job, arguments.force)
     script = render_script(job, made_by)
     if arguments.script_only:
@@ -147,7 +148,7 @@ def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     """The same for an array of runs."""
-    from verl_hpc.cluster.checks import check_own_code, check_request
+    from verl_hpc.cluster.checks import check_own_code, check_packages, check_request
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.fit import memory_verdict
     from verl_hpc.cluster.script import render_script
@@ -164,6 +165,8 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     for run in sweep.runs:
         check_request(run.request, run.job)
         verdicts.append(memory_verdict(run.request, run.job, arguments.force))
+    for note in dict.fromkeys(check_packages(run.request) for run in sweep.runs):
+        _note(note)
     words = _made_by(arguments)
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
     words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []
@@ -215,6 +218,11 @@ def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> i
     print(f"run directory: {request.run_directory}")
     print(f"logs: {attempts}/latest/")
     return 0
+
+
+def _note(text: str) -> None:
+    if text:
+        print(f"note: {text}", file=sys.stderr)
 
 
 def _warn() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from verl_hpc.config.run import RunConfig
+from verl_hpc.config.trackers import check_trackers
 from verl_hpc.errors import LaunchError, VerlHpcError
 from verl_hpc.migration.translate import Migration, load_run
 from verl_hpc.runs.contract import OUTCOME, RESTART
@@ -80,9 +81,10 @@ def run_config(
     signals.listen()
     try:
         config, wanted = load()
+        check_trackers(config.metrics)
         ranks = _ranks_to_start(ranks, wanted)
     except VerlHpcError:
-        # Every rank reads the same file; one of them complaining is enough.
+        # Every rank reads the same file and has the same packages; one complaining is enough.
         if environment.launcher_rank() == 0:
             raise
         return 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from verl_hpc.cluster.request import Request
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
+from verl_hpc.config.trackers import check_trackers, wanted_trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
@@ -92,6 +95,40 @@ def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) ->
 
 def _has_config(directory: Path) -> bool:
     return (directory / "config.json").is_file()
+
+
+def check_packages(request: Request) -> str:
+    """Look for the packages of the run's trackers, where the ranks' Python is this one.
+
+    Returns:
+        What could not be looked into from here, for people; nothing if there is nothing to say.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    wanted = [
+        f"metrics.{name} needs {package}"
+        for name, package in wanted_trackers(request.config.metrics)
+    ]
+    if not wanted:
+        return ""
+    if _ranks_have_this_python(request):
+        check_trackers(request.config.metrics)
+        return ""
+    return (
+        f"{'; '.join(wanted)}: the ranks' Python is not this one, so that nobody has looked here; "
+        "the run does when it starts"
+    )
+
+
+def _ranks_have_this_python(request: Request) -> bool:
+    """Whether ranks run in the environment of this process: no container, no lines of setup that
+    could choose another, and the same interpreter."""
+    site = request.profile.site
+    found = shutil.which(os.path.expandvars(site.python))
+    if site.container.image is not None or site.setup or "PATH" in site.environment or not found:
+        return False
+    return Path(found).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def check_paths(request: Request, job: Job) -> None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from verl_hpc.config.trackers import (
+    MlflowConfig,
+    PrometheusConfig,
+    SwanlabConfig,
+    WandbConfig,
+)
 from verl_hpc.section import NonNegative, Positive, Seconds, Section
 
 
@@ -34,8 +40,37 @@ class MetricsConfig(Section):
     """auto is live on a terminal and lines elsewhere."""
     tensorboard: bool = False
     """Event files for TensorBoard, in tensorboard/ of the run directory."""
+    prometheus: PrometheusConfig | None = None
+    """Push to a Pushgateway, be scraped, or write a file for the node exporter."""
+    wandb: WandbConfig | None = None
+    """An offline run of Weights & Biases, in wandb/ of the run directory."""
+    mlflow: MlflowConfig | None = None
+    """A run of MLflow, in mlflow/ of the run directory."""
+    swanlab: SwanlabConfig | None = None
+    """An offline run of SwanLab, in swanlab/ of the run directory."""
     report: bool = True
     """report.html and PNG curves at the end."""
+
+
+class ProfileConfig(Section):
+    """Traces of torch.profiler, in profiles/ of the run directory (docs/observability.md)."""
+
+    steps: Annotated[list[Positive], Field(min_length=1, max_length=100)]
+    """Steps that are traced, each in a file of its own; one that the run does not reach is not."""
+    ranks: Annotated[list[NonNegative], Field(min_length=1)] = [0]
+    """Ranks that trace; a rank that the job has not is an error."""
+    memory: bool = False
+    """Allocations too: on GPUs also a snapshot for PyTorch's memory viewer; on CPU ranks, for which
+    there are no snapshots, the trace has those of PyTorch's allocator on the CPU."""
+
+    @model_validator(mode="after")
+    def _says_each_once(self) -> ProfileConfig:
+        for name in ("steps", "ranks"):
+            values = getattr(self, name)
+            twice = sorted({value for value in values if values.count(value) > 1})
+            if twice:
+                raise ValueError(f"{name}: has {twice[0]} twice; once is enough")
+        return self
 
 
 class RuntimeConfig(Section):
@@ -54,3 +89,5 @@ class RuntimeConfig(Section):
     post_mortem: bool = False
     """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
     a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""
+    profile: ProfileConfig | None = None
+    """Trace some steps of some ranks; null traces none."""

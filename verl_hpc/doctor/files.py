@@ -13,6 +13,7 @@ import verl_hpc
 from verl_hpc.cluster.checks import inputs, is_file, model_directory, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
+from verl_hpc.config.trackers import wanted_trackers
 from verl_hpc.doctor.quota import Quota, read_quotas
 from verl_hpc.errors import ClusterError, ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
@@ -32,7 +33,7 @@ import json, sys
 import verl_hpc
 from importlib import metadata
 found = {}
-for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm"):
+for name in ("torch", "mpi4py", "megatron-core", "h5py", "vllm", *sys.argv[1:]):
     found[name] = None
     for distribution in (name, name + "-cpu"):
         try:
@@ -121,7 +122,9 @@ def check_python(request: Request, *, has_config: bool) -> Verdict:
     if site.code == "snapshot":
         environ["PYTHONPATH"] = str(Path(verl_hpc.__file__).parents[1])
     python = os.path.expandvars(site.python)
-    command = [*python.split(), "-c", _PYTHON]
+    metrics = request.config.metrics
+    trackers = [package for _, package in wanted_trackers(metrics)] if has_config else []
+    command = [*python.split(), "-c", _PYTHON, *trackers]
     try:
         done = subprocess.run(
             command,
@@ -139,7 +142,7 @@ def check_python(request: Request, *, has_config: bool) -> Verdict:
             return unknown("python", f"{python}: {reason}; the job's setup may change that")
         todo = "set python in the site profile, or what setup: must load first"
         return fails("python", f"{python} cannot import verl_hpc: {reason}", todo)
-    needed = list(_needed(request, has_config))
+    needed = [*_needed(request, has_config), *trackers]
     return _python_verdict(python, needed, json.loads(done.stdout))
 
 

@@ -60,6 +60,9 @@ THROUGHPUT = "perf/throughput"
 """Tokens a second."""
 TOKENS = "perf/total_num_tokens"
 
+GPU_MEMORY_USED = "perf/gpu_memory_used_gb"
+"""GiB of a rank's GPU that are taken at the end of a step, by all that use it."""
+
 RESHARD_RECEIVED = "reshard/received_bytes"
 """What crossed to another rank in a step, summed over ranks."""
 RESHARD_MINIMUM = "reshard/minimum_bytes"

@@ -7,13 +7,17 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from rich.console import Console
 
 from verl_hpc.config.output import MetricsConfig
+from verl_hpc.config.trackers import check_trackers
+from verl_hpc.metrics.mlflow import Mlflow
+from verl_hpc.metrics.swanlab import Swanlab
 from verl_hpc.metrics.tensorboard import TensorBoard
 from verl_hpc.metrics.terminal import LineView, LiveView
+from verl_hpc.metrics.wandb import Wandb
 
 _logger = logging.getLogger(__name__)
 
@@ -31,6 +35,14 @@ class Sink(Protocol):
         """Nothing more comes; give back what is held."""
 
 
+@runtime_checkable
+class TakesRewards(Protocol):
+    """A sink that wants the scores of all responses, not their mean alone."""
+
+    def rewards(self, values: Iterable[float]) -> None:
+        """Of a step, before its `write`."""
+
+
 class Sinks:
     """Passes everything on to each sink. One that fails is reported once and dropped: a full
     quota or a closed terminal must not end a run whose metrics.jsonl is well.
@@ -43,6 +55,9 @@ class Sinks:
 
     def stage(self, name: str) -> None:
         self._each(lambda sink: sink.stage(name))
+
+    def rewards(self, values: Iterable[float]) -> None:
+        self._each(lambda sink: sink.rewards(values) if isinstance(sink, TakesRewards) else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._each(lambda sink: sink.write(step, values))
@@ -67,6 +82,22 @@ class Sinks:
         self.close()
 
 
+def check_sinks(config: MetricsConfig, leads: bool) -> None:
+    """Find out before any work what would keep a sink from being opened.
+
+    Args:
+        leads: this is the rank that opens them.
+
+    Raises:
+        ConfigError: as `open_sinks`.
+    """
+    check_trackers(config)
+    if leads and config.prometheus is not None and config.prometheus.port is not None:
+        from verl_hpc.metrics.exporter import check_port
+
+        check_port(config.prometheus.port)
+
+
 def open_sinks(
     config: MetricsConfig,
     run_directory: Path,
@@ -74,6 +105,7 @@ def open_sinks(
     *,
     recipe: str = "",
     resumed_from: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Sinks:
     """Open the sinks that `config` names. Belongs to rank 0.
 
@@ -82,13 +114,13 @@ def open_sinks(
         total_steps: step at which the run is done.
         recipe: shown beside the name.
         resumed_from: step of the checkpoint that training resumes from.
+        settings: of the whole run, which trackers keep beside its metrics.
 
     Raises:
-        ConfigError: a sink needs a package that is not installed.
+        ConfigError: a sink needs a package that is not installed, or a port that is taken.
     """
-    sinks: list[Sink] = []
-    if config.tensorboard:
-        sinks.append(TensorBoard(run_directory / "tensorboard", resumed_from))
+    check_trackers(config)
+    sinks = _trackers(config, run_directory, resumed_from, settings)
     mode = config.terminal
     if mode == "auto":
         mode = "live" if sys.stdout.isatty() else "lines"
@@ -100,3 +132,25 @@ def open_sinks(
         console = Console(force_terminal=True)
         sinks.append(LiveView(console, title, total_steps, resumed_from or 0))
     return Sinks(sinks)
+
+
+def _trackers(
+    config: MetricsConfig,
+    run_directory: Path,
+    resumed_from: int | None,
+    settings: Mapping[str, Any] | None,
+) -> list[Sink]:
+    sinks: list[Sink] = []
+    if config.tensorboard:
+        sinks.append(TensorBoard(run_directory / "tensorboard", resumed_from))
+    if config.prometheus is not None:
+        from verl_hpc.metrics.exporter import MetricsExporter
+
+        sinks.append(MetricsExporter.of(config.prometheus, run_directory.name))
+    if config.wandb is not None:
+        sinks.append(Wandb(config.wandb, run_directory, settings))
+    if config.mlflow is not None:
+        sinks.append(Mlflow(config.mlflow, run_directory))
+    if config.swanlab is not None:
+        sinks.append(Swanlab(config.swanlab, run_directory, settings))
+    return sinks

@@ -188,7 +188,18 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
     _check_labels(config, labels, used)
     _check_ranks(pools.values(), num_ranks)
     _check_staleness(config, train, replicas)
+    _check_profile(config, num_ranks)
     return RunLayouts(num_ranks, train, replicas, grouping, pools, pool_of)
+
+
+def _check_profile(config: RunConfig, num_ranks: int) -> None:
+    profile = config.runtime.profile
+    beyond = [r for r in profile.ranks if r >= num_ranks] if profile is not None else []
+    if beyond:
+        raise ConfigError(
+            f"runtime.profile.ranks: has {beyond[0]}, and the {num_ranks} ranks of the job are "
+            f"0 to {num_ranks - 1}"
+        )
 
 
 def _check_staleness(config: RunConfig, train: Mapping[str, TrainLayout], replicas: Groups) -> None:

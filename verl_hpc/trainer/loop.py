@@ -14,6 +14,7 @@ from verl_hpc.flow import Abandoned, Pipeline
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.timers import Timers
+from verl_hpc.metrics.traces import Traces
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, Wish
@@ -37,6 +38,9 @@ class Loop:
         self.run, self.config, self.stop = run, run.config, run.stop
         self.recipe, self.records, self.heartbeat = recipe, records, heartbeat
         self.timers = Timers()
+        self._traces = Traces(
+            run.config.runtime.profile, run.config.run_directory, run.rank, str(run.session.device)
+        )
         self._droppable = False
         self._step_now = 0
         self._evaluated = -1
@@ -80,9 +84,11 @@ class Loop:
         outcome = self._outcome(progress, owed if progress.step else {}, Wish.CONTINUE)
         while not outcome:
             self._step_now = step = progress.step + 1
+            self._traces.begin(step)
             try:
                 progress, metrics = self._step(step, progress)
             except Abandoned:
+                self._write_trace()
                 self._save_for_good(progress)
                 if self._saves.newest == progress.step:
                     self._keep_responses(progress.step)
@@ -108,6 +114,7 @@ class Loop:
             if outcome == "goal reached":
                 self._save_for_good(progress)
             self._record(step, metrics)
+            self._write_trace()
         assert outcome is not None, "a step is dropped only where ranks agreed to leave"
         self._enter("end")
         self._saves.finish()
@@ -139,6 +146,7 @@ class Loop:
         found = self._steps.take(step, progress)
         self.stop.took(step=time.monotonic() - begin, save=self._saves.seconds)
         self.records.samples(step, "train", found.samples)
+        self.records.rewards(found.rewards)
         return found.progress, found.metrics
 
     def _weights_to_rollout(self, step: int) -> dict[str, float]:
@@ -199,6 +207,12 @@ class Loop:
             metrics["perf/save_seconds"] = self._saves.seconds
         self.records.write(step, metrics)
 
+    def _write_trace(self) -> None:
+        self._stages.close()
+        if self._traces.stop():
+            self._enter("write_profile")
+            self._traces.write()
+
     def _most(self, mine: dict[str, float]) -> dict[str, float]:
         """Of seconds and memory the largest of all ranks, on rank 0, where they do different
         things; else its own."""
@@ -235,6 +249,7 @@ class Loop:
             if self._step_now == 0:
                 announce(name, self.config.metrics.terminal)
         self._stages.enter_context(self.timers(name))
+        self._stages.enter_context(self._traces.operator(name))
 
     def _owes_evaluation(self, step: int) -> bool:
         """Whether the step is one to evaluate after, and that has not been done."""

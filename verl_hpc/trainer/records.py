@@ -96,6 +96,11 @@ class Records:
         if self.sample_log is not None and groups:
             self.sample_log.write(step, kind, groups)
 
+    def rewards(self, values: Sequence[float]) -> None:
+        """Scores of all responses of a step, for sinks that show how they are spread."""
+        if self.sinks is not None and values:
+            self.sinks.rewards(values)
+
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step's line and whatever shows it."""
         if self.log is not None and self.sinks is not None:
@@ -131,7 +136,12 @@ def open_records(run: RunContext, restored: Progress | None) -> Iterator[Records
         with (
             MetricsLog(directory, resumed) as log,
             open_sinks(
-                settings, directory, run.num_steps, recipe=config.method, resumed_from=resumed
+                settings,
+                directory,
+                run.num_steps,
+                recipe=config.method,
+                resumed_from=resumed,
+                settings=config.model_dump(mode="json"),
             ) as sinks,
         ):
             samples = SampleLog(directory, resumed)

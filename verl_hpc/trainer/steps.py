@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.look import NOTHING, join_samples, step_samples
+from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.recipe import Recipe
 from verl_hpc.trainer.state import Progress
 
@@ -23,11 +24,13 @@ Enter = Callable[[Pipeline, int, str, str], object]
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step left; metrics and samples are whole on rank 0."""
+    """What a step left; metrics, samples and rewards are whole on rank 0."""
 
     progress: Progress
     metrics: dict[str, float]
     samples: list[SampleGroup]
+    rewards: Sequence[float]
+    """Scores of all responses, where something shows how they are spread."""
 
 
 @dataclass(frozen=True)
@@ -190,9 +193,18 @@ class Steps:
         # Else the sequences are the data's, and no response of the model.
         look = step_samples(self._run, values.made()) if self._generates else NOTHING
         leads = any(place.leads for place in self._run.places.values())
-        said = (mine if leads else {}, look) if leads or look is not NOTHING else None
+        rewards = self._rewards(values) if leads else ()
+        said = (mine if leads else {}, look, rewards) if leads or look is not NOTHING else None
         gathered = [part for part in self._run.session.control.gather(said) if part is not None]
         together = dict(metrics)
-        for of_rank, _ in gathered:
+        for of_rank, _, _ in gathered:
             together |= of_rank
-        return Stepped(progress, together, join_samples(part for _, part in gathered))
+        # Every rank that has them has the same.
+        rewards = next((found for _, _, found in gathered if found), ())
+        samples = join_samples(part for _, part, _ in gathered)
+        return Stepped(progress, together, samples, rewards)
+
+    def _rewards(self, values: Values) -> Sequence[float]:
+        scores = values.made().get("scores")
+        wanted = self._run.config.metrics.prometheus is not None
+        return tuple(scores.values) if wanted and isinstance(scores, Scores) else ()

@@ -10,6 +10,7 @@ from pathlib import Path
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
+from verl_hpc.metrics.sinks import check_sinks
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runs.ranks import FILE as RANKS
@@ -71,6 +72,8 @@ def _train(
             heartbeat.beat(stage, 0)
             announce(stage, config.metrics.terminal)
 
+    leads = session.world.rank == 0
+    session.control.together(lambda: check_sinks(config.metrics, leads))
     resumes = has_steps(session, config)
     timeout_s = config.reward.import_timeout_s
     find = session.control.together(lambda: find_recipe(config.recipe, timeout_s))

@@ -81,6 +81,7 @@ def test_a_verbs_module_is_a_program_too(verb):
 NOWHERE = "there/is/no such thing"
 BAD_INPUT = {
     "attach": [NOWHERE, "--rank", "1"],
+    "comm": ["--config", NOWHERE],
     "config": ["--explain", NOWHERE],
     "dashboard": [NOWHERE],
     "doctor": ["--cluster", NOWHERE],
@@ -98,6 +99,7 @@ BAD_INPUT = {
     "save": [NOWHERE],
     "status": [NOWHERE],
     "stop": [NOWHERE],
+    "sync": [NOWHERE],
     "submit": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1", "--time", "10"],
     "train": ["--config", NOWHERE],
 }

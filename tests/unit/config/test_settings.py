@@ -48,6 +48,13 @@ def test_every_setting_of_a_resolved_run_is_listed():
         "evaluation": {"every": 1},
         "roles": {"critic": {"parallel": {}, "optimizer": {}, "offload": {}}},
         "placement": {"train": "0-3", "rollout": 4},
+        "metrics": {
+            "prometheus": {"port": 9400},
+            "wandb": {"project": "p"},
+            "mlflow": {},
+            "swanlab": {"project": "p"},
+        },
+        "runtime": {"profile": {"steps": [1]}},
     }
     adapters = {"model": {"path": "m"}, "lora": {}, "roles": {"critic": {"lora": {}}}}
     sharded = {"parallel.fsdp", "roles.NAME.parallel.fsdp"}

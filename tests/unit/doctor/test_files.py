@@ -255,6 +255,20 @@ def test_without_a_configuration_vllm_may_be_missing(tmp_path):
     assert python_verdict(tmp_path, has_config=False, python=python).state == "ok"
 
 
+def test_packages_of_trackers_are_asked_for_too(tmp_path):
+    words = ["metrics.wandb.project=letters", "metrics.mlflow={}", "metrics.tensorboard=true"]
+    verdict = python_verdict(tmp_path, *words, python=sys.executable)
+    assert verdict.state == "ok", verdict
+    for name in ("wandb", "mlflow-skinny", "tensorboard"):
+        assert f"{name} " in verdict.found
+    names = ("torch", "mpi4py", "megatron-core", "h5py", "vllm", "mlflow-skinny", "tensorboard")
+    answer = {"version": "3.12.1", "found": dict.fromkeys(names, "1.0") | {"wandb": None}}
+    python = fake_python(tmp_path, f"echo '{json.dumps(answer)}'")
+    verdict = python_verdict(tmp_path, *words, python=python)
+    assert verdict.state == "fails"
+    assert verdict.found.endswith("; without wandb")
+
+
 def test_a_python_inside_a_container(tmp_path):
     inside = {"kind": "apptainer", "image": "a.sif"}
     assert python_verdict(tmp_path, container=inside).state == "unknown"

@@ -6,17 +6,16 @@ it, so that numbers for two nodes and for all of them compare with each other an
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_hpc.runs.verdict import Verdict, fails, listed, ok
+from verl_hpc.runtime.preflight.speeds import bus_gb_s, seconds_of
 from verl_hpc.runtime.session import Session
 
 Pair = tuple[int, int]
 """Indices of two nodes."""
 
-_REPEATS = 5
 _MIB = 2**20
 _GPU_MIB, _CPU_MIB = 256, 8
 
@@ -117,20 +116,7 @@ def _all_reduce_s(here: Session, group: Any) -> float:
     import torch.distributed as dist
 
     data = torch.ones(_num_bytes(here) // 4, device=here.device)
-    dist.all_reduce(data, op=dist.ReduceOp.MAX, group=group)
-    _settle(here)
-    start = time.perf_counter()
-    for _ in range(_REPEATS):
-        dist.all_reduce(data, op=dist.ReduceOp.MAX, group=group)
-    _settle(here)
-    return (time.perf_counter() - start) / _REPEATS
-
-
-def _settle(here: Session) -> None:
-    if here.world.device != "cpu":
-        import torch
-
-        torch.cuda.synchronize()
+    return seconds_of(here, lambda: dist.all_reduce(data, op=dist.ReduceOp.MAX, group=group))
 
 
 def _num_bytes(here: Session) -> int:
@@ -138,4 +124,4 @@ def _num_bytes(here: Session) -> int:
 
 
 def _bus_gb_s(here: Session, num_ranks: int, seconds: float) -> float:
-    return _num_bytes(here) / seconds * 2 * (num_ranks - 1) / num_ranks / 1e9
+    return bus_gb_s("all-reduce", _num_bytes(here), num_ranks, seconds)

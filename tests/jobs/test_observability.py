@@ -1,0 +1,219 @@
+"""A real run that everything watches: Prometheus, W&B, MLflow, SwanLab and the profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.jobs.conftest import ppo
+from tests.jobs.launch import train, write_config
+from tests.wandb_stand_in import WandbStandIn
+from verl_hpc.runtime.preflight.speeds import OPERATIONS
+
+REQUIRED = "VERL_HPC_REQUIRE_PUSHGATEWAY"
+SECRET = "0123456789abcdef" * 2 + "deadbeef"
+JOB = "tiny runs"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    """A real Pushgateway's address."""
+    program = shutil.which("prometheus-pushgateway")
+    if program is None:
+        assert REQUIRED not in os.environ, "launch/install.sh .venv pushgateway installs it"
+        pytest.skip("no prometheus-pushgateway here; Debian has a package of that name")
+    port = free_port()
+    process = subprocess.Popen(
+        [program, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                read(f"{url}/-/ready")
+                break
+            except OSError:
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="module")
+def run(gateway, model, tmp_path_factory):
+    """The directory of a run of two steps with every tracker, in one process."""
+    directory = tmp_path_factory.mktemp("watched")
+    tree = ppo(model, directory) | {
+        "name": "watched",
+        "steps": 2,
+        "parallel": {},
+        "checkpoint": {},
+        "runtime": {"profile": {"steps": [2], "memory": True}},
+    }
+    tree["metrics"] |= {
+        "prometheus": {
+            "pushgateway": gateway,
+            "textfile": str(directory / "run.prom"),
+            "job_name": JOB,
+        },
+        "wandb": {"project": "letters"},
+        "mlflow": {"experiment": "letters"},
+        "swanlab": {"project": "letters"},
+    }
+    keys = {"WANDB_API_KEY": SECRET, "SWANLAB_API_KEY": SECRET}
+    os.environ |= keys
+    try:
+        status, output = train(1, write_config(directory / "config.yaml", tree))
+    finally:
+        for key in keys:
+            del os.environ[key]
+    assert status == 0, output
+    assert "is dropped" not in output, output
+    return directory / "watched"
+
+
+def steps_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def samples_of(text: str) -> dict[tuple[str, ...], float]:
+    """Values by name and labels, without those that the gateway adds and when series began."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {n: v for n, v in sample.labels.items() if n not in ("instance", "job", "run")}
+            if "le" in labels:  # 1.0 here, 1 there
+                labels["le"] = str(float(labels["le"]))
+            if sample.name.startswith("verl_") and not sample.name.endswith("_created"):
+                found[sample.name, *(f"{n}={v}" for n, v in sorted(labels.items()))] = sample.value
+    return found
+
+
+def test_a_real_pushgateway_has_the_names_and_values(run, gateway):
+    text = read(f"{gateway}/metrics")
+    found, (first, last) = samples_of(text), steps_of(run)
+    assert f'job="{JOB}",run="watched"' in text
+    assert found["verl_step",] == 2
+    assert found["verl_rollout_latency_seconds_count",] == 2
+    seconds = first["timing_s/rollout"] + last["timing_s/rollout"]
+    assert found["verl_rollout_latency_seconds_sum",] == pytest.approx(seconds)
+    operators = {n.removeprefix("timing_s/") for n in last if n.startswith("timing_s/")} - {"step"}
+    for name in operators:
+        assert found["verl_operator_latency_seconds_count", f"operator={name}"] >= 1
+    assert found["verl_kl_divergence", "to=old_policy"] == last["actor/ppo_kl"]
+    assert found["verl_kl_divergence", "to=reference"] == last["actor/reward_kl_penalty"]
+    assert found["verl_critic_score_mean",] == last["critic/score/mean"]
+    assert found["verl_reward_count",] == 2 * 4 * 2, "steps x prompts x responses"
+    # The reward function of these tests gives 0, 1/4, 1/2, 3/4 or 1: buckets tell them apart.
+    ends = ["0.0", "0.3", "0.5", "0.8", "1.0"]
+    below = [found["verl_reward_bucket", f"le={end}"] for end in ends]
+    assert below[-1] == found["verl_reward_count",]
+    counts = [b - a for a, b in pairwise([0, *below])]
+    total = 8 * (first["critic/score/mean"] + last["critic/score/mean"])
+    assert sum(n * i / 4 for i, n in enumerate(counts)) == pytest.approx(total)
+    assert found["verl_perf_throughput",] > 0
+
+
+def test_the_textfile_says_the_same(run, gateway):
+    written = samples_of((run.parent / "run.prom").read_text())
+    assert len(written) > 100
+    # The gateway adds a sum, of 0, where there is none.
+    pushed = samples_of(read(f"{gateway}/metrics"))
+    assert {n: v for n, v in pushed.items() if n in written} == written
+    assert [p.name for p in run.parent.glob("run.prom*")] == ["run.prom"]
+
+
+def test_the_offline_run_of_wandb_is_uploaded_by_sync(run, tmp_path):
+    """To a local stand-in for W&B's server: nothing here reaches the real one."""
+    with WandbStandIn() as server:
+        environment = os.environ | {
+            "WANDB_BASE_URL": server.url,
+            "WANDB_API_KEY": SECRET,
+            "HOME": str(tmp_path),
+        }
+        words = [sys.executable, "-m", "verl_hpc", "sync", run]
+        done = subprocess.run(
+            words, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        history = server.history
+        assert server.runs[0]["displayName"] == server.runs[0]["groupName"] == "watched"
+        assert server.runs[0]["project"] == "letters"
+        assert json.loads(server.runs[0]["config"])["optimizer"]["value"]["lr"] == 1e-3
+    rows = steps_of(run)
+    assert [row["_step"] for row in history] == [1, 2]
+    for sent, row in zip(history, rows, strict=True):
+        assert sent["critic/score/mean"] == row["critic/score/mean"]
+
+
+def test_mlflow_reads_its_run(run, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = pytest.importorskip("mlflow.tracking").MlflowClient((run / "mlflow").as_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("letters").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("watched", "FINISHED")
+    history = client.get_metric_history(found.info.run_id, "critic/score/mean")
+    assert [(m.step, m.value) for m in history] == [
+        (row["step"], row["critic/score/mean"]) for row in steps_of(run)
+    ]
+
+
+def test_swanlab_has_its_run(run):
+    (directory,) = (run / "swanlab").glob("run-*")
+    (file,) = directory.glob("*.swanlab")
+    assert b"critic/score/mean" in file.read_bytes()
+
+
+def test_no_key_is_written_anywhere(run):
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_the_trace_has_the_operators(run):
+    (file,) = (run / "profiles").iterdir()
+    assert file.name == "step_000002_rank_0.json.gz"
+    with gzip.open(file) as text:
+        events = json.load(text)["traceEvents"]
+    ranges = {e["name"] for e in events if e.get("cat") == "user_annotation"}
+    last = steps_of(run)[-1]
+    operators = {n.removeprefix("timing_s/") for n in last if n.startswith("timing_s/")}
+    assert {n for n in operators if "/" not in n} - {"step", "write_profile"} <= ranges
+    assert {"rollout", "update_actor", "update_critic"} <= ranges
+    inside = [e for e in events if e.get("cat") == "cpu_op"]
+    assert any(e["name"] == "aten::mm" for e in inside)
+    assert any(e["name"] == "[memory]" for e in events), "memory: true"
+
+
+def test_comm_measures_ranks_that_it_starts():
+    words = [sys.executable, "-m", "verl_hpc", "comm", "--ranks", "2", "--sizes", "0.1", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [row["operation"] for row in rows] == list(OPERATIONS)
+    assert all(row["gb_s"] > 0 and row["mpi_gb_s"] > 0 for row in rows)

@@ -1,0 +1,126 @@
+"""Settings of trackers, and which packages they need."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.config.trees import parse
+from verl_hpc.config.output import MetricsConfig
+from verl_hpc.config.trackers import check_trackers, missing_trackers
+from verl_hpc.errors import ConfigError
+
+ALL = {
+    "tensorboard": True,
+    "prometheus": {"textfile": "run.prom"},
+    "wandb": {"project": "letters"},
+    "mlflow": {},
+    "swanlab": {"project": "letters"},
+}
+PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "prometheus": ("prometheus_client", "prometheus-client"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "swanlab": ("swanlab", "swanlab"),
+}
+
+
+def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *of: None if name == module else real(name, *of)
+    )
+
+
+def test_all_trackers_are_installed_here_and_looked_for_without_an_import() -> None:
+    modules = {module for module, _ in PACKAGES.values()}
+    program = (
+        "import sys\n"
+        "from verl_hpc.config.output import MetricsConfig\n"
+        "from verl_hpc.config.trackers import check_trackers\n"
+        f"check_trackers(MetricsConfig.model_validate({ALL!r}))\n"
+        f"print(*sorted({modules!r} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_missing_package_is_one_error_that_says_how_to_install_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, package = PACKAGES[name]
+    without(monkeypatch, module)
+    with pytest.raises(ConfigError) as caught:
+        check_trackers(MetricsConfig.model_validate(ALL))
+    assert str(caught.value) == (
+        f"metrics.{name} needs the package {package}, which is not installed in this Python; "
+        f"pip install {package} (or verl_hpc[track], which has all trackers), or leave "
+        f"metrics.{name} out"
+    )
+
+
+def test_what_is_not_wanted_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "wandb")
+    check_trackers(MetricsConfig.model_validate({n: v for n, v in ALL.items() if n != "wandb"}))
+
+
+def test_a_directory_of_the_name_is_no_package(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B leaves one where it runs, and Python would take it for a namespace package."""
+    real = importlib.util.find_spec
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    assert real("wandb") is not None
+    found = list(missing_trackers(MetricsConfig.model_validate({"wandb": ALL["wandb"]})))
+    assert found == [("metrics.wandb", "wandb")]
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "words"),
+    [
+        ("prometheus", {}, "give pushgateway, port or textfile"),
+        ("prometheus", {"pushgateway": "monitor:9091"}, "metrics.prometheus.pushgateway"),
+        ("prometheus", {"pushgateway": "http://me:hunter2@monitor"}, "pushgateway"),
+        ("prometheus", {"port": 70000}, "metrics.prometheus.port"),
+        ("prometheus", {"textfile": "run.txt"}, "end in .prom"),
+        ("wandb", {}, "metrics.wandb.project"),
+        ("wandb", {"project": "a", "mode": "online"}, "offline"),
+        ("wandb", {"project": "a/b"}, "metrics.wandb.project"),
+        ("swanlab", {"project": "a", "api_key": "hunter2"}, "metrics.swanlab.api_key"),
+    ],
+)
+def test_settings_that_cannot_be(name: str, tree: dict, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**{f"metrics__{name}": tree})
+    assert words in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ({"steps": []}, "runtime.profile.steps"),
+        ({"steps": [0]}, "runtime.profile.steps"),
+        ({"steps": [2, 2]}, "steps: has 2 twice"),
+        ({"steps": [1], "ranks": [0, 0]}, "ranks: has 0 twice"),
+        ({"ranks": [0]}, "runtime.profile.steps"),
+    ],
+)
+def test_profiles_that_cannot_be(profile: dict, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(runtime__profile=profile)
+    assert words in str(caught.value)
+
+
+def test_a_rank_that_the_job_has_not() -> None:
+    from verl_hpc.planner.layouts import place_roles
+
+    config = parse(runtime__profile={"steps": [1], "ranks": [0, 3]})
+    place_roles(config, 4)
+    with pytest.raises(ConfigError, match=r"runtime.profile.ranks: has 3, and the 2 ranks"):
+        place_roles(config, 2)

@@ -1,0 +1,118 @@
+"""Where a run's metrics go besides its own directory, and the packages that this takes."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.section import Integer, PathText, Section
+
+if TYPE_CHECKING:
+    from verl_hpc.config.output import MetricsConfig
+
+Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=128)]
+"""Of a project or a job: letters, digits, space, '.', '_' and '-'."""
+
+_PACKAGES = {
+    "tensorboard": ("tensorboard", "tensorboard"),
+    "prometheus": ("prometheus_client", "prometheus-client"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "swanlab": ("swanlab", "swanlab"),
+}
+"""By the field of metrics: what is imported, and the package that has it."""
+
+
+def _check_textfile(path: str) -> str:
+    if not path.endswith(".prom"):
+        raise ValueError(f"{path}: the node exporter reads files that end in .prom alone")
+    return path
+
+
+class PrometheusConfig(Section):
+    """Rank 0 gives the metrics of each step to Prometheus, in one way or several."""
+
+    pushgateway: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] | None = None
+    """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; one that does
+    not answer is told once, and asked again at the next step."""
+    port: Annotated[Integer, Field(ge=1, le=65535)] | None = None
+    """Port of rank 0's node that Prometheus scrapes, for as long as the run lasts. Everybody who
+    reaches the node may read the metrics there."""
+    textfile: Annotated[PathText, AfterValidator(_check_textfile)] | None = None
+    """File for the node exporter's textfile collector, on rank 0's node; each step replaces it in
+    one piece."""
+    job_name: Label = "verl_hpc"
+    """The label `job` at the Pushgateway, beside `run`, the name of the run."""
+
+    @model_validator(mode="after")
+    def _goes_somewhere(self) -> PrometheusConfig:
+        if self.pushgateway is None and self.port is None and self.textfile is None:
+            raise ValueError("give pushgateway, port or textfile; without one nobody is told")
+        return self
+
+
+class WandbConfig(Section):
+    """Weights & Biases, without a network: RUN/wandb has what `python -m verl_hpc sync RUN` uploads
+    from a login node. Each start of a run is a run there, all in the group of the run's name."""
+
+    project: Label
+    """Of the uploaded run."""
+    entity: Label | None = None
+    """User or team; null is that of the key that uploads."""
+    mode: Literal["offline"] = "offline"
+    """Ranks need no network and no key; `sync` has both."""
+
+
+class MlflowConfig(Section):
+    """MLflow's store of files, in RUN/mlflow; each start of a run is a run in it."""
+
+    experiment: Label = "verl_hpc"
+    """Which the runs belong to."""
+
+
+class SwanlabConfig(Section):
+    """SwanLab, without a network: RUN/swanlab has what `swanlab sync` uploads."""
+
+    project: Label
+    """Of the uploaded run."""
+    mode: Literal["offline"] = "offline"
+    """Ranks need no network and no key."""
+
+
+def check_trackers(metrics: MetricsConfig) -> None:
+    """Look for the packages that `metrics` needs, in this Python, without importing them.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for setting, package in missing_trackers(metrics):
+        raise ConfigError(
+            f"{setting} needs the package {package}, which is not installed in this Python; "
+            f"pip install {package} (or verl_hpc[track], which has all trackers), or leave "
+            f"{setting} out"
+        )
+
+
+def missing_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
+    """Settings whose package is not installed in this Python, and the package."""
+    for name, package in wanted_trackers(metrics):
+        if not is_installed(_PACKAGES[name][0]):
+            yield f"metrics.{name}", package
+
+
+def is_installed(module: str) -> bool:
+    """Whether this Python has a module, found without importing it."""
+    spec = importlib.util.find_spec(module)
+    # A directory of that name, such as the one that W&B leaves where it runs, is no package.
+    return spec is not None and spec.origin is not None
+
+
+def wanted_trackers(metrics: MetricsConfig) -> Iterator[tuple[str, str]]:
+    """Fields of metrics that are given, and the package that each needs."""
+    for name, (_, package) in _PACKAGES.items():
+        if getattr(metrics, name):
+            yield name, package

@@ -1,0 +1,52 @@
+"""SwanLab without a network: a directory that SwanLab's own `sync` uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.trackers import SwanlabConfig
+
+DIRECTORY = "swanlab"
+"""Below the run directory."""
+
+
+class Swanlab:
+    """An offline run of SwanLab for each start of a run, in RUN/swanlab. It holds the metrics and
+    the resolved configuration, nothing of this machine, its user or the code."""
+
+    def __init__(
+        self, config: SwanlabConfig, run_directory: Path, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Begin a run of the run directory's name.
+
+        Args:
+            settings: of the run, as SwanLab's config.
+        """
+        import swanlab
+
+        probes = ("hardware", "runtime", "requirements", "conda", "git", "monitor")
+        quiet = swanlab.Settings(
+            interactive=False,
+            terminal={"proxy_type": "none"},
+            probe=dict.fromkeys(probes, False),
+        )
+        self._run = swanlab.init(
+            project=config.project,
+            name=run_directory.name,
+            group=run_directory.name,
+            mode=config.mode,
+            log_dir=str(run_directory / DIRECTORY),
+            config=dict(settings or {}),
+            settings=quiet,
+        )
+
+    def stage(self, name: str) -> None:
+        """Runs of SwanLab have finished steps only."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,89 @@
+"""Traces of torch.profiler: what a rank's CPU and GPU did in a step, operator by operator."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_hpc.config.output import ProfileConfig
+
+DIRECTORY = "profiles"
+"""Below the run directory."""
+_MOST_EVENTS = 1_000_000
+"""Allocations and frees that a memory snapshot looks back on."""
+
+
+class Traces:
+    """Of the steps that `runtime.profile` names, on the ranks that it names.
+
+    A step leaves `profiles/step_000002_rank_0.json.gz`, in Chrome's format, with a range for each
+    operator of the recipe around what PyTorch did in it; with `memory` also
+    `profiles/memory_step_000002_rank_0.pickle` on a GPU, which PyTorch writes for its viewer
+    (pytorch.org/memory_viz), and which nothing here reads.
+
+    Args:
+        config: None traces nothing.
+        run_directory: an existing directory.
+        rank: this one.
+        device: "cpu", or a GPU's.
+    """
+
+    def __init__(
+        self, config: ProfileConfig | None, run_directory: Path, rank: int, device: str
+    ) -> None:
+        self._config = config if config is not None and rank in config.ranks else None
+        self._directory, self._rank = run_directory / DIRECTORY, rank
+        self._on_gpu = device != "cpu"
+        self._profiler: Any = None
+        self._runs = False
+        self._step = 0
+
+    def begin(self, step: int) -> None:
+        """Trace from here on, if the step is one to trace."""
+        if self._config is None or step not in self._config.steps:
+            return
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu else [])]
+        self._step = step
+        self._profiler = profile(activities=activities, profile_memory=self._config.memory)
+        if self._config.memory and self._on_gpu:
+            torch.cuda.memory._record_memory_history(max_entries=_MOST_EVENTS)
+        self._profiler.start()
+        self._runs = True
+
+    def operator(self, name: str) -> AbstractContextManager[Any]:
+        """A range of the trace, named for an operator."""
+        if not self._runs:
+            return nullcontext()
+        return torch.profiler.record_function(name)
+
+    def stop(self) -> bool:
+        """Trace no further; ranges are closed before.
+
+        Returns:
+            Whether there is a trace to write.
+        """
+        was_on, self._runs = self._runs, False
+        if was_on:
+            self._profiler.stop()
+        return was_on
+
+    def write(self) -> None:
+        """Leave the files of the step that `stop` ended; each appears whole."""
+        assert self._config is not None
+        name = f"step_{self._step:06d}_rank_{self._rank}"
+        self._directory.mkdir(exist_ok=True)
+        # Its end says that it is to be packed.
+        part = self._directory / f"part_{name}.json.gz"
+        self._profiler.export_chrome_trace(str(part))
+        part.replace(self._directory / f"{name}.json.gz")
+        self._profiler = None
+        if self._config.memory and self._on_gpu:
+            part = self._directory / f"part_{name}.pickle"
+            torch.cuda.memory._dump_snapshot(str(part))
+            torch.cuda.memory._record_memory_history(enabled=None)
+            part.replace(self._directory / f"memory_{name}.pickle")

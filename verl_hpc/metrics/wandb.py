@@ -1,0 +1,66 @@
+"""Weights & Biases without a network: a directory that W&B's own `sync` uploads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.config.trackers import WandbConfig
+from verl_hpc.runtime import environment
+
+DIRECTORY = "wandb"
+"""Below the run directory, where W&B keeps its runs."""
+
+
+class Wandb:
+    """An offline run of W&B for each start of a run. It holds the metrics and the resolved
+    configuration, nothing of this machine, its user or the code; `RUN/wandb/` has it."""
+
+    def __init__(
+        self, config: WandbConfig, run_directory: Path, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """Begin a run.
+
+        Args:
+            run_directory: its name is the run's, and the group's of all its starts.
+            settings: of the run, as W&B's config.
+        """
+        environment.prepare_trackers()
+        import wandb
+
+        quiet = wandb.Settings(
+            mode=config.mode,
+            root_dir=str(run_directory),
+            console="off",
+            silent=True,
+            disable_code=True,
+            disable_git=True,
+            save_code=False,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            x_transaction_log_flush_interval=1.0,
+            host="-",
+        )
+        # W&B makes it itself, but takes a directory for temporary files where it cannot.
+        (run_directory / DIRECTORY).mkdir(exist_ok=True)
+        self._run = wandb.init(
+            project=config.project,
+            entity=config.entity,
+            name=run_directory.name,
+            group=run_directory.name,
+            dir=str(run_directory),
+            config=dict(settings or {}),
+            settings=quiet,
+        )
+
+    def stage(self, name: str) -> None:
+        """Runs of W&B have finished steps only."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()

@@ -79,7 +79,20 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
     if config.function in MAKERS:
         options = REWARD_OPTIONS[config.function].model_validate(config.options)
         return MAKERS[config.function](options)
-    function = _find(config, setting)
+    return fitted(_find(config, setting), config, setting)
+
+
+def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> RewardFunction:
+    """A function as rewards are called, with its options bound.
+
+    Args:
+        function: called by verl's keywords, of two arguments, or batched.
+        config: its options; its name is for messages.
+        setting: that holds its name, for messages.
+
+    Raises:
+        RewardError: as `get_reward_function`.
+    """
     signature = _signature(function, config, setting)
     if is_batched(function):
         return _of_lists(function, signature, config, setting)

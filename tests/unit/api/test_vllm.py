@@ -1,0 +1,41 @@
+"""vLLM behind the actor's contract: a real engine, and coroutines around any actor."""
+
+import asyncio
+
+import pytest
+import torch
+
+import verl_hpc
+from verl_hpc.errors import ConfigError
+
+
+def test_an_adapter_answers_coroutines_one_after_the_other(hf_model):
+    actor = verl_hpc.ActorModel(hf_model)
+    adapter, ids = verl_hpc.vLLMAdapter(actor), torch.tensor([[5, 6]])
+
+    async def ask():
+        asked = (adapter.generate_async(ids, max_new_tokens=3, do_sample=False) for _ in range(3))
+        return await asyncio.gather(*asked)
+
+    expected = actor.generate(ids, max_new_tokens=3, do_sample=False)
+    assert all(torch.equal(found, expected) for found in asyncio.run(ask()))
+
+
+def test_another_engine_is_refused():
+    with pytest.raises(ConfigError, match="llm_engine is int; expected vllm.LLM"):
+        verl_hpc.vLLMActor(3)
+
+
+@pytest.mark.slow
+def test_a_real_engine_answers_as_the_model_does(model_dir, hf_model, tokenizer):
+    options = {"max_model_len": 64, "enforce_eager": True, "kv_cache_memory_bytes": 2**26}
+    actor = verl_hpc.VLLMActorModel(str(model_dir), 1, 4, dtype="float32", **options)
+    ids = torch.tensor([[5, 6, 7]])
+    found = actor.generate(ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(found, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
+    again = verl_hpc.vLLMActor(actor.llm_engine)
+    assert torch.equal(again.generate(ids, max_new_tokens=4, do_sample=False), found)
+    with pytest.raises(ConfigError, match="num_beams is not honoured"):
+        actor.generate(ids, num_beams=4)
+    with pytest.raises(ConfigError, match="vLLM computes no gradients"):
+        verl_hpc.PPOTrainer(actor, None, tokenizer)

@@ -12,6 +12,7 @@ from typing import Any
 from verl_hpc.config.reward import REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards import (
+    accuracy,
     code,
     exact_match,
     format_reward,
@@ -26,6 +27,7 @@ from verl_hpc.rewards.request import KEYWORDS, MORE_KEYWORDS, RewardFunction, ba
 from verl_hpc.rewards.user_code import load_function, loading
 
 BUILT_IN: Mapping[str, RewardFunction] = {
+    "accuracy_reward": accuracy.compute_score,
     "exact_match": exact_match.compute_score,
     "gsm8k": gsm8k.compute_score,
     "math": math_reward.compute_score,

@@ -233,3 +233,12 @@ def test_rewards_by_name_see_the_reference(make_trainer, prompts):
     assert found["critic/score/mean"] == 2.0
     with pytest.raises(RewardError, match="is a function of verl_hpc"):
         verl_hpc.register_reward(type("F", (), {"__name__": "math"})())
+
+
+@pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])
+def test_accuracy_is_of_text_or_of_mathematics(response, right):
+    from verl_hpc.api.rewards import scorer_of
+    from verl_hpc.rewards.request import Request
+
+    (score,) = scorer_of("accuracy_reward")([Request(0, "", "4", {}, response)])
+    assert score.value == right

@@ -9,12 +9,13 @@ the user's stands beside it as a node of its own.
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import verl_hpc
 from verl_hpc.api.batch import Batch
 from verl_hpc.testing.tiny import make_tiny_model
 
-SIZES = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
+SIZES: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
 
 
 def share_of_vowels(sampled_response: str, reference_answer: str | None) -> float:

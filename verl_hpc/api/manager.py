@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_hpc.api.assemble import as_actor, end_tokens
 from verl_hpc.api.batch import Batch, Rollout
-from verl_hpc.api.prompts import problems_of
+from verl_hpc.api.prompts import ids_of, problems_of
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.prompts import fit_prompt
 from verl_hpc.errors import ConfigError
@@ -93,7 +93,7 @@ class RolloutManager:
             prompts = [self.tokenizer.encode(text) for text in prompts]
         problems = problems_of(prompts, self.tokenizer, None, references)
         asked = [problem for problem in problems for _ in range(self.num_samples)]
-        ids = [list(problem.prompt.ids) for problem in asked]
+        ids = [ids_of(problem) for problem in asked]
         for problem, tokens in zip(asked, ids, strict=True):
             if len(tokens) > self._limit:
                 fit_prompt(tokens, self._limit, "error", problem.where)

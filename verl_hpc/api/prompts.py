@@ -114,6 +114,12 @@ def problems_of(
     return found
 
 
+def ids_of(problem: Problem) -> list[int]:
+    """Tokens of a prompt that `problems_of` has made."""
+    assert isinstance(problem.prompt, PromptText)
+    return list(problem.prompt.ids)
+
+
 def rows_of(input_ids: Any, attention_mask: Any = None) -> list[list[int]]:
     """Token ids of each row, without what the mask leaves out."""
     rows = _lists(input_ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from verl_hpc.api.assemble import as_actor, assemble
 from verl_hpc.api.batch import Batch, batch_of, check_rewards, scores_of
 from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.namespace import namespaced, temporary_directory
 from verl_hpc.api.prompts import StepPrompts, problems_of
 from verl_hpc.api.rewards import Reward, scorer_of
@@ -32,7 +33,6 @@ from verl_hpc.trainer.state import Progress
 
 _MADE = ("responses", "sequences", "scores")
 """Values of a step that are there before its update."""
-_Exports = Callable[[int, Mapping[str, float]], Any]
 _STEPS_OF = 8
 """Prompts that `train` takes for a step, if nobody says."""
 
@@ -244,9 +244,7 @@ class PPOTrainer:
             raise refused("enable_debug_mode", "PPOTrainer.debug_values")
         return self._values
 
-    def add_metrics_exporter(
-        self, exporter: Sink | Callable[[int, Mapping[str, float]], Any]
-    ) -> None:
+    def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
         """Hand it every step's metrics: to its `write(step, metrics)`, or by calling it so.
 
         One that fails is reported once and dropped; it does not end training.
@@ -254,15 +252,7 @@ class PPOTrainer:
         Raises:
             ConfigError: it is neither.
         """
-        if callable(getattr(exporter, "write", None)):
-            self._sinks.add(exporter)  # type: ignore[arg-type]
-        elif callable(exporter):
-            self._sinks.add(_Called(exporter))
-        else:
-            raise ConfigError(
-                f"add_metrics_exporter: {type(exporter).__name__} has no write(step, metrics), and "
-                "cannot be called"
-            )
+        self._sinks.add(sink_of(exporter))
 
     def save_checkpoint(
         self, path: str | Path, save_optimizer: bool = False, save_training_state: bool = False
@@ -308,19 +298,3 @@ class PPOTrainer:
         if callable(seek):
             seek(self._progress.position)
         return self.global_step
-
-
-class _Called:
-    """A function as a sink."""
-
-    def __init__(self, function: _Exports) -> None:
-        self._function = function
-
-    def stage(self, name: str) -> None:
-        """Not told."""
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._function(step, values)
-
-    def close(self) -> None:
-        """Holds nothing."""

@@ -11,6 +11,7 @@ BASE = ["pydantic>=2.10,<3", "PyYAML>=6,<7", "rich>=13,<16", "submitit>=1.5.4,<2
 
 # What every compute node needs, on CPUs and GPUs alike.
 COMPUTE = [
+    "fsspec>=2024.6",
     "h5py>=3.16,<4",
     "httpx>=0.28,<1",
     "math-verify>=0.9,<1",

@@ -26,6 +26,7 @@ from verl_hpc.section import (
 )
 
 REWARD_FUNCTIONS = (
+    "accuracy_reward",
     "auto",
     "code",
     "exact_match",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice
@@ -65,15 +65,18 @@ class FilesSource:
         config: the files and their columns.
         needs: answer: every row must have a text to imitate; pair: a chosen and a rejected one;
             label: an answer, and whether it is good.
+        files: the rows of each file, where they are open already.
 
     Raises:
         DataError: a file cannot be opened (`open_rows`), or there is no row; where a row is read,
             it cannot be used.
     """
 
-    def __init__(self, config: FilesConfig, needs: Needs = "prompt") -> None:
+    def __init__(
+        self, config: FilesConfig, needs: Needs = "prompt", files: Sequence[Rows] | None = None
+    ) -> None:
         self._config, self._needs = config, needs
-        self._files = [open_rows(Path(path), config) for path in config.paths]
+        self._files = files or [open_rows(Path(path), config) for path in config.paths]
         self._ends = list(accumulate(map(len, self._files)))
         if not self._ends[-1]:
             raise DataError(f"{', '.join(config.paths)}: no rows; give a data set that has some")
@@ -111,16 +114,7 @@ class FilesSource:
                 yield DataError(f"{rows.where(row)}: {error}")
 
     def _problem(self, index: int, origin: str, row: Mapping[str, Any]) -> Problem:
-        config = self._config
-        return Problem(
-            index=index,
-            prompt=_prompt(_value(row, config.prompt_key)),
-            data_source=row.get("data_source") or "",
-            ground_truth=_ground_truth(row),
-            extra=_mapping(row, "extra_info"),
-            origin=origin,
-            **self._answers(row),
-        )
+        return problem_of(row, index, origin, self._config.prompt_key, **self._answers(row))
 
     def _answers(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._needs == "pair":
@@ -128,6 +122,32 @@ class FilesSource:
         if self._needs == "label":
             return {"answer": _labelled_answer(row, self._config.answer_key), "label": _label(row)}
         return {"answer": _answer(row, self._config.answer_key, self._needs == "answer")}
+
+
+def problem_of(
+    row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt", **answers: Any
+) -> Problem:
+    """A row with verl's columns.
+
+    Args:
+        row: by column.
+        index: its number.
+        origin: what errors call it.
+        prompt_key: column of the prompt.
+        answers: fields of `Problem` that are about answers.
+
+    Raises:
+        DataError: it has no prompt, or one that is neither text nor a chat.
+    """
+    return Problem(
+        index=index,
+        prompt=_prompt(_value(row, prompt_key)),
+        data_source=row.get("data_source") or "",
+        ground_truth=_ground_truth(row),
+        extra=_mapping(row, "extra_info"),
+        origin=origin,
+        **answers,
+    )
 
 
 def open_rows(path: Path, config: FilesConfig) -> Rows:

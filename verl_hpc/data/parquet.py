@@ -7,12 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from verl_hpc.errors import DataError
+
+if TYPE_CHECKING:
+    from verl_hpc.data.remote import RemoteFile
 
 CACHED_ROW_GROUPS = 4
 """Decoded row groups that the process keeps, over all files."""
@@ -31,10 +34,12 @@ zone that is unknown."""
 class ParquetRows:
     """Random access by way of the footer; only columns that are used are read, if not `whole`."""
 
-    def __init__(self, path: Path, needed: Sequence[str], optional: Iterable[str]) -> None:
+    def __init__(
+        self, path: Path | RemoteFile, needed: Sequence[str], optional: Iterable[str]
+    ) -> None:
         self._path = path
         try:
-            self._footer = parquet.read_metadata(path)
+            self._footer = parquet.read_metadata(self._source())
         except UNREADABLE as error:
             raise DataError(f"{path}: not a readable Parquet file ({error})") from None
         schema = self._footer.schema.to_arrow_schema()
@@ -47,6 +52,10 @@ class ParquetRows:
         self._scanned = self._columns_to_scan(needed, schema)
         groups = map(self._footer.row_group, range(self._footer.num_row_groups))
         self._ends = list(accumulate(group.num_rows for group in groups))
+
+    def _source(self) -> Any:
+        """What pyarrow reads from."""
+        return self._path if isinstance(self._path, Path) else self._path.open()
 
     def __len__(self) -> int:
         return int(self._footer.num_rows)
@@ -82,7 +91,7 @@ class ParquetRows:
         first = 0
         for group, end in enumerate(self._ends):
             try:
-                with parquet.ParquetFile(self._path, metadata=self._footer) as file:
+                with parquet.ParquetFile(self._source(), metadata=self._footer) as file:
                     for batch in file.iter_batches(SCANNED_ROWS, [group], self._scanned):
                         yield from self._rows(batch, first)
                         first += batch.num_rows
@@ -103,7 +112,7 @@ class ParquetRows:
             DataError: it is damaged.
         """
         try:
-            with parquet.ParquetFile(self._path, metadata=self._footer) as file:
+            with parquet.ParquetFile(self._source(), metadata=self._footer) as file:
                 return file.read_row_group(group, columns=columns)
         except UNREADABLE as error:
             raise self._undecodable(group, error) from None

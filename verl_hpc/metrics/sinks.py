@@ -53,6 +53,10 @@ class Sinks:
     def __init__(self, sinks: Iterable[Sink]) -> None:
         self._sinks = list(sinks)
 
+    def add(self, sink: Sink) -> None:
+        """One more, from now on."""
+        self._sinks.append(sink)
+
     def stage(self, name: str) -> None:
         self._each(lambda sink: sink.stage(name))
 

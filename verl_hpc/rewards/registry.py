@@ -12,6 +12,7 @@ from typing import Any
 from verl_hpc.config.reward import REWARD_OPTIONS, RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards import (
+    accuracy,
     code,
     exact_match,
     format_reward,
@@ -26,6 +27,7 @@ from verl_hpc.rewards.request import KEYWORDS, MORE_KEYWORDS, RewardFunction, ba
 from verl_hpc.rewards.user_code import load_function, loading
 
 BUILT_IN: Mapping[str, RewardFunction] = {
+    "accuracy_reward": accuracy.compute_score,
     "exact_match": exact_match.compute_score,
     "gsm8k": gsm8k.compute_score,
     "math": math_reward.compute_score,
@@ -79,7 +81,20 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
     if config.function in MAKERS:
         options = REWARD_OPTIONS[config.function].model_validate(config.options)
         return MAKERS[config.function](options)
-    function = _find(config, setting)
+    return fitted(_find(config, setting), config, setting)
+
+
+def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> RewardFunction:
+    """A function as rewards are called, with its options bound.
+
+    Args:
+        function: called by verl's keywords, of two arguments, or batched.
+        config: its options; its name is for messages.
+        setting: that holds its name, for messages.
+
+    Raises:
+        RewardError: as `get_reward_function`.
+    """
     signature = _signature(function, config, setting)
     if is_batched(function):
         return _of_lists(function, signature, config, setting)

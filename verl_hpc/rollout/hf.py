@@ -6,6 +6,7 @@ Every rank has the whole model, so a replica is one rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import (
@@ -204,7 +205,21 @@ class HfEngine:
                 output_scores=not self._filtered,
                 output_logits=self._filtered,
             )
-        new = output.sequences[:, width:]
+        new, log_probs = self._read(output, mask, sampling)
+        return list(zip(new.cpu(), log_probs.cpu(), strict=True))
+
+    def _read(
+        self, output: Any, mask: torch.Tensor, sampling: Sampling
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """New tokens and their log-probs, (B, T) both.
+
+        Args:
+            output: of transformers' generate.
+            mask: (B, width) of the prompts, padded on their left.
+            sampling: that it was asked with.
+        """
+        del sampling
+        new = output.sequences[:, mask.shape[1] :]
         per_token = output.logits if self._filtered else output.scores
         # Token by token: all of them at once would be the vocabulary's size larger.
         log_probs = torch.stack(
@@ -214,7 +229,7 @@ class HfEngine:
             ],
             dim=1,
         )
-        return list(zip(new.cpu(), log_probs.cpu(), strict=True))
+        return new, log_probs
 
     def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
         """A row of the batch up to its end-of-sequence token."""

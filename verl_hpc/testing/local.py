@@ -1,4 +1,4 @@
-"""A training engine and a control plane in this process, on plain torch: tests take milliseconds.
+"""A training engine in this process, on plain torch: tests take milliseconds.
 
 The model reads a sequence by its running mean and its newest token. It is small enough to write
 down, every output is causal, and its parameters have the names and shapes of a decoder's ends, so
@@ -31,35 +31,10 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec, whole
-from verl_hpc.runtime.channel import Messages, Pending
-from verl_hpc.runtime.control import Control
+from verl_hpc.runtime.one_rank import LocalChannel as LocalChannel
+from verl_hpc.runtime.one_rank import LocalControl as LocalControl
 
 EMBEDDING = "model.embed_tokens.weight"
-
-
-class LocalChannel:
-    """A channel of one rank."""
-
-    rank, size = 0, 1
-
-    def split(self, group: int) -> LocalChannel:
-        del group
-        return LocalChannel()
-
-    def exchange(self, sends: Messages, receives: Messages) -> Pending:
-        assert not sends and not receives, "there is nobody else"
-        return _over
-
-
-def _over() -> bool:
-    return True
-
-
-class LocalControl(Control):
-    """The control plane of one rank, without MPI; values are pickled as everywhere."""
-
-    def __init__(self) -> None:
-        super().__init__(LocalChannel())
 
 
 def tiny_architecture(vocab_size: int = 12, hidden_size: int = 6) -> Architecture:

@@ -15,11 +15,10 @@ from verl_hpc.environments.processes import start_environments
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import make_scorer
-from verl_hpc.runtime.control import Control
-from verl_hpc.runtime.session import Session
+from verl_hpc.runtime.one_rank import LocalControl as LocalControl
+from verl_hpc.runtime.one_rank import local_session as local_session
 from verl_hpc.runtime.stop import Signals, StopFlag
-from verl_hpc.runtime.world import World
-from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
+from verl_hpc.testing.local import LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls
@@ -50,26 +49,6 @@ class LetterTokenizer:
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         end = "" if skip_special_tokens else self.eos_token
         return "".join(chr(ord("a") + token - 1) if token else end for token in tokens)
-
-
-class _Quiet:
-    """Watches and reports nothing."""
-
-    def enter(self, operator: str) -> None:
-        del operator
-
-
-def local_session(control: Control | None = None) -> Session:
-    """A rank on a CPU; nothing watches it.
-
-    Args:
-        control: of all ranks; this one alone if None.
-    """
-    control = control or LocalControl()
-    rank, size = control.rank, control.size
-    world = World(rank, size, rank, size, 0, (0,) * size, "localhost", "cpu")
-    watchdog, reporter, job = (cast(Any, _Quiet()) for _ in range(3))
-    return Session(world, control, watchdog, reporter, job)
 
 
 def local_place(name: str = "train") -> Placement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from verl_hpc.checkpoint.run_state import AdapterState, OptimizerCounters, RunSt
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import prune
-from verl_hpc.checkpoint.write import StepWriter
+from verl_hpc.checkpoint.write import StepWriter, save_step
 from verl_hpc.config.load import dump_config
 from verl_hpc.engines.factory import generator_states
 from verl_hpc.engines.protocol import state_specs
@@ -80,7 +81,7 @@ class Saves:
             run.sync.to_training()
         components = [component for parts in self._parts for component in parts.components()]
         contents = StepContents(
-            self._state(progress), self._config, run.hf_files, generator_states(), run.own_files
+            self.state(progress), self._config, run.hf_files, generator_states(), run.own_files
         )
         with self._failing(progress.step):
             self._writer.begin(progress.step, components, contents, self._stays)
@@ -116,7 +117,8 @@ class Saves:
             if self._run.rank == 0:
                 _logger.warning("continuing without a checkpoint of step %s: %s", step, error)
 
-    def _state(self, progress: Progress) -> RunState:
+    def state(self, progress: Progress) -> RunState:
+        """What is small of a run after a step; every rank calls it."""
         run = self._run
         return RunState(
             step=progress.step,
@@ -156,6 +158,33 @@ def save(run: RunContext, progress: Progress) -> Path:
     saves.begin(progress)
     saves.finish()
     return checkpoint_root(run.config) / step_name(progress.step)
+
+
+def save_parts(
+    run: RunContext, progress: Progress, root: Path, optimizer: bool, state: bool
+) -> Path:
+    """Write one step below another directory, and wait for it; where it is.
+
+    Args:
+        root: of steps.
+        optimizer: with the optimizers' state.
+        state: with what a run continues from.
+
+    Raises:
+        CheckpointError: it could not be written; steps that are there are intact.
+    """
+    parts = [component for role in run.trained for component in _Parts(role, run.rank).components()]
+    kept = parts if optimizer else parts[::2]
+    contents = StepContents(hf_files=run.hf_files, own_files=run.own_files)
+    if state:
+        whole = Saves(run)
+        contents = replace(
+            contents,
+            state=whole.state(progress),
+            config=dump_config(run.config),
+            rank_arrays=generator_states(),
+        )
+    return save_step(run.session.control, root, progress.step, kept, contents)
 
 
 class _Parts:

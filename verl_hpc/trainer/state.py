@@ -89,7 +89,7 @@ def restore(run: RunContext) -> Progress | None:
     reasons: list[str] = []
     for path in steps:
         try:
-            return _load(run, path)
+            return load_step_directory(run, path)
         except DamageError as error:
             reasons.append(str(error))
             if run.rank == 0:
@@ -102,7 +102,7 @@ def restore(run: RunContext) -> Progress | None:
     )
 
 
-def _load(run: RunContext, path: Path) -> Progress:
+def load_step_directory(run: RunContext, path: Path) -> Progress:
     """Load one step; an error is raised on every rank or on none.
 
     Raises:

@@ -1,0 +1,268 @@
+"""Streams of prompts: order, position, what is read ahead, URLs, and other sources."""
+
+import functools
+import http.server
+import json
+import queue
+import sqlite3
+import threading
+from itertools import chain
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import verl_hpc
+from verl_hpc.errors import ConfigError, DataError
+
+ROWS = [{"prompt": f"p{i}", "answer": f"a{i}"} for i in range(10)]
+
+
+def write(path, rows=ROWS):
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def prompts(problems):
+    return [problem.prompt for problem in problems]
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_all_rows_come_in_order_and_the_position_is_exact(tmp_path, kind, workers):
+    path = write(tmp_path / f"rows.{kind}")
+    provider = verl_hpc.DataProvider(path, kind, prefetch_factor=2, num_workers=workers)
+    assert prompts(provider.read(4)) == ["p0", "p1", "p2", "p3"]
+    assert provider.state_dict() == {"epoch": 0, "offset": 4}  # whatever was read ahead
+    later = prompts(provider.read(4)) + prompts(provider.read(3))
+    again = verl_hpc.DataProvider(path, kind, num_workers=workers)
+    again.load_state_dict({"epoch": 0, "offset": 4})
+    assert prompts(again.read(4)) + prompts(again.read(3)) == later
+    assert later[-1] == "p0" and provider.read(1)[0].ground_truth == "a1"
+    provider.close()
+
+
+def test_an_epoch_is_iterated_in_batches(tmp_path, kind):
+    path = write(tmp_path / f"rows.{kind}")
+    provider = verl_hpc.DataProvider(path, kind, batch_size=4, shuffle=True, seed=3)
+    epochs = [[prompts(batch) for batch in provider] for _ in range(2)]
+    for batches in epochs:
+        assert [len(batch) for batch in batches] == [4, 4, 2]
+        assert sorted(chain(*batches)) == sorted(prompts_of_all())
+    assert epochs[0] != epochs[1]
+
+
+def prompts_of_all():
+    return [row["prompt"] for row in ROWS]
+
+
+def test_rows_behind_a_url_of_memory(kind, tmp_path):
+    """fsspec's own memory:// file system, as an object store is opened."""
+    data = write(tmp_path / f"rows.{kind}").read_bytes()
+    with fsspec.open(f"memory://bucket/rows.{kind}", "wb") as file:
+        file.write(data)
+    provider = verl_hpc.DataProvider(f"memory://bucket/rows.{kind}", kind, namespace="n")
+    assert prompts(provider.read(10)) == prompts_of_all()
+
+
+def test_rows_behind_a_url_of_a_local_http_server(kind, tmp_path):
+    write(tmp_path / f"rows.{kind}")
+    handler = functools.partial(_Ranges, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/rows.{kind}"
+            assert prompts(verl_hpc.DataProvider(url, kind).read(10)) == prompts_of_all()
+            with pytest.raises(DataError, match="nothing"):
+                verl_hpc.DataProvider(url.replace("rows", "nothing"), kind)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path):
+    """moto's server; where it or s3fs is not installed there is nothing to ask."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed; s3:// needs it")
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    boto3 = pytest.importorskip("boto3")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        url = "http://{}:{}".format(*server.get_host_and_port())
+        names = {"region_name": "us-east-1", "endpoint_url": url}
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        client = boto3.client("s3", **names, **keys)
+        client.create_bucket(Bucket="bucket")
+        client.upload_file(str(write(tmp_path / f"rows.{kind}")), "bucket", f"rows.{kind}")
+        options = {"key": "test", "secret": "test", "client_kwargs": names}
+        path = f"s3://bucket/rows.{kind}"
+        provider = verl_hpc.DataProvider(path, kind, storage_options=options)
+        assert prompts(provider.read(10)) == prompts_of_all()
+    finally:
+        server.stop()
+
+
+class _Ranges(http.server.SimpleHTTPRequestHandler):
+    """Gives parts of files, as object stores do."""
+
+    def do_GET(self):
+        file = Path(self.translate_path(self.path))
+        if not file.is_file():
+            self.send_error(404)
+            return
+        data, span = file.read_bytes(), self.headers.get("Range")
+        if span is not None:
+            first, _, last = span.removeprefix("bytes=").partition("-")
+            whole, data = len(data), data[int(first) : int(last) + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{int(first) + len(data) - 1}/{whole}")
+        else:
+            self.send_response(200)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"data_path": "nowhere.parquet"}, "no such file"),
+        ({"file_format": "csv"}, "file_format = 'csv'; choose parquet or jsonl"),
+        ({"prefetch_factor": 0}, "prefetch_factor = 0"),
+        ({"data_path": "nope://x/rows.parquet"}, "nope"),
+        ({"prompt_key": "question"}, "no column 'question'"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, given, words):
+    path = write(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=words):
+        verl_hpc.DataProvider(**{"data_path": str(path), **given})
+
+
+def test_a_trainer_reads_its_provider_and_goes_on_where_it_was(make_trainer, tmp_path, model_dir):
+    path = write(tmp_path / "rows.jsonl")
+    seen = []
+
+    def reward(response, reference):
+        seen.append(reference)
+        return 0.0
+
+    def trainer(**more):
+        provider = verl_hpc.DataProvider(path, "jsonl")
+        return make_trainer(data_provider=provider, reward_fn=reward, rollout_batch_size=3, **more)
+
+    first = trainer()
+    first.train(1)
+    first.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    expected = first.train(2)
+    assert seen == [f"a{i}" for i in range(9)]
+    second = trainer(actor_model=verl_hpc.HfModelAdapter(str(model_dir)))
+    second.load_checkpoint(tmp_path)
+    assert second.train(2) == expected
+    assert seen[9:] == [f"a{i}" for i in range(3, 9)]
+
+
+def test_a_source_is_a_small_class(make_trainer):
+    class Ones(verl_hpc.PromptSource):
+        def rows(self):
+            while True:
+                yield {"prompt": "one", "answer": "1"}
+
+    trainer = make_trainer(data_provider=Ones(), rollout_batch_size=2)
+    assert len(trainer.train(2)) == 2 and trainer.data_provider.count == 4
+
+
+def test_rows_of_a_database_have_a_position():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (prompt TEXT, answer TEXT)")
+    connection.executemany("INSERT INTO t VALUES (:prompt, :answer)", ROWS)
+    source = verl_hpc.DatabaseSource(connection, "SELECT * FROM t ORDER BY prompt")
+    assert prompts(source.read(3)) == ["p0", "p1", "p2"]
+    position = source.position
+    source.read(2)
+    source.seek(position)
+    assert prompts(source.read(2)) == ["p3", "p4"]
+    with pytest.raises(DataError, match="5 of 6 rows were left"):
+        source.read(6)
+
+
+def test_rows_of_a_queue_and_of_messages():
+    rows = queue.Queue()
+    rows.put(ROWS[0])
+    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
+    assert prompts(source.read(1)) == ["p0"]
+    with pytest.raises(DataError, match="no row came within"):
+        source.read(1)
+    # What a Kafka client gives: objects with bytes as .value.
+    message = type("Message", (), {"value": json.dumps(ROWS[1]).encode()})
+    assert prompts(verl_hpc.MessageSource([message()]).read(1)) == ["p1"]
+    with pytest.raises(DataError, match="not JSON"):
+        verl_hpc.MessageSource(["{"]).read(1)
+
+
+def test_batches_of_like_length_keep_within_the_budget():
+    dataset = [{"input_ids": [0] * n} for n in (5, 1, 9, 2, 2, 8, 1, 5)]
+    sampler = verl_hpc.DynamicBatchSampler(dataset, max_tokens_per_batch=12, shuffle=True)
+    batches = list(sampler)
+    assert len(sampler) == len(batches)
+    assert sorted(chain(*batches)) == list(range(8))
+    for batch in batches:
+        assert max(sampler.lengths[i] for i in batch) * len(batch) <= 12
+    assert any(len(batch) > 2 for batch in batches)
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=list)
+    assert sum(len(batch) for batch in loader) == 8
+    orders = []
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert any(order != orders[0] for order in orders)
+    with pytest.raises(DataError, match="row 2 has 9 tokens"):
+        verl_hpc.DynamicBatchSampler(dataset, 8)
+
+
+def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
+    write(tmp_path / "math.jsonl", [{"prompt": f"m{i}"} for i in range(3)])
+    write(tmp_path / "code.parquet", [{"prompt": f"c{i}"} for i in range(3)])
+    loader = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
+    assert loader.weights == {"math": 0.75, "code": 0.25}
+    first = next(iter(loader))
+    assert len(first) == 4 and {p.extra["task"][0] for p in first} == {p.prompt[0] for p in first}
+    state = loader.state_dict()
+    found = loader.read(200)
+    share = sum(p.extra["task"] == "math" for p in found) / 200
+    assert 0.65 < share < 0.85
+    again = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
+    again.load_state_dict(state)
+    assert prompts(again.read(200)) == prompts(found)
+    with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
+        verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)
+    with pytest.raises(DataError, match="expected shares"):
+        loader.set_weights({"math": 0, "code": 0})
+
+
+def test_names_where_tutorials_import_them():
+    from verl_hpc.data import get_dataloader
+    from verl_hpc.models import get_actor_critic
+    from verl_hpc.utils.batching import DynamicBatchSampler
+
+    assert get_dataloader is verl_hpc.get_dataloader
+    assert get_actor_critic is verl_hpc.get_actor_critic
+    assert DynamicBatchSampler is verl_hpc.DynamicBatchSampler
+    with pytest.raises(ConfigError):
+        get_actor_critic("x", dtype="int4")

@@ -1,0 +1,93 @@
+"""Actors and critics around models of transformers, and the groups they are bound to."""
+
+import pytest
+import torch
+
+import verl_hpc
+from verl_hpc.errors import ConfigError, ModelError
+
+
+class _Group:
+    """As torch.distributed's groups say how many they are."""
+
+    def __init__(self, size):
+        self._size = size
+
+    def size(self):
+        return self._size
+
+
+def test_an_actor_computes_and_generates_what_the_model_does(hf_model, tokenizer):
+    actor, ids = verl_hpc.ActorModel(hf_model), tokenizer(["abc"], return_tensors="pt").input_ids
+    assert torch.equal(actor(ids).logits, hf_model(ids).logits)
+    found = actor.generate(ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(found, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
+
+
+def test_a_critic_of_the_same_model_is_trained_apart(hf_model):
+    actor, critic = verl_hpc.ActorModel(hf_model), verl_hpc.CriticModel(hf_model)
+    ids = torch.tensor([[5, 6, 7]])
+    assert critic(ids).shape == (1, 3)
+    assert not {id(p) for p in actor.parameters()} & {id(p) for p in critic.parameters()}
+    names = set(critic.logical_names().values())
+    assert {"value_head.weight", "model.norm.weight"} <= names and "lm_head.weight" not in names
+
+
+def test_shared_parameters_are_refused(hf_model, tokenizer):
+    actor, critic = verl_hpc.ActorModel(hf_model), verl_hpc.CriticModel(hf_model, False)
+    with pytest.raises(ModelError, match="critic_model shares .* with actor_model"):
+        verl_hpc.PPOTrainer(actor, critic, tokenizer)
+
+
+def test_groups_of_one_rank_are_bound(hf_model):
+    actor = verl_hpc.ActorModel(hf_model)
+    tensor, pipeline = verl_hpc.DeviceMesh("tensor", _Group(1)), verl_hpc.DeviceMesh("pipeline")
+    actor.set_device_mesh(tp_mesh=tensor, pp_mesh=pipeline)
+    assert actor.tp_mesh is tensor and actor.pp_mesh is pipeline
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        (("tensor", _Group(4)), "tp_mesh has 4 ranks.*parallel.tensor_parallel: 4"),
+        (("data", _Group(1)), "tp_mesh is a mesh of kind data; expected tensor"),
+        (("tensor", 7), "group is int; expected a group of torch.distributed"),
+    ],
+)
+def test_other_groups_are_refused(hf_model, mesh, words):
+    with pytest.raises(ConfigError, match=words):
+        verl_hpc.ActorModel(hf_model).set_device_mesh(verl_hpc.DeviceMesh(*mesh))
+
+
+def test_another_kind_of_mesh_is_refused():
+    with pytest.raises(ConfigError, match="kind = 'rows'; choose tensor"):
+        verl_hpc.DeviceMesh("rows")
+
+
+def test_roles_by_name_on_their_device_in_their_type(model_dir):
+    actor, critic = verl_hpc.get_actor_critic(
+        str(model_dir), device_map={"actor": "cpu"}, dtype={"actor": "float16", "critic": "bf16"}
+    )
+    assert {p.dtype for p in actor.parameters()} == {torch.float16}
+    assert {p.dtype for p in critic.parameters()} == {torch.bfloat16}
+    adapted = verl_hpc.HfModelAdapter(str(model_dir))
+    assert adapted(torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"dtype": {"reward": "int4"}}, "int4: weights of int4 are neither trained nor scored"),
+        ({"dtype": "floaty16"}, "floaty16: not an element type; did you mean float16"),
+        ({"device_map": {"reward": "cpu"}}, "device_map\\['reward'\\]: get_actor_critic makes"),
+        ({"device_map": {"actor": "cuda:77"}}, "no such device"),
+    ],
+)
+def test_what_no_role_can_have_is_refused_by_name(model_dir, given, words):
+    with pytest.raises(ConfigError, match=words):
+        verl_hpc.get_actor_critic(str(model_dir), **given)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ModelError, match="transformers cannot load it"):
+        verl_hpc.get_actor_critic(str(tmp_path / "nothing"))

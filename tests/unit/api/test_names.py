@@ -1,0 +1,38 @@
+"""What `import verl_hpc` costs, and what it says it has."""
+
+import subprocess
+import sys
+
+import pytest
+
+import verl_hpc
+
+SCRIPT = """
+import sys
+before = set(sys.modules)
+import verl_hpc
+names = dir(verl_hpc)
+assert "PPOTrainer" in names and verl_hpc.__version__, names
+print(" ".join(sorted(set(sys.modules) - before)))
+"""
+
+
+def test_the_import_costs_nothing_but_the_package_itself():
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    # Nothing to load but this file: whatever else is imported is of the standard library.
+    imported = {name.split(".")[0] for name in found.stdout.split()}
+    assert imported - set(sys.stdlib_module_names) == {"verl_hpc"}
+    assert len(found.stdout.split()) < 30
+
+
+def test_every_name_that_dir_lists_is_there():
+    assert verl_hpc.__version__.count(".") == 2
+    for name in verl_hpc._API:
+        assert name in dir(verl_hpc)
+        assert getattr(verl_hpc, name).__name__ == name
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nope'"):
+        _ = verl_hpc.Nope

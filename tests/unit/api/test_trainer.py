@@ -1,0 +1,244 @@
+"""PPO in one process: it learns, resumes bit for bit, and refuses what it cannot honour."""
+
+import pytest
+import torch
+
+import verl_hpc
+from tests.unit.api.conftest import share_of_vowels
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.errors import CheckpointError, ConfigError, DataError, ModelError, RewardError
+
+
+def weights_of(trainer):
+    return {name: p.detach().clone() for name, p in trainer.actor_model.named_parameters()}
+
+
+@pytest.mark.parametrize("critic", [False, True])
+def test_a_small_run_raises_its_reward(make_trainer, prompts, critic):
+    trainer = make_trainer(critic, num_samples=2)
+    before = weights_of(trainer)
+    first = trainer.step(prompts)
+    assert first["actor/reward_kl_penalty"] == 0.0  # the policy is its own reference
+    found = [trainer.step(prompts) for _ in range(15)]
+    assert first["critic/score/mean"] < 0.1 < 0.5 < found[-1]["critic/score/mean"]
+    assert found[-1]["actor/reward_kl_penalty"] > 0.1
+    assert {r["loss"] for r in found[:5]} != {0.0}
+    assert any(not torch.equal(before[n], w) for n, w in weights_of(trainer).items())
+    assert trainer.global_step == 16
+    if critic:
+        assert found[8]["critic/vf_loss"] > 0
+
+
+def test_without_a_reward_only_the_penalty_teaches(make_trainer, prompts, hf_model):
+    settings = {"kl_coef": 1.0, "lr": 3e-3, "max_response_length": 1, "num_samples": 8}
+    trainer = make_trainer(reward_fn=None, **settings)
+    torch.manual_seed(0)
+    with torch.no_grad():  # away from the reference, which stays what it was
+        hf_model.lm_head.weight.add_(torch.randn_like(hf_model.lm_head.weight), alpha=0.5)
+    found = [trainer.step(prompts)["actor/reward_kl_penalty"] for _ in range(10)]
+    assert found[0] > 2
+    assert sum(found[-3:]) / 3 < 0.6 * found[0]
+
+
+def test_the_same_seed_gives_the_same_weights(model_dir, tokenizer, prompts):
+    def run():
+        actor = verl_hpc.HfModelAdapter(str(model_dir))
+        config = {"lr": 1e-2, "max_response_length": 4}
+        trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, config, reward_fn=share_of_vowels)
+        return [trainer.step(prompts) for _ in range(2)], weights_of(trainer)
+
+    (first, mine), (second, others) = run(), run()
+    assert first == second
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_the_parts_of_a_step_are_the_step(make_trainer, prompts, model_dir):
+    whole = make_trainer()
+    expected = [whole.step(prompts), weights_of(whole)]
+    actor = verl_hpc.HfModelAdapter(str(model_dir))
+    apart = make_trainer(actor_model=actor)
+    batch = apart.rollout(prompts)
+    assert len(batch) == 16 and len(batch.texts) == 16
+    assert batch[0].prompt == "abc" and len(batch[0].log_probs) == len(batch[0].response_ids)
+    found = apart.update(batch, apart.rewards(batch))
+    assert found == expected[0]
+    assert all(torch.equal(w, expected[1][n]) for n, w in weights_of(apart).items())
+
+
+def test_mini_batches_and_epochs_are_optimizer_steps(make_trainer, prompts):
+    trainer = make_trainer(batch_size=4, ppo_epochs=2, rollout_batch_size=4)
+    trainer.step(prompts)
+    assert trainer._run.roles["actor"].trained.counters() == {"num_steps": 8}
+
+
+def test_a_subclass_brings_its_own_forward_and_generate(hf_model, make_trainer, prompts):
+    class Own(verl_hpc.ActorModel):
+        calls = 0
+
+        def forward(self, input_ids, attention_mask=None):
+            return self.hf_model(input_ids, attention_mask=attention_mask).logits
+
+        def generate(self, input_ids, **kwargs):
+            Own.calls += 1
+            kwargs.pop("return_dict_in_generate")
+            return self.hf_model.generate(input_ids, **kwargs)
+
+    trainer = make_trainer(actor_model=Own(hf_model))
+    found = [trainer.step(prompts) for _ in range(2)]
+    assert Own.calls == 2
+    assert found[1]["training/rollout_log_probs_diff_max"] < 1e-4
+
+
+def test_a_module_that_gives_no_logits_is_named(hf_model, make_trainer, prompts):
+    class Wrong(verl_hpc.ActorModel):
+        def forward(self, input_ids, attention_mask=None):
+            return self.hf_model(input_ids, attention_mask=attention_mask).logits[..., 0]
+
+    with pytest.raises(ModelError, match="actor's forward gives .* expected logits"):
+        make_trainer(actor_model=Wrong(hf_model)).step(prompts)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_has_float32_masters(model_dir, make_trainer, prompts, dtype):
+    trainer = make_trainer(actor_model=verl_hpc.HfModelAdapter(str(model_dir), dtype))
+    assert trainer.step(prompts)["critic/score/mean"] >= 0
+    tensors = trainer._run.roles["actor"].trained.optimizer_tensors()
+    assert {t.dtype for t in tensors.values()} == {torch.float32}
+    trainer.step(prompts)
+
+
+def test_padding_is_left_out_by_mask_or_by_the_tokenizer(make_trainer, tokenizer):
+    trainer = make_trainer()
+    padded = tokenizer(["abc", "a"], padding=True, return_tensors="pt")
+    expected = [tuple(tokenizer.encode(text)) for text in ("abc", "a")]
+    assert [r.prompt_ids for r in trainer.rollout(padded)] == expected
+    assert [r.prompt_ids for r in trainer.rollout(padded["input_ids"])] == expected
+
+
+def test_a_resumed_trainer_goes_on_as_if_nothing_had_happened(
+    make_trainer, prompts, tmp_path, model_dir
+):
+    trainer = make_trainer(critic=True, namespace="search-rl")
+    trainer.step(prompts)
+    path = trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    assert path == tmp_path / "search-rl" / "step_00000001"
+    assert (tmp_path / "search-rl" / "step_1" / "manifest.json").is_file()
+    expected = trainer.step(prompts)
+    again = make_trainer(
+        critic=True, actor_model=verl_hpc.HfModelAdapter(str(model_dir)), namespace="search-rl"
+    )
+    assert again.load_checkpoint(tmp_path) == 1
+    assert again.step(prompts) == expected
+
+
+def test_weights_alone_are_a_step_that_nothing_resumes_from(make_trainer, prompts, tmp_path):
+    trainer = make_trainer()
+    trainer.step(prompts)
+    path = trainer.save_checkpoint(tmp_path)
+    assert Step(path).components == ["actor"]
+    with pytest.raises(CheckpointError, match="has weights alone"):
+        trainer.load_checkpoint(path)
+    with pytest.raises(ConfigError, match="save_training_state without save_optimizer"):
+        trainer.save_checkpoint(tmp_path, save_training_state=True)
+    with pytest.raises(CheckpointError, match="has no steps"):
+        trainer.load_checkpoint(tmp_path / "elsewhere")
+
+
+def test_a_checkpoint_is_exported_and_loaded_by_transformers(make_trainer, prompts, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    from verl_hpc.checkpoint.convert import export_step
+
+    trainer = make_trainer()
+    trainer.step(prompts)
+    export_step(trainer.save_checkpoint(tmp_path), tmp_path / "hf", None, int(1e9), None)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").state_dict()
+    mine = trainer.actor_model.hf_model.state_dict()
+    assert all(torch.equal(mine[name], value) for name, value in loaded.items())
+
+
+def test_exporters_are_told_every_step_and_dropped_where_they_fail(make_trainer, prompts, caplog):
+    class Broken:
+        def write(self, step, values):
+            raise OSError("gone")
+
+    told, trainer = [], make_trainer()
+    trainer.add_metrics_exporter(lambda step, metrics: told.append((step, metrics["loss"])))
+    trainer.add_metrics_exporter(Broken())
+    found = [trainer.step(prompts)["loss"] for _ in range(2)]
+    assert told == [(1, found[0]), (2, found[1])]
+    assert caplog.text.count("Broken is dropped") == 1
+    with pytest.raises(ConfigError, match="has no write"):
+        trainer.add_metrics_exporter(object())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kl_coeff": 0.1}, "kl_coeff.*did you mean kl_coef"),
+        ({"lr": -1.0}, "lr"),
+        ({"adv_estimator": "grpo"}, "num_samples"),
+        ({"adv_estimator": "gae"}, "adv_estimator = gae needs a critic_model"),
+        ({"adv_estimator": "remax"}, "needs greedy"),
+        ({"adv_estimator": "grqo", "num_samples": 2}, "did you mean grpo"),
+        ({"gamma": 0.9}, "gamma = 0.9 with adv_estimator"),
+        ({"namespace": "a/b"}, "namespace = 'a/b'"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_named(make_trainer, changes, words):
+    with pytest.raises(ConfigError, match=words):
+        make_trainer(**changes)
+
+
+def test_other_input_is_named(make_trainer, tokenizer, prompts):
+    trainer = make_trainer(batch_size=3)
+    for given, error, words in (
+        ("abc", DataError, "input_ids is a text"),
+        ([], DataError, "no prompts"),
+        ([[0, 0]], DataError, "no tokens but padding"),
+        (prompts, ConfigError, "batch_size = 3 does not divide the 16"),
+    ):
+        with pytest.raises(error, match=words):
+            trainer.step(given)
+    with pytest.raises(DataError, match="references has 1 rows"):
+        trainer.step(prompts, references=["a"])
+    with pytest.raises(ConfigError, match="tokenizer is needed"):
+        verl_hpc.PPOTrainer(trainer.actor_model)
+    with pytest.raises(ModelError, match="actor_model is int"):
+        verl_hpc.PPOTrainer(3, None, tokenizer)
+    with pytest.raises(ConfigError, match="data_provider is needed"):
+        trainer.train(1)
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        ("exact_mach", "did you mean exact_match"),
+        (7, "reward_fn is int"),
+        (lambda a, b, c: 0.0, "cannot be called"),
+    ],
+)
+def test_rewards_that_cannot_be_called_are_named(make_trainer, reward, words):
+    with pytest.raises(RewardError, match=words):
+        make_trainer(reward_fn=reward)
+
+
+def test_rewards_by_name_see_the_reference(make_trainer, prompts):
+    @verl_hpc.register_reward
+    def always_the_reference(sampled_response, reference_answer):
+        return float(reference_answer)
+
+    trainer = make_trainer(reward_fn="always_the_reference")
+    found = trainer.step(prompts, references=[2.0] * 16)
+    assert found["critic/score/mean"] == 2.0
+    with pytest.raises(RewardError, match="is a function of verl_hpc"):
+        verl_hpc.register_reward(type("F", (), {"__name__": "math"})())
+
+
+@pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])
+def test_accuracy_is_of_text_or_of_mathematics(response, right):
+    from verl_hpc.api.rewards import scorer_of
+    from verl_hpc.rewards.request import Request
+
+    (score,) = scorer_of("accuracy_reward")([Request(0, "", "4", {}, response)])
+    assert score.value == right

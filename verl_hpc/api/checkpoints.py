@@ -1,0 +1,76 @@
+"""Steps of a trainer in one process, in the house's format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
+from verl_hpc.checkpoint.store import complete_steps
+from verl_hpc.checkpoint.weights import hf_files
+from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.saves import save_parts
+from verl_hpc.trainer.state import Progress, load_step_directory
+
+
+def save_step(
+    run: RunContext,
+    progress: Progress,
+    root: Path,
+    scratch: Path,
+    actor: torch.nn.Module,
+    tokenizer: Any,
+    optimizer: bool,
+    state: bool,
+) -> Path:
+    """See `PPOTrainer.save_checkpoint`.
+
+    Args:
+        root: directory of the steps.
+        scratch: an empty directory.
+    """
+    if state and not optimizer:
+        raise ConfigError(
+            "save_checkpoint: save_training_state without save_optimizer: training cannot go on "
+            "without Adam's state; set both, or neither for weights alone"
+        )
+    config = getattr(actor, "config", None)
+    if config is not None:
+        config.save_pretrained(scratch)
+    if callable(getattr(tokenizer, "save_pretrained", None)):
+        tokenizer.save_pretrained(scratch)
+    run.hf_files = hf_files(scratch)
+    step = save_parts(run, progress, root, optimizer, state)
+    short = root / f"step_{progress.step}"
+    if short.name != step.name:
+        short.unlink(missing_ok=True)
+        short.symlink_to(step.name)
+    return step
+
+
+def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
+    """See `PPOTrainer.load_checkpoint`."""
+    step = _find(path, namespace)
+    if not (step / STATE).is_file():
+        raise CheckpointError(
+            f"{step} has weights alone; save with save_optimizer=True and save_training_state=True "
+            "to go on from it, or give its weights to a new trainer"
+        )
+    return load_step_directory(run, step)
+
+
+def _find(path: Path, namespace: str) -> Path:
+    if path.is_dir() and step_number(path.resolve()) is not None:
+        return path.resolve()
+    if path.name == LATEST and path.exists():
+        return path.resolve()
+    steps = complete_steps(path / namespace)
+    if not steps:
+        raise CheckpointError(
+            f"load_checkpoint: {path / namespace} has no steps; give the directory that was given "
+            "to save_checkpoint, or a step's"
+        )
+    return steps[0]

@@ -1,0 +1,108 @@
+"""Flows as verl's tutorials write them, compiled by `verl_hpc.flow`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, Self
+
+from verl_hpc import flow
+from verl_hpc.errors import FlowError
+from verl_hpc.flow import Operator as Operator
+
+
+class Node(Protocol):
+    """An operator that is an object: it knows its name, its inputs and outputs."""
+
+    name: str
+
+    def operator(self, earlier: Sequence[Operator | Node]) -> Operator:
+        """Of a flow that has these before it."""
+        ...
+
+
+class DataFlow(flow.DataFlow):
+    """Operators, one after the other or by the names of their values.
+
+    A parameter takes the value of its own name. A function with a single parameter that names no
+    earlier value takes what the operator before it gives; a parameter of the first operator that
+    nothing gives is asked of `pipeline.run(name=...)`.
+
+    Args:
+        name: for pictures and messages.
+        inputs: values that `pipeline.run` is given, too.
+    """
+
+    def __init__(self, name: str = "flow", inputs: Sequence[str] = ()) -> None:
+        super().__init__(name, inputs)
+        self.nodes: list[Operator | Node] = []
+
+    def add_operator(self, operator: Operator | Node) -> Self:
+        """Append an operator or a node; adding one changes no other.
+
+        Raises:
+            FlowError: it is neither.
+        """
+        if not isinstance(operator, Operator) and not callable(getattr(operator, "operator", None)):
+            raise FlowError(
+                f"flow {self.name!r}: add_operator got {type(operator).__name__}; expected "
+                "Operator(name, func), or a node such as RewardNode"
+            )
+        self.nodes.append(operator)
+        return self
+
+    def add(self, name: str, func: Any, **settings: Any) -> Self:
+        """Append `Operator(name, func, ...)`."""
+        return self.add_operator(Operator(name, func, **settings))
+
+    def without(self, *names: str) -> Self:
+        """The flow minus some operators or nodes.
+
+        Raises:
+            FlowError: none has such a name.
+        """
+        known = [node.name for node in self.nodes]
+        for name in names:
+            if name not in known:
+                raise FlowError(f"flow {self.name!r} has no operator {name!r}; it has {known}")
+        rest = type(self)(self.name, self.inputs)
+        rest.nodes = [node for node in self.nodes if node.name not in names]
+        return rest
+
+    def compile(self, placements: Mapping[str, Sequence[int]] | None = None) -> flow.Pipeline:
+        """Check the graph and order it: see `verl_hpc.flow.DataFlow.compile`.
+
+        Raises:
+            FlowError: also where a flow has no operators.
+        """
+        if not self.nodes:
+            raise FlowError(f"flow {self.name!r} has no operators; add some before compile()")
+        bound = flow.DataFlow(self.name, self.inputs)
+        known = set(self.inputs)
+        for number, node in enumerate(self.nodes):
+            made = node if isinstance(node, Operator) else node.operator(self.nodes[:number])
+            before = bound.operators[-1] if bound.operators else None
+            found = _chained(made, known, before)
+            if before is None:
+                bound.inputs = (*self.inputs, *_missing(found, known))
+                known |= {*bound.inputs}
+            known |= {*found.gives}
+            bound.operators.append(found)
+        return bound.compile(placements)
+
+
+def _chained(operator: Operator, known: set[str], before: Operator | None) -> Operator:
+    """With the value before it bound to its only parameter, where that names none."""
+    parameters = list(inspect.signature(operator.func).parameters)
+    if before is None or operator.inputs or len(parameters) != 1 or len(before.gives) != 1:
+        return operator
+    (name,) = parameters
+    if name in known:
+        return operator
+    return replace(operator, inputs={name: before.gives[0]})
+
+
+def _missing(operator: Operator, known: set[str]) -> list[str]:
+    """Values that an operator needs, and nobody has named."""
+    return [v for v in operator.needs(known).values() if v not in known]

@@ -1,0 +1,130 @@
+"""Models by name, each role on its device in its element type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from verl_hpc.api.models import ActorModel, CriticModel
+from verl_hpc.config.explain import near_or_all
+from verl_hpc.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from verl_hpc.api.vllm import VLLMActorModel
+
+_DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+}
+_QUANTISED = ("int4", "int8", "nf4", "fp4", "awq", "gptq")
+
+
+def load_causal_lm(
+    model_name: str, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> PreTrainedModel:
+    """A language model of transformers; code that a model directory brings is never run.
+
+    Raises:
+        ConfigError: an element type that no model is trained in here.
+        ModelError: transformers cannot load it.
+    """
+    kind = chosen_dtype("dtype", dtype)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_name, dtype=kind, trust_remote_code=False
+        )
+    except Exception as error:  # every class of models, and the hub, fail in their own way
+        raise ModelError(
+            f"model_name = {model_name!r}: transformers cannot load it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return model.to(device)
+
+
+def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:
+    """Raises: ConfigError: another element type."""
+    if isinstance(name, torch.dtype):
+        name = str(name).removeprefix("torch.")
+    lower = str(name).lower()
+    if lower in _QUANTISED:
+        raise ConfigError(
+            f"{setting} = {name}: weights of {name} are neither trained nor scored with here: no "
+            "engine of the house multiplies them. Choose bfloat16, which a frozen role needs half "
+            "of float32's memory for; generation alone may be quantised, with "
+            "rollout.quantization: fp8 of a run, or by vLLMActor over an LLM with "
+            'quantization="awq"'
+        )
+    if lower not in _DTYPES:
+        raise ConfigError(f"{setting} = {name}: not an element type; {near_or_all(lower, _DTYPES)}")
+    return _DTYPES[lower]
+
+
+_ROLES = ("actor", "critic")
+
+
+def get_actor_critic(
+    model_name: str,
+    use_vllm: bool = False,
+    device_map: str | torch.device | Mapping[str, Any] | None = None,
+    dtype: str | Mapping[str, str] = "float32",
+) -> tuple[ActorModel | VLLMActorModel, CriticModel]:
+    """Actor and critic that start from the same model.
+
+    Args:
+        model_name: directory, or a name that transformers finds.
+        use_vllm: the actor is a `VLLMActorModel`, which generates and is not trained.
+        device_map: device of both, or of each by `{"actor": ..., "critic": ...}`; the CPU if None,
+            or the first GPU where there is one.
+        dtype: element type of both, or of each by role.
+
+    Raises:
+        ConfigError: a role, device or element type that is not there.
+        ModelError: transformers cannot load it.
+    """
+    default = "cuda:0" if torch.cuda.is_available() else "cpu"
+    devices = _by_role("device_map", device_map or default, default)
+    dtypes = _by_role("dtype", dtype, "float32")
+    for role in _ROLES:
+        devices[role] = _device(role, devices[role])
+        chosen_dtype(f"dtype[{role!r}]", dtypes[role])
+    critic = CriticModel(
+        load_causal_lm(model_name, dtypes["critic"], devices["critic"]), copy_weights=False
+    )
+    if use_vllm:
+        from verl_hpc.api.vllm import VLLMActorModel
+
+        return VLLMActorModel(model_name, dtype=dtypes["actor"]), critic
+    return ActorModel(load_causal_lm(model_name, dtypes["actor"], devices["actor"])), critic
+
+
+def _by_role(setting: str, given: Any, default: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(_ROLES, given)
+    for role, value in given.items():
+        if setting == "dtype":
+            chosen_dtype(f"dtype[{role!r}]", value)  # what is wrong with int4 comes first
+        if role not in _ROLES:
+            raise ConfigError(
+                f"{setting}[{role!r}]: get_actor_critic makes {' and '.join(_ROLES)}; a reward is "
+                "a function (reward_fn), or roles.reward of a run"
+            )
+    return {role: given.get(role, default) for role in _ROLES}
+
+
+def _device(role: str, given: Any) -> torch.device:
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ConfigError(
+            f"device_map[{role!r}] = {given!r}: this process has no such device "
+            f"({str(error).splitlines()[0]})"
+        ) from None
+    return device

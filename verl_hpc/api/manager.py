@@ -1,0 +1,124 @@
+"""Prompts to responses with their log-probs, by whichever actor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from verl_hpc.api.assemble import as_actor, end_tokens
+from verl_hpc.api.batch import Batch, Rollout
+from verl_hpc.api.prompts import ids_of, problems_of
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.data.prompts import fit_prompt
+from verl_hpc.errors import ConfigError
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.module import ModuleRollout
+from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.trainer.slots import seed_of
+
+
+class RolloutManager:
+    """Answers prompts; the same seed, prompts and weights give the same responses.
+
+    Args:
+        actor: an `ActorModel`, or a `vLLMActor`.
+        tokenizer: its.
+        num_samples: responses to each prompt.
+        temperature: that tokens are sampled at; 0 takes the likeliest.
+        top_p: only the likeliest tokens that have this much probability together.
+        max_prompt_length: longest prompt, in tokens; a longer one is an error.
+        max_response_length: longest response, in tokens.
+        max_batch_size: responses that are generated at a time.
+        seed: of the samples.
+
+    Raises:
+        ConfigError, ModelError: an actor that cannot answer, or settings that are not allowed.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        tokenizer: Any,
+        num_samples: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_prompt_length: int = 512,
+        max_response_length: int = 64,
+        max_batch_size: int = 256,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (
+            ("num_samples", num_samples),
+            ("max_prompt_length", max_prompt_length),
+            ("max_response_length", max_response_length),
+            ("max_batch_size", max_batch_size),
+        ):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"RolloutManager: {name} = {value!r}; expected at least 1")
+        if temperature < 0 or not 0 < top_p <= 1:
+            raise ConfigError(
+                f"RolloutManager: temperature = {temperature}, top_p = {top_p}; expected at least "
+                "0, and above 0 up to 1"
+            )
+        self.tokenizer, self.num_samples, self.seed = tokenizer, num_samples, seed
+        self.calls = 0
+        self._limit, self._at_a_time = max_prompt_length, max_batch_size
+        self._sampling = Sampling(max_response_length, temperature, top_p)
+        self._vllm = actor if getattr(actor, "generates_only", False) else None
+        if self._vllm is None:
+            module = as_actor(actor)
+            config = RolloutConfig(
+                engine="hf",
+                temperature=temperature,
+                top_p=top_p,
+                max_num_seqs=max_batch_size,
+                max_response_tokens=max_response_length,
+            )
+            ends = end_tokens(module, tokenizer)
+            self._engine = ModuleRollout(module, ends, config, {}, ShardMap({}, []))
+
+    def generate(self, prompts: Any, references: Sequence[Any] | None = None) -> Batch:
+        """`num_samples` responses to each prompt, neighbours of each other.
+
+        Args:
+            prompts: texts, or token ids as `PPOTrainer.step` takes them.
+            references: what is right, of each prompt.
+
+        Raises:
+            DataError: no prompts, or one that is too long.
+        """
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        if isinstance(prompts, list | tuple) and prompts and isinstance(prompts[0], str):
+            prompts = [self.tokenizer.encode(text) for text in prompts]
+        problems = problems_of(prompts, self.tokenizer, None, references)
+        asked = [problem for problem in problems for _ in range(self.num_samples)]
+        ids = [ids_of(problem) for problem in asked]
+        for problem, tokens in zip(asked, ids, strict=True):
+            if len(tokens) > self._limit:
+                fit_prompt(tokens, self._limit, "error", problem.where)
+        seeds = [seed_of(self.seed, "manager", self.calls, i) for i in range(len(ids))]
+        self.calls += 1
+        pairs = zip(asked, ids, self._responses(ids, seeds), strict=True)
+        found = [
+            Rollout(
+                problem,
+                tuple(tokens),
+                response.tokens,
+                response.log_probs,
+                self.tokenizer.decode(response.tokens, skip_special_tokens=True),
+                response.finish_reason == "length",
+            )
+            for problem, tokens, response in pairs
+        ]
+        return Batch(found, self.tokenizer)
+
+    def _responses(self, ids: list[list[int]], seeds: list[int]) -> list[Response]:
+        if self._vllm is None:
+            found = self._engine.generate(ids, self._sampling, seeds)
+            return [response for response in found if response is not None]
+        answers: list[Response] = []
+        for start in range(0, len(ids), self._at_a_time):
+            part = slice(start, start + self._at_a_time)
+            answers += self._vllm.respond(ids[part], self._sampling, seeds[part])
+        return answers

@@ -1,0 +1,147 @@
+"""Prompts that are token ids already, as the house's operators read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from verl_hpc.data.problem import Problem
+from verl_hpc.errors import DataError
+
+
+class PromptText(str):
+    """The text of a prompt, and the tokens that the model is to read, which need not be those that
+    the tokenizer makes of it."""
+
+    __slots__ = ("ids",)
+    ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, ids: Sequence[int]) -> PromptText:
+        found = cls(text)
+        found.ids = tuple(ids)
+        return found
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PromptText:
+        return self
+
+
+class IdTokenizer:
+    """A tokenizer that gives back the tokens of a `PromptText`; all else is the tokenizer's."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, text: str, **kwargs: Any) -> list[int]:
+        if isinstance(text, PromptText):
+            return list(text.ids)
+        return list(self._tokenizer.encode(text, **kwargs))
+
+
+class StepPrompts:
+    """The data set of a trainer that is handed its prompts: a source of which rows are added step
+    by step, and forgotten behind it."""
+
+    def __init__(self) -> None:
+        self._problems: dict[int, Problem] = {}
+        self.count = 0
+        """Rows that there have been."""
+
+    def add(self, problems: Sequence[Problem]) -> list[int]:
+        """Numbers of new rows, in place of those of before."""
+        rows = list(range(self.count, self.count + len(problems)))
+        self._problems = dict(zip(rows, problems, strict=True))
+        self.count += len(rows)
+        return rows
+
+    def __len__(self) -> int:
+        return max(self.count, 1)
+
+    def __getitem__(self, index: int) -> Problem:
+        return self._problems[index]
+
+    def scan(self) -> Iterator[Problem | DataError]:
+        """Those of the newest step."""
+        yield from self._problems.values()
+
+
+def problems_of(
+    input_ids: Any,
+    tokenizer: Any,
+    attention_mask: Any = None,
+    references: Sequence[Any] | None = None,
+) -> list[Problem]:
+    """Rows of token ids as problems.
+
+    Args:
+        input_ids: (B, L) tensor, or B lists of ids of any length; a mapping with input_ids and
+            attention_mask, as tokenizers give.
+        attention_mask: (B, L), 1 where a token counts; None leaves out the tokenizer's padding at
+            both ends.
+        references: what is right, of each row.
+
+    Raises:
+        DataError: no prompts, a prompt without tokens, or as many masks or references as there are
+            not prompts.
+    """
+    if isinstance(input_ids, str):
+        raise DataError("input_ids is a text; give token ids, such as tokenizer([text]).input_ids")
+    if hasattr(input_ids, "keys"):
+        attention_mask = input_ids.get("attention_mask", attention_mask)
+        input_ids = input_ids["input_ids"]
+    rows = _lists(input_ids)
+    masks = _lists(attention_mask) if attention_mask is not None else [None] * len(rows)
+    truths = list(references) if references is not None else [None] * len(rows)
+    for name, given in (("attention_mask", masks), ("references", truths)):
+        if len(given) != len(rows):
+            raise DataError(f"{name} has {len(given)} rows, and input_ids has {len(rows)}")
+    if not rows:
+        raise DataError("input_ids has no prompts; give at least one")
+    found = []
+    for index, (row, mask, truth) in enumerate(zip(rows, masks, truths, strict=True)):
+        ids = _without_padding(row, mask, getattr(tokenizer, "pad_token_id", None))
+        if not ids:
+            raise DataError(f"prompt {index} has no tokens but padding")
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        origin = f"prompt {index} of the step"
+        prompt = PromptText.of(text, ids)
+        found.append(Problem(index, prompt, ground_truth=truth, origin=origin))
+    return found
+
+
+def ids_of(problem: Problem) -> list[int]:
+    """Tokens of a prompt that `problems_of` has made."""
+    assert isinstance(problem.prompt, PromptText)
+    return list(problem.prompt.ids)
+
+
+def rows_of(input_ids: Any, attention_mask: Any = None) -> list[list[int]]:
+    """Token ids of each row, without what the mask leaves out."""
+    rows = _lists(input_ids)
+    masks = _lists(attention_mask) if attention_mask is not None else [[1] * len(r) for r in rows]
+    return [_without_padding(row, mask, None) for row, mask in zip(rows, masks, strict=True)]
+
+
+def _lists(rows: Any) -> list[list[int]]:
+    if isinstance(rows, torch.Tensor):
+        rows = rows[None] if rows.ndim == 1 else rows
+        return [row.tolist() for row in rows]
+    if len(rows) and isinstance(rows[0], int):
+        rows = [rows]
+    return [row.tolist() if isinstance(row, torch.Tensor) else list(row) for row in rows]
+
+
+def _without_padding(row: list[int], mask: list[int] | None, pad: int | None) -> list[int]:
+    if mask is not None:
+        return [token for token, counts in zip(row, mask, strict=True) if counts]
+    start, stop = 0, len(row)
+    while start < stop and row[start] == pad:
+        start += 1
+    while stop > start and row[stop - 1] == pad:
+        stop -= 1
+    return row[start:stop]

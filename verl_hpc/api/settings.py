@@ -1,0 +1,191 @@
+"""The flat settings of `PPOTrainer`, and the run's configuration that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from verl_hpc.algorithms import advantages
+from verl_hpc.algorithms.advantage import Advantage
+from verl_hpc.algorithms.choices import members
+from verl_hpc.config.explain import explain, near_or_all
+from verl_hpc.config.load import parse_config
+from verl_hpc.config.run import RunConfig
+from verl_hpc.errors import ConfigError
+from verl_hpc.section import (
+    Fraction,
+    NonNegativeFinite,
+    PathText,
+    Positive,
+    PositiveFinite,
+    PositiveRate,
+    Section,
+    Seed,
+)
+
+_ADVANTAGES = members(advantages, Advantage)
+_OF_ONE_PROCESS = "reinforce_plus_plus"
+"""Without a critic: it compares the responses of a whole step, so that one a prompt is enough."""
+
+
+class PPOConfig(Section):
+    """What `PPOTrainer(config={...})` takes; another name is an error."""
+
+    batch_size: Positive | None = None
+    """Responses of one optimizer step; None takes all of a step."""
+    rollout_batch_size: Positive | None = None
+    """Prompts that are answered at a time, and that `train` takes for a step; None answers all of
+    a step together, and `train` takes 8."""
+    num_samples: Positive = 1
+    """Responses to each prompt."""
+    kl_coef: NonNegativeFinite = 0.1
+    """Weight of the KL divergence from the weights at the start, which is taken off the reward; 0
+    computes none."""
+    lr: PositiveRate = 1e-6
+    """Learning rate of the actor."""
+    critic_lr: PositiveRate = 1e-5
+    """Learning rate of the critic."""
+    clip_range: Fraction = 0.2
+    """How far the ratio of new to old probability is clipped, either way."""
+    gamma: Fraction = 1.0
+    """Discount of a reward for each token that it comes later; with a critic."""
+    lam: Fraction = 1.0
+    """GAE's lambda; with a critic."""
+    adv_estimator: str | None = None
+    """One of docs/algorithms.md; None takes gae with a critic, reinforce_plus_plus without."""
+    ppo_epochs: Positive = 1
+    """Passes over a step's responses."""
+    temperature: PositiveFinite = 1.0
+    """That responses are sampled at."""
+    max_prompt_length: Positive = 512
+    """Longest prompt, in tokens."""
+    max_response_length: Positive = 64
+    """Longest response, in tokens."""
+    seed: Seed = 0
+    """Of the samples."""
+    output_dir: PathText = "runs"
+    """Where profiles go, below the namespace."""
+    replay: bool = False
+    """Steps are trained on responses of earlier weights, too (ReplayBuffer): tokens are weighted by
+    how likely they have become, as algorithm.correction does. Otherwise they are an error."""
+    enable_profiling: bool = False
+    """Every step is traced by torch.profiler, into output_dir."""
+    enable_debug_mode: bool = False
+    """Torch says which operation of a forward pass made a gradient NaN, and `debug_values` has all
+    values of the newest step; both cost time and memory."""
+    allow_unsafe_operations: bool = False
+    """Take models whose code came with their weights (trust_remote_code)."""
+
+
+def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
+    """Raises: ConfigError: a name that does not exist, or a value that is not allowed."""
+    if isinstance(config, PPOConfig):
+        return config
+    try:
+        return PPOConfig.model_validate(dict(config or {}))
+    except ValidationError as error:
+        raise ConfigError("PPOTrainer config:\n" + explain(error, PPOConfig)) from None
+
+
+def estimator_of(config: PPOConfig, has_critic: bool) -> str:
+    """Raises: ConfigError: it is not known, or needs what the trainer has not."""
+    name = config.adv_estimator or ("gae" if has_critic else _OF_ONE_PROCESS)
+    if name not in _ADVANTAGES:
+        raise ConfigError(
+            f"PPOTrainer config: adv_estimator = {name}; {near_or_all(name, _ADVANTAGES)}"
+        )
+    needs_more = _ADVANTAGES[name].needs & {"greedy", "process_rewards"}
+    if needs_more:
+        what = " and ".join(sorted(needs_more)).replace("_", " ")
+        raise ConfigError(
+            f"PPOTrainer config: adv_estimator = {name} needs {what}, which a step in one process "
+            "does not make; start a run with `python -m verl_hpc train`"
+        )
+    if (name == "gae") != has_critic:
+        needs = (
+            "needs a critic_model" if name == "gae" else "uses no critic; leave critic_model out"
+        )
+        raise ConfigError(f"PPOTrainer config: adv_estimator = {name} {needs}")
+    return name
+
+
+def run_config(
+    config: PPOConfig, *, name: str, dtype: str, has_critic: bool, num_prompts: int
+) -> RunConfig:
+    """The run that a step of so many prompts is one of.
+
+    Args:
+        dtype: of the actor's parameters.
+
+    Raises:
+        ConfigError: settings that do not go together.
+    """
+    estimator = estimator_of(config, has_critic)
+    advantage: dict[str, Any] = {"name": estimator}
+    if estimator == "gae":
+        advantage |= {"gamma": config.gamma, "lam": config.lam}
+    else:
+        for setting in ("gamma", "lam"):
+            if getattr(config, setting) != 1.0:
+                raise ConfigError(
+                    f"PPOTrainer config: {setting} = {getattr(config, setting):g} with "
+                    f"adv_estimator = {estimator}, which does not use it; leave it out"
+                )
+    kl: dict[str, Any] = {"placement": "none"}
+    if config.kl_coef:
+        kl = {"placement": "reward", "coefficient": config.kl_coef}
+    num_responses = num_prompts * config.num_samples
+    at_a_time = config.rollout_batch_size and config.rollout_batch_size * config.num_samples
+    verify: dict[str, Any] = {"on_mismatch": "correct"} if config.replay else {}
+    if dtype == "float16":
+        verify["probe_tolerance"] = 0.1  # as bfloat16's
+    tree: dict[str, Any] = {
+        "name": name,
+        "recipe": "rl",
+        "steps": 2**31 - 1,
+        "seed": config.seed,
+        "directory": config.output_dir,
+        "model": {"path": "of-this-process", "dtype": "bfloat16" if dtype != "float32" else dtype},
+        "optimizer": {"lr": config.lr},
+        "rollout": {
+            "engine": "hf",
+            "num_samples": config.num_samples,
+            "temperature": config.temperature,
+            "max_prompt_tokens": config.max_prompt_length,
+            "max_response_tokens": config.max_response_length,
+            "max_num_seqs": at_a_time,
+            "verify": verify,
+        },
+        "algorithm": {
+            "advantage": advantage,
+            "loss": {
+                "name": "ppo_clip",
+                "clip_low": config.clip_range,
+                "clip_high": config.clip_range,
+            },
+            "kl": kl,
+        },
+        "batch": {
+            "size": num_prompts,
+            "mini_batches": _mini_batches(num_responses, config.batch_size),
+            "update_epochs": config.ppo_epochs,
+        },
+        "data": {"train": {"kind": "files", "paths": ["of-this-process"]}, "chat": "never"},
+    }
+    if has_critic:
+        tree["roles"] = {"critic": {"optimizer": {"lr": config.critic_lr}}}
+    return parse_config(tree, "PPOTrainer config")
+
+
+def _mini_batches(num_responses: int, batch_size: int | None) -> int:
+    """Raises: ConfigError: responses do not divide into batches of this size."""
+    if batch_size is None or batch_size >= num_responses:
+        return 1
+    if num_responses % batch_size:
+        raise ConfigError(
+            f"PPOTrainer config: batch_size = {batch_size} does not divide the {num_responses} "
+            "responses of a step; give a divisor, or step with another number of prompts"
+        )
+    return num_responses // batch_size

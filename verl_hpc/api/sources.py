@@ -1,0 +1,134 @@
+"""Prompts from elsewhere than files. A source is a small class: `read(count)` gives problems."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from verl_hpc.data.files import problem_of
+from verl_hpc.data.order import Position
+from verl_hpc.data.problem import Problem
+from verl_hpc.errors import DataError
+
+
+class PromptSource:
+    """What `PPOTrainer(data_provider=...)` takes prompts from; a subclass gives `rows`.
+
+    Rows are mappings with verl's columns, such as {"prompt": ..., "answer": ...} (docs/data.md).
+    """
+
+    count = 0
+    """Rows that were read."""
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        """The rows, one after the other, as long as there are some."""
+        raise NotImplementedError(f"{type(self).__name__} has no rows()")
+
+    def read(self, count: int) -> list[Problem]:
+        """The next problems.
+
+        Raises:
+            DataError: there are fewer left, or a row is malformed.
+        """
+        if not hasattr(self, "_rows"):
+            self._rows = self.rows()
+        found = []
+        for row in islice(self._rows, count):
+            where = f"{type(self).__name__} row {self.count}"
+            try:
+                found.append(problem_of(row, self.count, where))
+            except DataError as error:
+                raise DataError(f"{where}: {error}") from None
+            self.count += 1
+        if len(found) < count:
+            raise DataError(
+                f"{type(self).__name__}: {len(found)} of {count} rows were left; ask for fewer, "
+                "or give a source that has more"
+            )
+        return found
+
+
+class DatabaseSource(PromptSource):
+    """Rows of a query, with a position: row n of the query is the same in every run if it has an
+    ORDER BY.
+
+    Args:
+        connection: of Python's DB-API, such as sqlite3's.
+        query: whose columns are verl's.
+    """
+
+    def __init__(self, connection: Any, query: str) -> None:
+        self._connection, self._query = connection, query
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        cursor = self._connection.cursor()
+        cursor.execute(self._query)
+        names = [column[0] for column in cursor.description]
+        for values in islice(cursor, self.count, None):
+            yield dict(zip(names, values, strict=True))
+
+    @property
+    def position(self) -> Position:
+        return Position(0, self.count)
+
+    def seek(self, position: Position) -> None:
+        """Go on behind so many rows: the query is asked again."""
+        self.count = position.offset
+        self._rows = self.rows()
+
+
+class QueueSource(PromptSource):
+    """Rows that others put into a queue, such as annotators; what was taken does not come again.
+
+    Args:
+        rows_queue: of `queue` or `multiprocessing`; None in it ends the source.
+        timeout_s: longest wait for a row.
+    """
+
+    def __init__(self, rows_queue: Any, timeout_s: float = 60.0) -> None:
+        self._queue, self._timeout_s = rows_queue, timeout_s
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        while True:
+            try:
+                row = self._queue.get(timeout=self._timeout_s)
+            except queue.Empty:
+                raise DataError(
+                    f"QueueSource: no row came within timeout_s = {self._timeout_s:g}"
+                ) from None
+            if row is None:
+                return
+            yield row
+
+
+class MessageSource(PromptSource):
+    """Rows of messages, such as those of a Kafka consumer, which keeps the position itself.
+
+    Args:
+        consumer: gives messages when it is iterated.
+        decode: a message as a row; its `.value`, which is a mapping or JSON, if None.
+    """
+
+    def __init__(
+        self, consumer: Iterable[Any], decode: Callable[[Any], Mapping[str, Any]] | None = None
+    ) -> None:
+        self._consumer, self._decode = consumer, decode or _value
+
+    def rows(self) -> Iterator[Mapping[str, Any]]:
+        return map(self._decode, self._consumer)
+
+
+def _value(message: Any) -> Mapping[str, Any]:
+    import json
+
+    value = getattr(message, "value", message)
+    if isinstance(value, str | bytes):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise DataError(f"a message is not JSON ({error}); give decode") from None
+    if not isinstance(value, Mapping):
+        raise DataError(f"a message is {type(value).__name__}; expected a mapping, or give decode")
+    return value

@@ -1,0 +1,300 @@
+"""PPO in one process, one call a step: the house's recipe on models that are handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from verl_hpc.api.assemble import as_actor, assemble
+from verl_hpc.api.batch import Batch, batch_of, check_rewards, scores_of
+from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.exporters import Exports, sink_of
+from verl_hpc.api.namespace import namespaced, temporary_directory
+from verl_hpc.api.prompts import StepPrompts, problems_of
+from verl_hpc.api.rewards import Reward, scorer_of
+from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
+from verl_hpc.api.switches import check_code, refused, watched
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.order import Position
+from verl_hpc.data.problem import Problem
+from verl_hpc.errors import ConfigError
+from verl_hpc.flow import DataFlow
+from verl_hpc.metrics.sinks import Sink, Sinks
+from verl_hpc.trainer.batch import StepRows
+from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.recipe import Recipe
+from verl_hpc.trainer.recipes.rl import rl
+from verl_hpc.trainer.state import Progress
+
+_MADE = ("responses", "sequences", "scores")
+"""Values of a step that are there before its update."""
+_STEPS_OF = 8
+"""Prompts that `train` takes for a step, if nobody says."""
+
+
+class PPOTrainer:
+    """Rollout, reward and update of one process.
+
+    A step is the recipe `rl` of `python -m verl_hpc train`, with its operators, advantages and
+    losses; the actor's own module generates, and torch's AdamW trains it.
+
+    Args:
+        actor_model: an `ActorModel`, or an AutoModelForCausalLM.
+        critic_model: a `CriticModel`: advantages are GAE's; None trains without.
+        tokenizer: of both.
+        config: `verl_hpc.api.settings.PPOConfig` as a mapping; a name it lacks is an error.
+        reward_fn: scores responses: a function as docs/rewards.md has them, such as
+            f(response, reference), or its name; None leaves the KL penalty as the only reward.
+        data_provider: what `train` takes prompts from, such as a `DataProvider`.
+        namespace: prefix of the directories of checkpoints and temporary files.
+
+    Raises:
+        ConfigError, ModelError, RewardError: what cannot be honoured, with what serves instead.
+    """
+
+    def __init__(
+        self,
+        actor_model: Any,
+        critic_model: torch.nn.Module | None = None,
+        tokenizer: Any = None,
+        config: Mapping[str, Any] | PPOConfig | None = None,
+        *,
+        reward_fn: Reward = None,
+        data_provider: Any = None,
+        namespace: str | None = None,
+    ) -> None:
+        if tokenizer is None:
+            raise ConfigError("PPOTrainer: tokenizer is needed; give that of the actor's model")
+        self.config, self.namespace = parse_ppo(config), namespaced(namespace)
+        self.actor_model, self.critic_model = as_actor(actor_model), critic_model
+        check_code(self.config, actor_model=self.actor_model, critic_model=critic_model)
+        self.tokenizer, self.data_provider = tokenizer, data_provider
+        self._prompts, self._sinks = StepPrompts(), Sinks([])
+        self._progress = Progress(0, Position())
+        self._run = assemble(
+            self._run_config(1),
+            self.actor_model,
+            critic_model,
+            tokenizer,
+            self._prompts,
+            scorer_of(reward_fn),
+        )
+        self._recipes: dict[int, Recipe] = {}
+        self._values: dict[str, Any] = {}
+
+    @property
+    def global_step(self) -> int:
+        """Steps done."""
+        return self._progress.step
+
+    def _run_config(self, num_prompts: int) -> RunConfig:
+        dtype = str(next(self.actor_model.parameters()).dtype).removeprefix("torch.")
+        return run_config(
+            self.config,
+            name=self.namespace or "python",
+            dtype=dtype,
+            has_critic=self.critic_model is not None,
+            num_prompts=num_prompts,
+        )
+
+    def step(
+        self,
+        input_ids: Any,
+        attention_mask: Any = None,
+        references: Sequence[Any] | None = None,
+    ) -> dict[str, float]:
+        """Answer prompts, score the responses, and learn from them.
+
+        Args:
+            input_ids: prompts, (B, L) or B lists of ids.
+            attention_mask: (B, L), 1 where a token counts; None leaves the tokenizer's padding out.
+            references: what is right, for the reward function.
+
+        Returns:
+            `loss`, the policy's, and the metrics that a run writes (docs/watching.md).
+
+        Raises:
+            DataError, RewardError, TrainingError: as the operators.
+        """
+        problems = problems_of(input_ids, self.tokenizer, attention_mask, references)
+        return self._step(problems)
+
+    def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
+        with self._watched():
+            batch = self._rollout(problems)
+            return self._update(batch, self._scores(batch))
+
+    def rollout(
+        self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
+    ) -> Batch:
+        """The first part of a step: `num_samples` responses to each prompt."""
+        problems = problems_of(input_ids, self.tokenizer, attention_mask, references)
+        return self._rollout(problems)
+
+    def rewards(self, batch: Batch) -> list[float]:
+        """The second part: what reward_fn says of each response."""
+        return list(self._scores(batch).values)
+
+    def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
+        """The third part: learn from responses that have a reward each; metrics as of `step`."""
+        check_rewards(batch, rewards)
+        with self._watched():
+            return self._update(batch, Scores([float(value) for value in rewards]))
+
+    def train(self, num_steps: int) -> list[dict[str, float]]:
+        """Steps on prompts of the data provider, rollout_batch_size (8) each.
+
+        Returns:
+            The metrics of every step.
+
+        Raises:
+            ConfigError: there is no data provider.
+        """
+        if self.data_provider is None:
+            raise ConfigError("PPOTrainer.train: data_provider is needed; or call step(input_ids)")
+        count = self.config.rollout_batch_size or _STEPS_OF
+        found = []
+        for _ in range(num_steps):
+            rows = self.data_provider.read(count)
+            texts = [row.prompt for row in rows]
+            ids = [self._encoded(text) for text in texts]
+            problems = problems_of(ids, self.tokenizer, None, [row.ground_truth for row in rows])
+            whole = [
+                replace(row, prompt=problem.prompt)
+                for row, problem in zip(rows, problems, strict=True)
+            ]
+            found.append(self._step(whole))
+        return found
+
+    def _encoded(self, prompt: str | list[dict[str, str]]) -> list[int]:
+        if isinstance(prompt, str):
+            return list(self.tokenizer.encode(prompt))
+        return list(
+            self.tokenizer.apply_chat_template(
+                prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+            )
+        )
+
+    def _rollout(self, problems: Sequence[Problem]) -> Batch:
+        step, rows = self.global_step + 1, self._prompts.add(problems)
+        recipe = self._recipe(len(rows))
+        recipe.metrics.clear()
+        rest = [op.name for op in recipe.operators if op.name != "rollout"]
+        values = recipe.without(*rest).compile().run(rows=StepRows(step, rows))
+        return batch_of(values["responses"], values["sequences"], problems, self.tokenizer)
+
+    def _scores(self, batch: Batch) -> Scores:
+        scorer = self._run.reward
+        assert scorer is not None
+        return scores_of(scorer(batch.requests))
+
+    def _update(self, batch: Batch, scores: Scores) -> dict[str, float]:
+        samples = batch.samples
+        num_prompts = len({sample.group for sample in samples})
+        recipe = self._recipe(max(num_prompts, len(batch) // self.config.num_samples))
+        flow = recipe.of_step(self.global_step + 1).without("rollout", "reward")
+        flow.inputs = (*flow.inputs, *_MADE)
+        # Not a recipe's own: nothing generates here, and models have the device.
+        pipeline = DataFlow.compile(flow)
+        recipe.metrics.clear()
+        rows = range(num_prompts)
+        made: dict[str, Any] = {
+            "responses": samples,
+            "sequences": batch.columns(self._run.session.device),
+        }
+        values = pipeline.run(
+            rows=StepRows(self.global_step + 1, list(rows)), scores=scores, **made
+        )
+        metrics = {**recipe.metrics, **scores.metrics}
+        metrics = {"loss": metrics["actor/loss"], **metrics}
+        position = getattr(self.data_provider, "position", None)
+        if not isinstance(position, Position):
+            position = Position(0, self._prompts.count)
+        self._progress = Progress(self.global_step + 1, position)
+        self._values = values if self.config.enable_debug_mode else {}
+        self._sinks.write(self.global_step, metrics)
+        return metrics
+
+    def _recipe(self, num_prompts: int) -> Recipe:
+        """Of steps of so many prompts; they differ in their mini-batches alone."""
+        if num_prompts not in self._recipes:
+            run = replace(self._run, config=self._run_config(num_prompts))
+            self._recipes[num_prompts] = rl(run)
+        return self._recipes[num_prompts]
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        directory = Path(self.config.output_dir) / (self.namespace or "python") / "profiles"
+        with watched(self.config, self.global_step + 1, directory):
+            yield
+
+    @property
+    def debug_values(self) -> Mapping[str, Any]:
+        """All values of the newest step's update by name: samples, old, reference, advantages, ...
+
+        Raises:
+            ConfigError: enable_debug_mode is off.
+        """
+        if not self.config.enable_debug_mode:
+            raise refused("enable_debug_mode", "PPOTrainer.debug_values")
+        return self._values
+
+    def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
+        """Hand it every step's metrics: to its `write(step, metrics)`, or by calling it so.
+
+        One that fails is reported once and dropped; it does not end training.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        self._sinks.add(sink_of(exporter))
+
+    def save_checkpoint(
+        self, path: str | Path, save_optimizer: bool = False, save_training_state: bool = False
+    ) -> Path:
+        """Write a step directory below `path` (and the namespace): HDF5, checksummed, readable by
+        `python -m verl_hpc export` and by runs as model.path.
+
+        Args:
+            path: directory of checkpoints.
+            save_optimizer: with Adam's state.
+            save_training_state: with what `load_checkpoint` goes on from: step, position in the
+                data, random numbers; needs the optimizer's.
+
+        Returns:
+            The step's directory; `step_N` beside it leads there, too.
+
+        Raises:
+            ConfigError: the state without the optimizer.
+            CheckpointError: it could not be written.
+        """
+        with temporary_directory(self.namespace) as scratch:
+            return save_step(
+                self._run,
+                self._progress,
+                Path(path) / (self.namespace or ""),
+                Path(scratch),
+                self.actor_model,
+                self.tokenizer,
+                save_optimizer,
+                save_training_state,
+            )
+
+    def load_checkpoint(self, path: str | Path) -> int:
+        """Go on from a step that was saved with its optimizer and training state, or from the
+        newest one below `path` (and the namespace); the number of steps done.
+
+        Raises:
+            CheckpointError, ConfigError: there is none, it lacks these, or is of another model.
+        """
+        self._progress = load_step(self._run, Path(path), self.namespace)
+        self._prompts.count = self._progress.position.offset
+        seek = getattr(self.data_provider, "seek", None)
+        if callable(seek):
+            seek(self._progress.position)
+        return self.global_step

@@ -1,0 +1,60 @@
+"""The update of one role alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verl_hpc.api.batch import Batch
+from verl_hpc.api.trainer import PPOTrainer
+from verl_hpc.errors import ConfigError
+
+
+class PPORoleUpdater:
+    """Trains a policy on responses that somebody else has generated and scored.
+
+    Args:
+        model: an `ActorModel`, or an AutoModelForCausalLM.
+        engine: hybrid: the process that trains also generates, with the same weights.
+        overlap_comm: in one process there is nothing to communicate, and so nothing to overlap:
+            True and False compute the same.
+        tokenizer: the model's; that of its directory if None.
+        config: as `PPOTrainer`'s.
+
+    Raises:
+        ConfigError: another engine, with what serves instead.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        engine: str = "hybrid",
+        overlap_comm: bool = True,
+        *,
+        tokenizer: Any = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if engine != "hybrid":
+            raise ConfigError(
+                f"PPORoleUpdater: engine = {engine!r}; in one process it is hybrid. Megatron-core "
+                "on several ranks, with roles on ranks of their own, is a run of `python -m "
+                "verl_hpc train` (docs/placements.md)"
+            )
+        if tokenizer is None:
+            tokenizer = _tokenizer_of(model)
+        self.engine, self.overlap_comm = engine, overlap_comm
+        self.trainer = PPOTrainer(model, None, tokenizer, config)
+
+    def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
+        """One step on a `RolloutManager`'s responses; metrics as `PPOTrainer.step`'s."""
+        return self.trainer.update(batch, rewards)
+
+
+def _tokenizer_of(model: Any) -> Any:
+    from verl_hpc.data.prompts import load_tokenizer
+
+    config = getattr(model, "config", None)
+    path = getattr(config, "_name_or_path", "")
+    if not path:
+        raise ConfigError("PPORoleUpdater: the model names no directory; give its tokenizer")
+    return load_tokenizer(path)

@@ -1,0 +1,150 @@
+"""vLLM behind the actor's contract: it generates, and is not trained."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.rollout.protocol import Response, Sampling
+
+_SAMPLED = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p"}
+_TAKEN = (*_SAMPLED, "top_k", "min_p", "repetition_penalty", "do_sample", "seed")
+
+
+class vLLMActor:  # noqa: N801 (the tutorials' name)
+    """A user's own vLLM `LLM`, such as one with quantization="awq" or LoRA, as an actor.
+
+    Its weights stay what they were when it was built: nothing is transferred into it.
+
+    Args:
+        llm_engine: the `LLM`.
+
+    Raises:
+        ConfigError: it is no `LLM`.
+    """
+
+    generates_only = True
+
+    def __init__(self, llm_engine: Any) -> None:
+        from verl_hpc.rollout.user_llm import is_llm
+
+        if not is_llm(llm_engine):
+            raise ConfigError(
+                f"vLLMActor: llm_engine is {type(llm_engine).__name__}; expected vllm.LLM, or use "
+                "VLLMActorModel, which builds one"
+            )
+        self.llm_engine = llm_engine
+
+    def respond(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Response]:
+        """A response with log-probs to each prompt of token ids."""
+        from verl_hpc.rollout.user_llm import answer
+
+        return answer(self.llm_engine, prompts, sampling, seeds)
+
+    def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
+        """Prompts with their responses, (B, longest) int64, as transformers' generate gives them:
+        prompts end together, and what is shorter than the longest response ends in its padding, 0.
+
+        Args:
+            input_ids: (B, L) padded on their left, or B lists of ids.
+            attention_mask: (B, L), 0 where a token is padding.
+            kwargs: max_new_tokens, do_sample, temperature, top_p, top_k, min_p,
+                repetition_penalty, seed.
+
+        Raises:
+            ConfigError: another argument.
+        """
+        from verl_hpc.api.prompts import rows_of
+
+        prompts = rows_of(input_ids, attention_mask)
+        sampling, seed = sampling_of(kwargs)
+        found = self.respond(prompts, sampling, [seed + i for i in range(len(prompts))])
+        width = max(map(len, prompts))
+        longest = max(len(r.tokens) for r in found)
+        output = torch.zeros(len(prompts), width + longest, dtype=torch.int64)
+        for row, prompt, response in zip(output, prompts, found, strict=True):
+            row[width - len(prompt) : width] = torch.tensor(prompt)
+            row[width : width + len(response.tokens)] = torch.tensor(response.tokens)
+        return output
+
+
+def sampling_of(kwargs: dict[str, Any]) -> tuple[Sampling, int]:
+    """What transformers' arguments say, and the seed.
+
+    Raises:
+        ConfigError: an argument that is not honoured.
+    """
+    unknown = sorted(set(kwargs) - set(_TAKEN))
+    if unknown:
+        raise ConfigError(f"generate: {unknown[0]} is not honoured by vLLM here; {_TAKEN} are")
+    given = {_SAMPLED.get(k, k): v for k, v in kwargs.items() if k not in ("do_sample", "seed")}
+    if kwargs.get("do_sample") is False:
+        given["temperature"] = 0.0
+    return Sampling(**{"max_tokens": 20, **given}), int(kwargs.get("seed", 0))
+
+
+class VLLMActorModel(vLLMActor):
+    """vLLM with the weights of a model, by name.
+
+    Args:
+        model_name: a directory, or a name on the hub.
+        tensor_parallel_size: GPUs that share it; vLLM starts a process for each.
+        max_num_seqs: sequences that it decodes at a time.
+        dtype: element type of the weights.
+        options: more of vLLM's EngineArgs, such as quantization="awq" or enable_lora=True.
+
+    Raises:
+        ConfigError: vLLM is not installed, or cannot start with these.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        tensor_parallel_size: int = 1,
+        max_num_seqs: int = 256,
+        dtype: str = "auto",
+        **options: Any,
+    ) -> None:
+        try:
+            from verl_hpc.rollout.user_llm import build_llm
+        except ImportError:
+            raise ConfigError(
+                "VLLMActorModel needs vLLM, which is not installed; install verl_hpc[gpu] (or "
+                "[cpu]), or use HfModelAdapter"
+            ) from None
+        chosen = {
+            "tensor_parallel_size": tensor_parallel_size,
+            "max_num_seqs": max_num_seqs,
+            "dtype": dtype,
+            "disable_log_stats": True,
+            **options,
+        }
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        super().__init__(build_llm(model_name, device, chosen))
+
+
+class vLLMAdapter:  # noqa: N801 (the tutorials' name)
+    """An actor that is asked from coroutines; its calls run one after the other in a thread.
+
+    Args:
+        actor: a `vLLMActor` or `VLLMActorModel`, or anything with `generate`.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self._lock = threading.Lock()
+
+    async def generate_async(self, input_ids: Any, **kwargs: Any) -> Any:
+        """What the actor's `generate` gives, while other coroutines go on."""
+        return await asyncio.to_thread(self._generate, input_ids, kwargs)
+
+    def _generate(self, input_ids: Any, kwargs: dict[str, Any]) -> Any:
+        with self._lock:
+            return self.actor.generate(input_ids, **kwargs)

@@ -1,0 +1,89 @@
+"""Generation by a module's own `generate`, with the weights that it has now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.hf import HfEngine
+from verl_hpc.rollout.protocol import Sampling
+
+
+class ModuleRollout(HfEngine):
+    """A module of this process as `RolloutEngine`: the one that is trained, so that no weights
+    travel.
+
+    Args:
+        module: has `generate(input_ids, attention_mask=, ...)` of transformers; one of a user's may
+            give a tensor of token ids alone, (B, prompt and response), whose log-probs are those of
+            `module(input_ids, attention_mask)`.
+        ends: tokens that end a response; the first also pads.
+        config: sampling and limits.
+        weights: its parameters by logical name.
+        shard_map: of these.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        ends: Sequence[int],
+        config: RolloutConfig,
+        weights: Mapping[str, torch.Tensor],
+        shard_map: ShardMap,
+    ) -> None:
+        first = next(module.parameters())
+        self.shard_map, self._weights = shard_map, weights
+        self.replicas: tuple[tuple[int, ...], ...] = ((0,),)
+        self.dtype, self._device = first.dtype, first.device
+        self._batch = self.at_a_time = config.max_num_seqs or 256
+        self._model: Any = module.eval()
+        self._ends = torch.tensor(list(ends))
+        self._filtered = bool(config.filters)
+        settings = getattr(module, "config", None)
+        self.attention: str = getattr(settings, "_attn_implementation", None) or "the module's"
+
+    @property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return self._weights
+
+    def _read(
+        self, output: Any, mask: torch.Tensor, sampling: Sampling
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not isinstance(output, torch.Tensor):
+            return super()._read(output, mask, sampling)
+        batch, width = mask.shape
+        if output.ndim != 2 or output.shape[0] != batch or output.shape[1] <= width:
+            raise ModelError(
+                f"the actor's generate gives {tuple(output.shape)} for prompts of ({batch}, "
+                f"{width}); expected prompts and at least one new token each, ({batch}, "
+                f"more than {width})"
+            )
+        new = output[:, width:]
+        # Padded on the right: positions of a user's module may not follow from the mask.
+        rows = [
+            torch.cat([row[:width][mine.bool()], row[width:]])
+            for row, mine in zip(output, mask.to(output.device), strict=True)
+        ]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        lengths = torch.tensor([len(row) for row in rows], device=padded.device)
+        whole = (torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]).long()
+        found = self._model(padded, attention_mask=whole)
+        logits = getattr(found, "logits", found).float()
+        temperature = 1.0 if self._filtered else sampling.temperature or 1.0
+        log_probs = torch.stack(
+            [
+                (logits[i, n - new.shape[1] - 1 : n - 1] / temperature)
+                .log_softmax(-1)
+                .gather(-1, new[i][:, None])[:, 0]
+                for i, n in enumerate(lengths.tolist())
+            ]
+        )
+        return new, log_probs
+
+    def close(self) -> None:
+        """The module stays the caller's."""

@@ -1,0 +1,58 @@
+"""vLLM's `LLM`, as a user has built it, answering token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm import LLM
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.rollout.partial import NOT_BEGUN
+from verl_hpc.rollout.protocol import Response, Sampling
+from verl_hpc.rollout.vllm_requests import Requests
+from verl_hpc.rollout.vllm_settings import checked, in_one_line
+
+
+def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
+    """vLLM with the weights of a model directory or of a name on the hub.
+
+    Args:
+        device: cpu or cuda, which says what options are refused.
+        options: vLLM's own, by the names of its EngineArgs.
+
+    Raises:
+        ConfigError: vLLM does not know an option, or cannot start with it.
+    """
+    chosen = checked(options, device)
+    if device == "cpu":
+        # A prompt that is cut in two fails there where requests have seeds.
+        chosen = {"enable_chunked_prefill": False, **chosen}
+    try:
+        return LLM(model=model, **chosen)
+    except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
+        raise ConfigError(f"vLLM cannot start with {model}: {in_one_line(error)}") from error
+
+
+def answer(
+    llm: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+) -> list[Response]:
+    """A response to each prompt.
+
+    Args:
+        llm: vLLM's `LLM`; its log-probs are what its logprobs_mode says.
+        prompts: token ids.
+        sampling: how tokens are chosen.
+        seeds: of each response.
+    """
+    requests = Requests(llm.llm_engine, prompts, sampling, [NOT_BEGUN] * len(prompts))
+    for index, seed in enumerate(seeds):
+        requests.begin(index, NOT_BEGUN, seed)
+    while requests.are_running:
+        requests.step()
+    return requests.responses()
+
+
+def is_llm(value: object) -> bool:
+    """Whether it is vLLM's `LLM`."""
+    return isinstance(value, LLM)

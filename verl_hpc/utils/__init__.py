@@ -1,0 +1,1 @@
+"""Where verl's tutorials import helpers from."""

@@ -10,15 +10,22 @@ compgen -G "${1:-}/usr/lib/*/libibverbs/libmlx5-rdmav*.so" || {
 /opt/verl_hpc/bin/python - <<'PY'
 from importlib.metadata import version
 
+import os
+
 import torch  # first: the kernels below are linked to its libraries
-import amp_C  # NVIDIA Apex's kernels; PyPI's `apex` has none
 import h5py
 import megatron.core
 from mpi4py import MPI
 
 library = MPI.Get_library_version().splitlines()[0].strip()
 assert "MPICH" in library or "CRAY" in library, f"mpi4py runs on {library}"
-assert str(torch.version.cuda).startswith("13."), f"torch is built for CUDA {torch.version.cuda}"
-names = ("torch", "vllm", "megatron-core", "transformer_engine", "apex", "mpi4py", "h5py")
+names = ["torch", "vllm", "megatron-core", "mpi4py", "h5py"]
+if os.environ.get("GPU", "nvidia") == "nvidia":
+    import amp_C  # NVIDIA Apex's kernels; PyPI's `apex` has none
+
+    assert str(torch.version.cuda).startswith("13."), f"torch is for CUDA {torch.version.cuda}"
+    names += ["transformer_engine", "apex"]
+else:
+    assert torch.version.hip, "torch is not built for ROCm"
 print(library, *(f"{name} {version(name)}" for name in names), sep="\n")
 PY

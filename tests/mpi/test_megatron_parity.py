@@ -1,6 +1,6 @@
 """Megatron-core on every layout computes what transformers computes, within 1e-5 in float32.
 
-Loss, log-probs, entropy, every shard of every gradient, and the gradient norm; Llama- and
+Loss, log-probs, entropy, every shard of every gradient, and the gradient norm; Llama-, Phi-3- and
 Qwen2-style models, tied and untied; sequence parallelism and virtual stages.
 """
 
@@ -27,7 +27,14 @@ LAYOUTS = {
         dict(tp=4),
     ],
 }
-MODELS = [("llama", False), ("llama", True), ("qwen2", False), ("qwen2", True), ("qwen3", True)]
+MODELS = [
+    ("llama", False),
+    ("llama", True),
+    ("qwen2", False),
+    ("qwen2", True),
+    ("qwen3", True),
+    ("phi3", False),
+]
 
 
 def pytest_generate_tests(metafunc):

@@ -18,7 +18,7 @@ _TIMEOUT_S = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hf", required=True, type=Path, metavar="HF_DIR", help="model to read")
+    parser.add_argument("--hf", required=True, metavar="HF_DIR", help="model to read, or ORG/NAME")
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="checkpoint directory"
     )
@@ -29,9 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.runtime.channel import MpiChannel
     from verl_hpc.runtime.control import Control
     from verl_hpc.runtime.mpi import start_mpi
+    from verl_hpc.sources.local import required_directory
 
     control = Control(MpiChannel(start_mpi(_TIMEOUT_S).COMM_WORLD))
-    path = import_model(control, arguments.hf, arguments.out)
+    source = control.together(lambda: required_directory("--hf", arguments.hf))
+    path = import_model(control, source, arguments.out)
     if control.rank == 0:
         print(path)
     return 0

@@ -28,6 +28,7 @@ VERBS = {
     "dashboard": "a web page on this machine that shows runs while they run",
     "stop": "ask a run to save and stop for good",
     "save": "ask a run to save a checkpoint and continue",
+    "fetch": "download models into the cache that runs read, on a node with network",
     "export": "write a checkpoint as a Hugging Face directory",
     "import": "write a Hugging Face directory as a checkpoint",
     "report": "write a run's report.html again; or compare runs of several sizes",

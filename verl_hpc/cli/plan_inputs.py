@@ -26,6 +26,7 @@ from verl_hpc.planner.timing.workload import (
     Workload,
     workload_of,
 )
+from verl_hpc.sources.local import fetch_command, on_hub
 
 SIZES = Path("configs/model")
 """Sizes of published models, as NAME.json."""
@@ -136,6 +137,7 @@ def _missing(role: str, path: str, own: bool) -> ConfigError:
     known = SIZES / f"{Path(path).name}.json"
     file = str(known) if known.is_file() else "FILE"
     where = f"; {SIZES}/ has those of some published models" if file == "FILE" else ""
+    where += f"; or {fetch_command([path])}" if on_hub(path) else ""
     return ConfigError(
         f"{setting} = {path}: no config.json there, which has the model's sizes; its config.json "
         f"alone is enough: give --model-config {prefix}{file}{where}"

@@ -25,11 +25,12 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import DEFAULT_BUCKET_BYTES
 from verl_hpc.layout.report import ReshardReport, Spread, reshard_report
 from verl_hpc.layout.shard_map import ITEM_BYTES
+from verl_hpc.sources.local import required_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, metavar="DIR_OR_CONFIG_JSON", help="Hugging Face model")
+    add("--model", required=True, metavar="MODEL", help="directory, config.json, or ORG/NAME")
     add("--train", required=True, metavar="SIZES", help="tp, pp, dp; also vpp, ep, etp")
     add("--rollout", required=True, metavar="SIZES", help="tp of each vLLM engine")
     add(
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     train = parse_sizes("--train", arguments.train, ("tp", "pp", "dp", "vpp", "ep", "etp"))
     rollout = parse_sizes("--rollout", arguments.rollout, ("tp",))
     report = reshard_report(
-        read_architecture(arguments.model),
+        read_architecture(required_directory("--model", arguments.model)),
         TrainLayout(**train),
         rollout.get("tp", 1),
         gpus_per_node,

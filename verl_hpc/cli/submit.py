@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.script import render_script
     from verl_hpc.cluster.shell import check_words
     from verl_hpc.config.load import load_config
+    from verl_hpc.sources.local import with_local_models
 
     check_words(_given(arguments))
     flags: dict[str, Any] = {
@@ -90,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
     profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)) | flags)
     request = Request(
-        config=load_config(arguments.config, words),
+        config=with_local_models(load_config(arguments.config, words)),
         config_path=arguments.config,
         overrides=words,
         profile=profile,

@@ -20,6 +20,14 @@ from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
 from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.section import is_own
+from verl_hpc.sources.cache import repository
+from verl_hpc.sources.local import (
+    check_whole,
+    local_directory,
+    model_settings,
+    needs_fetch,
+    not_cached,
+)
 
 MOST_NODES = 65_533
 """Of a cluster of Slurm (MaxNodeCount's limit)."""
@@ -73,7 +81,8 @@ def model_directory(request: Request, job: Job, role: RoleSettings) -> Path | No
     None where it is not seen from here.
     """
     try:
-        model = outside(request, job, f"roles.{role.name}.path", role.model.path)
+        path = local_directory(role.model.path)
+        model = outside(request, job, f"roles.{role.name}.path", path)
     except ConfigError:  # check_paths says so
         return None
     own = f"hf_{role.shares or role.name}"
@@ -85,7 +94,7 @@ def _check_tokenizers(request: Request, job: Job, models: Mapping[str, Path]) ->
     tokenizer, path = first, request.config.model.tokenizer
     if path is not None:
         try:
-            tokenizer = outside(request, job, "model.tokenizer", path)
+            tokenizer = outside(request, job, "model.tokenizer", local_directory(path))
         except ConfigError:  # check_paths says so
             return
     if tokenizer is not None:
@@ -136,17 +145,30 @@ def check_paths(request: Request, job: Job) -> None:
 
     Raises:
         ConfigError: one does not exist, or no mount shows it to the ranks.
+        ModelError: a model on a hub is not in the cache, or is there in part.
     """
     if not request.profile.site.check_paths:
         return
+    if request.program == "train":
+        _check_models(request)
     for name, path in inputs(request) if request.program == "train" else ():
         found = outside(request, job, name, path)
+        outside(request, job, name, str(repository(path)))
         if not found.exists():
             raise _missing(f"{name} = {path}", found)
     check_own_code(request, job)
     image = request.profile.site.container.image or ""
     if is_file(image) and not (request.directory / image).exists():
         raise ConfigError(f"container.image = {image}: does not exist; build it with containers/")
+
+
+def _check_models(request: Request) -> None:
+    settings = model_settings(request.config)
+    missing = {name: path for name, path in settings.items() if needs_fetch(path)}
+    if missing:
+        raise not_cached(missing)
+    for name, path in settings.items():
+        check_whole(name, local_directory(path))
 
 
 def check_own_code(request: Request, job: Job) -> None:
@@ -204,12 +226,7 @@ def check_passed(job: Job) -> None:
 def inputs(request: Request) -> Iterator[tuple[str, str]]:
     """The setting and the path of everything that a run reads."""
     config = request.config
-    yield "model.path", config.model.path
-    if config.model.tokenizer is not None:
-        yield "model.tokenizer", config.model.tokenizer
-    for name, role in config.roles.items():
-        if role.path is not None:
-            yield f"roles.{name}.path", role.path
+    yield from ((n, local_directory(path)) for n, path in model_settings(config).items())
     for name, source in config.sources.items():
         if isinstance(source, FilesConfig):
             yield from ((f"{name}.paths", path) for path in source.paths)

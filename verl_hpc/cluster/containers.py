@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from verl_hpc.cluster.mounts import Mount, check_mount
+from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
+from verl_hpc.cluster.oci import DockerConfig, PodmanConfig
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
 from verl_hpc.cluster.shell import expandable, literal
 from verl_hpc.section import Section
-
-IMAGE = "$IMAGE"
-"""The script's variable that holds `Container.image`."""
 
 # A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
 # cgroup, "inherited processes will only get SIGKILL" (proctrack_cgroup.c). Where it does not, it
@@ -43,11 +41,8 @@ class Container(Protocol):
     def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
         """Options of srun; `names` are the variables that must reach the ranks."""
 
-    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
-        """Words before the command that srun starts, quoted for the shell."""
-
-
-MountText = Annotated[str, AfterValidator(check_mount)]
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        """Words before the command that srun starts, quoted for the shell; `names` as above."""
 
 
 class BareConfig(Section):
@@ -71,8 +66,8 @@ class BareConfig(Section):
         del mounts, names
         return []
 
-    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
-        del mounts
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        del mounts, names
         return []
 
 
@@ -101,8 +96,8 @@ class PyxisConfig(Section):
             Setting("container-env", ",".join(names), DEFAULT),
         ]
 
-    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
-        del mounts
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        del mounts, names
         return []
 
 
@@ -128,7 +123,8 @@ class ApptainerConfig(Section):
         del mounts, names
         return []
 
-    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        del names
         driver = {"nvidia": ["--nv"], "amd": ["--rocm"], "none": []}[self.gpu]
         binds = [word for mount in mounts for word in ("--bind", mount.text)]
         words = [self.program, "exec", *driver, *binds, "--pwd", "$PWD", *self.options, IMAGE]
@@ -152,7 +148,8 @@ class BwrapConfig(Section):
         del mounts, names
         return []
 
-    def prefix(self, mounts: Sequence[Mount]) -> list[str]:
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        del names
         words = ["bwrap", "--ro-bind", IMAGE, "/", "--dev-bind", "/dev", "/dev"]
         words += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
         for mount in mounts:
@@ -162,5 +159,6 @@ class BwrapConfig(Section):
 
 
 ContainerConfig = Annotated[
-    BareConfig | PyxisConfig | ApptainerConfig | BwrapConfig, Field(discriminator="kind")
+    BareConfig | PyxisConfig | ApptainerConfig | BwrapConfig | PodmanConfig | DockerConfig,
+    Field(discriminator="kind"),
 ]

@@ -72,7 +72,7 @@ def plan_job(request: Request) -> Job:
         passed=tuple(passed),
         mounts=tuple(mounts),
         srun=tuple(srun),
-        prefix=tuple(site.container.prefix(mounts)),
+        prefix=tuple(site.container.prefix(mounts, names)),
         command=_command(request),
         restarts=site.restarts if request.program == "train" else None,
     )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Annotated
 
+from pydantic import AfterValidator
+
+IMAGE = "$IMAGE"
+"""The script's variable that holds a container's image."""
 _MOUNT = re.compile(r"[^:,+\s]+(:[^:,+\s]+(:(ro|rw))?)?")
 
 
@@ -37,6 +42,9 @@ def check_mount(text: str) -> str:
     if not _MOUNT.fullmatch(text):
         raise ValueError(f"{text!r} is not a mount; write SOURCE[:TARGET[:ro]]")
     return text
+
+
+MountText = Annotated[str, AfterValidator(check_mount)]
 
 
 def parse_mount(text: str, origin: str) -> Mount:

@@ -111,7 +111,7 @@ class Site(Section):
     python: str = "python"
     """Interpreter of the ranks; in a container, the one inside."""
     container: ContainerConfig = BareConfig()
-    """bare, pyxis, apptainer or bwrap."""
+    """bare, pyxis, apptainer, bwrap, podman or docker."""
     code: Literal["snapshot", "installed"] = "snapshot"
     """Run a copy of this package made at submission, or what the environment has installed."""
     node_scratch: str = "/tmp"  # noqa: S108
@@ -181,6 +181,12 @@ class Site(Section):
                 "GPUs; a GPU serves one rank"
             )
         self._check_gpu()
+        if self.container.kind == "docker" and self.mpi == "pmi2":
+            raise ValueError(
+                "container.kind = docker with mpi = pmi2: ranks are started by Docker's daemon, "
+                "which cannot give them the descriptor that PMI2 talks over; set mpi: none, or use "
+                "kind: podman"
+            )
         if self.cores_per_rank == 0:
             raise ValueError(
                 f"cores_per_node = {self.cores_per_node} is less than the {self.ranks_per_node} "

@@ -20,6 +20,7 @@ from verl_hpc.cluster.setting import COMMAND_LINE, Setting
 from verl_hpc.cluster.shell import expandable
 from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
+from verl_hpc.sources.local import with_local_models
 
 _MOST_RUNS = 1000
 """What Slurm allows by default (MaxArraySize)."""
@@ -94,7 +95,7 @@ def plan_sweep(
     runs: list[SweepRun] = []
     for index, words in enumerate(combinations(sweeps)):
         overrides = (*base.overrides, *words, f"directory={place}", f"name='{index}'")
-        config = load_config(base.config_path, overrides)
+        config = with_local_models(load_config(base.config_path, overrides))
         request = replace(base, config=config, overrides=overrides, in_array=True)
         runs.append(SweepRun(words, request, plan_job(request)))
     return Sweep(base.run_directory, tuple(runs), at_once, until_goal)

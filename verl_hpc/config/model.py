@@ -51,9 +51,11 @@ class ModelConfig(Section):
     """Which weights to start from, and the precision they train in."""
 
     path: PathText
-    """Hugging Face model directory, or a step directory of an earlier run's checkpoints."""
+    """Hugging Face model directory, a step directory of an earlier run's checkpoints, or a name on
+    a hub: ORG/NAME[@REVISION], or modelscope:ORG/NAME, which `python -m verl_hpc fetch` has brought
+    into the cache."""
     tokenizer: PathText | None = None
-    """Directory of the tokenizer; the model's own if not given."""
+    """Directory of the tokenizer, or a name on a hub; the model's own if not given."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Element type of parameters and activations; master weights are float32."""
     fp8: Fp8Config | None = None

@@ -34,7 +34,7 @@ class RoleConfig(Section):
     """One model of a run. What is null is taken from the sections that all roles share."""
 
     path: PathText | None = None
-    """Weights to start from: a model directory, or a step of another run; model.path if null.
+    """Weights to start from, as model.path, which is taken if null.
     The reference and prm then start as the actor does, and prm_reference as prm."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Element type of parameters and activations; model.dtype if null."""

@@ -19,6 +19,7 @@ from verl_hpc.errors import ClusterError, ConfigError, ModelError
 from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.safetensors import safetensors_shard_map
 from verl_hpc.runs.verdict import Verdict, fails, ok, unknown
+from verl_hpc.sources.local import fetch_command, needs_fetch
 
 _GB = 1e9
 _CHECKPOINT_BYTES = 14
@@ -90,12 +91,16 @@ def check_inputs(request: Request, job: Job) -> Iterator[Verdict]:
             continue
         if not request.profile.site.check_paths and not found.exists():
             yield unknown(name, f"{found} is not seen from here, and check_paths is false")
+        elif needs_fetch(path):
+            todo = f"on a node with network: {fetch_command([path])}"
+            yield fails(name, f"{path} is no directory here, and not in the cache", todo)
         elif not found.exists():
             yield fails(name, f"{found} does not exist", "bring it here, or correct the path")
         elif not os.access(found, os.R_OK):
             yield fails(name, f"{found} cannot be read", "ask its owner for permission")
         else:
-            yield _model(name, found) if name.endswith(".path") else ok(name, str(found))
+            is_model = name.endswith(".path") and not name.endswith("lora.path")
+            yield _model(name, found) if is_model else ok(name, str(found))
 
 
 def check_image(request: Request) -> Verdict:

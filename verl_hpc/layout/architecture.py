@@ -104,9 +104,13 @@ class Architecture:
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "model.embed_tokens.weight", (self.vocab_size, self.hidden_size)
-        shapes = [(row.name, self.shape(row)) for row in self._layer_rows()]
+        shapes: dict[str, tuple[int, ...]] = {}
+        for row in self._layer_rows():
+            rows, *others = self.shape(row)
+            above, *_ = shapes.get(row.name, (0,))
+            shapes[row.name] = (above + rows, *others)
         for layer in range(self.num_layers):
-            for name, shape in shapes:
+            for name, shape in shapes.items():
                 yield f"model.layers.{layer}.{name}", shape
         yield "model.norm.weight", (self.hidden_size,)
         if not self.tied_embeddings:
@@ -244,7 +248,7 @@ def _refuse_rotary(fields: HfConfig, origin: str) -> None:
 def _refuse_windows(fields: HfConfig, origin: str) -> None:
     window, slides = fields.window, fields.use_sliding_window
     if slides is None:
-        slides = fields.model_type in ("mistral", "mixtral")
+        slides = fields.model_type in ("mistral", "mixtral", "phi3")
     positions = fields.max_position_embeddings
     if window and slides and window < positions:
         raise ModelError(

@@ -78,11 +78,17 @@ def _experts(prefix: str, gate: str, up: str, down: str) -> tuple[Row, ...]:
 
 _LLAMA = LayerTable((_INPUT_NORM, _Q, _K, _V, _O, *_MLP))
 
+# One tensor of a checkpoint, a part of which each row is.
+_IN_QKV, _IN_GATE_UP = "self_attn.qkv_proj.weight", "mlp.gate_up_proj.weight"
+_FUSED_QKV = tuple(replace(row, name=_IN_QKV) for row in (_Q, _K, _V))
+_FUSED_MLP = (_MLP[0], *(replace(row, name=_IN_GATE_UP) for row in _MLP[1:3]), _MLP[3])
+
 FAMILIES: Mapping[str, LayerTable] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": LayerTable((_INPUT_NORM, _Q, _Q_BIAS, _K, _K_BIAS, _V, _V_BIAS, _O, *_MLP)),
     "qwen3": LayerTable((_INPUT_NORM, _Q, _K, _V, *_QK_NORM, _O, *_MLP)),
+    "phi3": LayerTable((_INPUT_NORM, *_FUSED_QKV, _O, *_FUSED_MLP)),
     "mixtral": LayerTable(
         (_INPUT_NORM, _Q, _K, _V, _O, *_router("block_sparse_moe.gate.weight")),
         _experts("block_sparse_moe.experts", "w1", "w3", "w2"),

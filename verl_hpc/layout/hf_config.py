@@ -81,6 +81,7 @@ class HfConfig(BaseModel):
     rope_theta: Positive = 10000.0
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: Positive | None = None
     max_position_embeddings: Positions = 2048
     layer_types: list[str] | None = None
     sliding_window: Positions | None = None
@@ -121,6 +122,8 @@ class HfConfig(BaseModel):
         if "type" in rope:
             rope.setdefault("rope_type", rope.pop("type"))
         rope.setdefault("rope_theta", self.rope_theta)
+        if self.partial_rotary_factor is not None:
+            rope.setdefault("partial_rotary_factor", self.partial_rotary_factor)
         return rope
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from verl_hpc.layout.architecture import Architecture
@@ -17,13 +18,16 @@ def shares(arch: Architecture, rows: Sequence[Row], t: int, n: int) -> Iterator[
     """An equal share of each tensor; heads that are fewer than shards are on several.
 
     Shards 0 to 3 of 8 query heads and 2 key heads: q 0-1 and k 0, q 2-3 and k 0, q 4-5 and k 1,
-    q 6-7 and k 1.
+    q 6-7 and k 1. Parts of one tensor begin where the one before ends.
     """
+    above: Counter[str] = Counter()
     for row in rows:
         num_rows = arch.shape(row)[0]
         parts = min(n, arch.num_kv_heads) if row.split == "key_value_heads" else n
         part, length = t * parts // n, num_rows // parts
-        yield RowBlock(row.name, part * length, (part + 1) * length)
+        start = above[row.name] + part * length
+        yield RowBlock(row.name, start, start + length)
+        above[row.name] += num_rows
 
 
 def parameter_regions(

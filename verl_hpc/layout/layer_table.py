@@ -27,7 +27,8 @@ class Row:
     """One tensor of a decoder layer, and the parameter of each engine that it is in.
 
     Rows with the same parameter are fused in it in the order of the table, and must be split
-    alike. In rows of an expert, `{}` stands for its number.
+    alike. Rows with the same name, in the same parameter, are parts of one tensor of the
+    checkpoint, one under another. In rows of an expert, `{}` stands for its number.
 
     Args:
         name: in the Hugging Face checkpoint.
@@ -61,6 +62,11 @@ class LayerTable:
 
     rows: tuple[Row, ...]
     expert_rows: tuple[Row, ...] = ()
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the checkpoint has several of these in one tensor."""
+        return len({row.name for row in self.rows}) < len(self.rows)
 
     def has(self, name: str) -> bool:
         return any(row.name == name for row in self.rows)

@@ -21,7 +21,21 @@ _LINEAR_ATTENTION = (
     "tables have one kind of layer; also shared experts with a gate and partial rotary embeddings"
 )
 
+_GPT2 = (
+    "learned positions in place of rotary embeddings, LayerNorm with biases in place of RMSNorm, "
+    "biases of all linear layers, GELU without a gate, and"
+)
+
 NOT_MAPPED: Mapping[str, str] = {
+    "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
+    "gpt_bigcode": f"{_GPT2} one key/value head in a fused projection",
+    "gpt_neox": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side, "
+    "and GELU without a gate",
+    "qwen": "its publisher's own Python code, which is not run here (transformers has no such "
+    "model), a fused projection with biases (attn.c_attn), and attention scaled by the logarithm "
+    "of the length; Qwen2 and newer are mapped",
+    "phi": "partial rotary embeddings, LayerNorm with biases, attention and MLP side by side",
+    "phimoe": "LayerNorm with biases, a router of its own (sparsemixer), and experts' biases",
     "deepseek_v2": f"{_MLA}, shared experts, and dense layers before those of experts",
     "deepseek_v3": f"{_MLA}, {_SIGMOID}, and dense layers before those of experts",
     "deepseek_v32": f"{_MLA}, sparse attention with an indexer, {_SIGMOID}",

@@ -40,7 +40,7 @@ def safetensors_shard_map(directory: str | Path) -> ShardMap:
             index names and that is missing, or a tensor that is in two files.
     """
     root = Path(directory)
-    files = _files(root)
+    files = safetensors_files(root)
     tensors: dict[str, TensorSpec] = {}
     regions: list[Region] = []
     for file in files:
@@ -53,7 +53,12 @@ def safetensors_shard_map(directory: str | Path) -> ShardMap:
     return ShardMap(tensors, regions)
 
 
-def _files(root: Path) -> list[Path]:
+def safetensors_files(root: Path) -> list[Path]:
+    """Files of a model's weights: those that its index names, or all there are.
+
+    Raises:
+        ModelError: no such directory, none in it, or not all of the index.
+    """
     if not root.is_dir():
         raise ModelError(f"model: no directory {root}; give a Hugging Face model directory")
     files = sorted(root.glob("*.safetensors"))

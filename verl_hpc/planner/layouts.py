@@ -23,6 +23,7 @@ from verl_hpc.layout.vllm import check_vllm_layout
 from verl_hpc.planner.model_checks import (
     check_fp8,
     check_lengths,
+    check_quantization,
     check_role,
     check_router,
     check_router_replay,
@@ -127,6 +128,7 @@ def run_layouts(
     layouts = place_roles(config, num_ranks, ranks_per_node)
     check_vocabulary(config, arch.vocab_size)
     check_router_replay(config, arch)
+    check_quantization(config, arch)
     settings = config.role_settings
     check_router(config, [(archs or {}).get(name, arch) for name in layouts.train])
     for name, layout in layouts.train.items():

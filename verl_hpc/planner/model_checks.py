@@ -53,6 +53,11 @@ def check_role(role: RoleSettings, arch: Architecture, layout: TrainLayout) -> N
 
 def _check_adapters(lora: LoraConfig, arch: Architecture, layout: TrainLayout) -> None:
     """Of one layer: all are cut alike."""
+    if arch.layer_table.is_fused:
+        raise ConfigError(
+            f"lora: a {arch.family}'s checkpoint has several layers in one tensor (qkv_proj, "
+            "gate_up_proj), and adapters of such tensors are not mapped; train all weights"
+        )
     one, share = replace(arch, num_layers=1), layout.ep * layout.etp
     try:
         base = megatron_shard_map(
@@ -94,6 +99,14 @@ def check_router_replay(config: RunConfig, arch: Architecture) -> None:
             f"algorithm.router_replay = {config.algorithm.router_replay}: the actor's model "
             f"({arch.family}) is no mixture of experts, so that there is nothing to replay; leave "
             "it out"
+        )
+
+
+def check_quantization(config: RunConfig, arch: Architecture) -> None:
+    if config.rollout.quantization is not None and arch.layer_table.is_fused:
+        raise ConfigError(
+            f"rollout.quantization: a {arch.family}'s checkpoint has several layers in one tensor "
+            "(qkv_proj, gate_up_proj), whose scales are not mapped; leave it out"
         )
 
 

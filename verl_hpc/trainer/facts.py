@@ -8,6 +8,7 @@ from verl_hpc.config.load import dump_config
 from verl_hpc.planner.layouts import ROLLOUT, SCORING
 from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
+from verl_hpc.sources.cache import source_of
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.records import ENDS, Result
 from verl_hpc.trainer.role import Role
@@ -26,7 +27,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
         "state": f"{_STATES[result.outcome]}{left}",
         "total_steps": run.num_steps,
         "config": dump_config(config),
-        "model": f"{config.model.path} ({run.arch.num_parameters:,} parameters)",
+        "model": f"{_named(config.model.path)} ({run.arch.num_parameters:,} parameters)",
         "ranks": f"{world.size} on {counted(world.num_nodes, 'node')}",
         "num_ranks": world.size,
         "num_nodes": world.num_nodes,
@@ -82,13 +83,19 @@ def _layout(run: RunContext, role: Role) -> str:
 def _about(run: RunContext, role: Role) -> str:
     """Which model, with which head, and whether it is trained."""
     settings = role.settings
-    words = [] if settings.model.path == run.config.model.path else [settings.model.path]
+    path = settings.model.path
+    words = [] if path == run.config.model.path else [_named(path)]
     if settings.head != "language_model":
         words.append(f"{settings.head} head")
     words.append("trained" if settings.trainable else "not trained")
     if settings.shares:
         words.append(f"the first weights of the {settings.shares}, in its engine")
     return ", ".join(words)
+
+
+def _named(path: str) -> str:
+    """A model's name and commit, where it is of a hub; else its path."""
+    return source_of(path) or path
 
 
 def _scoring_facts(run: RunContext) -> dict[str, str]:

@@ -21,6 +21,8 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.runtime.control import Control
 from verl_hpc.section import is_own
+from verl_hpc.sources.cache import source_of
+from verl_hpc.sources.local import model_settings
 
 FIRST_WEIGHTS = "model.path"
 DATA = ("data.train", "data.shuffle")
@@ -98,6 +100,7 @@ def fingerprint(
             "data.chat": data.chat,
             **_of_architecture(model.arch),
             "tokenizer": _of_tokenizer(tokenizer),
+            **_of_revisions(config),
         }
         if config.has_own_recipe:
             file, _, name = config.recipe.rpartition(":")
@@ -137,6 +140,12 @@ def _of_architecture(arch: Architecture) -> dict[str, str]:
         for name, value in asdict(arch).items()
         if name not in _CHANGES_NO_RESULT
     }
+
+
+def _of_revisions(config: RunConfig) -> dict[str, str]:
+    """Names and commits of models that are of a hub."""
+    named = {setting: source_of(path) for setting, path in model_settings(config).items()}
+    return {f"revision of {name}": source for name, source in named.items() if source}
 
 
 def _of_tokenizer(directory: Path) -> str:

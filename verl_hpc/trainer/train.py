@@ -22,6 +22,7 @@ from verl_hpc.runtime.garbage import resume_collection
 from verl_hpc.runtime.session import Session
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import Signals, StopFlag
+from verl_hpc.sources.local import found_models, use_models
 from verl_hpc.trainer.build import plan_run
 from verl_hpc.trainer.build_roles import build_engines
 from verl_hpc.trainer.facts import placements, run_facts
@@ -53,10 +54,19 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     """
     signals = signals or Signals()
     signals.listen()
+    config = _with_models(session, config)
     with _run_directory(session, config) as lock:
         _be_watched(session, config)
         with _heartbeat(session, config) as heartbeat:
             return _train(session, config, signals, lock, heartbeat)
+
+
+def _with_models(session: Session, config: RunConfig) -> RunConfig:
+    """With directories for names on a hub. One rank looks: what a branch's name stands for may
+    change at any time, and nodes may see that at different times."""
+    control = session.control
+    found = control.together(lambda: found_models(config) if session.world.rank == 0 else {})
+    return use_models(config, control.broadcast(found))
 
 
 def _train(

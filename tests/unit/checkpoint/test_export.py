@@ -5,6 +5,7 @@ import resource
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.unit.checkpoint.steps import write_step
 from tests.unit.ranks import on_ranks
@@ -13,6 +14,7 @@ from verl_hpc.checkpoint.weights import open_weights
 from verl_hpc.cli.main import main
 from verl_hpc.errors import CheckpointError
 from verl_hpc.layout.box import Box
+from verl_hpc.testing.tiny import make_tiny_model
 
 
 def test_a_place_that_cannot_be_made(original, tmp_path):
@@ -83,3 +85,14 @@ def test_a_component_that_cannot_be_exported(model, tmp_path):
     with pytest.raises(CheckpointError, match="--component critic: it has a value head.*actor"):
         export_step(step, tmp_path / "out", component="critic")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_fused_projections_comes_back_as_it_was(tmp_path):
+    """Its checkpoint has several layers in one tensor, which no engine has."""
+    model = make_tiny_model(tmp_path / "phi", "phi3", num_hidden_layers=2)
+    (step,) = on_ranks(1, lambda control: import_model(control, model, tmp_path / "imported"))
+    export_step(step, tmp_path / "out")
+    before, after = (load_file(d / "model.safetensors") for d in (model, tmp_path / "out"))
+    assert "model.layers.1.self_attn.qkv_proj.weight" in before
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

@@ -86,6 +86,7 @@ BAD_INPUT = {
     "dashboard": [NOWHERE],
     "doctor": ["--cluster", NOWHERE],
     "export": ["--step", NOWHERE, "--out", "model"],
+    "fetch": [NOWHERE],
     "generations": [NOWHERE],
     "hang": [NOWHERE],
     "import": ["--hf", NOWHERE, "--out", "steps"],

@@ -41,6 +41,9 @@ SITES = {
     "bwrap_lab": ("lab", EVERYTHING),
     "pyxis": ("h100_infiniband_pyxis", {"container.mounts": ["/scratch"]}),
     "apptainer": ("apptainer", {"code": "installed"}),
+    "gh200": ("gh200_infiniband_apptainer", {}),
+    "podman": ("mi300x_podman", {"container.mounts": ["/scratch:/data:ro"]}),
+    "docker": ("generic", {"mpi": "none", "container": {"kind": "docker", "image": "verl_hpc:1"}}),
 }
 
 

@@ -26,6 +26,8 @@ CONTAINERS = {
     "bare": {"kind": "bare"},
     "pyxis": {"kind": "pyxis", "image": "/images/a.sqsh", "mounts": ["/data:/data:ro"]},
     "apptainer": {"kind": "apptainer", "image": "/images/a.sif", "mounts": ["/data"]},
+    "podman": {"kind": "podman", "image": "verl_hpc:1", "mounts": ["/data:/in:ro"]},
+    "docker": {"kind": "docker", "image": "verl_hpc:1", "mounts": ["/data:/in:ro"]},
     "bwrap": {"kind": "bwrap", "image": "/rootfs", "mounts": ["/data:/in:ro"]},
 }
 

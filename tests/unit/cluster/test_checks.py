@@ -1,14 +1,24 @@
 """What is refused before a job waits in the queue."""
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.cluster.requests import CONTAINERS, profile, request
 from tests.unit.layout.models import PUBLISHED
-from verl_hpc.cluster.checks import check_own_code, check_passed, check_paths, check_request
+from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
+from verl_hpc.cluster.checks import (
+    check_own_code,
+    check_passed,
+    check_paths,
+    check_request,
+    inputs,
+)
 from verl_hpc.cluster.job import plan_job
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.sources.local import with_local_models
 
 FILES = {"kind": "files", "paths": ["train.jsonl"]}
 
@@ -376,3 +386,59 @@ def test_numbers_of_nodes_that_no_cluster_has(tmp_path, nodes):
     job = plan_job(request(tmp_path))
     with pytest.raises(ConfigError, match=f"--nodes {nodes}: from 1 to 65533"):
         check_request(request(tmp_path, nodes=nodes), job)
+
+
+# Models on a hub
+
+
+@pytest.fixture
+def cached(here, monkeypatch):
+    """A model in the cache of a hub, and its snapshot."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(here / "hub"))
+    sizes = json.dumps(next(iter(PUBLISHED.values()))[0]).encode()
+    files = {"config.json": sizes, "model.safetensors": b""}
+    return hf_repository(here / "hub", "Org/Base", COMMIT, files)
+
+
+def test_a_job_gets_the_snapshot_that_was_there_when_it_was_submitted(cached, here):
+    asked = request(here, "model.path=Org/Base")
+    pinned = replace(asked, config=with_local_models(asked.config))
+    assert dict(inputs(pinned))["model.path"] == str(cached)
+    check_paths(pinned, plan_job(pinned))
+    (cached.parents[1] / "refs/main").write_text(OTHER)
+    check_paths(pinned, plan_job(pinned))
+    with pytest.raises(ModelError, match="python -m verl_hpc fetch Org/Base$"):
+        check_paths(asked, plan_job(asked))
+
+
+def test_a_models_layout_is_checked_in_the_cache(cached, here):
+    with pytest.raises(ConfigError, match="parallel"):
+        check(request(here, "model.path=Org/Base", "parallel.tensor_parallel=3", nodes=3))
+
+
+def test_a_snapshot_needs_its_blobs_inside_the_container(cached, here):
+    """Its files are links to them."""
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    for mount, shown in ((cached, False), (cached.parents[1], True), (here / "hub", True)):
+        image = {"kind": "bwrap", "image": str(here), "mounts": [str(mount)]}
+        site = profile(here, container=image, node_scratch="/scratch")
+        asked = request(elsewhere, "model.path=Org/Base", site=site)
+        refused = pytest.raises(ConfigError, match=r"model.path = .*no mount shows it")
+        with nullcontext() if shown else refused:
+            check_paths(asked, plan_job(asked))
+
+
+def test_a_model_that_is_in_no_cache(cached, here):
+    asked = request(here, "model.tokenizer=Org/Gone")
+    with pytest.raises(ModelError, match=r"model.tokenizer = Org/Gone: .* fetch Org/Gone$"):
+        check_paths(asked, plan_job(asked))
+    asked = request(here, "model.tokenizer=Org/Gone", site=profile(here, check_paths=False))
+    check_paths(asked, plan_job(asked))
+
+
+def test_a_model_that_is_in_the_cache_in_part(cached, here):
+    (cached / "model.safetensors").unlink()
+    asked = request(here, "model.path=Org/Base")
+    with pytest.raises(ModelError, match="model.path = Org/Base@0123.* is not whole in the cache"):
+        check_paths(asked, plan_job(asked))

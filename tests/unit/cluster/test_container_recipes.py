@@ -1,5 +1,6 @@
 """The container recipes: a definition file that Apptainer will read, and versions that agree."""
 
+import os
 import re
 import runpy
 import subprocess
@@ -66,6 +67,21 @@ def test_the_base_image_is_pinned_and_the_same_everywhere():
     base = parse(DEFINITION.read_text())[0]["from"]
     assert re.fullmatch(r"nvidia/cuda:[\d.]+-cudnn-devel-ubuntu24\.04", base)
     assert f"docker://{base}" in (RECIPES / "enroot.sh").read_text()
+    containerfile = (RECIPES / "Containerfile").read_text()
+    assert f"\nARG BASE=docker.io/{base}\nFROM ${{BASE}}\n" in containerfile
+
+
+def test_the_image_for_amd_has_the_vllm_of_the_package():
+    (tag,) = re.findall(r"vllm-openai-rocm:v([\d.]+)", (RECIPES / "Containerfile").read_text())
+    assert tag == pins()["VLLM"]
+
+
+def test_a_machine_that_no_recipe_is_for():
+    command = ["bash", RECIPES / "install.sh"]
+    environ = {"GPU": "intel", "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "GPU=intel on" in done.stderr
 
 
 def test_files_that_are_copied_exist():

@@ -141,7 +141,7 @@ def test_which_code_ranks_run(tmp_path):
     assert values(standalone.environment)["PYTHONPATH"].startswith("$PWD")
 
 
-@pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap"])
+@pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap", "podman"])
 def test_packages_of_whoever_submits_do_not_shadow_those_of_the_image(tmp_path, kind):
     inside = values(plan(tmp_path, container=CONTAINERS[kind]).environment)
     assert (inside["PYTHONNOUSERSITE"], inside["PYTHONPATH"]) == ("1", "$RUN/job/code")

@@ -58,9 +58,11 @@ def test_directives_come_before_any_command():
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_the_same_request_gives_the_same_bytes(tmp_path, name):
+    container = CONTAINERS[name]
+
     def text():
         return render_script(
-            plan_job(request(tmp_path, site=profile(tmp_path, container=CONTAINERS[name])))
+            plan_job(request(tmp_path, site=profile(tmp_path, container=container, mpi="none")))
         )
 
     assert text() == text()

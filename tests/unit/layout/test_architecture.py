@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.layout.models import LLAMA_31_405B, LLAMA_31_ROPE, PUBLISHED
+from tests.unit.layout.models import LLAMA_31_405B, LLAMA_31_ROPE, NAMED, PUBLISHED
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.architecture import architecture_from, read_architecture
 from verl_hpc.layout.families import FAMILIES
@@ -12,11 +12,12 @@ from verl_hpc.layout.not_mapped import NOT_MAPPED
 
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
 MOE = PUBLISHED["Qwen3-30B-A3B"][0]
+PHI = PUBLISHED["Phi-4"][0]
 
 
-@pytest.mark.parametrize("model", PUBLISHED)
+@pytest.mark.parametrize("model", [*PUBLISHED, *NAMED])
 def test_parameters_of_published_models(model):
-    config, parameters = PUBLISHED[model]
+    config, parameters = (PUBLISHED | NAMED)[model]
     arch = architecture_from(config)
     assert arch.num_parameters == parameters
     assert sum(spec.num_bytes for spec in arch.tensors().values()) == 2 * parameters
@@ -34,6 +35,8 @@ def test_every_family_is_among_the_published_models():
         ("qwen3_next", "layers of two kinds: Megatron-core 0.16's gated delta net refuses packed"),
         ("gpt_oss", "attention sinks .* biases of experts .* MXFP4"),
         ("qwen2_moe", "a shared expert with a gate"),
+        ("gpt2", "learned positions .* LayerNorm with biases .* transposed .Conv1D."),
+        ("qwen", "its publisher's own Python code, which is not run here"),
         ("qwen2_5_vl", "images in prompts: a processor's column .* positions of three axes"),
         ("qwen3_vl", "images in prompts: .* .deepstack"),
     ],
@@ -50,7 +53,7 @@ def test_what_is_refused_is_not_mapped_and_is_transformers_name():
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     assert not NOT_MAPPED.keys() & FAMILIES.keys()
-    assert NOT_MAPPED.keys() - CONFIG_MAPPING_NAMES.keys() == {"kimi_k2"}, "not transformers' own"
+    assert NOT_MAPPED.keys() - CONFIG_MAPPING_NAMES.keys() == {"kimi_k2", "qwen"}
 
 
 def test_sizes_of_llama_405b():
@@ -83,7 +86,7 @@ def test_mixtral_spells_its_experts_in_its_own_way():
     assert shapes[f"{base}.experts.7.w2.weight"] == (4096, 14336)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "phi3"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_tensors_are_those_of_transformers(family, tied):
     import torch
@@ -100,6 +103,7 @@ def test_tensors_are_those_of_transformers(family, tied):
         vocab_size=50,
         tie_word_embeddings=tied,
         sliding_window=None,
+        pad_token_id=None,
     )
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
@@ -177,6 +181,21 @@ REFUSED = {
         LLAMA,
         {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
         ["partial_rotary_factor = 0.5"],
+    ),
+    "a part of heads, as older configs say it": (
+        PHI,
+        {"partial_rotary_factor": 0.75},
+        ["partial_rotary_factor = 0.75"],
+    ),
+    "frequencies of Phi-3-mini-128k": (
+        PHI,
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
+        ["rope_type = 'longrope'"],
+    ),
+    "the window of Phi-3-mini-4k": (
+        PHI,
+        {"sliding_window": 2047, "max_position_embeddings": 4096},
+        ["sliding_window = 2047", "to 2047 in config.json"],
     ),
     "dense layers among experts": (MOE, {"mlp_only_layers": [0]}, ["mixture-of-experts"]),
     "no experts": (MOE, {"num_experts": 0}, ["mixture of experts", "num_experts"]),

@@ -1,5 +1,7 @@
 """Layer tables: what every one must be like, and that a table alone makes a family."""
 
+from itertools import groupby
+
 import pytest
 
 from tests.unit.layout.models import architecture
@@ -13,10 +15,15 @@ ENGINES = ("local", "transformer_engine", "vllm")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_tensor_is_one_row(family):
+def test_every_tensor_is_one_row_or_neighbours_in_one_parameter(family):
     table = FAMILIES[family]
     names = [row.name for row in table.rows + table.expert_rows]
-    assert len(set(names)) == len(names)
+    assert table.is_fused == (len(set(names)) < len(names))
+    assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
+    for engine in ENGINES:
+        for name in names:
+            parts = [row for row in table.rows if row.name == name]
+            assert len({row.parameter(engine) for row in parts}) <= 1
     assert not any("{}" in name for name in (row.name for row in table.rows))
     assert all("{}" in row.name and "{}" in row.megatron for row in table.expert_rows)
 
@@ -73,3 +80,30 @@ def test_one_engine_may_fuse_what_another_keeps_apart(monkeypatch):
     apart = {r.view.name: r.view for r in megatron_shard_map(arch, TrainLayout(tp=2)).regions}
     for name in ("q_a", "kv_a"):
         assert apart[f"chunk0.decoder.layers.0.down_{name}"].offset == 0
+
+
+def test_parts_of_one_tensor_follow_each_other():
+    """A fused projection is cut by heads for Megatron-core and for vLLM, and is whole on disk."""
+    arch = architecture(family="phi3", num_layers=1)
+    q, kv, width = arch.q_size, arch.kv_size, arch.hidden_size
+    name = "model.layers.0.self_attn.qkv_proj.weight"
+    assert arch.tensors()[name].shape == (q + 2 * kv, width)
+    held = vllm_shard_map(arch, [(0, 1)]).by_tensor[name]
+    second = [(r.box.start[0], r.box.stop[0], r.view.offset) for r in held if r.holders == (1,)]
+    assert second == [
+        (q // 2, q, 0),
+        (q + kv // 2, q + kv, q // 2 * width),
+        (q + kv + kv // 2, q + 2 * kv, (q + kv) // 2 * width),
+    ]
+    group = arch.num_heads // arch.num_kv_heads * arch.head_size
+    held = megatron_shard_map(arch, TrainLayout(tp=arch.num_kv_heads)).by_tensor[name]
+    last = [(r.box.start[0], r.box.stop[0]) for r in held if r.holders == (3,)]
+    size = arch.head_size
+    assert last == [(q - group, q), (q + kv - size, q + kv), (q + 2 * kv - size, q + 2 * kv)]
+    gate_up = "model.layers.0.mlp.gate_up_proj.weight"
+    held = megatron_shard_map(arch, TrainLayout(tp=2)).by_tensor[gate_up]
+    f = arch.ffn_size
+    assert [(r.box.start[0], r.box.stop[0]) for r in held if r.holders == (0,)] == [
+        (0, f // 2),
+        (f, f + f // 2),
+    ]

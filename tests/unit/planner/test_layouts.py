@@ -354,3 +354,20 @@ def test_a_dense_model_has_no_experts_to_replay():
     message = refusal(1, algorithm__router_replay="rollout")
     for word in ("algorithm.router_replay = rollout", "no mixture of experts", "leave it out"):
         assert word in message
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"lora": {"rank": 4}}, "lora: a phi3's checkpoint has several layers in one tensor"),
+        (
+            {"rollout__quantization": "fp8", "algorithm__correction": {}},
+            "rollout.quantization: a phi3's checkpoint has several layers in one tensor",
+        ),
+    ],
+)
+def test_what_is_not_mapped_of_tensors_that_hold_several_layers(changes, told):
+    fused = architecture(family="phi3", vocab_size=128, max_positions=1024)
+    with pytest.raises(ConfigError, match=told):
+        run_layouts(parse(**changes), fused, 1)
+    run_layouts(parse(), fused, 1)

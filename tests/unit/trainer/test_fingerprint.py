@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.config.trees import parse
+from tests.unit.sources.hubs import COMMIT, OTHER, hf_repository
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import architecture_from
@@ -96,14 +97,14 @@ def run(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1?"}\n')
     (tmp_path / "reward.py").write_text("def score(response, truth): return 1.0\n")
 
-    def make(model=None, tokenizer: Path = tmp_path, frozen=None, **settings):
+    def make(model=None, tokenizer: Path = tmp_path, frozen=None, path=tmp_path, **settings):
         config = parse_config(
             {
                 "name": "r",
                 "recipe": "rl",
                 "steps": 1,
                 "rollout": {"num_samples": 2},
-                "model": {"path": str(tmp_path)},
+                "model": {"path": str(path)},
                 "data": {"train": {"kind": "files", "paths": [str(tmp_path / "rows.jsonl")]}},
                 "reward": {"function": f"{tmp_path}/reward.py:score"},
             }
@@ -225,3 +226,16 @@ def test_rows_that_leave_training_depend_on_every_set(run, tmp_path):
 
     assert changed(dropping("one", "two"), dropping("two", "one")) == []
     assert changed(dropping("one", "two"), dropping("two")) == ["data.train"]
+
+
+def test_another_commit_of_a_model_is_noticed(run, tmp_path):
+    """Also where the weights are not read again."""
+    places = {c: hf_repository(tmp_path / "hub", "Org/Base", c, {}) for c in (COMMIT, OTHER)}
+    before, now = (run(path=place) for place in places.values())
+    assert before["revision of model.path"] == f"Org/Base@{COMMIT}"
+    with pytest.raises(ConfigError) as caught:
+        check_fingerprint(before, now, force=False)
+    told = f"revision of model.path = Org/Base@{OTHER}, and was Org/Base@{COMMIT}"
+    assert told in str(caught.value)
+    check_fingerprint(before, now, force=True)
+    check_fingerprint(before, run(), force=False)

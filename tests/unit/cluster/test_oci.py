@@ -1,0 +1,187 @@
+"""Podman and Docker: what a rank's container sees, by a real one where Podman can run here."""
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cluster.requests import CONTAINERS, profile, request
+from verl_hpc.cluster.job import plan_job
+
+PROGRAMS = ("bash", "cat", "env", "sleep", "touch")
+CONF = """
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+"""
+
+
+def prefix(directory, kind, **fields):
+    """Shell words that enter the container."""
+    container = CONTAINERS[kind] | {"gpu": "none"} | fields
+    site = profile(directory, container=container, mpi="none", environment={"MINE": "1"})
+    return " ".join(plan_job(request(directory, site=site)).prefix)
+
+
+def test_devices_of_gpus(tmp_path):
+    for kind, gpu, words in (
+        ("podman", "nvidia", "--device=nvidia.com/gpu=all"),
+        ("podman", "amd", "--device=/dev/kfd --device=/dev/dri --group-add=keep-groups"),
+        ("docker", "nvidia", "--gpus=all"),
+        ("docker", "amd", "--device=/dev/kfd --device=/dev/dri"),
+    ):
+        assert f" {words} " in prefix(tmp_path, kind, gpu=gpu)
+        assert words.split()[0] not in prefix(tmp_path, kind)
+
+
+def test_words_of_run(tmp_path):
+    words = prefix(tmp_path, "podman", options=["--ulimit=memlock=-1:-1"])
+    assert words.startswith("bash -c 'kind=$1; shift\n")
+    assert "' podman podman --rm --network=host --ipc=host --pid=host --entrypoint= " in words
+    assert "--volume=/data:/in:ro" in words
+    assert "--env=MINE" in words
+    assert words.endswith('"--workdir=$PWD" --ulimit=memlock=-1:-1 "$IMAGE"')
+
+
+@pytest.fixture
+def told(tmp_path):
+    """What a stand-in of the program, which prints its words, is started with."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for kind in ("podman", "docker"):
+        (programs / kind).write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+        (programs / kind).chmod(0o755)
+
+    def start(kind, **environ):
+        script = f"IMAGE=verl_hpc:1\n{prefix(tmp_path, kind)} python -m verl_hpc"
+        path = {"PATH": f"{programs}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-c", script], env=path | environ, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    return start
+
+
+def test_docker_runs_ranks_as_the_user(told):
+    words = told("docker", SLURM_PROCID="3", HOME="/root")
+    assert words[0] == "run"
+    assert words[-4:] == ["verl_hpc:1", "python", "-m", "verl_hpc"]
+    groups = {f"--group-add={group}" for group in os.getgroups() or [os.getgid()]}
+    assert {f"--user={os.getuid()}:{os.getgid()}", "--env=SLURM_PROCID", *groups} <= set(words)
+    assert "--env=HOME" not in words
+
+
+def test_podman_gets_the_variables_of_slurm_and_pmi(told):
+    words = told("podman", SLURM_PROCID="3", PMI_RANK="3", CUDA_VISIBLE_DEVICES="0,1", OTHER="x")
+    assert {"--env=SLURM_PROCID", "--env=PMI_RANK", "--env=CUDA_VISIBLE_DEVICES"} <= set(words)
+    assert not [word for word in words if "OTHER" in word or word.startswith("--user")]
+
+
+# A real container
+
+
+def archive():
+    """A root file system of bash and some programs of this machine."""
+    files = {Path(shutil.which(program)) for program in PROGRAMS}
+    for program in list(files):
+        done = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+        words = done.stdout.split()
+        files |= {Path(word) for word in words if word.startswith("/")}
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", dereference=True) as tar:
+        for file in sorted(files):
+            tar.add(file, str(file))
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory):
+    """Variables with which Podman runs the image verl_hpc:1 here."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    directory = tmp_path_factory.mktemp("podman")
+    (directory / "containers.conf").write_text(CONF if shutil.which("runc") else "")
+    storage = (
+        f'[storage]\ndriver = "vfs"\nrunroot = "{directory}/run"\ngraphroot = "{directory}/graph"\n'
+    )
+    (directory / "storage.conf").write_text(storage)
+    environ = os.environ | {
+        "CONTAINERS_CONF": str(directory / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
+    }
+    for words, given in (
+        (["import", "-", "verl_hpc:1"], archive()),
+        (["run", "verl_hpc:1", "env"], None),
+    ):
+        done = subprocess.run(["podman", *words], input=given, env=environ, capture_output=True)
+        if done.returncode:
+            pytest.skip(f"podman cannot run here: {done.stderr.decode().splitlines()[-1]}")
+    return environ
+
+
+@pytest.fixture
+def inside(podman, tmp_path):
+    """A command started as a rank's is, in a real container."""
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    words = prefix(tmp_path, "podman", mounts=[f"{seen}:/in:ro"])
+
+    def start(command, fds=(), **environ):
+        ours = "IMAGE=verl_hpc:1\nexport VERL_HPC_ATTEMPT=/a MINE=1\n"
+        script = f'{ours}exec {words} bash -c "$COMMAND"'
+        return subprocess.Popen(
+            ["bash", "-c", script],
+            env=podman | environ | {"COMMAND": command},
+            cwd=tmp_path,
+            pass_fds=fds,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def test_a_container_sees_its_mounts_and_variables(inside, tmp_path):
+    (tmp_path / "seen/file").write_text("words")
+    show = 'echo " $SLURM_PROCID $MINE $VERL_HPC_ATTEMPT [$OTHER] $PWD"'
+    command = f"cat /in/file; {show}; touch here; touch /in/x || exit 7"
+    rank = inside(command, SLURM_PROCID="5", OTHER="x")
+    out, _ = rank.communicate(timeout=60)
+    assert out.splitlines()[0] == f"words 5 1 /a [] {tmp_path}"
+    assert rank.returncode == 7
+    assert (tmp_path / "here").stat().st_uid == os.getuid()
+
+
+def test_pmis_descriptor_reaches_a_container(inside):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fd = theirs.fileno()
+        rank = inside(
+            'echo hello >&"$PMI_FD"; read -r -u "$PMI_FD" word; echo "$word"', [fd], PMI_FD=str(fd)
+        )
+        theirs.close()
+        ours.settimeout(60)
+        assert ours.recv(100) == b"hello\n"
+        ours.sendall(b"answer\n")
+        out, _ = rank.communicate(timeout=60)
+    assert (out, rank.returncode) == ("answer\n", 0)
+
+
+def test_slurms_signals_reach_a_container(inside):
+    rank = inside('trap "echo saved; exit 85" USR2; echo ready; while :; do sleep 0.05; done')
+    assert rank.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    rank.send_signal(signal.SIGUSR2)
+    out, _ = rank.communicate(timeout=60)
+    assert (out, rank.returncode) == ("saved\n", 85)

@@ -1,0 +1,90 @@
+"""Podman and Docker: each rank starts a container of its own from one image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
+from verl_hpc.cluster.setting import Setting
+from verl_hpc.cluster.shell import expandable, literal
+from verl_hpc.section import Section
+
+# Neither hands on the environment. PMI2 talks over a descriptor, which Podman passes on if it is 3.
+# Docker's daemon runs as root: ranks must have the user's ids all the same.
+_ENTER = """\
+kind=$1; shift
+for start in SLURM PMI USER LOGNAME CUDA_VISIBLE ROCR_VISIBLE HIP_VISIBLE; do
+    for name in $(compgen -e "$start"); do set -- --env="$name" "$@"; done
+done
+if [ "$kind" = docker ]; then
+    for group in $(id -G); do set -- --group-add="$group" "$@"; done
+    set -- --user="$(id -u):$(id -g)" "$@"
+elif [ -n "${PMI_FD-}" ]; then
+    exec 3>&"$PMI_FD"
+    export PMI_FD=3
+    set -- --preserve-fds=1 "$@"
+fi
+exec "$kind" run "$@\""""
+
+Gpu = Literal["nvidia", "amd", "none"]
+_AMD = ("--device=/dev/kfd", "--device=/dev/dri")
+
+
+class _OciConfig(Section):
+    """What both kinds share."""
+
+    image: str
+    """Name of an image that every node has, or gets from a registry: NAME[:TAG]."""
+    mounts: list[MountText] = []
+    """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
+    gpu: Gpu = "nvidia"
+    """Whose devices to bring in: all of the node, or none."""
+    options: list[str] = []
+    """More options of `run`, such as --device=/dev/infiniband or --ulimit=memlock=-1:-1."""
+
+    _devices: ClassVar[Mapping[Gpu, Sequence[str]]]
+
+    def shows(self, path: Path) -> bool:
+        del path
+        return False
+
+    def srun_options(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
+        del mounts, names
+        return []
+
+    def _prefix(self, kind: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        # Ranks of a node share memory and see each other's processes, as MPI and NCCL need it.
+        words = ["--rm", "--network=host", "--ipc=host", "--pid=host", "--entrypoint="]
+        words += self._devices[self.gpu]
+        words += [f"--volume={mount.text}" for mount in mounts]
+        words += [f"--env={name}" for name in names]
+        words += ["--workdir=$PWD", *self.options, IMAGE]
+        return ["bash", "-c", literal(_ENTER), kind, kind, *map(expandable, words)]
+
+
+class PodmanConfig(_OciConfig):
+    """Podman, without root: root inside the container is the user outside."""
+
+    kind: Literal["podman"]
+
+    _devices = {
+        "nvidia": ("--device=nvidia.com/gpu=all",),
+        "amd": (*_AMD, "--group-add=keep-groups"),
+        "none": (),
+    }
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        return self._prefix(self.kind, mounts, names)
+
+
+class DockerConfig(_OciConfig):
+    """Docker, whose daemon starts ranks with the ids and the groups of the user."""
+
+    kind: Literal["docker"]
+
+    _devices = {"nvidia": ("--gpus=all",), "amd": _AMD, "none": ()}
+
+    def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+        return self._prefix(self.kind, mounts, names)

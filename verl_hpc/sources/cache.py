@@ -1,0 +1,114 @@
+"""Models in the caches of Hugging Face's Hub and of ModelScope, read without network or library.
+
+Layouts: `models--ORG--NAME/refs/REVISION` has the commit that `snapshots/COMMIT` is of, with links
+into `blobs/` (huggingface_hub, "Understand caching"); ModelScope has `models/ORG/NAME`, one state
+of each, named in its file `.mv`, with `___` for the dots of a name (modelscope.hub.utils.caching).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_hpc.sources.names import HubName
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REPO = re.compile(r"models--(?P<org>[^/]+?)--(?P<name>[^/]+)")
+_DEFAULT_BRANCH = "main"
+
+
+def hf_cache() -> Path:
+    """Directory of huggingface_hub's cache: HF_HUB_CACHE, or hub/ below HF_HOME."""
+    environ = os.environ
+    home = environ.get("HF_HOME", f"{environ.get('XDG_CACHE_HOME', '~/.cache')}/huggingface")
+    older = environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
+    return Path(os.path.expandvars(environ.get("HF_HUB_CACHE", older))).expanduser().absolute()
+
+
+def modelscope_caches() -> list[Path]:
+    """Directories that ModelScope's versions keep ORG/NAME in, the newest layout first."""
+    given = os.environ.get("MODELSCOPE_CACHE")
+    if given is None:
+        hub = Path("~/.cache/modelscope/hub").expanduser()
+        return [hub / "models", hub]
+    root = Path(given).expanduser().absolute()
+    return [root / "models", root / "hub" / "models", root / "hub", root]
+
+
+def locate(name: HubName) -> Path | None:
+    """The model's directory in the cache; None where it, or this revision of it, is not there."""
+    return _in_modelscope(name) if name.hub == "modelscope" else _in_hf(name)
+
+
+def repository(path: str | Path) -> Path:
+    """What has to be seen for a directory of a cache to be read: links of a snapshot lead to its
+    repository's blobs. Any other path is returned as it is."""
+    directory = Path(path)
+    return directory.parents[1] if _hf_name(directory) else directory
+
+
+def source_of(path: str | Path) -> str | None:
+    """The name and the revision of a directory of a cache, such as ORG/NAME@COMMIT; None of any
+    other path."""
+    directory = Path(path)
+    return _hf_name(directory) or _modelscope_name(directory)
+
+
+def _in_hf(name: HubName) -> Path | None:
+    repo = hf_cache() / f"models--{name.repo.replace('/', '--')}"
+    revision = name.revision or _DEFAULT_BRANCH
+    ref = repo / "refs" / revision
+    try:
+        commit = ref.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        commit = revision
+    found = [repo / "snapshots" / commit] if commit else []
+    if re.fullmatch("[0-9a-f]{7,39}", commit):  # a short form of a commit
+        found = sorted((repo / "snapshots").glob(f"{commit}*"))
+    return found[0] if len(found) == 1 and found[0].is_dir() else None
+
+
+def _in_modelscope(name: HubName) -> Path | None:
+    org, repo = name.repo.split("/")
+    for root in modelscope_caches():
+        for spelt in (repo.replace(".", "___"), repo):
+            directory = root / org / spelt
+            if directory.is_dir() and _is_revision(directory, name.revision):
+                return directory
+    return None
+
+
+def _is_revision(directory: Path, wanted: str | None) -> bool:
+    return wanted is None or wanted == dict(_version(directory)).get("Revision")
+
+
+def _version(directory: Path) -> Iterator[tuple[str, str]]:
+    """What ModelScope has written of the state that a directory is of."""
+    try:
+        text = (directory / ".mv").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    for word in text.strip().split(","):
+        key, separator, value = word.partition(":")
+        if separator:
+            yield key, value
+
+
+def _hf_name(directory: Path) -> str | None:
+    if len(directory.parts) < 3 or directory.parent.name != "snapshots":
+        return None
+    repo = _REPO.fullmatch(directory.parents[1].name)
+    if repo is None or not _COMMIT.fullmatch(directory.name):
+        return None
+    return f"{repo['org']}/{repo['name']}@{directory.name}"
+
+
+def _modelscope_name(directory: Path) -> str | None:
+    version = dict(_version(directory))
+    if "Revision" not in version:
+        return None
+    name = f"{directory.parent.name}/{directory.name.replace('___', '.')}"
+    made = f" of {version['CreatedAt']}" if "CreatedAt" in version else ""
+    return f"modelscope:{name}@{version['Revision']}{made}"

@@ -1,0 +1,204 @@
+"""Bring a model of a hub into its cache: only the files that a run reads, and all of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_hpc.errors import ModelError
+from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.sources.cache import hf_cache, modelscope_caches
+from verl_hpc.sources.names import HubName, parse_name
+
+INDEX = "model.safetensors.index.json"
+_SMALL = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+_WEIGHTS = ("model.safetensors", "adapter_model.safetensors")
+_OTHER_WEIGHTS = ("pytorch_model*.bin", "*.gguf", "*.pth")
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A model that is whole on disk."""
+
+    directory: Path
+    num_bytes: int
+    num_tensors: int
+    """0 where the repository has no weights, a tokenizer's for example."""
+
+
+def fetch(text: str) -> Fetched:
+    """Download what is missing of a model, and check that every file of its weights is whole.
+
+    An interrupted download goes on where it was.
+
+    Args:
+        text: ORG/NAME, ORG/NAME@REVISION, either with `hf:` or `modelscope:` before it.
+
+    Raises:
+        ModelError: not a name, no such repository or access to it, no network, no room, or no
+            weights that can be read.
+    """
+    name = parse_name(text)
+    if name is None:
+        raise ModelError(
+            f"{text}: not the name of a model; give ORG/NAME, ORG/NAME@REVISION, or "
+            "modelscope:ORG/NAME"
+        )
+    directory = _from_modelscope(name) if name.hub == "modelscope" else _from_hf(name)
+    return _checked(directory)
+
+
+def _checked(directory: Path) -> Fetched:
+    has_weights = any(directory.glob("*.safetensors")) or (directory / INDEX).is_file()
+    tensors = safetensors_shard_map(directory).tensors if has_weights else {}
+    files = [file for file in directory.iterdir() if file.is_file()]
+    return Fetched(directory, sum(file.stat().st_size for file in files), len(tensors))
+
+
+def _from_hf(name: HubName) -> Path:
+    try:
+        from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+    except ImportError:
+        raise ModelError(
+            f"{name}: fetching needs the package huggingface_hub; install it here, or bring the "
+            "model's directory by other means and give its path"
+        ) from None
+    cache = hf_cache()
+    with _told(name):
+        info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        shards: list[str] = []
+        if INDEX in sizes:
+            index = hf_hub_download(name.repo, INDEX, revision=info.sha, cache_dir=cache)
+            shards = _shards(Path(index))
+        wanted = wanted_files(name, sizes, shards)
+        _check_room(name, cache, wanted, sizes)
+        # A branch's or a tag's name is recorded with the commit that it is now.
+        revision = name.revision or "main"
+        patterns = [_literal(file) for file in wanted]
+        found = snapshot_download(
+            name.repo, revision=revision, cache_dir=cache, allow_patterns=patterns
+        )
+    return Path(found)
+
+
+def wanted_files(name: HubName, sizes: Mapping[str, int], shards: list[str]) -> list[str]:
+    """Files of a repository that a run reads: none below a folder, and no second copy of weights.
+
+    Args:
+        name: for messages.
+        sizes: bytes of all files.
+        shards: that the index names.
+
+    Raises:
+        ModelError: weights in other formats alone, or files that the index names and nobody has.
+    """
+    top = [file for file in sizes if "/" not in file]
+    weights = shards or [file for file in _WEIGHTS if file in top]
+    if missing := sorted(set(shards) - set(top)):
+        raise ModelError(f"{name}: {INDEX} names files that are not there: {', '.join(missing)}")
+    others = [f for f in top if any(fnmatch.fnmatch(f, p) for p in _OTHER_WEIGHTS)]
+    if others and not weights:
+        raise ModelError(
+            f"{name}: no safetensors in it, only {', '.join(sorted(others)[:3])}; convert it with "
+            "transformers' save_pretrained, and give the directory's path"
+        )
+    small = [file for file in top if any(fnmatch.fnmatch(file, p) for p in _SMALL)]
+    if not small and not weights:
+        raise ModelError(f"{name}: no file in it that a run would read")
+    return sorted({*small, *weights})
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({str(name) for name in names})
+    except (OSError, ValueError, KeyError, AttributeError):
+        raise ModelError(f"{index}: damaged; it must give each tensor the name of a file") from None
+
+
+def _literal(file: str) -> str:
+    """A pattern that this name alone matches."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in file)
+
+
+def _check_room(name: HubName, cache: Path, files: list[str], sizes: Mapping[str, int]) -> None:
+    there = next(path for path in (cache, *cache.parents) if path.exists())
+    blobs = cache / f"models--{name.repo.replace('/', '--')}" / "blobs"
+    held = sum(file.stat().st_size for file in blobs.glob("*")) if blobs.is_dir() else 0
+    needed, free = sum(sizes[file] for file in files) - held, shutil.disk_usage(there).free
+    if needed > free:
+        raise ModelError(
+            f"{name}: {needed / _GB:,.1f} GB are to be fetched, and {there} has {free / _GB:,.1f} "
+            "GB left; make room, or set HF_HOME to a larger file system, here and in jobs"
+        )
+
+
+@contextmanager
+def _told(name: HubName) -> Iterator[None]:
+    """Errors of the library in words that say what to do; never with a token in them."""
+    from huggingface_hub import constants, errors
+
+    if constants.HF_HUB_OFFLINE:
+        raise ModelError(
+            f"{name}: HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set, which forbids the network; "
+            "unset it for this command"
+        )
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise ModelError(
+            f"{name}: its publisher has to let you in: accept the terms on the model's page, and "
+            "export HF_TOKEN (or run `hf auth login`) before you fetch"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise ModelError(f"{name}: the repository has no such branch, tag or commit") from None
+    except errors.RepositoryNotFoundError:
+        raise ModelError(
+            f"{name}: no such repository, or it is private: correct the name, or export HF_TOKEN"
+        ) from None
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
+        raise _no_answer(name, constants.ENDPOINT, error) from None
+    except Exception as error:  # the client's library has errors of its own for networks
+        if not type(error).__module__.startswith(("httpx", "httpcore", "requests")):
+            raise
+        raise _no_answer(name, constants.ENDPOINT, error) from None
+
+
+def _no_answer(name: HubName, endpoint: str, error: Exception) -> ModelError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return ModelError(
+        f"{name}: {endpoint} does not give it: {lines[0][:300]}. Fetch on a node with network; "
+        "what has arrived is kept, and the same command goes on"
+    )
+
+
+def _from_modelscope(name: HubName) -> Path:
+    try:
+        from modelscope import snapshot_download  # type: ignore[import-not-found]
+    except ImportError:
+        raise ModelError(
+            f"{name}: fetching needs the package modelscope, which is not installed; install it "
+            f"here, or fetch {name.repo} from Hugging Face"
+        ) from None
+    patterns = [*_SMALL, "*.safetensors"]
+    options: dict[str, Any] = {"revision": name.revision} if name.revision else {}
+    try:
+        found = snapshot_download(name.repo, allow_file_pattern=patterns, **options)
+    except Exception as error:  # the package raises errors of many libraries
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ModelError(f"{name}: ModelScope does not give it: {told}") from None
+    if not any(Path(found).is_relative_to(root) for root in modelscope_caches()):
+        raise ModelError(
+            f"{name}: was put into {found}, where runs do not look; give that path as the model's, "
+            f"or set MODELSCOPE_CACHE (now {os.environ.get('MODELSCOPE_CACHE', 'not set')})"
+        )
+    return Path(found)

@@ -104,6 +104,14 @@ class HostStore:
             for tensor, before in zip(tensors, own, strict=True):
                 fill(tensor, before)
 
+    def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
+        """One tensor per storage that is on the device."""
+        if part == "parameters":
+            for storages in (self._changing, *self._frozen):
+                yield from storages.tensors()
+        else:
+            yield from self._of(part).tensors()
+
     def _of(self, part: Part) -> Storages:
         return self._gradients if part == "gradients" else self._state
 

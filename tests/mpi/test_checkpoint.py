@@ -110,7 +110,11 @@ def goes_on_in_every_layout(here, configure, layouts, before):
     after_on = parameters(here, saver)
     for layout in layouts:
         reader = build_run(here, configure(layout))
+        # On GPUs a copy is kept of what was offloaded while a rollout engine was built.
+        changing = reader.roles["actor"].training.host._changing
+        changing._is_copied = True
         assert restore(reader) == Progress(3, Position(0, 24))
+        assert not changing._is_copied, "old weights would come back"
         for name, tensor in parameters(here, reader).items():
             assert torch.equal(tensor, saved[name]), name
         assert reader.roles["actor"].training.optimizer.num_steps == 3

@@ -235,9 +235,10 @@ def test_what_is_offloaded_is_what_the_ledger_takes_away(built, sizes, dtype, ro
     engine = built(sizes, dtype).by_role[role]
     wanted = counted(engine)
     freed = {part: engine.offload(part) for part in offload}
+    host = engine.host
+    of = {"parameters": host._changing, "gradients": host._gradients, "optimizer": host._state}
     kept = {
-        part: sum(p.nbytes for _, pieces, _ in engine.host._away[part] for p in pieces)
-        for part in offload
+        part: sum(p.nbytes for _, pieces, _ in of[part]._away for p in pieces) for part in offload
     }
     for part in reversed(offload):
         engine.onload(part)

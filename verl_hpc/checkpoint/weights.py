@@ -45,6 +45,8 @@ class Weights:
     pad_token: int | None = None
     """Of a classifier of transformers, which scores a sequence at its last token that is not this
     one; ours score the last token."""
+    component: str = ""
+    """Of a step, where it is of one."""
 
     @property
     def has_head(self) -> bool:
@@ -166,7 +168,8 @@ def open_weights(
         found = component_of(step, *(components or ("actor",)))
         directory = step.hf_directory(found)
         arch = read_architecture(directory)
-        weights = Weights(arch, step.component(found), step.reader(), directory, head)
+        shard_map, reader = step.component(found), step.reader()
+        weights = Weights(arch, shard_map, reader, directory, head, component=found)
         _refuse_adapters(weights, step, found)
     elif source.is_dir():
         arch = read_architecture(source)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from verl_hpc.cli.plan_kinds import KINDS, LETTERS, by_kind
+from verl_hpc.planner.bases import told_bases
 from verl_hpc.planner.layouts import layouts_of, placement_of
 from verl_hpc.planner.measured import MEASURED
 from verl_hpc.planner.memory.phase import GIB, Phase
@@ -57,6 +58,7 @@ def _layouts(plan: Plan) -> Iterator[str]:
     for name, sizes in layouts_of(plan.layouts).items():
         words = " ".join(f"{axis}={size}" for axis, size in sizes.items())
         yield f"  {name:<14} ranks {placed[name]:<10} {words}"
+    yield from (f"  {line}" for line in told_bases(plan.layouts.bases))
 
 
 def _verdict(plan: Plan) -> Iterator[str]:

@@ -60,6 +60,7 @@ def build_engine(
     max_tokens: int,
     name: str,
     lora: LoraConfig | None = None,
+    base: TrainingEngine | None = None,
 ) -> TrainingEngine:
     """An engine whose weights are zero; the ranks of `layout` call it together, and no others.
 
@@ -78,6 +79,8 @@ def build_engine(
         max_tokens: of a micro-batch.
         name: of the model in error messages, such as critic.
         lora: adapters to train in place of the weights; with an optimizer alone.
+        base: an engine of the same model, element type and layout, with adapters: what is frozen in
+            both is in memory once, there, and is not to be filled again.
 
     Raises:
         ClusterError: FP8 that this rank cannot do.
@@ -98,6 +101,7 @@ def build_engine(
     from verl_hpc.engines.megatron.engine import MegatronEngine
     from verl_hpc.engines.megatron.parallel import started
 
+    assert base is None or isinstance(base, MegatronEngine), base
     return MegatronEngine(
         arch,
         started(layout),
@@ -108,6 +112,7 @@ def build_engine(
         max_tokens=max_tokens,
         name=name,
         lora=lora,
+        base=base,
     )
 
 

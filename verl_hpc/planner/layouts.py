@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, count
 
@@ -20,6 +20,7 @@ from verl_hpc.layout.generation import (
 )
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.vllm import check_vllm_layout
+from verl_hpc.planner.bases import check_bases, shared_bases
 from verl_hpc.planner.model_checks import (
     check_fp8,
     check_lengths,
@@ -70,6 +71,8 @@ class RunLayouts:
     """By name."""
     pool_of: Mapping[str, str]
     """The pool of each role, of ROLLOUT and of SCORING."""
+    bases: Mapping[str, str] = field(default_factory=dict)
+    """By role with adapters, the one whose frozen weights in memory it computes with."""
 
     @property
     def num_replicas(self) -> int:
@@ -173,6 +176,7 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
         for name, role in settings.items()
     }
     check_fp8(settings, train)
+    check_bases(settings, train)
     first = next(iter(train))
     rollout_ranks = labels.get(ROLLOUT, ranks_of(settings[first].label, f"roles.{first}"))
     replicas, grouping = _replicas(config, train[first], rollout_ranks)
@@ -191,7 +195,8 @@ def place_roles(config: RunConfig, num_ranks: int, ranks_per_node: int | None = 
     _check_ranks(pools.values(), num_ranks)
     _check_staleness(config, train, replicas)
     _check_profile(config, num_ranks)
-    return RunLayouts(num_ranks, train, replicas, grouping, pools, pool_of)
+    bases = shared_bases(settings, train)
+    return RunLayouts(num_ranks, train, replicas, grouping, pools, pool_of, bases)
 
 
 def _check_profile(config: RunConfig, num_ranks: int) -> None:

@@ -16,6 +16,7 @@ from verl_hpc.data.order import Order
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
+from verl_hpc.errors import ConfigError
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
 from verl_hpc.planner.model_checks import check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
@@ -84,6 +85,7 @@ def plan_run(
             ranks_per_node=session.world.node_of.count(0),
         )
     )
+    together(lambda: _check_bases(layouts.bases, settings, weights))
     files = together(lambda: hf_files(first.hf_directory) if leads else {})
     own_files = together(lambda: _own_files(settings, weights) if leads else {})
     together(lambda: check_model(first.hf_directory))
@@ -163,6 +165,21 @@ def _open_weights(settings: Mapping[str, RoleSettings], check_files: bool) -> di
             path, name, "actor", check_files=check, head=role.head, new_head=role.trainable
         )
     return opened
+
+
+def _check_bases(
+    bases: Mapping[str, str], settings: Mapping[str, RoleSettings], weights: Mapping[str, Weights]
+) -> None:
+    """Raises: ConfigError: a step holds other weights for a role than for the one in whose memory
+    its frozen weights would be."""
+    for name, base in bases.items():
+        mine, theirs = weights[name].component, weights[base].component
+        if mine != theirs:
+            raise ConfigError(
+                f"roles.{name}: {settings[name].model.path} holds a {mine} and a {theirs}, from "
+                f"which {name} and {base} start, so that their frozen weights cannot be in memory "
+                f"once; set lora.share_base: false, here or in roles.{name}.lora"
+            )
 
 
 def _frozen(

@@ -86,10 +86,11 @@ def build_engines(
         if role.settings.shares:
             continue
         enter(f"build {name}")
-        role.training = builder.session.control.together(partial(_engine, builder, role))
+        base = run.roles[run.layouts.bases[name]] if name in run.layouts.bases else None
+        role.training = builder.session.control.together(partial(_engine, builder, role, base))
         lora = role.settings.lora
         if lora is not None or not (resumes and role.settings.trainable and name not in shared):
-            _load_weights(builder.session, role, builder.weights[name])
+            _load_weights(builder.session, role, builder.weights[name], base)
         if lora is not None:
             fill_adapters(builder.session, role, builder.config.seed)
     if run.rollout is not None:
@@ -116,8 +117,9 @@ def _role(builder: Builder, settings: RoleSettings) -> Role:
     return Role(settings.name, settings, place, arch, layout, shard_map, trained, pad_token=pad)
 
 
-def _engine(builder: Builder, role: Role) -> TrainingEngine | None:
-    """An engine whose weights are zero; none on ranks that are not the role's."""
+def _engine(builder: Builder, role: Role, base: Role | None) -> TrainingEngine | None:
+    """An engine whose weights are zero, but for those that are the base's; none on ranks that are
+    not the role's."""
     settings = role.settings
     if not role.place.is_here:
         return None
@@ -131,15 +133,18 @@ def _engine(builder: Builder, role: Role) -> TrainingEngine | None:
         max_tokens=builder.config.batch.max_tokens_per_micro_batch,
         name=role.name,
         lora=settings.lora,
+        base=base.training if base is not None else None,
     )
 
 
-def _load_weights(session: Session, role: Role, weights: Weights) -> None:
-    """A transfer from files; every rank takes part."""
+def _load_weights(session: Session, role: Role, weights: Weights, base: Role | None) -> None:
+    """A transfer from files of what is not in memory as the base's; every rank takes part."""
     # A new value head has no source to come from; it starts at zero.
     there = weights.shard_map.tensors
     new = HEAD_TENSORS.get(role.settings.head)
     names = [n for n in role.shard_map.tensors if n in there or n != new]
+    if base is not None:
+        names = [n for n in names if n in role.trained_map.tensors or n not in base.frozen]
     plan = session.control.together(
         lambda: plan_transfer(
             weights.shard_map, role.shard_map.restricted_to(names), session.world.node_of

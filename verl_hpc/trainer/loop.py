@@ -15,6 +15,7 @@ from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
 from verl_hpc.metrics.timers import Timers
 from verl_hpc.metrics.traces import Traces
+from verl_hpc.planner.bases import told_bases
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, Wish
@@ -55,7 +56,8 @@ class Loop:
             self.stop.reads_requests |= run.rollout.place.leads
         picture = self._steps.pipeline(run.num_steps)
         if run.rank == 0:
-            text = f"{flow_text(picture)}\n\n{flow_mermaid(picture)}\n"
+            told = [flow_text(picture), *told_bases(run.layouts.bases)]
+            text = "\n".join(told) + f"\n\n{flow_mermaid(picture)}\n"
             (self.config.run_directory / FLOW).write_text(text, encoding="utf-8")
 
     def to_the_end(self, progress: Progress) -> Result:

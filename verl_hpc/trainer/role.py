@@ -52,6 +52,12 @@ class Role:
         return found
 
     @property
+    def frozen(self) -> set[str]:
+        """Logical tensors that stay as they are while it is trained: all but adapters and a new
+        head, where it has some."""
+        return self.shard_map.tensors.keys() - self.trained_map.tensors.keys()
+
+    @property
     def engine(self) -> InferenceEngine:
         """Computes without gradients."""
         found = self.shared or self.training

@@ -144,6 +144,8 @@ def _load_role(run: RunContext, step: Step, role: Role) -> None:
     control.together(lambda: _check_model(step, role, weights))
     tensors: Mapping[str, torch.Tensor] = engine.weights if engine else {}
     _fill(run, step, weights, role.trained_map, tensors, role.dtype)
+    if engine is not None:
+        engine.weights_changed()
     state = control.together(lambda: step.component(f"{role.name}.optimizer"))
     needed = ShardMap(state_specs(role.trained_map.tensors), [])
     tensors = {}

@@ -183,7 +183,7 @@ def build_chunks(
     backend: Backend,
     head: Head,
 ) -> list[torch.nn.Module]:
-    """This rank's model chunks, one per virtual pipeline stage, all parameters zero."""
+    """This rank's model chunks, one per virtual pipeline stage; parameters hold anything."""
     chunks: list[torch.nn.Module] = [
         _build_chunk(config, arch, groups, backend, head, stage)
         for stage in range(groups.layout.vpp)
@@ -235,9 +235,6 @@ def _build_chunk(
         rotary.inv_freq = scaling[0].to(rotary.inv_freq.device)
     if to_one_number and model.post_process:
         model.output_layer = ValueHead(config, groups.tp)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
     if config.use_cpu_initialization:
         return model
     return model.cuda(torch.cuda.current_device())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +23,13 @@ from verl_hpc.engines.megatron.offload import HostStore, memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parameters import (
+    mark_sharded,
+    named_parameters,
+    primary_regions_of,
+    share_frozen,
+    zero,
+)
 from verl_hpc.engines.megatron.passes import Passes
 from verl_hpc.engines.megatron.precision import check_offload, choose_backend
 from verl_hpc.engines.megatron.routers import Routers
@@ -40,10 +47,8 @@ from verl_hpc.engines.protocol import (
 from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
-from verl_hpc.layout.live import check_parameters
-from verl_hpc.layout.megatron import is_expert
-from verl_hpc.layout.shard_map import Region, ShardMap, union
-from verl_hpc.layout.writers import primary_regions
+from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.layout.shard_map import ShardMap, union
 
 # Blockwise FP8 scales 128 tokens together; the other recipes need multiples of 8 to 32.
 _FP8_ROW_MULTIPLE = 128
@@ -69,9 +74,13 @@ class MegatronEngine:
         max_tokens: int,
         name: str,
         lora: LoraConfig | None = None,
+        base: MegatronEngine | None = None,
     ) -> None:
         assert lora is None or optimizer is not None, "adapters are there to be trained"
-        self.arch, self.layout, self.head = arch, groups.layout, head
+        assert base is None or (lora is not None and base.adapters is not None), "nothing is frozen"
+        assert base is None or base.layout == groups.layout, "weights are cut differently"
+        self.arch, self.head = arch, head
+        self.layout: TrainLayout = groups.layout
         self.name = name
         self.dtype: torch.dtype = getattr(torch, model.dtype)
         self.shard_map = engine_shard_map(arch, groups.layout, model, head)
@@ -92,24 +101,29 @@ class MegatronEngine:
             chunks = build_chunks(self._config, arch, groups, backend=backend, head=head)
             # Not before: with more ranks than key/value heads layers copy the settings deeply.
             self._config.finalize_model_grads_func = self._sum_gradients
-            self.adapters = self._add_adapters(chunks, lora) if lora is not None else None
-            self._mark_sharded(chunks)
+            self.adapters: Adapters | None = None
+            if lora is not None:
+                self.adapters = self._add_adapters(chunks, lora)
+            self.parameters = named_parameters(chunks)
+            shared = share_frozen(self.parameters, base.parameters if base is not None else {})
+            zero(parameter for parameter in self.parameters.values() if parameter not in shared)
+            self._mark_sharded()
             # Without an optimizer (a reference model) there is nothing to reduce or to shard.
             self._chunks = wrap_data_parallel(self._config, chunks) if optimizer else chunks
-            named = list(_named_parameters(self._chunks))
             self.weights: Mapping[str, torch.Tensor] = {
-                name: parameter.detach() for name, parameter in named
+                name: parameter.detach() for name, parameter in self.parameters.items()
             }
-            self.optimizer = (
-                self._build_optimizer(optimizer, {p: n for n, p in named}) if optimizer else None
-            )
+            self.optimizer = self._build_optimizer(optimizer) if optimizer else None
         self._routers = (
             Routers(chunks, self._config, model.router, groups)
             if arch.is_moe and optimizer
             else None
         )
-        memory = memory_of(self._chunks, self.optimizer)
-        self.host = HostStore(memory, only_trained=lora is not None)
+        self.host: HostStore = HostStore(
+            memory_of(self._chunks, self.optimizer, shared),
+            only_trained=lora is not None,
+            base=base.host if base is not None else None,
+        )
         self._outputs = Outputs(head, arch.vocab_size, groups)
         self._passes = Passes(
             self._config,
@@ -123,12 +137,11 @@ class MegatronEngine:
             offloads_activations=parallel.offload_activations,
         )
 
-    def _build_optimizer(
-        self, settings: OptimizerConfig, names: Mapping[torch.nn.Parameter, str]
-    ) -> Optimizer:
+    def _build_optimizer(self, settings: OptimizerConfig) -> Optimizer:
         # Gradients are sent when the last micro-batch is through, not while they still grow.
         no_sync = [chunk.no_sync for chunk in self._chunks]
         self._config.no_sync_func = no_sync if len(no_sync) > 1 else no_sync[0]
+        names = {parameter: name for name, parameter in self.parameters.items()}
         return Optimizer(settings, self._chunks, names, self.dtype, self._groups.everyone)
 
     # ---------------------------------------------------------------- weights
@@ -145,35 +158,12 @@ class MegatronEngine:
             trains=["output_layer.weight"] if self.head in HEAD_TENSORS else [],
         )
 
-    def _mark_sharded(self, chunks: Sequence[torch.nn.Module]) -> None:
-        """Mark what is split over tensor-parallel ranks, for the gradient norm to count it whole.
-
-        Megatron-core does so only when it initialises weights itself.
-        """
-        rank = dist.get_rank()
-        here = self.layout.grid.coordinates(rank)
-        peers = {self.layout.grid.rank(**(here | {"tp": index})) for index in range(self.layout.tp)}
-        parameters = dict(_named_parameters(chunks))
-        everything = self.shard_map
-        if self.adapters is not None:
-            everything = union([everything, self.trained_map.restricted_to(self._own_tensors)])
-        check_parameters(everything, rank, parameters, "Megatron-core")
-        for region in everything.held_by(rank):
-            sharded = not peers.issubset(region.holders)
-            parameters[region.view.name].tensor_model_parallel = sharded
-        apart = (self.layout.ep, self.layout.etp) != (1, self.layout.tp)
-        for name, parameter in parameters.items():
-            if is_expert(name):
-                # Of their replicas every one counts its own; Megatron-core marks them only where
-                # ep > 1, and else would add up the gradients of tensor-parallel ranks nowhere.
-                parameter.tensor_model_parallel = True
-                parameter.allreduce = not apart
+    def _mark_sharded(self) -> None:
+        own = [n for n in self.trained_map.tensors if n not in self.shard_map.tensors]
+        everything = union([self.shard_map, self.trained_map.restricted_to(own)])
+        mark_sharded(self.parameters, self.layout, everything, dist.get_rank())
         if self.adapters is not None:
             self.adapters.mark_experts()
-
-    @property
-    def _own_tensors(self) -> list[str]:
-        return [name for name in self.trained_map.tensors if name not in self.shard_map.tensors]
 
     @property
     def is_trainable(self) -> bool:
@@ -182,21 +172,11 @@ class MegatronEngine:
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         assert self.optimizer is not None
         rank = dist.get_rank()
-        regions = self._primary_regions(rank) if primary else self.trained_map.held_by(rank)
-        return self.optimizer.state_map(self.trained_map.tensors, regions, rank)
-
-    def _primary_regions(self, rank: int) -> list[Region]:
-        """Experts have replicas of their own, over which their state is sharded."""
-        layout = self.layout
-        return [
-            region
-            for of_experts, grid, axis in (
-                (False, layout.grid, "dp"),
-                (True, layout.expert_grid, "edp"),
-            )
-            for region in primary_regions(self.trained_map, grid, rank, axis)
-            if is_expert(region.view.name) is of_experts
-        ]
+        trained = self.trained_map
+        regions = (
+            primary_regions_of(trained, self.layout, rank) if primary else trained.held_by(rank)
+        )
+        return self.optimizer.state_map(trained.tensors, regions, rank)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         assert self.optimizer is not None
@@ -211,7 +191,7 @@ class MegatronEngine:
         self.optimizer.restore_counters(counters)
 
     def weights_changed(self) -> None:
-        self.host.weights_changed()
+        self.host.weights_loaded()
         if self.optimizer is not None:
             with self._groups.entered():
                 self.optimizer.take_weights()
@@ -324,12 +304,3 @@ class MegatronEngine:
         finalize_model_grads(model, None, **groups)
         if self.adapters is not None:
             self.adapters.sum_over_experts()
-
-
-def _named_parameters(
-    chunks: Sequence[torch.nn.Module],
-) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Parameters by the local names of the shard map."""
-    for index, chunk in enumerate(chunks):
-        for name, parameter in chunk.named_parameters():
-            yield f"chunk{index}.{name.replace('module.', '')}", parameter

@@ -21,6 +21,13 @@ class RoleOnRank(NamedTuple):
     shape: RoleShape
     stage: int
     replica: int
+    shared: int = 0
+    """Bytes of its frozen parameters that are another's, where they are counted."""
+
+    def resident(self) -> Terms:
+        """What it holds from step to step."""
+        found = role.resident(self.shape, self.stage, self.replica)
+        return found | {"weights": found["weights"] - self.shared}
 
 
 class HostMemory:
@@ -76,10 +83,10 @@ class HostMemory:
 
     def weights_copy(self, name: str, page_locked: bool = True) -> int:
         """Of a role's parameters; on cores all memory is ordinary."""
-        shape, stage, _ = self._here[name]
+        shape, stage, _, shared = self._here[name]
         if not shape.trainable:
             return host_copy([role.weights(shape, stage)], page_locked and self._on_gpu)
-        frozen = role.frozen(shape, stage)
+        frozen = role.frozen(shape, stage) - shared
         return self._trained_copy(name, page_locked) + host_copy(
             [frozen] if frozen else [], page_locked and self._on_gpu
         )
@@ -91,13 +98,13 @@ class HostMemory:
         return 0 if lora is not None and lora.path is None else self._trained_copy(name)
 
     def _trained_copy(self, name: str, page_locked: bool = True) -> int:
-        shape, stage, _ = self._here[name]
+        shape, stage, *_ = self._here[name]
         elements = [buffer.num_elements for buffer in role.buffers(shape, stage)]
         return host_copy([n * shape.kept_bytes for n in elements], page_locked and self._on_gpu)
 
     def optimizer_copy(self, name: str, page_locked: bool = True) -> int:
         """Of master weights and moments: a piece of memory for each owned range."""
-        shape, stage, replica = self._here[name]
+        shape, stage, replica, _ = self._here[name]
         ranges = [n * role.MASTER_BYTES for n in role.owned_ranges(shape, stage, replica)]
         kinds = 3 if shape.has_masters else 2
         return kinds * host_copy(ranges, page_locked and self._on_gpu)
@@ -107,7 +114,7 @@ class HostMemory:
         if not self._run.config.checkpoint.background:
             return {}
         terms: Terms = {}
-        for name, (shape, stage, replica) in self._here.items():
+        for name, (shape, stage, replica, _) in self._here.items():
             if shape.trainable:
                 trained = role.weights(shape, stage) - role.frozen(shape, stage)
                 share = trained // shape.layout.dp

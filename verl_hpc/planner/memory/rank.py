@@ -62,8 +62,13 @@ class RankMemory:
             grid = run.layouts.train[name].grid
             if 0 <= rank - grid.first_rank < grid.size:
                 place = grid.coordinates(rank)
-                self._here[name] = RoleOnRank(shape, place["pp"], place["dp"])
+                shared = self._shared(name, shape, place["pp"])
+                self._here[name] = RoleOnRank(shape, place["pp"], place["dp"], shared)
         self._host = HostMemory(run, self._here, self._goes)
+
+    def _shared(self, name: str, shape: RoleShape, stage: int) -> int:
+        """Bytes of a role's frozen weights that are in memory as another's."""
+        return role.frozen(shape, stage) if name in self._run.layouts.bases else 0
 
     def phases(self) -> Iterator[Phase]:
         """All of them."""
@@ -74,7 +79,7 @@ class RankMemory:
             yield from self._rollout_phases()
         for name in self._run.settings:
             yield from self._log_probs(name)
-        for name, (shape, stage, _) in self._here.items():
+        for name, (shape, stage, *_) in self._here.items():
             if shape.trainable:
                 yield self._update(name, shape, stage)
         if any(shape.trainable for shape, *_ in self._here.values()):
@@ -91,9 +96,9 @@ class RankMemory:
     def _resident(self) -> Terms:
         """Of all engines here, from the second step on."""
         terms: Terms = {}
-        for name, (shape, stage, replica) in self._here.items():
-            mine = role.resident(shape, stage, replica)
-            terms |= _under(name, mine | {"fp8": role.fp8_copies(shape, stage)})
+        for name, here in self._here.items():
+            fp8 = role.fp8_copies(here.shape, here.stage)
+            terms |= _under(name, here.resident() | {"fp8": fp8})
         return terms
 
     def _loaded(self) -> Terms:
@@ -125,7 +130,7 @@ class RankMemory:
         most = most_bucket_bytes(self._on_gpu)
         found = {"buckets": most if counted is None else counted[self._rank]}
         if ACTOR in self._here and self._here[ACTOR].shape.adapters is not None:
-            shape, stage, _ = self._here[ACTOR]
+            shape, stage, *_ = self._here[ACTOR]
             size = ITEM_BYTES[self._run.config.rollout_dtype]
             found[f"{ACTOR}.merged"] = role.merged(shape, stage, size)
         return found
@@ -135,7 +140,7 @@ class RankMemory:
         """Of weights on their way to an engine in FP8."""
         if self._run.rollout is None or ACTOR not in self._here:
             return {}
-        shape, stage, _ = self._here[ACTOR]
+        shape, stage, *_ = self._here[ACTOR]
         return {f"{ACTOR}.quantised": quantised_copies(shape, stage, self._run.rollout)}
 
     @property
@@ -203,10 +208,13 @@ class RankMemory:
     def _build(self) -> Iterator[Phase]:
         """Engines one after another: parameters lie apart until they are in their buffers."""
         before: Terms = {}
-        for name, (shape, stage, replica) in self._here.items():
-            mine = role.resident(shape, stage, replica)
+        for name, here in self._here.items():
+            mine, shape = here.resident(), here.shape
             del mine["moments"]
-            apart = role.apart_elements(shape, stage) * shape.item_bytes
+            apart = role.apart_elements(shape, here.stage) * shape.item_bytes
+            # Frozen weights have memory of their own until they share another's; on cores nothing
+            # is written there, so that none is taken.
+            apart += here.shared * self._on_gpu
             unwrapped = {n: size for n, size in mine.items() if n != "masters"}
             moment = unwrapped | {"apart": apart} if apart > mine["masters"] else mine
             yield self._phase("build", name, before, _under(name, moment))
@@ -252,7 +260,7 @@ class RankMemory:
         scores = self._run.config.samples_to_train or not settings.trainable
         if owner not in self._here or not scores:
             return
-        shape, stage, _ = self._here[owner]
+        shape, stage, *_ = self._here[owner]
         work = passes.forward(shape, stage, longest_row(self._run.config, shape.layout))
         host: Terms = {}
         if settings.shares and not self._on_gpu:

@@ -21,8 +21,9 @@ _MIB = overheads.MIB
 
 TERMS: Mapping[str, Term] = {
     "weights": Term(
-        "elements of the rank's parameters, padded as their buffer is, x bytes each; fsdp: of its "
-        "rows, padded to the first rank's, x 4 where they are trained"
+        "elements of the rank's parameters, padded as their buffer is, x bytes each; of frozen "
+        "ones that roles share once, as the first of these roles'; fsdp: of its rows, padded to "
+        "the first rank's, x 4 where they are trained"
     ),
     "gradients": Term("elements of the same buffer x 4"),
     "masters": Term("elements of the ranges that the rank's optimizer owns x 4; 0 in float32"),

@@ -13,6 +13,7 @@ from math import lcm
 from typing import NamedTuple
 
 from verl_hpc.layout.megatron import TrainLayout
+from verl_hpc.planner.bases import may_share
 from verl_hpc.planner.memory import overheads, passes, role, rollout
 from verl_hpc.planner.memory.buffers import bucket_elements
 from verl_hpc.planner.memory.parameters import stage_elements, trained_elements
@@ -75,13 +76,24 @@ class MemoryBound:
         count = num_micro_batches(self._config, cut.layout)
         scores = self._config.samples_to_train or num_sharing > 0
         found = self._passes(shape, None if count is None else min(count, cut.layout.pp), scores)
+        states = (self._state(name, shape, cut.layout, stage) for stage in (0, cut.layout.pp - 1))
         first, last = (
-            self._rank(
-                name, _state(shape, cut.layout, stage), most, cut.layout, generates, num_sharing
-            )
-            for stage, most in zip((0, cut.layout.pp - 1), found, strict=True)
+            self._rank(name, state, most, cut.layout, generates, num_sharing)
+            for state, most in zip(states, found, strict=True)
         )
         return SetBytes(first, last)
+
+    def _state(self, name: str, shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
+        """Without frozen weights, where they may be in memory as another role's."""
+        found = _state(shape, layout, stage)
+        return found._replace(weights=found.trained) if self._may_share(name) else found
+
+    def _may_share(self, name: str) -> bool:
+        """Whether a role before this one may have its frozen weights; layouts decide it."""
+        names = list(self._settings)
+        before = names[: names.index(name)]
+        mine = self._settings[name]
+        return any(may_share(mine, self._settings[other]) for other in before)
 
     def _shape(self, name: str, cut: Cut) -> RoleShape:
         """With one replica: nothing that is asked of it depends on their number."""
@@ -139,10 +151,13 @@ class MemoryBound:
         resident = state.weights + state.gradients + state.optimizer + state.fp8
         copied = state.weights * weights_go + state.optimizer * optimizer_goes
         kept = resident - copied - state.gradients * (generates and offload.gradients)
-        copies = state.weights * num_sharing  # of weights that compute in its engine
+        lora = self._settings[name].lora
+        # Adapters that began at zero are left out instead.
+        first = 0 if lora is not None and lora.path is None else state.trained
+        copies = first * num_sharing  # of weights that compute in its engine
         saved = 0
         if self._config.checkpoint.background and trainable:
-            saved = state.weights // layout.dp + 3 * role.MASTER_BYTES * state.owned
+            saved = state.trained // layout.dp + 3 * role.MASTER_BYTES * state.owned
         if not self._on_gpu:
             # The device is the node's memory, which host memory is a part of. Buckets are empty
             # while a checkpoint is written.
@@ -151,7 +166,7 @@ class MemoryBound:
         communicators = self._communicators(layout)
         if self.limits.host is None:
             return RankBytes(resident, computing, kept, communicators)
-        swapped = state.weights * (num_sharing > 0 and not weights_go)
+        swapped = first * (num_sharing > 0 and not weights_go)
         # Copies that stay are made when all engines are there.
         building = (state.weights + state.optimizer) * generates
         return RankBytes(
@@ -196,6 +211,8 @@ class _State(NamedTuple):
     """Bytes of what an engine holds, on whichever replica."""
 
     weights: int
+    trained: int
+    """Of the weights, those that training changes."""
     gradients: int
     optimizer: int
     fp8: int
@@ -207,17 +224,19 @@ def _state(shape: RoleShape, layout: TrainLayout, stage: int) -> _State:
     elements = stage_elements(shape, stage)
     weights, fp8 = elements.total * shape.item_bytes, role.fp8_copies(shape, stage)
     if not shape.trainable:
-        return _State(weights, 0, 0, fp8, 0)
+        return _State(weights, weights, 0, 0, fp8, 0)
+    trained = weights
     if shape.adapters is not None:
         elements = trained_elements(shape, stage)
-        weights += elements.total * shape.item_bytes
+        trained = elements.total * shape.item_bytes
+        weights = role.frozen(shape, stage) + trained
     replicas = layout.tp * layout.dp // (layout.ep * layout.etp)
     padding = 64 * elements.num_parameters
     owned = _least_owned(elements.dense, layout.dp, layout.vpp, padding)
     owned += _least_owned(elements.expert, replicas, layout.vpp, padding)
     numbers = 2 if shape.dtype == "float32" else 3  # moments, and masters
     gradients = elements.total * role.MASTER_BYTES
-    return _State(weights, gradients, numbers * role.MASTER_BYTES * owned, fp8, owned)
+    return _State(weights, trained, gradients, numbers * role.MASTER_BYTES * owned, fp8, owned)
 
 
 def _least_owned(num_elements: int, num_replicas: int, num_chunks: int, padding: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from verl_hpc.planner.bases import alone, shared_bases
 from verl_hpc.planner.layouts import RunLayouts
 from verl_hpc.planner.memory.ledger import Ledger
 from verl_hpc.planner.memory.rollout import rollout_shape
@@ -45,6 +46,8 @@ class SetLedgers:
         self, num_ranks: int, options: Mapping[str, Option], sharing: Mapping[str, str]
     ) -> bool:
         ledger = self._ledger(num_ranks, options, sharing)
+        if alone(ledger.settings, ledger.layouts.train):
+            return False
         first, *others = (rank for rank in ledger.classes.values() if rank < num_ranks)
         # The last ones refuse most often, behind the first.
         for rank in (first, *reversed(others)):
@@ -86,6 +89,7 @@ class SetLedgers:
                 "contiguous",
                 {},
                 {},
+                shared_bases(settings, layouts),
             ),
             run.hardware,
             shapes,

@@ -355,3 +355,38 @@ def test_shards_of_a_model_and_what_a_pass_gathers():
 
 
 KEEP = {"reshard_after_forward": False}
+
+
+LORA = {"lora": {"rank": 8}, "algorithm__advantage": {"name": "gae"}, "model__dtype": "bfloat16"}
+APART = {"lora": {"rank": 8, "share_base": False}}
+
+
+def terms(phase, of="", **changes):
+    """Of 1.2 billion parameters, on the first of four ranks: on the device and in host memory."""
+    config = parse(**LORA | changes)
+    layouts = run_layouts(config, SMALL, 4)
+    found = ledger(config, SMALL, layouts, H100).of_rank(0)
+    (one,) = (p for p in found if (p.name, p.of) == (phase, of))
+    return one.device, one.host
+
+
+@pytest.mark.parametrize("parallel", [{}, {"tensor_parallel": 2}, {"pipeline_parallel": 2}])
+def test_a_base_that_roles_share_is_counted_once(parallel):
+    once, _ = terms("update", "critic", parallel=parallel)
+    apart, _ = terms("update", "critic", parallel=parallel, **APART)
+    base = apart["critic.weights"] - once["critic.weights"]
+    if not parallel:
+        assert base == 2 * (SMALL.num_parameters - 32000 * 2048), "all but the output layer"
+    assert base > 10 * once["critic.weights"] > 0
+    assert base <= once["actor.weights"] == apart["actor.weights"]
+    assert once == apart | {"critic.weights": once["critic.weights"]}
+
+
+def test_a_shared_base_is_offloaded_once_and_there_twice_while_the_second_engine_is_built():
+    kept, copies = terms("generate", **AWAY)
+    _, both = terms("generate", **AWAY, **APART)
+    assert both["critic.weights_copy"] > 10 * copies["critic.weights_copy"] > 0
+    assert both["actor.weights_copy"] == copies["actor.weights_copy"]
+    assert not {"actor.weights", "critic.weights"} & kept.keys()
+    built, alone = terms("build", "critic")[0], terms("build", "critic", **APART)[0]
+    assert sum(built.values()) == sum(alone.values())

@@ -97,6 +97,7 @@ def test_it_is_never_above_the_ledger(data):
         "batch__size": draw(st.sampled_from([8, 64])),
         "batch__max_tokens_per_micro_batch": draw(st.sampled_from([512, 8192])),
         "checkpoint__background": draw(st.booleans()),
+        "lora": draw(st.sampled_from([None, None, {}, {"rank": 64}])),
         "rollout__kv_cache_gib": 1.0,
         "rollout__max_prompt_tokens": 128,
         "rollout__max_response_tokens": 384,
@@ -107,6 +108,8 @@ def test_it_is_never_above_the_ledger(data):
     sharing = [] if own_reference or recipe == "sft" else ["actor"]
     own = [name for name in roles if name != "reference" or own_reference]
     chosen = {name: draw(cuts(arch, num_ranks)) for name in own}
+    if "critic" in chosen and draw(st.booleans()):
+        chosen["critic"] = chosen["actor"]  # so that adapters share their base
     if own_reference:
         chosen["reference"] = replace(chosen["reference"], recompute="none")
     sections = {

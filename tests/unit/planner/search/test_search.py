@@ -75,3 +75,12 @@ def test_nothing_fits():
     archs = dict.fromkeys(config.role_settings, SMALL)
     with pytest.raises(ConfigError, match="nothing fits on 2 ranks"):
         search(config, archs, machine(4, 2.0), 2)
+
+
+def test_a_base_that_must_be_shared_leaves_only_layouts_that_share_it():
+    config, archs, _, found = the_best(lora={"share_base": True})
+    for candidate in found.ranking:
+        _, layouts = laid_out(config, candidate, archs, 4)
+        assert layouts.bases == {"critic": "actor"}
+    _, _, _, free = the_best(lora={})
+    assert len(free.ranking) > len(found.ranking) > 0

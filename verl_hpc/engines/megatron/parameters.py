@@ -1,0 +1,95 @@
+"""A rank's parameters: their local names, whose memory they lie in, and what marks Megatron-core's
+optimizer wants on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from verl_hpc.layout.live import check_parameters
+from verl_hpc.layout.megatron import TrainLayout, is_expert
+from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.writers import primary_regions
+
+
+def named_parameters(chunks: Sequence[Any]) -> dict[str, torch.nn.Parameter]:
+    """Of model chunks, by the local names of the shard map."""
+    return {
+        f"chunk{index}.{name.replace('module.', '')}": parameter
+        for index, chunk in enumerate(chunks)
+        for name, parameter in chunk.named_parameters()
+    }
+
+
+def share_frozen(
+    parameters: Mapping[str, torch.nn.Parameter], base: Mapping[str, torch.nn.Parameter]
+) -> frozenset[torch.nn.Parameter]:
+    """Have what is frozen in both lie where `base` has it; the memory that it had is freed.
+
+    Args:
+        parameters: of an engine that is being built, by local name.
+        base: of an engine with the same layout.
+
+    Returns:
+        The parameters that lie there now.
+    """
+    shared = set()
+    for name, parameter in parameters.items():
+        other = base.get(name)
+        if parameter.requires_grad or other is None or other.requires_grad:
+            continue
+        assert (parameter.shape, parameter.dtype) == (other.shape, other.dtype), name
+        parameter.data = other.data
+        shared.add(parameter)
+    return frozenset(shared)
+
+
+def zero(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """What no transfer fills, padding, must be zero."""
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.zero_()
+
+
+def mark_sharded(
+    parameters: Mapping[str, Any], layout: TrainLayout, shard_map: ShardMap, rank: int
+) -> None:
+    """Mark what is split over tensor-parallel ranks, for the gradient norm to count it whole.
+
+    Megatron-core does so only when it initialises weights itself.
+
+    Args:
+        parameters: of this rank, by local name.
+        layout: of the engine.
+        shard_map: of all that it has, adapters included.
+        rank: this rank.
+    """
+    here = layout.grid.coordinates(rank)
+    peers = {layout.grid.rank(**(here | {"tp": index})) for index in range(layout.tp)}
+    check_parameters(shard_map, rank, parameters, "Megatron-core")
+    for region in shard_map.held_by(rank):
+        sharded = not peers.issubset(region.holders)
+        parameters[region.view.name].tensor_model_parallel = sharded
+    apart = (layout.ep, layout.etp) != (1, layout.tp)
+    for name, parameter in parameters.items():
+        if is_expert(name):
+            # Of their replicas every one counts its own; Megatron-core marks them only where
+            # ep > 1, and else would add up the gradients of tensor-parallel ranks nowhere.
+            parameter.tensor_model_parallel = True
+            parameter.allreduce = not apart
+
+
+def primary_regions_of(shard_map: ShardMap, layout: TrainLayout, rank: int) -> list[Region]:
+    """`primary_regions`, where experts have replicas of their own, over which their state is
+    sharded."""
+    return [
+        region
+        for of_experts, grid, axis in (
+            (False, layout.grid, "dp"),
+            (True, layout.expert_grid, "edp"),
+        )
+        for region in primary_regions(shard_map, grid, rank, axis)
+        if is_expert(region.view.name) is of_experts
+    ]

@@ -91,6 +91,6 @@ if [ "$gpu" = nvidia ]; then
 fi
 
 say "what the package needs besides"
-"${pip[@]}" "httpx>=0.28,<1" "math-verify>=0.9,<1" "matplotlib>=3.9,<4" "psutil>=6" "pyarrow>=18" "pydantic>=2.10,<3" \
+"${pip[@]}" "fsspec>=2024.6" "httpx>=0.28,<1" "math-verify>=0.9,<1" "matplotlib>=3.9,<4" "psutil>=6" "pyarrow>=18" "pydantic>=2.10,<3" \
     "PyYAML>=6,<7" "reasoning-gym>=0.1.25,<0.2" "rich>=13,<16" "safetensors>=0.5" \
     "submitit>=1.5.4,<2" "tensorboard>=2.18,<3" "xxhash>=3.4"

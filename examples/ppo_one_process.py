@@ -2,7 +2,7 @@
 
 python examples/ppo_one_process.py [STEPS]
 
-It makes its model below ./tiny-model, takes seconds on a CPU, and prints the mean reward of every
+It makes its model in runs/ppo_one_process, takes seconds on a CPU, and prints the mean reward of every
 step: the share of vowels in responses of six letters, hardly anything at first. A safety reward of
 the user's stands beside it as a node of its own.
 """
@@ -33,7 +33,7 @@ class SafetyRewardNode(verl_hpc.RewardNode):  # type: ignore[misc]
 
 def main(steps: int = 16) -> tuple[float, float]:
     """Train; the mean reward of the first step and of the last."""
-    path = str(make_tiny_model("tiny-model", "qwen2", **SIZES))
+    path = str(make_tiny_model("runs/ppo_one_process/model", "qwen2", **SIZES))
     actor, critic = verl_hpc.get_actor_critic(path, device_map="cpu")
     from transformers import AutoTokenizer
 

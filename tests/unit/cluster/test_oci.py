@@ -126,7 +126,8 @@ def podman(tmp_path_factory):
         done = subprocess.run(["podman", *words], input=given, env=environ, capture_output=True)
         if done.returncode:
             pytest.skip(f"podman cannot run here: {done.stderr.decode().splitlines()[-1]}")
-    return environ
+    yield environ
+    subprocess.run(["podman", "system", "reset", "--force"], env=environ, capture_output=True)
 
 
 @pytest.fixture
@@ -152,6 +153,7 @@ def inside(podman, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_a_container_sees_its_mounts_and_variables(inside, tmp_path):
     (tmp_path / "seen/file").write_text("words")
     show = 'echo " $SLURM_PROCID $MINE $VERL_HPC_ATTEMPT [$OTHER] $PWD"'
@@ -163,6 +165,7 @@ def test_a_container_sees_its_mounts_and_variables(inside, tmp_path):
     assert (tmp_path / "here").stat().st_uid == os.getuid()
 
 
+@pytest.mark.slow
 def test_pmis_descriptor_reaches_a_container(inside):
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -178,6 +181,7 @@ def test_pmis_descriptor_reaches_a_container(inside):
     assert (out, rank.returncode) == ("answer\n", 0)
 
 
+@pytest.mark.slow
 def test_slurms_signals_reach_a_container(inside):
     rank = inside('trap "echo saved; exit 85" USR2; echo ready; while :; do sleep 0.05; done')
     assert rank.stdout.readline() == "ready\n"

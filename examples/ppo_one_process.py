@@ -2,9 +2,9 @@
 
 python examples/ppo_one_process.py [STEPS]
 
-It makes its model in runs/ppo_one_process, takes seconds on a CPU, and prints the mean reward of every
-step: the share of vowels in responses of six letters, hardly anything at first. A safety reward of
-the user's stands beside it as a node of its own.
+It makes its model in runs/ppo_one_process, takes seconds on a CPU, and prints the mean reward of
+every step: the share of vowels in responses of six letters, hardly anything at first. A safety
+reward of the user's stands beside it as a node of its own.
 """
 
 import sys

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sink
@@ -11,20 +11,39 @@ from verl_hpc.metrics.sinks import Sink
 Exports = Callable[[int, Mapping[str, float]], Any]
 
 
-def sink_of(exporter: Any) -> Sink:
+@runtime_checkable
+class TakesName(Protocol):
+    """An exporter whose metrics have names of their own."""
+
+    def named(self, run: str) -> None:
+        """Tell them from another run's."""
+
+
+def sink_of(exporter: Any, namespace: str = "") -> Sink:
     """An object with `write(step, metrics)`, or a function that is called so.
+
+    Args:
+        namespace: what names of metrics begin with, if not empty.
 
     Raises:
         ConfigError: it is neither.
     """
-    if callable(getattr(exporter, "write", None)):
-        return exporter  # type: ignore[no-any-return]
-    if callable(exporter):
-        return _Called(exporter)
-    raise ConfigError(
-        f"add_metrics_exporter: {type(exporter).__name__} has no write(step, metrics), and cannot "
-        "be called"
-    )
+    writes = callable(getattr(exporter, "write", None))
+    if not writes and not callable(exporter):
+        raise ConfigError(
+            f"add_metrics_exporter: {type(exporter).__name__} has no write(step, metrics), and "
+            "cannot be called"
+        )
+    if namespace and isinstance(exporter, TakesName):
+        exporter.named(namespace)
+    elif namespace:
+        write = exporter.write if writes else exporter
+        return _Called(lambda step, values: write(step, _below(namespace, values)))
+    return exporter if writes else _Called(exporter)
+
+
+def _below(namespace: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{namespace}/{name}": value for name, value in values.items()}
 
 
 class _Called:

@@ -25,6 +25,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import DataFlow
 from verl_hpc.metrics.sinks import Sink, Sinks
+from verl_hpc.metrics.timers import Timers
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.recipe import Recipe
@@ -51,7 +52,8 @@ class PPOTrainer:
         reward_fn: scores responses: a function as docs/rewards.md has them, such as
             f(response, reference), or its name; None leaves the KL penalty as the only reward.
         data_provider: what `train` takes prompts from, such as a `DataProvider`.
-        namespace: prefix of the directories of checkpoints and temporary files.
+        namespace: prefix of the names of metrics, and of the directories of checkpoints and
+            temporary files.
 
     Raises:
         ConfigError, ModelError, RewardError: what cannot be honoured, with what serves instead.
@@ -74,7 +76,7 @@ class PPOTrainer:
         self.actor_model, self.critic_model = as_actor(actor_model), critic_model
         check_code(self.config, actor_model=self.actor_model, critic_model=critic_model)
         self.tokenizer, self.data_provider = tokenizer, data_provider
-        self._prompts, self._sinks = StepPrompts(), Sinks([])
+        self._prompts, self._sinks, self._timers = StepPrompts(), Sinks([]), Timers()
         self._progress = Progress(0, Position())
         self._run = assemble(
             self._run_config(1),
@@ -127,7 +129,9 @@ class PPOTrainer:
     def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
         with self._watched():
             batch = self._rollout(problems)
-            return self._update(batch, self._scores(batch))
+            with self._timers("reward"):
+                scores = self._scores(batch)
+            return self._update(batch, scores)
 
     def rollout(
         self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
@@ -185,7 +189,8 @@ class PPOTrainer:
         recipe = self._recipe(len(rows))
         recipe.metrics.clear()
         rest = [op.name for op in recipe.operators if op.name != "rollout"]
-        values = recipe.without(*rest).compile().run(rows=StepRows(step, rows))
+        with self._timers("rollout"):
+            values = recipe.without(*rest).compile().run(rows=StepRows(step, rows))
         return batch_of(values["responses"], values["sequences"], problems, self.tokenizer)
 
     def _scores(self, batch: Batch) -> Scores:
@@ -207,9 +212,10 @@ class PPOTrainer:
             "responses": samples,
             "sequences": batch.columns(self._run.session.device),
         }
-        values = pipeline.run(
-            rows=StepRows(self.global_step + 1, list(rows)), scores=scores, **made
-        )
+        with self._timers("update"):
+            values = pipeline.run(
+                rows=StepRows(self.global_step + 1, list(rows)), scores=scores, **made
+            )
         metrics = {**recipe.metrics, **scores.metrics}
         metrics = {"loss": metrics["actor/loss"], **metrics}
         position = getattr(self.data_provider, "position", None)
@@ -217,7 +223,8 @@ class PPOTrainer:
             position = Position(0, self._prompts.count)
         self._progress = Progress(self.global_step + 1, position)
         self._values = values if self.config.enable_debug_mode else {}
-        self._sinks.write(self.global_step, metrics)
+        self._sinks.rewards(scores.values)
+        self._sinks.write(self.global_step, metrics | self._timers.drain())
         return metrics
 
     def _recipe(self, num_prompts: int) -> Recipe:
@@ -245,14 +252,16 @@ class PPOTrainer:
         return self._values
 
     def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
-        """Hand it every step's metrics: to its `write(step, metrics)`, or by calling it so.
+        """Hand it every step's metrics, and seconds as `timing_s/rollout`, `timing_s/reward` and
+        `timing_s/update`: to its `write(step, metrics)`, or by calling it so.
 
-        One that fails is reported once and dropped; it does not end training.
+        Names begin with the namespace; a `MetricsExporter` has it as its label `run`. One that
+        fails is reported once and dropped; it does not end training.
 
         Raises:
             ConfigError: it is neither.
         """
-        self._sinks.add(sink_of(exporter))
+        self._sinks.add(sink_of(exporter, self.namespace))
 
     def save_checkpoint(
         self, path: str | Path, save_optimizer: bool = False, save_training_state: bool = False

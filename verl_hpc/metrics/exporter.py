@@ -87,9 +87,10 @@ class MetricsExporter:
             self._destinations.append(_Port(port, self._metrics.registry))
         if textfile is not None:
             self._destinations.append(_TextFile(Path(textfile)))
+        self._grouping = {"run": run_name} if run_name else {}
         if pushgateway_url is not None:
-            grouping = {"run": run_name} if run_name else {}
-            self._destinations.append(_Pushgateway(pushgateway_url, job_name, grouping))
+            gateway = _Pushgateway(pushgateway_url, job_name, self._grouping)
+            self._destinations.append(gateway)
 
     @classmethod
     def of(cls, config: PrometheusConfig, run_name: str) -> MetricsExporter:
@@ -101,6 +102,10 @@ class MetricsExporter:
             port=config.port,
             textfile=config.textfile,
         )
+
+    def named(self, run: str) -> None:
+        """Its label `run` at a Pushgateway, where it has none."""
+        self._grouping.setdefault("run", run)
 
     def stage(self, name: str) -> None:
         """Prometheus is told of finished steps only."""
@@ -163,8 +168,8 @@ class _TextFile:
 class _Pushgateway:
     """Pushes from a thread of its own, the newest state only: a slow gateway delays no step."""
 
-    def __init__(self, url: str, job: str, grouping: Mapping[str, str]) -> None:
-        self._url, self._job, self._grouping = url, job, dict(grouping)
+    def __init__(self, url: str, job: str, grouping: dict[str, str]) -> None:
+        self._url, self._job, self._grouping = url, job, grouping
         self._wanted = threading.Semaphore(0)
         self._registry: CollectorRegistry | None = None
         self._fails = self._ends = False

@@ -7,6 +7,7 @@ import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.errors import CheckpointError, ConfigError, DataError, ModelError, RewardError
+from verl_hpc.metrics import MetricsExporter
 
 
 def weights_of(trainer):
@@ -170,6 +171,19 @@ def test_exporters_are_told_every_step_and_dropped_where_they_fail(make_trainer,
     assert caplog.text.count("Broken is dropped") == 1
     with pytest.raises(ConfigError, match="has no write"):
         trainer.add_metrics_exporter(object())
+
+
+def test_a_namespace_is_in_the_names_that_exporters_are_told(make_trainer, prompts, tmp_path):
+    told, trainer = {}, make_trainer(namespace="search-rl")
+    trainer.add_metrics_exporter(lambda step, metrics: told.update(metrics))
+    exporter = MetricsExporter(textfile=tmp_path / "verl.prom")
+    trainer.add_metrics_exporter(exporter)
+    trainer.step(prompts)
+    assert all(name.startswith("search-rl/") for name in told)
+    assert {"search-rl/loss", "search-rl/timing_s/rollout"} <= told.keys()
+    text = (tmp_path / "verl.prom").read_text()
+    assert "verl_rollout_latency_seconds_count 1.0" in text
+    assert f"verl_reward_count {len(prompts)}.0" in text
 
 
 @pytest.mark.parametrize(

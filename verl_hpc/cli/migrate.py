@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(table(arguments.keys))
         return 0
     words = list(arguments.words)
+    if len(words) == 1 and " " in words[0] and not Path(words[0]).is_file():
+        words = shlex.split(words[0])  # a command in quotes
     if arguments.module is not None:
         words = _behind(words, arguments.module)
     if arguments.config_name is not None:

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(table(arguments.keys))
         return 0
     words = list(arguments.words)
-    if len(words) == 1 and " " in words[0] and not Path(words[0]).is_file():
+    if len(words) == 1 and " " in words[0] and "=" in words[0]:
         words = shlex.split(words[0])  # a command in quotes
     if arguments.module is not None:
         words = _behind(words, arguments.module)
@@ -88,7 +88,9 @@ def _found(words: Sequence[str]) -> Migration:
     first = Path(words[0])
     if first.suffix in (".yaml", ".yml"):
         return migrate_file(first, words[1:])
-    if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or first.is_file():
+    if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or (
+        "=" not in words[0] and first.is_file()
+    ):
         return migrate([*words_of(first, os.environ), *words[1:]])
     if len(words) == 1 and "=" not in words[0]:
         raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")

@@ -1,8 +1,9 @@
 """Which engine trains a model: fully_shard in the FSDP form, unless it cannot honour a setting.
 
-verl's default is FSDP, and what is not given has verl's default: a model then needs no more memory
-here than there. Whether it is a mixture of experts, which Megatron-core alone trains, is in its
-config.json; the run itself refuses that, and the note of `strategy` says what to give.
+verl's default is FSDP, and what is not given has verl's default: weights, gradients and moments are
+then sharded here as they are there. Whether a model is a mixture of experts, which Megatron-core
+alone trains, is in its config.json; the run itself refuses that, and the note of `strategy` says
+what to give.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _OF_ADAPTERS = (
     "a2a_experimental dtype freeze_vision_model freeze_vision_projection freeze_language_model"
 )
 _KERNELS = "the training engine chooses its kernels"
-_LIGER = "fully_shard has its kernels on GPUs where it is installed, Megatron-core has its own"
+_LIGER = "fully_shard takes Liger's kernels on GPUs that have it, Megatron-core its own"
 _NAMES = "or ORG/NAME on a hub, once `fetch` has brought it"
 _SCALE, _FP8 = "model.router.z_loss", "model.fp8"
 _OVERRIDES = "actor_rollout_ref.actor.megatron.override_transformer_config"

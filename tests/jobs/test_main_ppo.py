@@ -1,13 +1,25 @@
 """A run by verl's command line, to its end: the same run as by the file of ours."""
 
+import json
 import os
 import subprocess
 import sys
 
+import pytest
 import yaml
 
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.metrics.log import read_metrics
+
+
+def main_ppo(words):
+    return subprocess.run(
+        [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words],
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_verls_keys_train(tree, tmp_path):
@@ -53,13 +65,7 @@ def test_verls_keys_train(tree, tmp_path):
         "trainer.n_gpus_per_node=2",
         "verl_hpc.metrics.report=false",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "verl_hpc.trainer.main_ppo", *words],
-        env=os.environ | {"PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = main_ppo(words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "data.val_files: not given: nothing is evaluated" in done.stderr
     ran = load_config(tmp_path / "run/config.yaml")
@@ -67,3 +73,43 @@ def test_verls_keys_train(tree, tmp_path):
     steps = read_metrics(tmp_path / "run")
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
+
+
+@pytest.mark.slow
+def test_verls_default_form_trains_with_fully_shard(tree, tmp_path):
+    """The same without a word about engines: sharded, each layer recomputed, and traced."""
+    rows, reward = tree["data"]["train"]["paths"][0], tmp_path / "reward.py"
+    words = [
+        f"data.train_files={rows}",
+        "data.train_batch_size=4",
+        "data.max_prompt_length=80",
+        "data.max_response_length=6",
+        f"actor_rollout_ref.model.path={tree['model']['path']}",
+        "actor_rollout_ref.actor.fsdp_config.dtype=float32",
+        "actor_rollout_ref.ref.fsdp_config.dtype=float32",
+        "critic.fsdp.dtype=float32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "actor_rollout_ref.actor.profiler.enable=True",
+        "actor_rollout_ref.rollout.name=hf",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "algorithm.use_kl_in_reward=True",
+        "global_profiler.tool=torch",
+        "global_profiler.steps=[2]",
+        f"reward.custom_reward_function.path={reward}",
+        "trainer.total_training_steps=2",
+        "trainer.logger=[file,tensorboard]",
+        f"trainer.default_local_dir={tmp_path}/run",
+        "trainer.n_gpus_per_node=2",
+        "verl_hpc.metrics.report=false",
+    ]
+    done = main_ppo(words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fully_shard trains" in done.stderr
+    run = tmp_path / "run"
+    roles = load_config(run / "config.yaml").role_settings
+    assert [role.parallel.engine for role in roles.values()] == ["fsdp"] * 3
+    assert [row["step"] for row in read_metrics(run)] == [1, 2]
+    assert "fully_shard" in json.loads((run / "facts.json").read_text())["training layers"]
+    assert (run / "profiles/step_000002_rank_0.json.gz").is_file()
+    assert list((run / "tensorboard").iterdir())

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from verl_hpc.config.model import ParallelConfig
     from verl_hpc.config.run import RunConfig
 
-_OF_MEGATRON = (
+OF_MEGATRON = (
     "tensor_parallel",
     "pipeline_parallel",
     "virtual_pipeline",
@@ -50,7 +50,7 @@ def check_fsdp(parallel: ParallelConfig) -> None:
                 "engine: fsdp, or leave it out"
             )
         return
-    for name in _OF_MEGATRON:
+    for name in OF_MEGATRON:
         value = getattr(parallel, name)
         if value != type(parallel).model_fields[name].default:
             raise ValueError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from verl_hpc.config.model import CriticConfig
-from verl_hpc.migration.layout_rows import ACTOR, CRITIC, REF, has_critic
+from verl_hpc.migration.engine_choice import compile_rows
+from verl_hpc.migration.models import ACTOR, CRITIC, REF, has_critic
 from verl_hpc.migration.optimizer_rows import optimizer_steps
 from verl_hpc.migration.row import Draft, Row, fixed, to, together
-from verl_hpc.migration.values import Refused, Values
+from verl_hpc.migration.values import Refused, Values, at_home
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TOKENS = "batch.max_tokens_per_micro_batch"
@@ -88,7 +89,8 @@ def _value_clip(values: Values, draft: Draft) -> None:
         if key in values and values[key] != values.default(key):
             near = "algorithm.adv_estimator=gae"
             raise Refused(key, "nothing here trains a critic; leave it out", near)
-    assert CriticConfig().value_clip == values.default("critic.cliprange_value")
+    ours, theirs = CriticConfig().value_clip, values.default("critic.cliprange_value")
+    assert ours == theirs  # so that nothing need be said
 
 
 def _critic(values: Values, draft: Draft) -> None:
@@ -100,7 +102,7 @@ def _critic(values: Values, draft: Draft) -> None:
     if has_critic(values):
         path = "critic.model.path"
         if path in values and values[path] != values["actor_rollout_ref.model.path"]:
-            draft.put("roles.critic.path", values[path], path)
+            draft.put("roles.critic.path", at_home(values[path]), path)
         if values["critic.loss_agg_mode"] != values[f"{ACTOR}.loss_agg_mode"]:
             near = "algorithm.aggregation"
             raise Refused("critic.loss_agg_mode", "actor and critic share it", near)
@@ -124,7 +126,7 @@ def _checkpoints(model: str) -> list[Row]:
     return rows
 
 
-_KERNELS = "kernels are chosen by Megatron-core and Transformer Engine"
+_KERNELS = "the training engine chooses its kernels"
 _OWN = "it always takes all samples of a prompt together"
 _GLOBAL = "of all ranks together, which verl dropped"
 
@@ -163,7 +165,10 @@ ROWS: list[Row] = [
         _critic,
         {
             "critic.enable": ("algorithm.advantage.name", "gae has a critic, others have none"),
-            "critic.model.path": ("roles.critic.path", "the actor's if not given"),
+            "critic.model.path": (
+                "roles.critic.path",
+                "the actor's if not given; a directory, or ORG/NAME on a hub",
+            ),
             "critic.loss_agg_mode": ("algorithm.aggregation", "must be the actor's"),
             "critic.loss_scale_factor": ("algorithm.loss_scale", "must be the actor's"),
         },
@@ -199,7 +204,7 @@ ROWS: list[Row] = [
         "responses to one prompt always share its tokens in training",
         also=(True,),
     ),
-    *(fixed(f"{m}.use_torch_compile", _KERNELS, also=(False,)) for m in (ACTOR, REF)),
+    *compile_rows(),
     fixed(f"{ACTOR}.use_fused_kernels", _KERNELS),
     to(
         "actor_rollout_ref.nccl_timeout",

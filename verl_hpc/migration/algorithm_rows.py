@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_hpc.migration.layout_rows import ACTOR
+from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft, Row, fixed, together
 from verl_hpc.migration.values import Refused, Values
 

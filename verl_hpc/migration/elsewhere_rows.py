@@ -1,20 +1,14 @@
-"""What has no counterpart: profilers, queues, quantised training, verl's own debugging."""
+"""What has no counterpart: queues, quantised training, verl's own debugging."""
 
 from __future__ import annotations
 
-from verl_hpc.migration.layout_rows import ACTOR, CRITIC, FSDP, REF
+from verl_hpc.migration.models import ACTOR, FSDP
 from verl_hpc.migration.row import Row, fixed
 
-_TIMELINE = "timeline/ of the run directory, and perf/* of metrics.jsonl"
 _QAT = "training that knows of a quantised rollout is not there"
 _DISTILLATION = "recipe: distillation, and roles.teacher (docs/recipes.md)"
 
 ROWS: list[Row] = [
-    *(
-        fixed(f"{model}.profiler.*", "profilers are started from outside", _TIMELINE)
-        for model in (ACTOR, REF, CRITIC)
-    ),
-    fixed("global_profiler.*", "profilers are started from outside", _TIMELINE),
     *(
         fixed(f"{section}.qat.*", _QAT, "model.fp8, rollout.quantization")
         for section in (ACTOR, *(f"{m}.megatron" for m in FSDP), *FSDP.values())

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from verl_hpc.migration.layout_rows import ACTOR, FSDP, REF
+from verl_hpc.migration.engine_choice import fsdp_rows
+from verl_hpc.migration.models import ACTOR, FSDP, REF
 from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, refused, together
 from verl_hpc.migration.values import Refused, Values
 
-_FSDP_ONLY = "a setting of FSDP, and Megatron-core trains"
 _PARALLEL = "the settings of parallel"
 _CHECKPOINTS = "checkpoints are HDF5 step directories, which open in any layout"
 
 
 def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
     overrides = f"{megatron}.override_transformer_config"
-    fsdp_keys = (
-        "wrap_policy.min_num_params offload_policy reshard_after_forward fsdp_size "
-        "forward_prefetch model_dtype use_orig_params forward_only strategy"
-    )
     megatron_keys = (
         "use_distributed_optimizer dynamic_context_parallel max_seqlen_per_dp_cp_rank "
         "override_ddp_config override_mcore_model_config pad_bshd_to_minibatch_max "
@@ -29,13 +25,10 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
         "dist_ckpt_optim_fully_reshardable distrib_optim_fully_reshardable_mem_efficient"
     )
     return [
-        *all_fixed(_below(fsdp, fsdp_keys), _FSDP_ONLY, _PARALLEL),
+        *fsdp_rows(model),
         fixed(
             f"{fsdp}.full_determinism", "the same seed always gives the same weights", also=(True,)
         ),
-        fixed(f"{fsdp}.use_torch_compile", _FSDP_ONLY, _PARALLEL, also=(False,)),
-        fixed(f"{fsdp}.turbo_config.*", _FSDP_ONLY, _PARALLEL),
-        fixed(f"{fsdp}.mixed_precision.*", "sums of gradients are float32", "model.dtype"),
         *all_fixed(_below(megatron, megatron_keys), "verl_hpc sets it itself", _PARALLEL),
         *all_fixed(_below(megatron, loading), _CHECKPOINTS, "model.path, checkpoint"),
         *(

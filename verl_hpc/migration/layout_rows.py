@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from verl_hpc.config.model import OffloadConfig, ParallelConfig
+from verl_hpc.migration.engine_choice import engine_of, has_own_choice, layout_keys
+from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
 from verl_hpc.migration.row import Draft, Row, fixed, together
 from verl_hpc.migration.values import Refused, Values
 
-ACTOR, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
-FSDP = {ACTOR: f"{ACTOR}.fsdp_config", REF: f"{REF}.fsdp_config", CRITIC: "critic.fsdp"}
-"""Sections of the FSDP form, by model."""
-MODEL = {ACTOR: "actor_rollout_ref.model", REF: "actor_rollout_ref.model", CRITIC: "critic.model"}
-ROLE = {ACTOR: "", REF: "roles.reference.", CRITIC: "roles.critic."}
 _SIZES = {
     "tensor_model_parallel_size": "tensor_parallel",
     "pipeline_model_parallel_size": "pipeline_parallel",
@@ -27,20 +25,8 @@ _OFFLOAD = {
     "grad_offload": "gradients",
     "optimizer_offload": "optimizer",
 }
+_THEIRS = {ours: theirs for theirs, ours in _OFFLOAD.items()}
 _RECOMPUTE = ("granularity", "method", "num_layers", "modules")
-
-
-def has_critic(values: Values) -> bool:
-    """Whether the run trains a critic."""
-    return values["algorithm.adv_estimator"] == "gae"
-
-
-def has_reference(values: Values) -> bool:
-    return values["algorithm.use_kl_in_reward"] is True or values[f"{ACTOR}.use_kl_loss"] is True
-
-
-def _is_there(values: Values, model: str) -> bool:
-    return {ACTOR: True, REF: has_reference(values), CRITIC: has_critic(values)}[model]
 
 
 def _parallel(values: Values, model: str) -> dict[str, Any]:
@@ -88,22 +74,29 @@ def _recompute(values: Values, section: str) -> dict[str, Any]:
 
 
 def _layout(values: Values, draft: Draft) -> None:
-    sections = {model: _parallel(values, model) for model in ROLE if _is_there(values, model)}
+    sections = {model: _parallel(values, model) for model in ROLE if is_there(values, model)}
     for model, section in sections.items():
         shared = sections[ACTOR]
+        if model == REF and not has_own_choice(values, REF) and not _differs(section, shared):
+            continue  # it computes in the actor's engine
+        section |= engine_of(values, draft, model, section)
         default = {name: field.default for name, field in ParallelConfig.model_fields.items()}
         own = default | section != default | shared
-        if model == REF:  # recomputes nothing
-            own = any(section[name] != shared.get(name) for name in section)
-        if model == ACTOR or own:
+        if model in (ACTOR, REF) or own:
             for name, value in section.items():
-                draft.put(f"{ROLE[model]}parallel.{name}", value, f"{model}.megatron")
+                key = f"{model}.strategy" if name == "engine" else f"{model}.megatron"
+                draft.put(f"{ROLE[model]}parallel.{name}", value, key)
+
+
+def _differs(section: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:
+    """Whether the reference, which recomputes nothing, is cut otherwise than the actor."""
+    return any(section[name] != shared.get(name) for name in section)
 
 
 def _offload(values: Values, draft: Draft) -> None:
     shared: dict[str, bool] = {}
     for model in (ACTOR, CRITIC):
-        if not _is_there(values, model):
+        if not is_there(values, model):
             continue
         section = FSDP[model] if values.form == "fsdp" else f"{model}.megatron"
         found = {
@@ -113,7 +106,7 @@ def _offload(values: Values, draft: Draft) -> None:
         }
         if model == ACTOR or OffloadConfig(**found) != OffloadConfig(**shared):
             for name, value in found.items():
-                draft.put(f"{ROLE[model]}offload.{name}", value, section)
+                draft.put(f"{ROLE[model]}offload.{name}", value, f"{section}.{_THEIRS[name]}")
         shared = shared or found
 
 
@@ -121,33 +114,21 @@ def _dtype(values: Values, draft: Draft) -> None:
     """Of parameters and activations."""
     shared = None
     for model in ROLE:
-        if not _is_there(values, model):
+        if not is_there(values, model):
             continue
         key = f"{FSDP[model] if values.form == 'fsdp' else f'{model}.megatron'}.dtype"
+        mixed = values.below(f"{FSDP[model]}.mixed_precision")
+        word = str(mixed.get("param_dtype", values[key]))
         words = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float32": "float32"}
         words |= {"fp32": "float32"}
-        if values.word(key) not in words:
+        if word not in words:
             raise Refused(key, "expected bfloat16 or float32", "model.dtype")
-        found = words[values.word(key)]
+        found = words[word]
         if model == ACTOR:
             shared = found
             draft.put("model.dtype", found, key)
         elif found != shared:
             draft.put(f"{ROLE[model]}dtype", found, key)
-
-
-def _strategy(values: Values, draft: Draft) -> None:
-    key = f"{ACTOR}.strategy"
-    if values[key] not in ("fsdp", "fsdp2", "megatron"):
-        raise Refused(key, "Megatron-core trains; there is no other engine", "parallel")
-    if values.form == "fsdp":
-        draft.put("parallel.tensor_parallel", 1, key)
-        draft.note(
-            key,
-            "Megatron-core trains, as plain data parallelism whose optimizer is sharded; weights "
-            "and gradients are whole on every rank, so give parallel.tensor_parallel if they do "
-            "not fit",
-        )
 
 
 def _engine_rows(model: str) -> list[Row]:
@@ -176,10 +157,12 @@ def _engine_rows(model: str) -> list[Row]:
                 f"{parallel}.recompute" + (f"_{name}" if name != "granularity" else ""),
                 "",
             )
+    dtypes = [f"{section}.dtype" for section in (megatron, fsdp)]
+    dtypes.append(f"{fsdp}.mixed_precision.param_dtype")
     dtype = (f"{ROLE[model] or 'model.'}dtype", "bfloat16 or float32")
     return [
-        *together(_layout, sizes),
-        *together(_dtype, {f"{megatron}.dtype": dtype, f"{fsdp}.dtype": dtype}),
+        *together(_layout, sizes | layout_keys(model)),
+        *together(_dtype, dict.fromkeys(dtypes, dtype)),
         *(_offload_rows(model, megatron, fsdp, offload)),
     ]
 
@@ -201,22 +184,7 @@ def _offload_rows(model: str, megatron: str, fsdp: str, ours: str) -> list[Row]:
 _SHARED = "the reference computes in the actor's engine, and its weights wait in host memory anyway"
 
 
-def _same_strategy(model: str) -> Row:
-    return fixed(f"{model}.strategy", "all models have the actor's engine", f"{ACTOR}.strategy")
-
-
 ROWS: list[Row] = [
-    *together(
-        _strategy,
-        {
-            f"{ACTOR}.strategy": (
-                "parallel.tensor_parallel",
-                "Megatron-core trains; fsdp and fsdp2 are plain data parallelism (1)",
-            )
-        },
-    ),
-    _same_strategy(REF),
-    _same_strategy(CRITIC),
     *(row for model in ROLE for row in _engine_rows(model)),
     *together(
         _layout,

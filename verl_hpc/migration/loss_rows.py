@@ -8,7 +8,7 @@ from typing import Any
 from verl_hpc.algorithms import losses
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
-from verl_hpc.migration.layout_rows import ACTOR
+from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft, Row, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 

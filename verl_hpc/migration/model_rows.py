@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_hpc.migration.layout_rows import has_critic
+from verl_hpc.migration.models import has_critic
 from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, refused, together
 from verl_hpc.migration.values import Refused, Values, at_home
 
@@ -25,7 +25,9 @@ _OF_ADAPTERS = (
     "dropout exclude_modules dropout_position lora_A_init_method lora_B_init_method "
     "a2a_experimental dtype freeze_vision_model freeze_vision_projection freeze_language_model"
 )
-_KERNELS = "kernels are chosen by Megatron-core and Transformer Engine"
+_KERNELS = "the training engine chooses its kernels"
+_LIGER = "fully_shard takes Liger's kernels on GPUs that have it, Megatron-core its own"
+_NAMES = "or ORG/NAME on a hub, once `fetch` has brought it"
 _SCALE, _FP8 = "model.router.z_loss", "model.fp8"
 _OVERRIDES = "actor_rollout_ref.actor.megatron.override_transformer_config"
 
@@ -138,12 +140,13 @@ def _rows(section: str, ours: str) -> list[Row]:
         fixed(f"{section}.override_config.*", "config.json says what the model is", "model.path"),
         fixed(f"{section}.use_remove_padding", "batches travel unpadded", "batch"),
         *all_fixed(
-            f"{section}.use_liger {section}.use_fused_kernels "
+            f"{section}.use_fused_kernels "
             f"{section}.fused_kernel_options.impl_backend {section}.tiled_mlp.enabled "
             f"{section}.tiled_mlp.num_shards",
             _KERNELS,
-            "parallel.recompute",
+            "parallel.fsdp.kernels",
         ),
+        fixed(f"{section}.use_liger", _LIGER, "parallel.fsdp.kernels", also=(True,)),
         fixed(f"{section}.mtp.*", "layers that predict several tokens are not supported"),
     ]
 
@@ -152,9 +155,9 @@ ROWS: list[Row] = [
     *together(
         _path,
         {
-            f"{_MODEL}.path": ("model.path", "~ is the home directory"),
-            f"{_MODEL}.tokenizer_path": ("model.tokenizer", ""),
-            "data.tokenizer": ("model.tokenizer", ""),
+            f"{_MODEL}.path": ("model.path", f"~ is the home directory; {_NAMES}"),
+            f"{_MODEL}.tokenizer_path": ("model.tokenizer", _NAMES),
+            "data.tokenizer": ("model.tokenizer", _NAMES),
         },
     ),
     fixed("critic.model.tokenizer_path", "all roles have the actor's", "model.tokenizer"),

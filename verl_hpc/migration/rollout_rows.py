@@ -189,9 +189,8 @@ ROWS: list[Row] = [
     fixed(f"{R}.agent.*", _TURNS, _ENVIRONMENT),
     fixed(f"{R}.checkpoint_engine.*", "weights move by one collective step", "rollout.grouping"),
     fixed(f"{R}.trace.*", "samples are kept in samples/", "evaluation.save_generations"),
-    fixed(f"{R}.prometheus.*", _SERVER, "python -m verl_hpc dashboard"),
+    fixed(f"{R}.prometheus.*", _SERVER, "metrics.prometheus (docs/observability.md)"),
     fixed(f"{R}.disaggregation.*", _SERVER, "placement.rollout"),
     fixed(f"{R}.mtp", "layers that predict several tokens are not supported"),
     fixed(f"{R}.qat", "training that knows of a quantised rollout is not there", "model.fp8"),
-    fixed(f"{R}.profiler.*", "as the actor's profiler", "timeline/ of the run directory"),
 ]

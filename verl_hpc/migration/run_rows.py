@@ -7,11 +7,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from verl_hpc.migration.row import RANKS, Draft, Row, all_fixed, fixed, to, together
+from verl_hpc.migration.tracker_rows import PROJECTS
+from verl_hpc.migration.tracker_rows import ROWS as TRACKERS
 from verl_hpc.migration.values import Refused, Values
 
 _KEEPS_ALL = 1_000_000
 _RAY = "there is no Ray here: ranks are started by srun or mpiexec"
-_TRACKERS = "metrics.jsonl of the run directory, which is always written, or metrics.tensorboard"
 
 
 def _name(values: Values, draft: Draft) -> None:
@@ -35,20 +36,6 @@ def _length(values: Values, draft: Draft) -> None:
     draft.put("steps", values[steps], steps)
     if epochs in values:
         draft.note(epochs, f"{steps} decides; verl also ends when the epochs are over")
-
-
-def _loggers(values: Values, draft: Draft) -> None:
-    key = "trainer.logger"
-    chosen = values[key]
-    chosen = chosen if isinstance(chosen, list) else [chosen]
-    if key not in values:
-        draft.note(key, f"verl's default is [console, wandb]; there is no wandb here: {_TRACKERS}")
-        return
-    unknown = [name for name in chosen if name not in ("console", "tensorboard", "file")]
-    if unknown:
-        raise Refused(key, f"there is no tracker {unknown[0]} here; leave it out", _TRACKERS)
-    draft.put("metrics.terminal", "auto" if "console" in chosen else "off", key)
-    draft.put("metrics.tensorboard", "tensorboard" in chosen, key)
 
 
 def _resume(values: Values, draft: Draft) -> None:
@@ -116,7 +103,10 @@ ROWS = [
     *together(
         _name,
         {
-            "trainer.project_name": ("directory", "the run directory is checkpoints/PROJECT/NAME"),
+            "trainer.project_name": (
+                f"directory {' '.join(PROJECTS.values())}",
+                "the run directory is checkpoints/PROJECT/NAME; and of trainer.logger's trackers",
+            ),
             "trainer.experiment_name": ("name", "other characters than [A-Za-z0-9._-] become -"),
             "trainer.default_local_dir": ("directory name", "its parent, and its last part"),
         },
@@ -128,15 +118,7 @@ ROWS = [
             "trainer.total_training_steps": ("steps", ""),
         },
     ),
-    *together(
-        _loggers,
-        {
-            "trainer.logger": (
-                "metrics.terminal metrics.tensorboard",
-                "console, tensorboard and file; others are refused",
-            )
-        },
-    ),
+    *TRACKERS,
     *together(
         _resume,
         {"trainer.resume_mode": ("checkpoint.resume", "disable becomes never")},

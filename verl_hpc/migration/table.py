@@ -15,6 +15,7 @@ from verl_hpc.migration import (
     loss_rows,
     model_rows,
     optimizer_rows,
+    profile_rows,
     reward_rows,
     rollout_rows,
     run_rows,
@@ -36,7 +37,11 @@ _LEGACY = [
     *(
         fixed(name, says, near, also=(False,))
         for name, says, near in (
-            ("enable_profiling", "times are always kept", "timeline/ of the run directory"),
+            (
+                "enable_profiling",
+                "times are always kept; traces are of some steps",
+                "runtime.profile",
+            ),
             ("enable_debug_mode", "a rank's variables are kept", "runtime.post_mortem"),
             ("allow_unsafe_operations", "nothing unsafe is done, whatever is set", "trainer"),
         )
@@ -56,6 +61,7 @@ ROWS: tuple[Row, ...] = (
     *data_rows.ROWS,
     *rollout_rows.ROWS,
     *reward_rows.ROWS,
+    *profile_rows.ROWS,
     *elsewhere_rows.ROWS,
     *_LEGACY,
     *run_rows.WORLD,

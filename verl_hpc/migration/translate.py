@@ -154,7 +154,7 @@ def _translate(spoken: Spoken) -> Migration:
     except Refused as one:
         return Migration({}, {}, {}, [one])
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
-    values = Values(given, _form(spoken.form, given))
+    values = Values(given, _form(spoken.form, given), own)
     _check_known(given)
     for key in given:
         row = find(key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Values:
     given: Mapping[str, Any]
     """By key, as the command line or file has them."""
     form: Form
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of ours that are given beside verl's keys, by dotted name."""
 
     def __getitem__(self, key: str) -> Any:
         """The value that counts: the one that is given, or else verl's default, in which other keys

@@ -69,7 +69,7 @@ def _set(found: Spoken, key: str, text: str) -> None:
     if key == "model_engine":
         if value not in _FORMS:
             raise ConfigError(
-                f"model_engine={value}: Megatron-core trains; expected {', '.join(_FORMS)}"
+                f"model_engine={value}: there is no such engine; expected {', '.join(_FORMS)}"
             )
         found.form = _FORMS[value]
         return

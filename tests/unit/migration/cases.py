@@ -237,11 +237,31 @@ def _layouts():
         )
         yield Case(f"{weights}.enable_activation_offload", True, f"{parallel}.offload_activations")
         yield from _adapters(weights, f"{role}lora")
-    yield Case(f"{ACTOR}.strategy", "fsdp2", "parallel.tensor_parallel", 1)
+    yield from _engines()
     switch = f"{ROLLOUT}.enable_rollout_routing_replay"
     mode = f"{ACTOR}.router_replay.mode"
     yield Case(mode, "R3", "algorithm.router_replay", "rollout", beside={switch: True})
     yield Case(switch, True, "algorithm.router_replay", "rollout", beside={mode: "R3"})
+
+
+def _engines():
+    yield Case(f"{ACTOR}.strategy", "fsdp2", "parallel.engine", "fsdp")
+    yield Case("critic.strategy", "megatron", "roles.critic.parallel.engine")
+    yield Case(f"{REF}.strategy", "megatron", "roles.reference.parallel.engine", beside=KL_LOSS)
+    apart = {"critic.fsdp.reshard_after_forward": False}
+    for model, parallel in ((ACTOR, "parallel"), (CRITIC, "roles.critic.parallel")):
+        fsdp, ours = FSDP[model], f"{parallel}.fsdp"
+        sums = f"{ours}.reduce_dtype"
+        precision = f"{fsdp}.mixed_precision"
+        yield Case(f"{fsdp}.reshard_after_forward", False, f"{ours}.reshard_after_forward")
+        yield Case(f"{precision}.reduce_dtype", "bf16", sums, "bfloat16")
+        yield Case(precision, {"reduce_dtype": "bf16"}, sums, "bfloat16")
+        whole = {**apart, "trainer.n_gpus_per_node": 8}
+        yield Case(f"{fsdp}.fsdp_size", 8, f"{parallel}.engine", "fsdp", beside=whole)
+    for model, role in ROLES.items():
+        beside = KL_LOSS if model == REF else {}
+        key, dtype = f"{FSDP[model]}.mixed_precision.param_dtype", f"{role or 'model.'}dtype"
+        yield Case(key, "fp32", dtype, "float32", beside=beside)
 
 
 def _adapters(section, ours):
@@ -370,6 +390,14 @@ def _runs():
     yield Case("trainer.experiment_name", "my run", "name", "my-run")
     yield Case("trainer.default_local_dir", "there/mine", "name", "mine")
     yield Case("trainer.logger", ["tensorboard"], "metrics.tensorboard", True)
+    for tracker, ours in (
+        ("wandb", "metrics.wandb.project"),
+        ("mlflow", "metrics.mlflow.experiment"),
+        ("swanlab", "metrics.swanlab.project"),
+    ):
+        yield Case("trainer.logger", ["console", tracker], ours, "verl_examples")
+        logged = {"trainer.logger": tracker}
+        yield Case("trainer.project_name", "my/project", ours, "my-project", beside=logged)
     yield Case("trainer.log_val_generations", 5, "evaluation.save_generations", True)
     yield Case("trainer.validation_data_dir", "d", "evaluation.save_generations", True)
     yield Case("trainer.save_freq", 7, "checkpoint.every")
@@ -389,6 +417,24 @@ def _runs():
     yield Case(f"{ACTOR}.checkpoint.async_save", False, "checkpoint.background")
 
 
+def _profiles():
+    wanted = {"global_profiler.tool": "torch", "global_profiler.steps": [2, 5]}
+    ours = "runtime.profile"
+    on = {**wanted, f"{ACTOR}.profiler.enable": True}
+    yield Case("global_profiler.steps", [3], f"{ours}.steps", beside=on)
+    yield Case("global_profiler.tool", "torch_memory", f"{ours}.memory", True, beside=on)
+    for model in (ACTOR, REF, CRITIC, ROLLOUT):
+        section = f"{model}.profiler"
+        yield Case(f"{section}.enable", True, f"{ours}.steps", [2, 5], beside=wanted)
+        on = {**wanted, f"{section}.enable": True}
+        yield Case(f"{section}.tool", "torch_memory", f"{ours}.memory", True, beside=on)
+        yield Case(f"{section}.ranks", [1, 3], f"{ours}.ranks", beside=on)
+        two = {**on, "trainer.n_gpus_per_node": 2}
+        yield Case(f"{section}.all_ranks", True, f"{ours}.ranks", [0, 1], beside=two)
+        contents = f"{section}.tool_config.torch.contents"
+        yield Case(contents, ["cpu", "memory"], f"{ours}.memory", True, beside=on)
+
+
 CASES = [
     *_losses(),
     *_divergences(),
@@ -401,4 +447,5 @@ CASES = [
     *_data(),
     *_rewards(),
     *_runs(),
+    *_profiles(),
 ]

@@ -146,7 +146,7 @@ def test_main_ppo_says_what_it_takes():
     ("words", "said"),
     [
         (["data.train_file=x"], "did you mean data.train_files"),
-        ([*QUICKSTART, "trainer.logger=[wandb]"], "no tracker wandb here"),
+        ([*QUICKSTART, "trainer.logger=[clearml]"], "no tracker clearml here"),
         ([*QUICKSTART, "trainer.n_gpus_per_node=4", "--ranks", "2"], "is for 4 ranks"),
     ],
 )

@@ -97,12 +97,12 @@ def test_a_key_of_nothing_known_says_where_to_look():
 
 
 def test_all_that_is_refused_is_told_at_once():
-    found = migrate([*BASE, "trainer.logger=[wandb]", "trainer.device=npu", "ray_kwargs.x=1"])
+    found = migrate([*BASE, "trainer.logger=[trackio]", "trainer.device=npu", "ray_kwargs.x=1"])
     with pytest.raises(ConfigError) as caught:
         found.config()
     for key in ("trainer.logger", "trainer.device", "ray_kwargs.x"):
         assert f"\n  {key}: " in str(caught.value)
-    assert "nearest of ours: metrics.jsonl" in str(caught.value)
+    assert "nearest of ours: metrics.*" in str(caught.value)
 
 
 def test_a_setting_that_is_wrong_names_verls_key():

@@ -51,8 +51,8 @@ class Wanted:
     """Of a mixture of experts: compute everything with tokens routed to these, (L - 1, bytes) uint8
     for each sequence (`Architecture.routed_bytes`); the last token goes where its router likes."""
     allowed: Sequence[torch.Tensor] | None = None
-    """Compute everything of the distribution over some tokens alone: (L - 1, bytes) uint8 for each
-    sequence, a bit a token of the vocabulary, the lowest first; a row without any bit allows all."""
+    """Compute everything of the distribution over these tokens alone: (L - 1, bytes) uint8 for each
+    sequence, a bit a token of the vocabulary, the lowest first; a row without any allows all."""
 
     def of(self, indices: Sequence[int]) -> Wanted:
         """The same of some of the sequences."""

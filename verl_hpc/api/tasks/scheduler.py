@@ -103,7 +103,7 @@ class DynamicTaskWeightScheduler:
             ConfigError: a task has metrics, and not the one that it is judged by.
         """
         for name, task in self._tasks.items():
-            value = self._found(name, metrics)
+            value = self.value_of(name, metrics)
             if value is None:
                 continue
             if task.best is None or value > task.best + self.min_delta:
@@ -113,7 +113,12 @@ class DynamicTaskWeightScheduler:
         self._shift()
         return self.weights
 
-    def _found(self, name: str, metrics: Mapping[str, float]) -> float | None:
+    def value_of(self, name: str, metrics: Mapping[str, float]) -> float | None:
+        """What a task is judged by; None where it has no metrics, or this one is not finite.
+
+        Raises:
+            ConfigError: it has metrics, and not this one.
+        """
         key, prefix = self.key_of(name), f"task/{name}/"
         if key not in metrics:
             others = [m.removeprefix(prefix) for m in metrics if m.startswith(prefix)]

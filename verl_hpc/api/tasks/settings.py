@@ -35,9 +35,9 @@ class TaskConfig(Section):
     """What every task has."""
 
     type: str
-    weight: PositiveFinite = 1.0
-    """Share of the prompts, relative to those of the other tasks; where a data loader has weights
-    of its own, or a scheduler, these count."""
+    weight: PositiveFinite | None = None
+    """Share of the prompts, relative to those of the other tasks, in place of the data loader's; 1
+    if only others have one. A scheduler's take the place of these."""
     reward_function: Text | None = None
     """Name of a function as reward_fn of PPOTrainer has it, or path/to/file.py:function. A task has
     one of this, reward, reward_model, and rewards of the trainer; with none the KL teaches alone.

@@ -31,7 +31,7 @@ def test_every_type_has_its_settings(tmp_path):
 
 def test_tasks_may_be_a_list(tmp_path):
     text = "tasks:\n- {name: a, type: ppo}\n- {name: b, type: ppo, weight: 0.5}\n"
-    assert {n: t.weight for n, t in load(tmp_path, text).tasks.items()} == {"a": 1.0, "b": 0.5}
+    assert {n: t.weight for n, t in load(tmp_path, text).tasks.items()} == {"a": None, "b": 0.5}
 
 
 @pytest.mark.parametrize(

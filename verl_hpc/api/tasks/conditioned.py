@@ -146,9 +146,12 @@ def conditioned(run: RunContext, condition: Condition, plain: Source) -> Recipe:
     relabelling = RelabelSettings(condition, problems)
     recipe.operator(relabel, settings=relabelling, place="actor")
     if kl.placement != "none":
-        plain = {"samples": "plain_samples", "sequences": "plain"}
-        temperature = run.settings.temperature
-        recipe.operator(ref_log_probs, roles=["reference"], settings=temperature, inputs=plain)
+        recipe.operator(
+            ref_log_probs,
+            roles=["reference"],
+            settings=run.settings.temperature,
+            inputs={"samples": "plain_samples", "sequences": "plain"},
+        )
     recipe.operator(
         update_conditioned,
         roles=["actor"],

@@ -41,7 +41,7 @@ def constraint_of(
             return OfModel(load_causal_lm(given.model, device=device), least)
         given = given.choices if given.choices is not None else given.regex
     if isinstance(given, str):
-        return OfGrammar(("regex", given), tokenizer, setting)
+        return OfRegex(given, tokenizer, setting)
     if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
         return OfChoices(given, tokenizer, ends)
     if isinstance(given, torch.nn.Module):
@@ -72,14 +72,14 @@ class OfChoices:
         return [self._next[tuple(response)] for response in responses]
 
 
-class OfGrammar:
+class OfRegex:
     """The response as a whole matches a regular expression, in whichever tokens; by llguidance.
 
     Raises:
         ConfigError: llguidance is not installed, or cannot read the expression or the tokenizer.
     """
 
-    def __init__(self, grammar: tuple[str, str], tokenizer: Any, setting: str) -> None:
+    def __init__(self, regex: str, tokenizer: Any, setting: str) -> None:
         try:
             from llguidance import LLMatcher, grammar_from
             from llguidance.hf import from_tokenizer
@@ -94,10 +94,10 @@ class OfGrammar:
             raise ConfigError(
                 f"{setting}.regex: llguidance cannot read the tokenizer: {error}"
             ) from error
-        self._matcher = LLMatcher(table, grammar_from(*grammar))
+        self._matcher = LLMatcher(table, grammar_from("regex", regex))
         if self._matcher.is_error():
             reason = self._matcher.get_error().splitlines()[0]
-            raise ConfigError(f"{setting}.regex = {grammar[1]!r}: {reason}")
+            raise ConfigError(f"{setting}.regex = {regex!r}: {reason}")
 
     def __call__(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.environment import setting
 
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """What launchers call the number of ranks."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,7 @@ class Trainer:
         if fallen is not None:
             metrics |= self._roll_back(*fallen)
         else:
-            self._evaluate(metrics)
+            self._evaluate(metrics, by_task)
             every = self.config.checkpoint_every
             if every and self._step % every == 0:
                 self.save_checkpoint()
@@ -168,11 +168,15 @@ class Trainer:
                 return guard, fall
         return None
 
-    def _evaluate(self, metrics: Mapping[str, float]) -> None:
-        """Every so many steps tell the scheduler the means of what tasks are judged by."""
+    def _evaluate(self, metrics: Mapping[str, float], learned: Iterable[str]) -> None:
+        """Every so many steps tell the scheduler the means of what tasks are judged by.
+
+        Args:
+            learned: names of tasks that took a step.
+        """
         if self._scheduler is None:
             return
-        for name in self.tasks:
+        for name in learned:
             value = self._scheduler.value_of(name, metrics)
             if value is not None:
                 self._evaluation.add(self._scheduler.key_of(name), value)

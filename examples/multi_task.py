@@ -18,7 +18,7 @@ import verl_hpc
 from verl_hpc.testing.tiny import make_tiny_model
 
 SIZES: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
-PROMPTS = {"vowels": "vvvvvv", "shout": "SSSSSS", "pick": "pick: "}
+PROMPTS = {"vowels": ["vvvvvv", "wwwwww"], "shout": ["SSSSSS", "TTTTTT"], "pick": ["pick: "]}
 
 
 def share_of_vowels(response: str, reference: str | None) -> float:
@@ -47,15 +47,16 @@ def main(steps: int = 40) -> list[dict[str, float]]:
     path = str(make_tiny_model("tiny-model", "qwen2", noise=0.1, **SIZES))
     rows = Path("rows")
     rows.mkdir(exist_ok=True)
-    for name, prompt in PROMPTS.items():
-        (rows / f"{name}.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
-    actor, critic = verl_hpc.get_actor_critic(path, device_map="cpu")
+    for name, prompts in PROMPTS.items():
+        lines = [json.dumps({"prompt": prompt}) for prompt in prompts]
+        (rows / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    actor = verl_hpc.HfModelAdapter(path)
     loader = verl_hpc.get_dataloader(rows, {"vowels": 1, "shout": 2, "pick": 1}, batch_size=16)
     config = Path(__file__).with_suffix(".yaml")
-    trainer = verl_hpc.Trainer(actor, critic, loader, config, rewards=REWARDS)
+    trainer = verl_hpc.Trainer(actor, None, loader, config, rewards=REWARDS)
     trainer.set_task_scheduler(
         verl_hpc.DynamicTaskWeightScheduler(
-            {"vowels": 1, "shout": 2, "pick": 1}, metric_key="reward", patience=2, min_weight=0.2
+            {"vowels": 1, "shout": 2, "pick": 1}, metric_key="reward", patience=4, min_weight=0.2
         )
     )
     found = []

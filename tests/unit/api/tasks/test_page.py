@@ -31,5 +31,5 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     main = runpy.run_path(str(ROOT / "examples/multi_task.py"))["main"]
     found = main(steps=5)
     assert len(found) == 5
-    assert re.search(r"step +5 +vowels .*shout .*pick ", capsys.readouterr().out)
+    assert re.search(r"step +5 +vowels .*letters .*pick ", capsys.readouterr().out)
     assert (tmp_path / "runs/multi_task_example/metrics.jsonl").is_file()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
@@ -151,6 +152,16 @@ class SafetyGuard:
             if sign * (value - self._best.get(name, value)) >= 0:
                 self._best[name] = value
         return None
+
+    def check_names(self, prefix: str, metrics: Mapping[str, float]) -> None:
+        """Raises: ConfigError: what is monitored of a prefix is not among the metrics."""
+        for name in self.metrics:
+            if name.startswith(prefix) and name not in metrics:
+                known = [metric for metric in metrics if metric.startswith(prefix)]
+                raise ConfigError(
+                    f"SafetyGuard: monitor_metrics: no metric is called {name}; "
+                    f"{near_or_all(name, known)}"
+                )
 
     def _reference(self, name: str, value: float) -> float:
         return self.baseline.get(name, self._best.get(name, value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,8 +24,9 @@ from verl_hpc.trainer.number import Number
 from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.state import Progress
 
+_logger = logging.getLogger(__name__)
 AWAY = "rolled_back_"
-"""Prefix of the directories of steps that a rollback has left behind."""
+"""Prefix of the directories of later steps than the one that training went back to."""
 
 
 class Checkpoints:
@@ -117,6 +119,7 @@ class Checkpoints:
                 away = path.with_name(f"{AWAY}{path.name}")
                 rmtree(away, ignore_errors=True)
                 path.rename(away)
+                _logger.warning("training goes on from step %s; renamed to %s", step, away)
                 path.with_name(f"step_{step_number(path)}").unlink(missing_ok=True)
         if self.steps():
             point_latest(self.steps()[0])

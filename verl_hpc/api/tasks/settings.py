@@ -205,6 +205,11 @@ class TasksConfig(SharedConfig):
     known: ClassVar[tuple[str, ...]] = (*SharedConfig.model_fields, "tasks")
     tasks: dict[str, TaskConfig]
 
+    def tree(self) -> dict[str, Any]:
+        """Plain values of which `parse_tasks` makes the same."""
+        shared = {name: getattr(self, name) for name in SharedConfig.model_fields}
+        return {**shared, "tasks": {n: t.model_dump(mode="json") for n, t in self.tasks.items()}}
+
 
 def load_tasks(path: str | Path) -> TasksConfig:
     """Read tasks.yaml.

@@ -68,8 +68,12 @@ class Task:
         given = models.given(
             config.lr, critic_lr, self.head, self._constraint(constraint), bool(config.kl_coef)
         )
+        try:
+            first = self._config(1, seed)
+        except ConfigError as error:
+            raise ConfigError(f"{self._where}: {error}") from None
         self.run = assemble(
-            self._config(1, seed),
+            first,
             models.actor,
             self.head,
             models.tokenizer,

@@ -19,13 +19,17 @@ from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler
 from verl_hpc.api.tasks.settings import TasksConfig, load_tasks, parse_tasks
 from verl_hpc.api.tasks.shared import SharedModels
 from verl_hpc.api.tasks.task import Task
+from verl_hpc.api.tasks.watch import Watch
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.data.problem import Problem
-from verl_hpc.errors import ConfigError, TrainingError
+from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.log import MetricsLog
 from verl_hpc.metrics.sinks import Sink, Sinks
 
 _logger = logging.getLogger(__name__)
+TASKS = "tasks.yaml"
+"""In the directory of a training: everything decided."""
 
 
 class Trainer:
@@ -85,11 +89,10 @@ class Trainer:
         self._directory = Path(self.config.output_dir) / self.config.name
         self._checkpoints = Checkpoints(self.models, self.tasks, self._directory, self.config.keep)
         self._evaluation = Evaluation()
-        self._guards: list[SafetyGuard] = []
+        self._watch = Watch(self.config)
         self._scheduler: DynamicTaskWeightScheduler | None = None
-        self._rollbacks, self._step, self._ended = 0, 0, False
-        self._factor = 1.0
-        """Of all learning rates."""
+        self._step, self._ended = 0, False
+        self._claimed = self._loaded = False
         self._sinks = Sinks([])
         self._log: MetricsLog | None = None
 
@@ -111,7 +114,7 @@ class Trainer:
 
     @property
     def directory(self) -> Path:
-        """Of metrics.jsonl and checkpoints."""
+        """Of metrics.jsonl, checkpoints, and tasks.yaml as it was understood."""
         return self._directory
 
     def train(self, num_steps: int | None = None) -> list[dict[str, float]]:
@@ -123,11 +126,14 @@ class Trainer:
 
         Raises:
             TrainingError, RewardError, DataError, CheckpointError: training cannot go on.
+            ConfigError: the directory has steps of another training; or a guard or scheduler names
+                a metric that there is not.
         """
+        self._claim()
         last = self.config.steps if num_steps is None else self._step + num_steps
         found: list[dict[str, float]] = []
         self._ended = False
-        if self._guards and not self._checkpoints.steps():
+        if self._watch.guards and not self._checkpoints.steps():
             self.save_checkpoint()
         while self._step < last and not self._ended:
             found.append(self.step(self._batches.next()))
@@ -143,6 +149,7 @@ class Trainer:
         Raises:
             DataError: a prompt of no task; and as `train`.
         """
+        self._claim()
         by_task = self._batches.by_task(problems)
         metrics: dict[str, float] = {}
         for name, part in by_task.items():
@@ -150,7 +157,7 @@ class Trainer:
         self._step += 1
         weights = self._batches.weights or {}
         metrics |= {f"task/{name}/weight": weight for name, weight in weights.items()}
-        step, fallen = self._step, self._look(metrics)
+        step, fallen = self._step, self._watch.look(self._step, metrics, by_task)
         if fallen is not None:
             metrics |= self._roll_back(*fallen)
         else:
@@ -161,12 +168,23 @@ class Trainer:
         self._write(step, metrics, by_task)
         return metrics
 
-    def _look(self, metrics: Mapping[str, float]) -> tuple[SafetyGuard, Fall] | None:
-        for guard in self._guards:
-            fall = guard.look(self._step, metrics)
-            if fall is not None:
-                return guard, fall
-        return None
+    def _claim(self) -> None:
+        """Once, before training: steps that are there are those that it goes on from.
+
+        Raises:
+            ConfigError: nothing was loaded, and there are some.
+        """
+        if self._claimed:
+            return
+        self._claimed, there = True, self._checkpoints.steps()
+        if there and not self._loaded:
+            self._claimed = False
+            raise ConfigError(
+                f"Trainer: {self._checkpoints.root} has steps up to {there[0].name}; call "
+                "load_checkpoint() to go on from there, or set another name or output_dir in "
+                "tasks.yaml"
+            )
+        self._checkpoints.put_away_after(self._step)
 
     def _evaluate(self, metrics: Mapping[str, float], learned: Iterable[str]) -> None:
         """Every so many steps tell the scheduler the means of what tasks are judged by.
@@ -189,6 +207,7 @@ class Trainer:
         if self._log is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._log = MetricsLog(self._directory, step - 1)
+            (self._directory / TASKS).write_text(write_yaml(self.config.tree()), encoding="utf-8")
         self._log.write(step, metrics)
         self._sinks.write(step, metrics)
         for name in tasks:
@@ -218,18 +237,7 @@ class Trainer:
         Raises:
             ConfigError: checkpoints are not saved, or are gone before the guard needs them.
         """
-        every, keep = self.config.checkpoint_every, self.config.keep
-        if not every:
-            raise ConfigError(
-                "add_guard: checkpoint_every = 0 of tasks.yaml saves nothing to go back to; set it"
-            )
-        if keep is not None and (keep - 1) * every < guard.rollback_steps:
-            raise ConfigError(
-                f"add_guard: rollback_steps = {guard.rollback_steps} with checkpoint_every = "
-                f"{every} and keep = {keep} of tasks.yaml: steps so old are gone; set keep to at "
-                f"least {-(-guard.rollback_steps // every) + 1}, or to null"
-            )
-        self._guards.append(guard)
+        self._watch.add(guard)
 
     def _roll_back(self, guard: SafetyGuard, fall: Fall) -> dict[str, float]:
         """Go back, tell, and be other than before.
@@ -237,26 +245,16 @@ class Trainer:
         Raises:
             TrainingError: it fell too often, or there is no checkpoint so old.
         """
-        if self._rollbacks >= guard.max_rollbacks:
-            raise TrainingError(
-                f"SafetyGuard: {fall.metric} = {fall.value:.4g} at step {fall.step} is too far "
-                f"from {fall.best:.4g} after {self._rollbacks} rollbacks (max_rollbacks); lower "
-                "the learning rates, or look at the reward"
-            )
-        step = self._checkpoints.before(fall.step - guard.rollback_steps)
-        if step is None:
-            raise TrainingError(
-                f"SafetyGuard: {fall.metric} = {fall.value:.4g} at step {fall.step} is too far "
-                f"from {fall.best:.4g}, and no checkpoint is {guard.rollback_steps} steps old"
-            )
-        rollbacks, factor = self._rollbacks + 1, self._factor * guard.lr_factor
+        watch = self._watch
+        step = watch.target(guard, fall, self._checkpoints)
+        rollbacks, factor = watch.num_rollbacks + 1, watch.lr_factor * guard.lr_factor
         self.load_checkpoint(step)
-        self._rollbacks = rollbacks
-        self._differ(factor)
-        self._checkpoints.put_away_after(self._step)
+        watch.num_rollbacks, watch.lr_factor = rollbacks, factor
+        self._differ()
+        self._claim()
         # With the number of rollbacks: a job that is killed now does not fall again.
         self.save_checkpoint()
-        rollback = Rollback(fall, self._step, self.config.seed + rollbacks, factor)
+        rollback = Rollback(fall, self._step, watch.seed, factor)
         self._ended = guard.alert(rollback) is False
         return {
             "guard/rollback_from": float(fall.step),
@@ -288,7 +286,9 @@ class Trainer:
 
         Raises:
             CheckpointError: it could not be written.
+            ConfigError: the directory has steps of another training.
         """
+        self._claim()
         return self._checkpoints.save(self._step, self._state())
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
@@ -298,45 +298,41 @@ class Trainer:
             CheckpointError, ConfigError: there is none, or it is of other tasks or models.
         """
         self._step, state = self._checkpoints.load(path)
+        self._loaded, self._claimed = True, False
         self._load_state(state)
         return self._step
 
     def _state(self) -> dict[str, float]:
         parts: dict[str, Mapping[str, float]] = {
-            "trainer": {"rollbacks": float(self._rollbacks), "lr_factor": self._factor},
             "data": self._batches.state(),
             "evaluation": self._evaluation.state(),
+            **self._watch.state(),
         }
         if self._scheduler is not None:
             parts["scheduler"] = self._scheduler.state()
-        parts |= {f"guard_{i}": guard.state() for i, guard in enumerate(self._guards)}
         for name, task in self.tasks.items():
             if task.condition is not None:
                 parts[f"condition_{name}"] = task.condition.state()
         return {f"{part}/{key}": v for part, found in parts.items() for key, v in found.items()}
 
     def _load_state(self, state: Mapping[str, float]) -> None:
-        def part(name: str) -> dict[str, float]:
-            prefix = f"{name}/"
-            return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-
-        found = part("trainer")
-        self._rollbacks = int(found["rollbacks"])
-        self._differ(found["lr_factor"])
-        self._batches.load_state(part("data"))
-        self._evaluation.load_state(part("evaluation"))
+        parts: dict[str, dict[str, float]] = {}
+        for key, value in state.items():
+            part, _, name = key.partition("/")
+            parts.setdefault(part, {})[name] = value
+        self._watch.load_state(parts)
+        self._differ()
+        self._batches.load_state(parts["data"])
+        self._evaluation.load_state(parts.get("evaluation", {}))
         if self._scheduler is not None:
-            self._scheduler.load_state(part("scheduler"))
+            self._scheduler.load_state(parts.get("scheduler", {}))
             self._batches.set_weights(self._scheduler.weights)
-        for i, guard in enumerate(self._guards):
-            guard.load_state(part(f"guard_{i}"))
         for name, task in self.tasks.items():
             if task.condition is not None:
-                task.condition.load_state(part(f"condition_{name}"))
+                task.condition.load_state(parts.get(f"condition_{name}", {}))
 
-    def _differ(self, factor: float) -> None:
-        """From the run that fell: by seed and learning rates."""
-        self._factor = factor
+    def _differ(self) -> None:
+        """From the training that fell, if one did: by seed and learning rates."""
         for task in self.tasks.values():
-            task.seed = self.config.seed + self._rollbacks
-            task.set_lr_factor(factor)
+            task.seed = self._watch.seed
+            task.set_lr_factor(self._watch.lr_factor)

@@ -3,6 +3,7 @@
 import pytest
 
 from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PPOTask, load_tasks
+from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import ConfigError
 
 WHOLE = """
@@ -27,6 +28,11 @@ def test_every_type_has_its_settings(tmp_path):
     assert found.tasks["solve"].lr == 1e-4
     assert found.tasks["solve"].of_trainer(3).seed == 3
     assert found.tasks["digit"].constraint.regex == "[0-9]"
+
+
+def test_what_was_understood_reads_back_as_the_same(tmp_path):
+    found = load(tmp_path, WHOLE)
+    assert load(tmp_path, write_yaml(found.tree())) == found
 
 
 def test_tasks_may_be_a_list(tmp_path):

@@ -183,7 +183,7 @@ def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
     assert found["guard/rollback_from"] == 8 and found["guard/rollback_to"] == 4
     assert found["guard/num_rollbacks"] == 1
     assert trainer.global_step == 4 and trainer._batches.state() == prompts
-    changed = {"vowels_actor/lr", "trainer/rollbacks", "trainer/lr_factor"}
+    changed = {"vowels_actor/lr", "watch/rollbacks", "watch/lr_factor"}
     assert set(differ(at_four, everything(trainer))) == changed
     (rollback,) = told
     assert rollback.to_step == 4 and rollback.fall.value == 0.25 and rollback.seed == 1
@@ -196,7 +196,7 @@ def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
     # A job that is killed behind a rollback goes on from it.
     again = fresh()
     assert again.load_checkpoint() == 4
-    assert again._rollbacks == 1 and again.tasks["vowels"].seed == 1
+    assert again._watch.num_rollbacks == 1 and again.tasks["vowels"].seed == 1
 
 
 def test_an_alert_may_end_training_and_falls_are_counted(make_trainer):
@@ -321,7 +321,8 @@ def test_one_process_has_nothing_to_reshard(make_trainer, monkeypatch):
         ({"vowels": {"value_head": "critic"}}, ConfigError, "value_head = critic: the trainer has"),
         ({"vowels": {"device": "cuda:99"}}, ConfigError, "device = cuda:99: this process has no"),
         ({"vowels": {"device": "cpu"}}, ConfigError, "has neither; leave it out"),
-        ({"vowels": {"adv_estimator": "gae"}}, ConfigError, "gae needs a critic_model"),
+        ({"vowels": {"adv_estimator": "gae"}}, ConfigError, "tasks.vowels: .*gae needs a crit"),
+        ({"vowels": {"temperature": 500.0}}, ConfigError, "tasks.vowels: (?s:.*)temperature = 500"),
         ({"vowels": {"reward_function": "exact_match"}}, ConfigError, "rewards has one for vowels"),
         ({"vowels": {"reward_model": "/no"}, "rewards": {}}, ModelError, "cannot load it"),
         ({"pick": {"constraint": {"regex": "["}}}, ConfigError, r"constraint.regex = '\['"),
@@ -350,12 +351,33 @@ def test_tasks_loader_and_helpers_have_to_fit(make_trainer, model_dir, rows, tmp
     with pytest.raises(ConfigError, match="initial_weights has a, and tasks.yaml has vowels"):
         trainer.set_task_scheduler(verl_hpc.DynamicTaskWeightScheduler({"a": 1}))
     with pytest.raises(ConfigError, match="checkpoint_every = 0"):
+        trainer.add_guard(verl_hpc.SafetyGuard("task/vowels/reward", 1.0, 1))
+    with pytest.raises(ConfigError, match="m is not of a task; names begin with task/vowels/"):
         trainer.add_guard(verl_hpc.SafetyGuard("m", 1.0, 1))
+    generates = type("VLLMActorModel", (), {"generates_only": True})()
+    with pytest.raises(ConfigError, match="vLLM computes no gradients"):
+        verl_hpc.Trainer(generates, None, loader, config)
     pruned = make_trainer(("pick",), checkpoint_every=2, keep=2)
     with pytest.raises(ConfigError, match="set keep to at least 3"):
-        pruned.add_guard(verl_hpc.SafetyGuard("m", 1.0, 3))
+        pruned.add_guard(verl_hpc.SafetyGuard("task/pick/reward", 1.0, 3))
     with pytest.raises(CheckpointError):
         pruned.load_checkpoint()
+    pruned.add_guard(verl_hpc.SafetyGuard("task/pick/rewards", 1.0, 1))
+    with pytest.raises(ConfigError, match="called task/pick/rewards; did you mean task/pick/rew"):
+        pruned.train(1)
+
+
+def test_steps_of_another_training_are_never_gone_back_to(make_trainer):
+    first = make_trainer(("vowels",), checkpoint_every=1)
+    first.train(3)
+    other = make_trainer(("vowels",), checkpoint_every=1)
+    with pytest.raises(ConfigError, match="has steps up to step_00000003; call load_checkpoint"):
+        other.train(1)
+    assert other.load_checkpoint(first.directory / "checkpoints/step_00000001") == 1
+    other.train(1)
+    names = sorted(path.name for path in other._checkpoints.root.glob("*step_0*"))
+    away = [f"rolled_back_step_0000000{step}" for step in (2, 3)]
+    assert names == [*away, "step_00000001", "step_00000002"]
 
 
 def test_a_step_of_other_tasks_is_refused(make_trainer):

@@ -21,7 +21,6 @@ from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import CheckpointError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.number import Number
-from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.state import Progress
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class Checkpoints:
             for kind, role in task.run.roles.items():
                 if isinstance(role.training, OptimizerPath):
                     roles[f"{name}_{kind}"] = renamed(role, f"{name}_{kind}", role.training)
-        self._run: RunContext = replace(first, roles=_trained(roles), numbers={})
+        self._run: RunContext = replace(first, roles=roles, numbers={})
 
     def steps(self) -> list[Path]:
         """That are there, newest first."""
@@ -123,11 +122,6 @@ class Checkpoints:
                 path.with_name(f"step_{step_number(path)}").unlink(missing_ok=True)
         if self.steps():
             point_latest(self.steps()[0])
-
-
-def _trained(roles: Mapping[str, Role]) -> dict[str, Role]:
-    assert all(role.settings.trainable for role in roles.values())
-    return dict(roles)
 
 
 class Evaluation:

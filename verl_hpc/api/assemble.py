@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,10 +15,12 @@ from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
 from verl_hpc.engines.module import ModuleEngine
+from verl_hpc.engines.protocol import InferenceEngine
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture, architecture_from
 from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, place_roles
 from verl_hpc.rewards.scorer import Scorer
+from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.rollout.module import ModuleRollout
 from verl_hpc.runtime.one_rank import local_session
 from verl_hpc.trainer.context import RunContext
@@ -27,6 +30,18 @@ from verl_hpc.trainer.problems import Problems
 from verl_hpc.trainer.role import FirstWeights, Role, Rollout
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a run is given that has its actor in common with others."""
+
+    engines: Mapping[str, ModuleEngine] = field(default_factory=dict)
+    """By role; the others are built on their modules."""
+    reference: InferenceEngine | None = None
+    """None keeps a copy of the actor's weights."""
+    constraint: Constraint | None = None
+    """Restricts what is sampled."""
+
+
 def assemble(
     config: RunConfig,
     actor: torch.nn.Module,
@@ -34,14 +49,19 @@ def assemble(
     tokenizer: Any,
     prompts: StepPrompts,
     reward: Scorer,
+    given: Given | None = None,
 ) -> RunContext:
     """A run of one rank: the modules are its roles' engines, the actor also generates.
+
+    Args:
+        given: what it has in common with other runs.
 
     Raises:
         ModelError: a module has no parameters to train, or both share some.
     """
-    device = _device_of(actor)
+    device = device_of(actor)
     check_apart(actor, critic)
+    given = given or Given()
     session = local_session(device=str(device))
     layouts = place_roles(config, 1)
     places = {
@@ -56,7 +76,7 @@ def assemble(
         layouts,
         Controls(session.control),
         places,
-        _roles(config.role_settings, layouts, places, modules, device),
+        _roles(config.role_settings, layouts, places, modules, device, given),
         {},
         IdTokenizer(tokenizer),  # type: ignore[arg-type]
         Problems(prompts, {}, {}),
@@ -67,10 +87,19 @@ def assemble(
     run.kl = KlController(kl.coefficient)
     engine = run.roles[ACTOR].trained
     generator = ModuleRollout(
-        actor, end_tokens(actor, tokenizer), config.rollout, engine.weights, engine.shard_map
+        actor,
+        end_tokens(actor, tokenizer),
+        config.rollout,
+        engine.weights,
+        engine.shard_map,
+        given.constraint,
     )
     run.rollout = Rollout(
-        places[ROLLOUT], generator.shard_map, generator, replica_control=session.control
+        places[ROLLOUT],
+        generator.shard_map,
+        generator,
+        replica_control=session.control,
+        allowed_bytes=0 if given.constraint is None else -(-arch.vocab_size // 8),
     )
     return run
 
@@ -81,6 +110,7 @@ def _roles(
     places: Mapping[str, Placement],
     modules: Mapping[str, torch.nn.Module],
     device: torch.device,
+    given: Given,
 ) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, role in settings.items():
@@ -91,13 +121,15 @@ def _roles(
             roles[name] = Role(
                 name, role, place, owner.arch, engine.layout, engine.shard_map, engine.trained_map
             )
-            roles[name].shared = FirstWeights(engine)
+            roles[name].shared = given.reference or FirstWeights(engine)
             continue
-        module = modules[name]
-        named = getattr(module, "logical_names", None)
-        names = named() if callable(named) else None
-        engine = ModuleEngine(
-            module, sizes_of(module), role.head, role.optimizer, device, names=names
+        engine = given.engines.get(name) or ModuleEngine(
+            modules[name],
+            sizes_of(modules[name]),
+            role.head,
+            role.optimizer,
+            device,
+            names=names_of(modules[name]),
         )
         roles[name] = Role(
             name,
@@ -110,6 +142,12 @@ def _roles(
             training=engine,
         )
     return roles
+
+
+def names_of(module: torch.nn.Module) -> Mapping[str, str] | None:
+    """Names of its parameters in checkpoints by those in the module, where they differ."""
+    named = getattr(module, "logical_names", None)
+    return named() if callable(named) else None
 
 
 def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
@@ -203,6 +241,6 @@ def end_tokens(module: torch.nn.Module, tokenizer: Any) -> list[int]:
     return ends
 
 
-def _device_of(module: torch.nn.Module) -> torch.device:
+def device_of(module: torch.nn.Module) -> torch.device:
     first = next(module.parameters(), None)
     return first.device if first is not None else torch.device("cpu")

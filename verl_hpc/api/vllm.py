@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,12 +41,20 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         self.llm_engine = llm_engine
 
     def respond(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        structured: Mapping[str, Any] | None = None,
     ) -> list[Response]:
-        """A response with log-probs to each prompt of token ids."""
+        """A response with log-probs to each prompt of token ids.
+
+        Args:
+            structured: fields of vLLM's StructuredOutputsParams, such as {"choice": [...]}.
+        """
         from verl_hpc.rollout.user_llm import answer
 
-        return answer(self.llm_engine, prompts, sampling, seeds)
+        return answer(self.llm_engine, prompts, sampling, seeds, structured)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
         """Prompts with their responses, (B, longest) int64, as transformers' generate gives them:
@@ -56,7 +64,8 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
             input_ids: (B, L) padded on their left, or B lists of ids.
             attention_mask: (B, L), 0 where a token is padding.
             kwargs: max_new_tokens, do_sample, temperature, top_p, top_k, min_p,
-                repetition_penalty, seed.
+                repetition_penalty, seed; choices (texts) or regex, which restrict the response by
+                vLLM's structured outputs.
 
         Raises:
             ConfigError: another argument.
@@ -64,8 +73,10 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         from verl_hpc.api.prompts import rows_of
 
         prompts = rows_of(input_ids, attention_mask)
+        structured = structured_of(kwargs)
         sampling, seed = sampling_of(kwargs)
-        found = self.respond(prompts, sampling, [seed + i for i in range(len(prompts))])
+        seeds = [seed + i for i in range(len(prompts))]
+        found = self.respond(prompts, sampling, seeds, structured)
         width = max(map(len, prompts))
         longest = max(len(r.tokens) for r in found)
         output = torch.zeros(len(prompts), width + longest, dtype=torch.int64)
@@ -73,6 +84,19 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
             row[width - len(prompt) : width] = torch.tensor(prompt)
             row[width : width + len(response.tokens)] = torch.tensor(response.tokens)
         return output
+
+
+def structured_of(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Takes choices and regex out of the arguments, by vLLM's names for them.
+
+    Raises:
+        ConfigError: both.
+    """
+    names = {"choices": "choice", "regex": "regex"}
+    found = {vllm: kwargs.pop(name) for name, vllm in names.items() if name in kwargs}
+    if len(found) > 1:
+        raise ConfigError("generate: choices and regex exclude each other; give one")
+    return found
 
 
 def sampling_of(kwargs: dict[str, Any]) -> tuple[Sampling, int]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.module_optimizer import AdamW
 from verl_hpc.engines.protocol import (
@@ -63,17 +64,18 @@ class ModuleEngine:
         self.module, self.arch, self.head = module.eval(), arch, head
         self.layout, self._device, self._max_tokens = TrainLayout(), device, max_tokens
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self._parameters = {(names or {}).get(n, n): p for n, p in trained.items()}
+        self.parameters = {(names or {}).get(n, n): p for n, p in trained.items()}
+        """That are trained, by logical name."""
         self.weights: Mapping[str, torch.Tensor] = {
-            name: p.detach() for name, p in self._parameters.items()
+            name: p.detach() for name, p in self.parameters.items()
         }
         self.dtype = next(iter(self.weights.values())).dtype
-        self.shard_map = self.trained_map = _here(
+        self.shard_map = self.trained_map = here(
             {n: TensorSpec(tuple(w.shape), dtype_name(w.dtype)) for n, w in self.weights.items()}
         )
         self.adapted: Mapping[str, torch.Tensor] = {}
         self._num_steps = 0
-        self._optimizer = AdamW(self._parameters, optimizer) if optimizer is not None else None
+        self._optimizer = AdamW(self.parameters, optimizer) if optimizer is not None else None
 
     @property
     def is_trainable(self) -> bool:
@@ -85,7 +87,7 @@ class ModuleEngine:
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         del primary
-        return _here(state_specs(self.shard_map.tensors))
+        return here(state_specs(self.shard_map.tensors))
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
         assert self._optimizer is not None, "it is not trained"
@@ -122,7 +124,8 @@ class ModuleEngine:
         seen: Seen | None = None,
     ) -> dict[str, float]:
         assert self._optimizer is not None, "it is not trained"
-        self.module.zero_grad(set_to_none=True)
+        for p in self.parameters.values():
+            p.grad = None
         sums: dict[str, torch.Tensor] = {}
         kept: dict[int, TokenOutputs] = {}
         for indices in self._micro_batches(sequences, together):
@@ -139,7 +142,7 @@ class ModuleEngine:
             raise TrainingError(f"the loss is {found['loss']}; the weights are as they were")
         norm = self._optimizer.step()
         self._num_steps += 1
-        return found | {"grad_norm": norm, "lr": self._optimizer.settings.lr}
+        return found | {"grad_norm": norm, "lr": self._optimizer.lr}
 
     def _micro_batches(
         self, sequences: Sequence[torch.Tensor], together: int
@@ -214,7 +217,7 @@ class ModuleEngine:
         """Everything is where it was."""
 
 
-def _here(specs: Mapping[str, TensorSpec]) -> ShardMap:
+def here(specs: Mapping[str, TensorSpec]) -> ShardMap:
     """Rank 0 has everything, under its own name."""
     regions: list[Region] = [whole(n, n, s.shape, (0,)) for n, s in specs.items()]
     return ShardMap(specs, regions)
@@ -242,13 +245,22 @@ def _of_row(
     logits: torch.Tensor, chosen: torch.Tensor, temperature: float, wanted: Wanted
 ) -> TokenOutputs:
     """Of one sequence's (L - 1, vocabulary) float32; `wanted` is of this sequence alone."""
-    log_probs = (logits / temperature).log_softmax(-1)
     index = chosen[:, None]
+    forbidden = None
+    if wanted.allowed is not None:
+        forbidden = ~unpacked(wanted.allowed[0].to(logits.device), logits.shape[-1])
+
+    def of_allowed(scores: torch.Tensor) -> torch.Tensor:
+        # Not minus infinity, of which 0 times makes NaN.
+        least = torch.finfo(scores.dtype).min
+        return scores if forbidden is None else scores.masked_fill(forbidden, least)
+
+    log_probs = of_allowed(logits / temperature).log_softmax(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     outputs = TokenOutputs(log_probs.gather(-1, index)[:, 0], entropy)
     more: dict[str, torch.Tensor] = {}
     if wanted.untempered:
-        more["untempered"] = logits.log_softmax(-1).gather(-1, index)[:, 0]
+        more["untempered"] = of_allowed(logits).log_softmax(-1).gather(-1, index)[:, 0]
     if wanted.sum_p_squared:
         more["sum_p_squared"] = log_probs.exp().square().sum(-1)
     if wanted.top_k:

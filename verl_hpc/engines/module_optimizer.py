@@ -12,11 +12,31 @@ from verl_hpc.engines.protocol import STATE_KINDS
 from verl_hpc.errors import ConfigError, TrainingError
 
 
+def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
+    """float32 weights that an optimizer steps on: the parameters themselves where they are."""
+    return {
+        name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
+        for name, p in parameters.items()
+    }
+
+
 class AdamW:
-    """torch's AdamW on float32 master weights, with its state where a checkpoint finds it."""
+    """torch's AdamW on float32 master weights, with its state where a checkpoint finds it.
+
+    Args:
+        parameters: by logical name.
+        settings: constant learning rate, and the like.
+        masters: of the parameters, where another optimizer steps on them, too; else its own.
+
+    Raises:
+        ConfigError: as `ModuleEngine`.
+    """
 
     def __init__(
-        self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerConfig
+        self,
+        parameters: Mapping[str, torch.nn.Parameter],
+        settings: OptimizerConfig,
+        masters: Mapping[str, torch.nn.Parameter] | None = None,
     ) -> None:
         for name in ("schedule", "warmup_steps", "decay_steps", "on_nonfinite"):
             value = getattr(settings, name)
@@ -27,10 +47,7 @@ class AdamW:
                     "by `python -m verl_hpc train`"
                 )
         self.settings, self._parameters = settings, parameters
-        self._masters = {
-            name: p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float())
-            for name, p in parameters.items()
-        }
+        self._masters = dict(masters) if masters is not None else masters_of(parameters)
         # Biases and the weights of norms do not decay.
         matrices = [p for p in self._masters.values() if p.ndim > 1]
         others = [p for p in self._masters.values() if p.ndim <= 1]
@@ -46,6 +63,16 @@ class AdamW:
         for p in self._masters.values():
             moments = {kind: torch.zeros_like(p) for kind in STATE_KINDS[1:]}
             self._optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
+
+    @property
+    def lr(self) -> float:
+        """Of its next step."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
 
     @property
     def tensors(self) -> Mapping[str, torch.Tensor]:

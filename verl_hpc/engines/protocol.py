@@ -50,6 +50,9 @@ class Wanted:
     experts: Sequence[torch.Tensor] | None = None
     """Of a mixture of experts: compute everything with tokens routed to these, (L - 1, bytes) uint8
     for each sequence (`Architecture.routed_bytes`); the last token goes where its router likes."""
+    allowed: Sequence[torch.Tensor] | None = None
+    """Compute everything of the distribution over these tokens alone: (L - 1, bytes) uint8 for each
+    sequence, a bit a token of the vocabulary, the lowest first; a row without any allows all."""
 
     def of(self, indices: Sequence[int]) -> Wanted:
         """The same of some of the sequences."""
@@ -58,6 +61,8 @@ class Wanted:
             found = replace(found, candidates=[self.candidates[i] for i in indices])
         if self.experts is not None:
             found = replace(found, experts=[self.experts[i] for i in indices])
+        if self.allowed is not None:
+            found = replace(found, allowed=[self.allowed[i] for i in indices])
         return found
 
 

@@ -23,6 +23,7 @@ from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ConfigError, ModelError, TrainingError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import hf_shard_map
+from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.partial import continued, given_so_far
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, Sampling, Turns, never
 from verl_hpc.runtime.world import World
@@ -78,6 +79,8 @@ class HfEngine:
         ModelError: transformers cannot build what config.json says.
         TrainingError: by `generate`, where a logit is not finite.
     """
+
+    _constraint: Constraint | None = None
 
     def __init__(
         self,
@@ -165,8 +168,10 @@ class HfEngine:
         limits = [sampling.max_tokens - len(prefix.tokens) for prefix in before]
         rows = self._generate(texts, max(limits), sampling, seeds)
         return [
-            continued(prefix, self._cut(tokens[:limit], log_probs[:limit]))
-            for prefix, limit, (tokens, log_probs) in zip(before, limits, rows, strict=True)
+            continued(prefix, self._cut(tokens[:limit], log_probs[:limit], allowed))
+            for prefix, limit, (tokens, log_probs, allowed) in zip(
+                before, limits, rows, strict=True
+            )
         ]
 
     def _generate(
@@ -175,8 +180,9 @@ class HfEngine:
         max_tokens: int,
         sampling: Sampling,
         seeds: Sequence[int],
-    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """New tokens of every row, and their log-probs: as many as the longest row has."""
+    ) -> list[tuple[torch.Tensor, torch.Tensor, Any]]:
+        """New tokens of every row, their log-probs, and what they were chosen from: as many as the
+        longest row has."""
         width = max(map(len, prompts))
         pad = int(self._ends[0])
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
@@ -188,6 +194,11 @@ class HfEngine:
             "top_k": max(sampling.top_k, 0),
             "min_p": sampling.min_p,
         }
+        processors: list[LogitsProcessor] = [_Finite()]
+        restricted = None
+        if self._constraint is not None:
+            restricted = Restricted(self._constraint, prompts, width, self._ends.tolist())
+            processors.append(restricted)
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash(tuple(seeds)) & 0x7FFFFFFFFFFFFFFF)
@@ -198,18 +209,23 @@ class HfEngine:
                 do_sample=sampled,
                 **(choices if sampled else {}),
                 repetition_penalty=sampling.repetition_penalty,
-                logits_processor=LogitsProcessorList([_Finite()]),
+                logits_processor=LogitsProcessorList(processors),
                 pad_token_id=pad,
                 eos_token_id=self._ends.tolist(),
                 return_dict_in_generate=True,
                 output_scores=not self._filtered,
                 output_logits=self._filtered,
             )
-        new, log_probs = self._read(output, mask, sampling)
-        return list(zip(new.cpu(), log_probs.cpu(), strict=True))
+        new, log_probs = self._read(output, mask, sampling, restricted)
+        allowed = [None] * len(new) if restricted is None else restricted.packed(new.shape[1])
+        return list(zip(new.cpu(), log_probs.cpu(), allowed, strict=True))
 
     def _read(
-        self, output: Any, mask: torch.Tensor, sampling: Sampling
+        self,
+        output: Any,
+        mask: torch.Tensor,
+        sampling: Sampling,
+        restricted: Restricted | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """New tokens and their log-probs, (B, T) both.
 
@@ -217,8 +233,9 @@ class HfEngine:
             output: of transformers' generate.
             mask: (B, width) of the prompts, padded on their left.
             sampling: that it was asked with.
+            restricted: what the tokens were chosen from.
         """
-        del sampling
+        del sampling, restricted  # its scores are those of the allowed tokens
         new = output.sequences[:, mask.shape[1] :]
         per_token = output.logits if self._filtered else output.scores
         # Token by token: all of them at once would be the vocabulary's size larger.
@@ -231,7 +248,7 @@ class HfEngine:
         )
         return new, log_probs
 
-    def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor) -> Response:
+    def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor, allowed: Any) -> Response:
         """A row of the batch up to its end-of-sequence token."""
         stops = torch.isin(tokens, self._ends)
         finished = bool(stops.any())
@@ -240,6 +257,7 @@ class HfEngine:
             tuple(tokens[:length].tolist()),
             tuple(log_probs[:length].tolist()),
             "stop" if finished else "length",
+            allowed=None if allowed is None else allowed[:length],
         )
 
     def begin_update(self) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Sampling
 
@@ -26,6 +28,7 @@ class ModuleRollout(HfEngine):
         config: sampling and limits.
         weights: its parameters by logical name.
         shard_map: of these.
+        constraint: what tokens are chosen from; None is the whole vocabulary.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class ModuleRollout(HfEngine):
         config: RolloutConfig,
         weights: Mapping[str, torch.Tensor],
         shard_map: ShardMap,
+        constraint: Constraint | None = None,
     ) -> None:
         first = next(module.parameters())
         self.shard_map, self._weights = shard_map, weights
@@ -44,6 +48,8 @@ class ModuleRollout(HfEngine):
         self._model: Any = module.eval()
         self._ends = torch.tensor(list(ends))
         self._filtered = bool(config.filters)
+        assert constraint is None or not self._filtered, "log-probs are of what is allowed"
+        self._constraint = constraint
         settings = getattr(module, "config", None)
         self.attention: str = getattr(settings, "_attn_implementation", None) or "the module's"
 
@@ -52,10 +58,14 @@ class ModuleRollout(HfEngine):
         return self._weights
 
     def _read(
-        self, output: Any, mask: torch.Tensor, sampling: Sampling
+        self,
+        output: Any,
+        mask: torch.Tensor,
+        sampling: Sampling,
+        restricted: Restricted | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not isinstance(output, torch.Tensor):
-            return super()._read(output, mask, sampling)
+            return super()._read(output, mask, sampling, restricted)
         batch, width = mask.shape
         if output.ndim != 2 or output.shape[0] != batch or output.shape[1] <= width:
             raise ModelError(
@@ -75,15 +85,14 @@ class ModuleRollout(HfEngine):
         found = self._model(padded, attention_mask=whole)
         logits = getattr(found, "logits", found).float()
         temperature = 1.0 if self._filtered else sampling.temperature or 1.0
-        log_probs = torch.stack(
-            [
-                (logits[i, n - new.shape[1] - 1 : n - 1] / temperature)
-                .log_softmax(-1)
-                .gather(-1, new[i][:, None])[:, 0]
-                for i, n in enumerate(lengths.tolist())
-            ]
-        )
-        return new, log_probs
+        log_probs = []
+        for i, n in enumerate(lengths.tolist()):
+            of_row = logits[i, n - new.shape[1] - 1 : n - 1] / temperature
+            if restricted is not None:
+                allowed = torch.from_numpy(restricted.packed(new.shape[1])[i]).to(of_row.device)
+                of_row = of_row.masked_fill(~unpacked(allowed, of_row.shape[-1]), -torch.inf)
+            log_probs.append(of_row.log_softmax(-1).gather(-1, new[i][:, None])[:, 0])
+        return new, torch.stack(log_probs)
 
     def close(self) -> None:
         """The module stays the caller's."""

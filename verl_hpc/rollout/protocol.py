@@ -70,6 +70,10 @@ class Response:
     """Of an engine that keeps them: where each token of prompt and response was routed, (tokens,
     layers, k) uint8 or uint16 of numpy; not of the last one, which nothing read. They are of the
     weights that read a token first."""
+    allowed: Any = field(default=None, compare=False)
+    """Where a constraint restricts what is sampled: the tokens that each one was chosen from,
+    (tokens, bytes) uint8 of numpy as `Wanted.allowed`; log_probs are of the distribution over these
+    alone."""
 
     @property
     def sampled(self) -> tuple[int, ...]:

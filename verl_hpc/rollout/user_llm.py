@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm import LLM
@@ -35,7 +35,11 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
 
 
 def answer(
-    llm: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    llm: Any,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    seeds: Sequence[int],
+    structured: Mapping[str, Any] | None = None,
 ) -> list[Response]:
     """A response to each prompt.
 
@@ -44,8 +48,10 @@ def answer(
         prompts: token ids.
         sampling: how tokens are chosen.
         seeds: of each response.
+        structured: as `Requests`.
     """
-    requests = Requests(llm.llm_engine, prompts, sampling, [NOT_BEGUN] * len(prompts))
+    before = [NOT_BEGUN] * len(prompts)
+    requests = Requests(llm.llm_engine, prompts, sampling, before, structured=structured)
     for index, seed in enumerate(seeds):
         requests.begin(index, NOT_BEGUN, seed)
     while requests.are_running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from vllm import SamplingParams
 from vllm.outputs import RequestOutput
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -27,6 +28,7 @@ class Requests:
         sampling: how tokens are chosen.
         before: what each response begins with.
         routed: keeps what routers choose; None where nobody asks.
+        structured: fields of vLLM's StructuredOutputsParams, which restrict what is sampled.
     """
 
     def __init__(
@@ -36,9 +38,12 @@ class Requests:
         sampling: Sampling,
         before: Sequence[Response],
         routed: RoutedExperts | None = None,
+        structured: Mapping[str, Any] | None = None,
     ) -> None:
         self._engine, self._prompts, self._sampling = engine, prompts, sampling
         self._parameters = _parameters(sampling)
+        if structured:
+            self._parameters.structured_outputs = StructuredOutputsParams(**structured)
         self._routed = routed
         self._internal: dict[int, str] = {}
         """The engine's own name of each prompt's request."""

@@ -174,6 +174,7 @@ class LocalEngine:
 
     def _outputs(self, tokens: torch.Tensor, temperature: float, wanted: Wanted) -> TokenOutputs:
         """`wanted` is of these tokens alone."""
+        assert wanted.allowed is None, "no constraint reaches it"
         found = self._model(tokens)
         if self.head == "score":
             return TokenOutputs(scores=found[-1])

@@ -22,6 +22,7 @@ MASK = "mask"
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 VERSIONS = "versions"
 EXPERTS = "experts"
+ALLOWED = "allowed"
 OLD_LOG_PROBS = "old_log_probs"
 REF_LOG_PROBS = "ref_log_probs"
 ENTROPY = "entropy"
@@ -56,6 +57,7 @@ COLUMNS: dict[str, Column] = {
     SELECTED: Column(torch.uint8, "token"),
     VERSIONS: Column(torch.int32, "token"),
     EXPERTS: Column(torch.uint8, "read"),
+    ALLOWED: Column(torch.uint8, "token"),
     TEACHER_TOP_TOKENS: Column(torch.int32, "token"),
     **dict.fromkeys(
         (
@@ -70,7 +72,8 @@ COLUMNS: dict[str, Column] = {
 a token of the response is trained on, 0 where somebody else than the model wrote it, or where a
 correction or filter leaves it out. WEIGHTS are those of algorithm.correction. VERSIONS is how many
 steps had changed the weights that a token was sampled with. EXPERTS are bytes, rows of
-`Architecture.routed_bytes`: where the rollout routed each token."""
+`Architecture.routed_bytes`: where the rollout routed each token. ALLOWED are bytes, too: the
+tokens that a constraint let each one be chosen from, as `Wanted.allowed`."""
 
 
 def add_column(name: str, dtype: torch.dtype = torch.float32, per: Per = "token") -> str:

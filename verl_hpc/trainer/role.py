@@ -147,6 +147,8 @@ class Rollout:
     """Whether this rank is preempted."""
     replica_control: Control | None = None
     """Of the ranks of this rank's engine."""
+    allowed_bytes: int = 0
+    """Of a row of `Response.allowed`; 0 where nothing restricts what is sampled."""
     queue: PromptQueue | None = None
     """Of rollout.balance: stealing."""
     version: int = 0

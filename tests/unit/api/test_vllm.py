@@ -1,6 +1,8 @@
 """vLLM behind the actor's contract: a real engine, and coroutines around any actor."""
 
 import asyncio
+import math
+import re
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import verl_hpc
 from verl_hpc.errors import ConfigError
+from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.testing.tiny import make_tiny_model
 
 
@@ -41,6 +44,15 @@ def test_a_real_engine_answers_as_the_model_does(tmp_path, tokenizer):
     assert torch.equal(found, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
     again = verl_hpc.vLLMActor(actor.llm_engine)
     assert torch.equal(again.generate(ids, max_new_tokens=4, do_sample=False), found)
+    texts = {"do", "dog"}
+    chosen = actor.generate([[5, 6]] * 8, max_new_tokens=6, choices=sorted(texts))
+    assert {tokenizer.decode(row[2:], skip_special_tokens=True) for row in chosen} <= texts
+    (restricted,) = actor.respond([[5, 6]], Sampling(6), [1], {"regex": "[0-9]{2}"})
+    assert re.fullmatch("[0-9]{2}", tokenizer.decode(restricted.tokens, skip_special_tokens=True))
+    # Of ten digits, about alike: not of the whole vocabulary.
+    assert sum(restricted.log_probs[:2]) / 2 > math.log(1 / 30)
+    with pytest.raises(ConfigError, match="choices and regex exclude"):
+        actor.generate(ids, choices=["a"], regex="b")
     with pytest.raises(ConfigError, match="num_beams is not honoured"):
         actor.generate(ids, num_beams=4)
     with pytest.raises(ConfigError, match="vLLM computes no gradients"):

@@ -11,6 +11,7 @@ import torch
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import (
+    ALLOWED,
     EXPERTS,
     MASK,
     ROLLOUT_LOG_PROBS,
@@ -77,7 +78,7 @@ def generate(
     if supply is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
     by_slot = {s.index: (s.prompt, known[s.key]) for s in complete}
-    columns = _columns(place, settings, samples, by_slot)
+    columns = _columns(place, settings, samples, by_slot, rollout.allowed_bytes)
     metrics = lag_metrics(place, rows.step, columns) if settings.tagged else {}
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
@@ -117,8 +118,9 @@ def _columns(
     settings: GenerateSettings,
     samples: Samples,
     by_slot: Mapping[int, tuple[Sequence[int], Tagged]],
+    allowed_bytes: int,
 ) -> Columns:
-    """Tokens, mask, log-probs and experts of this engine's samples."""
+    """Tokens, mask, log-probs, experts and allowed tokens of this engine's samples."""
     positions = samples.owned_by(place.name, place.index)
     found = [by_slot[samples.samples[i].index] for i in positions]
     device = place.device
@@ -136,10 +138,14 @@ def _columns(
     }
     if settings.tagged:
         columns[VERSIONS] = column((tagged.versions for _, tagged in found), torch.int32)
-    if not settings.routed_bytes:
-        return Columns(positions, columns)
-    columns[EXPERTS] = [_as_bytes(r.experts).to(device) for r in responses]
-    return Columns(positions, columns, {EXPERTS: settings.routed_bytes})
+    widths = {}
+    if allowed_bytes:
+        columns[ALLOWED] = column((r.allowed for r in responses), torch.uint8)
+        widths[ALLOWED] = allowed_bytes
+    if settings.routed_bytes:
+        columns[EXPERTS] = [_as_bytes(r.experts).to(device) for r in responses]
+        widths[EXPERTS] = settings.routed_bytes
+    return Columns(positions, columns, widths)
 
 
 def _as_bytes(experts: Any) -> torch.Tensor:

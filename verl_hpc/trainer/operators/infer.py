@@ -11,6 +11,7 @@ import torch
 
 from verl_hpc.engines.protocol import TokenOutputs, Wanted
 from verl_hpc.trainer.batch import (
+    ALLOWED,
     ENTROPY,
     EXPERTS,
     OLD_LOG_PROBS,
@@ -76,6 +77,12 @@ def sequence_parts(
     return found
 
 
+def allowed_tokens(samples: Samples, sequences: Columns) -> list[torch.Tensor] | None:
+    """What `Wanted.allowed` is where a constraint has restricted the rollout."""
+    of_responses = sequences.values.get(ALLOWED)
+    return None if of_responses is None else sequence_parts(samples, sequences, of_responses)
+
+
 @operator("old")
 def old_log_probs(
     place: Placement,
@@ -99,6 +106,7 @@ def old_log_probs(
         untempered=settings.filtered,
         sum_p_squared=settings.sum_p_squared,
         experts=sequences.values.get(EXPERTS),
+        allowed=allowed_tokens(samples, sequences),
     )
     outputs = actor.engine.infer(sequences[TOKENS], settings.temperature, wanted)
     metrics = probe(place, settings, samples, sequences, outputs)
@@ -141,7 +149,7 @@ def probe(
 def ref_log_probs(
     place: Placement, reference: Role, temperature: float, samples: Samples, sequences: Columns
 ) -> tuple[Columns, Metrics]:
-    """Log-probs under the reference policy."""
+    """Log-probs under the reference policy, restricted as the rollout was."""
     return log_probs_of(reference, temperature, samples, sequences, REF_LOG_PROBS), {}
 
 
@@ -149,7 +157,8 @@ def log_probs_of(
     role: Role, temperature: float, samples: Samples, sequences: Columns, column: str
 ) -> Columns:
     """Log-probs of the response tokens under a role's policy, as a column."""
-    outputs = role.engine.infer(sequences[TOKENS], temperature)
+    wanted = Wanted(allowed=allowed_tokens(samples, sequences))
+    outputs = role.engine.infer(sequences[TOKENS], temperature, wanted)
     found = response_parts(samples, sequences, [o.log_probs for o in outputs])
     return Columns(sequences.positions, {column: found})
 

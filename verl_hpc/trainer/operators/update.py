@@ -28,7 +28,7 @@ from verl_hpc.trainer.batch import (
     Columns,
     Samples,
 )
-from verl_hpc.trainer.operators.infer import OldLogProbsSettings, probe
+from verl_hpc.trainer.operators.infer import OldLogProbsSettings, allowed_tokens, probe
 from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
@@ -98,6 +98,7 @@ def update_actor(
         wanted=Wanted(
             untempered=starts_here and settings.old.filtered,
             experts=sequences.values.get(EXPERTS),
+            allowed=allowed_tokens(samples, sequences),
         ),
         seen=compare if starts_here else None,
     )

@@ -1,0 +1,410 @@
+"""Several tasks on one actor: each learns, weights follow, guards go back, everything resumes."""
+
+import itertools
+import json
+import math
+from string import ascii_uppercase
+
+import pytest
+import torch
+
+import verl_hpc
+from tests.unit.api.tasks.conftest import ANIMALS, LEARNING, REWARDS
+from verl_hpc.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
+from verl_hpc.metrics.log import read_metrics
+
+
+def reward(metrics, name):
+    return metrics[f"task/{name}/reward"]
+
+
+def everything(trainer):
+    """Weights, heads, optimizers and small state, by name."""
+    found = {}
+    for name, role in trainer._checkpoints._run.roles.items():
+        found |= {f"{name}/{k}": v.clone() for k, v in role.training.weights.items()}
+        found |= {f"{name}/{k}": v.clone() for k, v in role.training.optimizer_tensors().items()}
+        found[f"{name}/steps"] = torch.tensor(role.training.counters()["num_steps"])
+    return found | {k: torch.tensor(v) for k, v in trainer._state().items()}
+
+
+def differ(one, other):
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.equal(one[name], other[name])]
+
+
+def test_three_types_learn_side_by_side(make_trainer, noisy_dir):
+    seen = []
+
+    def likes_emus(response, reference):
+        seen.append(response)
+        return float(response == "emu")
+
+    trainer = make_trainer(
+        path=noisy_dir,
+        rewards=REWARDS | {"pick": likes_emus},
+        weights={"vowels": 1, "letters": 2, "pick": 1},
+        batch_size=16,
+        **LEARNING,
+    )
+    found = trainer.train(30)
+    assert trainer.global_step == 30
+    for name, gain in {"vowels": 0.3, "letters": 0.4, "pick": 0.1}.items():
+        first, last = (
+            [reward(m, name) for m in part if f"task/{name}/reward" in m]
+            for part in (found[:5], found[-5:])
+        )
+        assert sum(last) / len(last) > sum(first) / len(first) + gain, (name, first, last)
+    assert len(seen) > 100 and set(seen) <= set(ANIMALS)
+    assert all(m["task/pick/response_length/clip_ratio"] == 0 for m in found[-5:])
+    lines = read_metrics(trainer.directory)
+    assert [line["step"] for line in lines] == list(range(1, 31))
+    assert all(m[f"task/{n}/tokens_per_second"] > 0 for m in found[-1:] for n in trainer.tasks)
+
+
+def test_what_is_asked_for_is_learned_from_its_likelihood(make_trainer, noisy_dir):
+    rewards = {"letters": lambda response, reference: share_of_capitals(response)}
+    trainer = make_trainer(
+        ("letters",), path=noisy_dir, rewards=rewards, batch_size=8, letters=LEARNING["letters"]
+    )
+    found = [reward(m, "letters") for m in trainer.train(35)]
+    assert sum(found[-3:]) / 3 > sum(found[:3]) / 3 + 0.2, found
+
+
+def share_of_capitals(response):
+    return sum(letter in ascii_uppercase for letter in response) / 6
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_ratio_is_one_at_the_first_update_of_a_restricted_policy(make_trainer, temperature):
+    trainer = make_trainer(("pick",), pick={"temperature": temperature, "kl_coef": 0.0})
+    (found,) = trainer.train(1)
+    # The update's own pass against what the rollout says: they are of the same distribution.
+    assert found["task/pick/training/rollout_log_probs_diff_max"] < 1e-5
+    assert found["task/pick/actor/ppo_kl"] == pytest.approx(0, abs=1e-6)
+    assert found["task/pick/actor/pg_clipfrac"] == 0
+    assert abs(found["task/pick/actor/entropy"]) <= math.log(len(ANIMALS))
+    assert found["task/pick/actor/grad_norm"] > 0
+
+
+def test_a_ratio_of_the_whole_distribution_would_not_be_one(make_trainer):
+    trainer = make_trainer(("pick",))
+    task = trainer.tasks["pick"]
+    engine, rollout = task.run.roles["actor"].trained, task.run.rollout.here
+    prompt = trainer.models.tokenizer.encode("pick: ")
+    from verl_hpc.engines.protocol import Wanted
+    from verl_hpc.rollout.protocol import Sampling
+
+    (response,) = rollout.generate([prompt], Sampling(6), [1])
+    tokens = torch.tensor([*prompt, *response.tokens])
+    allowed = torch.zeros(len(tokens) - 1, response.allowed.shape[1], dtype=torch.uint8)
+    allowed[len(prompt) - 1 :] = torch.from_numpy(response.allowed)
+    sampled = torch.tensor(response.log_probs)
+
+    def ratios(wanted):
+        (outputs,) = engine.infer([tokens], wanted=wanted)
+        return (outputs.log_probs[len(prompt) - 1 :] - sampled).exp()
+
+    assert torch.allclose(ratios(Wanted(allowed=[allowed])), torch.ones(len(sampled)), atol=1e-5)
+    assert ratios(Wanted()).min() < 0.1
+    # Before the response nothing is restricted.
+    (whole,), (part,) = (
+        engine.infer([tokens], wanted=w) for w in (Wanted(), Wanted(allowed=[allowed]))
+    )
+    before = slice(0, len(prompt) - 1)
+    assert torch.equal(whole.log_probs[before], part.log_probs[before])
+    assert torch.isfinite(part.entropy).all()
+
+
+def test_weights_follow_what_improves_and_resume(make_trainer):
+    calls = itertools.count()
+
+    def improves(response, reference):
+        return next(calls) / 100
+
+    def fresh():
+        made = make_trainer(
+            ("vowels", "pick"),
+            rewards={"vowels": improves, "pick": lambda response, reference: 1.0},
+            evaluate_every=2,
+        )
+        made.set_task_scheduler(
+            verl_hpc.DynamicTaskWeightScheduler({"vowels": 1, "pick": 3}, "reward", 1, 0.2)
+        )
+        return made
+
+    trainer = fresh()
+    assert trainer.task_weights == {"vowels": 0.25, "pick": 0.75}
+    found = trainer.train(3)
+    assert found[0]["task/pick/weight"] == found[2]["task/pick/weight"] == 0.75
+    trainer.save_checkpoint()
+    found = trainer.train(7)
+    weights = [m["task/pick/weight"] for m in found]
+    assert weights == sorted(weights, reverse=True) and 0.2 < weights[-1] < 0.3
+    assert trainer.task_weights["pick"] + trainer.task_weights["vowels"] == pytest.approx(1)
+    again = fresh()
+    assert again.load_checkpoint() == 3
+    assert again.task_weights["pick"] == 0.75
+    assert [m["task/pick/weight"] for m in again.train(7)] == weights
+
+
+def test_a_task_without_prompts_in_a_step_is_passed_over(make_trainer):
+    trainer = make_trainer(batch_size=1, evaluate_every=1)
+    trainer.set_task_scheduler(
+        verl_hpc.DynamicTaskWeightScheduler(dict.fromkeys(trainer.tasks, 1), patience=1)
+    )
+    found = trainer.train(4)
+    taken = [sum(f"task/{name}/reward" in m for name in trainer.tasks) for m in found]
+    assert taken == [1] * 4 and all("task/pick/weight" in m for m in found)
+
+
+def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
+    scores = {"now": 1.0}
+    told = []
+
+    def fresh():
+        return make_trainer(
+            ("vowels",),
+            rewards={"vowels": lambda response, reference: scores["now"]},
+            checkpoint_every=2,
+            vowels={"lr": 1e-2},
+        )
+
+    trainer = fresh()
+    guard = verl_hpc.SafetyGuard(
+        ["task/vowels/reward"], 0.5, 3, alert=lambda rollback: bool(told.append(rollback))
+    )
+    trainer.add_guard(guard)
+    trainer.train(4)
+    at_four, prompts = everything(trainer), trainer._batches.state()
+    assert all("guard/rollback_to" not in metrics for metrics in trainer.train(3))
+    scores["now"] = 0.25
+    (found,) = trainer.train(1)
+    assert found["guard/rollback_from"] == 8 and found["guard/rollback_to"] == 4
+    assert found["guard/num_rollbacks"] == 1
+    assert trainer.global_step == 4 and trainer._batches.state() == prompts
+    changed = {"vowels_actor/lr", "watch/rollbacks", "watch/lr_factor"}
+    assert set(differ(at_four, everything(trainer))) == changed
+    (rollback,) = told
+    assert rollback.to_step == 4 and rollback.fall.value == 0.25 and rollback.seed == 1
+    # What is newer is put away, and what goes on is other than before.
+    names = sorted(p.name for p in trainer._checkpoints.root.iterdir() if p.is_dir())
+    assert "rolled_back_step_00000006" in names and "step_00000006" not in names
+    scores["now"] = 1.0
+    later = trainer.train(1)[0]
+    assert later["task/vowels/actor/lr"] == pytest.approx(5e-3)
+    # A job that is killed behind a rollback goes on from it.
+    again = fresh()
+    assert again.load_checkpoint() == 4
+    assert again._watch.num_rollbacks == 1 and again.tasks["vowels"].seed == 1
+
+
+def test_an_alert_may_end_training_and_falls_are_counted(make_trainer):
+    values = iter([1.0, 0.0] * 40)
+    trainer = make_trainer(
+        ("vowels",),
+        rewards={"vowels": lambda response, reference: now[0]},
+        checkpoint_every=1,
+        vowels={"lr": 1e-3},
+    )
+    now = [next(values)]
+    trainer.add_metrics_exporter(lambda step, metrics: now.__setitem__(0, next(values)))
+    guard = verl_hpc.SafetyGuard(
+        "task/vowels/reward", 0.5, 1, alert=lambda rollback: False, max_rollbacks=1
+    )
+    trainer.add_guard(guard)
+    assert len(trainer.train(10)) == 2 and trainer.global_step == 1
+    with pytest.raises(TrainingError, match="after 1 rollbacks"):
+        trainer.train(10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_heads_and_optimizers_resume_bit_for_bit(make_trainer, dtype):
+    def fresh():
+        return make_trainer(critic=True, dtype=dtype, vowels={"value_head": "actor"}, batch_size=9)
+
+    trainer = fresh()
+    trainer.train(3)
+    saved = everything(trainer)
+    assert {"vowels_critic/value_head.weight", "pick_critic/value_head.weight"} <= saved.keys()
+    heads = [saved[f"{name}_critic/value_head.weight"] for name in ("vowels", "pick")]
+    assert all(head.any() for head in heads) and not torch.equal(*heads)
+    # The head on the actor learns alone, the one on the critic with its decoder.
+    assert "vowels_critic/exp_avg/value_head.weight" in saved
+    assert not [n for n in saved if n.startswith("vowels_critic/exp_avg/model")]
+    assert [n for n in saved if n.startswith("pick_critic/exp_avg/model")]
+    trainer.save_checkpoint()
+    expected = trainer.train(2)
+    again = fresh()
+    assert again.load_checkpoint() == 3
+    assert differ(saved, everything(again)) == []
+    found = again.train(2)
+
+    def plain(rows):
+        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+    assert plain(found) == plain(expected)
+    assert differ(everything(trainer), everything(again)) == []
+
+
+def test_each_task_has_an_optimizer_of_its_own(make_trainer):
+    trainer = make_trainer(("vowels", "pick"), vowels={"lr": 1e-2}, pick={"lr": 1e-3})
+    found = trainer.train(1)[0]
+    lrs = [found[f"task/{name}/actor/lr"] for name in ("vowels", "pick")]
+    assert lrs == pytest.approx([1e-2, 1e-3])
+    moments = [
+        task.run.roles["actor"].trained.optimizer_tensors() for task in trainer.tasks.values()
+    ]
+    name = next(n for n in moments[0] if n.startswith("exp_avg/"))
+    assert not torch.equal(moments[0][name], moments[1][name])
+
+
+def test_a_checkpoint_of_several_tasks_is_a_model(make_trainer, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    from verl_hpc.checkpoint.convert import export_step
+
+    trainer = make_trainer(("vowels", "pick"))
+    trainer.train(1)
+    export_step(trainer.save_checkpoint(), tmp_path / "hf", None, int(1e9), None)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").state_dict()
+    mine = trainer.models.actor.hf_model.state_dict()
+    assert all(torch.equal(mine[name], value) for name, value in loaded.items())
+
+
+def test_rows_of_any_iterable_train_and_resume(model_dir, tmp_path):
+    batches = [
+        [{"task": "a", "prompt": "x", "answer": "1"}],
+        [{"task": "a", "prompt": "y", "answer": "2"}],
+        {"task": ["a", "a"], "prompt": ["z", "w"], "ground_truth": ["3", "4"]},
+    ]
+    asked = []
+
+    def rewards(response, reference):
+        asked.append(reference)
+        return 0.0
+
+    config = {
+        "output_dir": str(tmp_path),
+        "tasks": {"a": {"type": "ppo", "max_response_length": 2}},
+    }
+
+    def fresh():
+        actor = verl_hpc.HfModelAdapter(str(model_dir))
+        return verl_hpc.Trainer(actor, None, batches, config, rewards={"a": rewards})
+
+    trainer = fresh()
+    trainer.train(4)
+    assert asked == ["1", "2", "3", "4", "1"] and trainer.task_weights is None
+    trainer.save_checkpoint()
+    again = fresh()
+    again.load_checkpoint()
+    again.train(1)
+    assert asked[-1] == "2"
+
+
+def test_one_process_has_nothing_to_reshard(make_trainer, monkeypatch):
+    trainer = make_trainer(("pick",))
+    assert "share the weights of one module" in trainer.enable_3d_hybrid_engine()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"one of 4 ranks.*train --ranks 4.*zero_redundancy"):
+        trainer.enable_3d_hybrid_engine()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"rewards": {"vowel": None}}, ConfigError, r"rewards\['vowel'\]: .* did you mean vowels"),
+        ({"constraints": {"vowels": ["a"]}}, ConfigError, "only constrained_decoding has a constr"),
+        ({"pick": {"constraint": None}}, ConfigError, "tasks.pick.constraint: is needed"),
+        ({"constraints": {"pick": ["a"]}}, ConfigError, "tasks.pick.constraint: is given twice"),
+        ({"vowels": {"value_head": "critic"}}, ConfigError, "value_head = critic: the trainer has"),
+        ({"vowels": {"device": "cuda:99"}}, ConfigError, "device = cuda:99: this process has no"),
+        ({"vowels": {"device": "cpu"}}, ConfigError, "has neither; leave it out"),
+        ({"vowels": {"adv_estimator": "gae"}}, ConfigError, "tasks.vowels: .*gae needs a crit"),
+        ({"vowels": {"temperature": 500.0}}, ConfigError, "tasks.vowels: (?s:.*)temperature = 500"),
+        ({"vowels": {"reward_function": "exact_match"}}, ConfigError, "rewards has one for vowels"),
+        ({"vowels": {"reward_model": "/no"}, "rewards": {}}, ModelError, "cannot load it"),
+        ({"pick": {"constraint": {"regex": "["}}}, ConfigError, r"constraint.regex = '\['"),
+        ({"pick": {"constraint": {"function": "f.py:g"}}}, ConfigError, "no file f.py"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(make_trainer, changes, error, words):
+    with pytest.raises(error, match=words):
+        make_trainer(**changes)
+
+
+def test_tasks_loader_and_helpers_have_to_fit(make_trainer, model_dir, rows, tmp_path):
+    actor = verl_hpc.HfModelAdapter(str(model_dir))
+    loader = verl_hpc.get_dataloader(rows, {"vowels": 1.0, "pick": 1.0}, 4)
+    config = {"output_dir": str(tmp_path), "tasks": {"vowels": {"type": "ppo"}}}
+    with pytest.raises(ConfigError, match="task 'pick' is not in tasks.yaml"):
+        verl_hpc.Trainer(actor, None, loader, config)
+    with pytest.raises(ConfigError, match="dataloader is int"):
+        verl_hpc.Trainer(actor, None, 3, config)
+    weighted = {"output_dir": str(tmp_path), "tasks": {"a": {"type": "ppo", "weight": 2.0}}}
+    with pytest.raises(ConfigError, match="list has no set_weights"):
+        verl_hpc.Trainer(actor, None, [], weighted)
+    trainer = verl_hpc.Trainer(actor, None, [[{"task": "b", "prompt": "x"}]], config)
+    with pytest.raises(DataError, match="task = 'b': not in tasks.yaml"):
+        trainer.train(1)
+    with pytest.raises(ConfigError, match="initial_weights has a, and tasks.yaml has vowels"):
+        trainer.set_task_scheduler(verl_hpc.DynamicTaskWeightScheduler({"a": 1}))
+    with pytest.raises(ConfigError, match="checkpoint_every = 0"):
+        trainer.add_guard(verl_hpc.SafetyGuard("task/vowels/reward", 1.0, 1))
+    with pytest.raises(ConfigError, match="m is not of a task; names begin with task/vowels/"):
+        trainer.add_guard(verl_hpc.SafetyGuard("m", 1.0, 1))
+    generates = type("VLLMActorModel", (), {"generates_only": True})()
+    with pytest.raises(ConfigError, match="vLLM computes no gradients"):
+        verl_hpc.Trainer(generates, None, loader, config)
+    pruned = make_trainer(("pick",), checkpoint_every=2, keep=2)
+    with pytest.raises(ConfigError, match="set keep to at least 3"):
+        pruned.add_guard(verl_hpc.SafetyGuard("task/pick/reward", 1.0, 3))
+    with pytest.raises(CheckpointError):
+        pruned.load_checkpoint()
+    pruned.add_guard(verl_hpc.SafetyGuard("task/pick/rewards", 1.0, 1))
+    with pytest.raises(ConfigError, match="called task/pick/rewards; did you mean task/pick/rew"):
+        pruned.train(1)
+
+
+def test_steps_of_another_training_are_never_gone_back_to(make_trainer):
+    first = make_trainer(("vowels",), checkpoint_every=1)
+    first.train(3)
+    other = make_trainer(("vowels",), checkpoint_every=1)
+    with pytest.raises(ConfigError, match="has steps up to step_00000003; call load_checkpoint"):
+        other.train(1)
+    assert other.load_checkpoint(first.directory / "checkpoints/step_00000001") == 1
+    other.train(1)
+    names = sorted(path.name for path in other._checkpoints.root.glob("*step_0*"))
+    away = [f"rolled_back_step_0000000{step}" for step in (2, 3)]
+    assert names == [*away, "step_00000001", "step_00000002"]
+
+
+def test_a_step_of_other_tasks_is_refused(make_trainer):
+    make_trainer(("vowels",)).save_checkpoint()
+    with pytest.raises(CheckpointError, match="differ in pick_actor, pick_actor.optimizer"):
+        make_trainer(("vowels", "pick")).load_checkpoint()
+
+
+def test_tasks_yaml_and_a_reward_model(model_dir, rows, tmp_path, monkeypatch):
+    from verl_hpc.testing.tiny import make_tiny_model
+
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    judge = make_tiny_model(tmp_path / "judge", "qwen2", head="score", **sizes)
+    text = f"""
+    output_dir: {tmp_path}
+    tasks:
+      vowels: {{type: ppo, reward_model: {judge}, device: cpu, max_response_length: 3, weight: 3}}
+      pick: {{type: constrained_decoding, constraint: {{regex: "[0-9]{{2}}x"}}}}
+    """
+    (tmp_path / "tasks.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    actor = verl_hpc.HfModelAdapter(str(model_dir))
+    loader = verl_hpc.get_dataloader(rows, {"vowels": 1.0, "pick": 1.0}, 8)
+    trainer = verl_hpc.Trainer(actor, None, loader)
+    assert trainer.task_weights == {"vowels": 0.75, "pick": 0.25}
+    found = trainer.train(1)[0]
+    scores = [found[f"task/vowels/critic/score/{kind}"] for kind in ("min", "max")]
+    assert scores[0] < scores[1]
+    assert json.dumps(found)

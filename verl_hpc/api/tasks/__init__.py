@@ -1,0 +1,1 @@
+"""Several tasks that train one actor (docs/multi_task.md)."""

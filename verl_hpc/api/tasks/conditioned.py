@@ -1,0 +1,161 @@
+"""Reward-conditioned learning: ask for the best, and learn what each reward looks like.
+
+A step asks for the highest reward in the prompt, scores the responses, and learns their likelihood
+given the reward that each one got, as Quark does (arXiv 2205.13636, equation 2) and the decision
+transformer (arXiv 2106.01345) with returns as numbers:
+
+    loss = mean over tokens of  -log p(token | reward it got, prompt)  +  beta KL
+
+KL is the house's estimate on the sampled tokens of that from the reference, which reads the prompt
+without a reward. Quark computes it over the whole vocabulary and the other way round, and learns
+from a pool of all responses so far; here a step learns from its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from verl_hpc.algorithms.kl import kl_penalty
+from verl_hpc.api.tasks.condition import Condition
+from verl_hpc.config.algorithm import KlConfig
+from verl_hpc.data.sources import Source
+from verl_hpc.engines.protocol import Sums, TokenOutputs
+from verl_hpc.trainer.batch import REF_LOG_PROBS, TOKENS, Columns, Samples, StepRows
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.operators.infer import ref_log_probs
+from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, optimise
+from verl_hpc.trainer.operators.score import Scores, score
+from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.problems import StepProblems
+from verl_hpc.trainer.recipe import Metrics, Recipe, operator
+from verl_hpc.trainer.recipes.rl import add_responses
+from verl_hpc.trainer.role import Role
+
+
+@dataclass(frozen=True)
+class RelabelSettings:
+    """How prompts are written anew."""
+
+    condition: Condition
+    problems: StepProblems
+    """As the data has them."""
+
+
+@dataclass(frozen=True)
+class LikelihoodSettings:
+    """The loss, and the steps on it."""
+
+    kl: KlConfig
+    steps: OptimiseSettings
+
+
+@operator(
+    "earned_samples",
+    "earned",
+    "plain_samples",
+    "plain",
+    shared=("earned_samples", "plain_samples"),
+)
+def relabel(
+    place: Placement,  # noqa: ARG001 (every operator is given one)
+    settings: RelabelSettings,
+    rows: StepRows,
+    samples: Samples,
+    sequences: Columns,
+    scores: Scores,
+) -> tuple[tuple[Samples, Columns, Samples, Columns], Metrics]:
+    """The responses behind prompts with the reward that each one got, and behind plain ones."""
+    condition = settings.condition
+    texts = condition.earned(scores.values)
+    problems = settings.problems.read([rows.rows[sample.group] for sample in samples])
+    earned = [
+        condition.prompt(problem, text).ids for problem, text in zip(problems, texts, strict=True)
+    ]
+    plain = [condition.prompt(problem).ids for problem in problems]
+    got_best = sum(text == condition.asked for text in texts) / len(texts)
+    found = (*_behind(samples, sequences, earned), *_behind(samples, sequences, plain))
+    return found, {"condition/as_asked": got_best}
+
+
+def _behind(
+    samples: Samples, sequences: Columns, prompts: Sequence[Sequence[int]]
+) -> tuple[Samples, Columns]:
+    """The responses behind other prompts."""
+    responses = sequences.responses(samples)
+    tokens = [
+        torch.cat([torch.tensor(prompts[i], dtype=row.dtype, device=row.device), row])
+        for i, row in zip(sequences.positions, responses, strict=True)
+    ]
+    changed = tuple(
+        replace(sample, prompt_length=len(prompt))
+        for sample, prompt in zip(samples, prompts, strict=True)
+    )
+    columns = Columns(sequences.positions, {**sequences.values, TOKENS: tokens}, sequences.widths)
+    return replace(samples, samples=changed), columns
+
+
+@operator(changes_state=True)
+def update_conditioned(
+    place: Placement,
+    actor: Role,
+    settings: LikelihoodSettings,
+    samples: Samples,
+    sequences: Columns,
+    reference: Columns | None = None,
+) -> tuple[tuple[()], Metrics]:
+    """Steps on the likelihood of responses given their rewards, and the KL to the reference.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite.
+    """
+    kl = settings.kl
+
+    def loss(
+        batch: MiniBatch, indices: Sequence[int], outputs: Sequence[TokenOutputs]
+    ) -> tuple[torch.Tensor, Sums]:
+        log_probs, mask = batch.responses(indices, [o.log_probs for o in outputs])
+        total = batch.aggregation(-log_probs, mask)
+        metrics = {"nll": total.detach()}
+        if reference is not None:
+            ref = batch.column(reference, REF_LOG_PROBS, indices)
+            distance = kl_penalty(log_probs, ref, kl.chosen_estimator)
+            penalty = batch.aggregation(distance, mask)
+            total = total + kl.coefficient * penalty
+            metrics["kl_loss"] = penalty.detach()
+        return total, metrics
+
+    metrics = optimise(place, actor, settings.steps, samples, sequences, loss)
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()}
+
+
+def conditioned(run: RunContext, condition: Condition, plain: Source) -> Recipe:
+    """The flow of one step.
+
+    Args:
+        run: whose data has prompts that ask for the best.
+        plain: the same rows with the prompts that rewards are given for.
+    """
+    problems = StepProblems(plain)
+    recipe, kl = Recipe("reward_conditioned", run), run.config.algorithm.kl
+    add_responses(recipe, run)
+    scoring = replace(run.settings.score, problems=problems)
+    recipe.operator(score, settings=scoring, place="scoring", name="reward")
+    relabelling = RelabelSettings(condition, problems)
+    recipe.operator(relabel, settings=relabelling, place="actor")
+    if kl.placement != "none":
+        recipe.operator(
+            ref_log_probs,
+            roles=["reference"],
+            settings=run.settings.temperature,
+            inputs={"samples": "plain_samples", "sequences": "plain"},
+        )
+    recipe.operator(
+        update_conditioned,
+        roles=["actor"],
+        settings=LikelihoodSettings(kl, run.settings.steps(run.settings.temperature)),
+        inputs={"samples": "earned_samples", "sequences": "earned"},
+    )
+    return recipe

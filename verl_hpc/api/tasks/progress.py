@@ -1,0 +1,157 @@
+"""Checkpoints of several tasks on one actor, and means between evaluations."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+
+from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.namespace import temporary_directory
+from verl_hpc.api.tasks.shared import SharedModels, renamed
+from verl_hpc.api.tasks.task import Task
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.schema import step_number
+from verl_hpc.checkpoint.store import complete_steps, point_latest, prune
+from verl_hpc.data.order import Position
+from verl_hpc.engines.shared_module import OptimizerPath
+from verl_hpc.errors import CheckpointError
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.number import Number
+from verl_hpc.trainer.state import Progress
+
+_logger = logging.getLogger(__name__)
+AWAY = "rolled_back_"
+"""Prefix of the directories of later steps than the one that training went back to."""
+
+
+class Checkpoints:
+    """Steps with the shared actor and critic, and of every task its head and optimizers:
+    `actor`, `critic`, `TASK_actor` and `TASK_critic`.
+
+    Args:
+        models: what tasks share.
+        tasks: by name.
+        directory: steps are in its `checkpoints`.
+        keep: newest steps that stay; None keeps all.
+    """
+
+    def __init__(
+        self,
+        models: SharedModels,
+        tasks: Mapping[str, Task],
+        directory: Path,
+        keep: int | None,
+    ) -> None:
+        self._models, self._keep = models, keep
+        self.root = directory / "checkpoints"
+        first = next(iter(tasks.values())).run
+        roles = dict(models.roles(first))
+        for name, task in tasks.items():
+            for kind, role in task.run.roles.items():
+                if isinstance(role.training, OptimizerPath):
+                    roles[f"{name}_{kind}"] = renamed(role, f"{name}_{kind}", role.training)
+        self._run: RunContext = replace(first, roles=roles, numbers={})
+
+    def steps(self) -> list[Path]:
+        """That are there, newest first."""
+        return complete_steps(self.root)
+
+    def before(self, step: int) -> Path | None:
+        """The newest that is not after a step."""
+        return next((path for path in self.steps() if (step_number(path) or 0) <= step), None)
+
+    def save(self, step: int, state: Mapping[str, float]) -> Path:
+        """Write a step with everything that training goes on from.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        run, models = self._run, self._models
+        place = run.place("actor")
+        run.numbers = {name: Number(value, place) for name, value in state.items()}
+        with temporary_directory("") as scratch:
+            found = save_step(
+                run,
+                Progress(step, Position()),
+                self.root,
+                Path(scratch),
+                models.actor,
+                models.tokenizer,
+                True,
+                True,
+            )
+        if self._keep is not None:
+            prune(self.root, self._keep, step)
+        return found
+
+    def load(self, path: str | Path | None = None) -> tuple[int, dict[str, float]]:
+        """Fill everything; the number of steps done, and the state that was saved.
+
+        Raises:
+            CheckpointError, ConfigError: there is none, or it is of other tasks or models.
+        """
+        chosen = self.root if path is None else Path(path)
+        steps = complete_steps(chosen)
+        step = Step(steps[0] if steps else chosen.resolve())
+        here, there = self._components(), set(step.components)
+        if here != there:
+            names = ", ".join(sorted(here ^ there))
+            raise CheckpointError(
+                f"{step.path} is of other tasks or models: it and tasks.yaml differ in {names}; "
+                "give it the tasks that it was saved with"
+            )
+        progress = load_step(self._run, step.path, "")
+        return progress.step, dict(step.state.numbers)
+
+    def _components(self) -> set[str]:
+        names = set(self._run.roles)
+        return names | {f"{name}.optimizer" for name in names}
+
+    def put_away_after(self, step: int) -> None:
+        """Rename later steps, so that nothing goes on from them."""
+        for path in self.steps():
+            if (step_number(path) or 0) > step:
+                away = path.with_name(f"{AWAY}{path.name}")
+                rmtree(away, ignore_errors=True)
+                path.rename(away)
+                _logger.warning("training goes on from step %s; renamed to %s", step, away)
+                path.with_name(f"step_{step_number(path)}").unlink(missing_ok=True)
+        if self.steps():
+            point_latest(self.steps()[0])
+
+
+class Evaluation:
+    """Means of metrics since the last time they were taken."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, value: float) -> None:
+        """A value that is not finite is left out."""
+        if math.isfinite(value):
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def take(self) -> dict[str, float]:
+        """The means, and begin anew."""
+        found = {name: total / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return found
+
+    def state(self) -> dict[str, float]:
+        """As numbers by name."""
+        sums = {f"sum/{name}": value for name, value in self._sums.items()}
+        return sums | {f"count/{name}": float(count) for name, count in self._counts.items()}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from what `state` gave."""
+        split = {name: name.partition("/") for name in state}
+        self._sums = {rest: state[n] for n, (kind, _, rest) in split.items() if kind == "sum"}
+        self._counts = {
+            rest: int(state[n]) for n, (kind, _, rest) in split.items() if kind == "count"
+        }

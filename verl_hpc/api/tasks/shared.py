@@ -1,0 +1,150 @@
+"""What tasks share: one actor, perhaps one critic, and the weights that they started from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from verl_hpc.api.assemble import Given, as_actor, device_of, end_tokens, names_of, sizes_of
+from verl_hpc.api.tasks.heads import ActorHead, CriticHead
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.config.roles import ACTOR, CRITIC
+from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.layout.heads import VALUE_HEAD
+from verl_hpc.rollout.constraint import Constraint
+from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.role import FirstWeights, Role
+
+
+class SharedModels:
+    """The models of a `Trainer`.
+
+    Args:
+        actor: an `ActorModel`, or an AutoModelForCausalLM.
+        critic: a `CriticModel`, whose decoder the value heads of tasks read; None.
+        tokenizer: of both; None takes the one that the actor was loaded with.
+
+    Raises:
+        ConfigError: an actor that is not trained, or no tokenizer.
+        ModelError: a model without parameters to train, or both share some.
+    """
+
+    def __init__(self, actor: Any, critic: torch.nn.Module | None, tokenizer: Any) -> None:
+        self.actor, self.critic = as_actor(actor), critic
+        if not any(p.requires_grad for p in self.actor.parameters()):
+            raise ModelError(f"actor: {type(self.actor).__name__} has no parameters to train")
+        self.device, self.arch = device_of(self.actor), sizes_of(self.actor)
+        self.tokenizer = tokenizer if tokenizer is not None else _tokenizer_of(self.actor)
+        self.ends = end_tokens(self.actor, self.tokenizer)
+        names = names_of(self.actor)
+        self.weights = SharedModule(self.actor, self.arch, "language_model", self.device, names)
+
+    @cached_property
+    def decoder(self) -> SharedModule | None:
+        """Of the critic."""
+        if self.critic is None:
+            return None
+        names = names_of(self.critic)
+        head = [VALUE_HEAD] if VALUE_HEAD in dict(self.critic.named_parameters()) else []
+        arch = sizes_of(self.critic)
+        return SharedModule(self.critic, arch, "value", self.device, names, leave_out=head)
+
+    @cached_property
+    def reference(self) -> FirstWeights:
+        """The actor as it was when this was first asked for."""
+        return FirstWeights(self.weights)
+
+    @property
+    def dtype(self) -> str:
+        """Of the actor's parameters."""
+        return str(self.weights.dtype).removeprefix("torch.")
+
+    def head(self, reads: str, setting: str) -> torch.nn.Module | None:
+        """A new value head.
+
+        Args:
+            reads: critic, actor, or none.
+
+        Raises:
+            ConfigError: there is no critic.
+            ModelError: no head can read that model.
+        """
+        if reads == "none":
+            return None
+        if reads == "actor":
+            return ActorHead(self.actor)
+        if self.critic is None:
+            raise ConfigError(
+                f"{setting} = critic: the trainer has none; give it one, or choose actor or none"
+            )
+        return CriticHead(self.critic)
+
+    def given(
+        self,
+        lr: float,
+        critic_lr: float,
+        head: torch.nn.Module | None,
+        constraint: Constraint | None,
+        keeps_reference: bool,
+    ) -> Given:
+        """A task's engines, each with an optimizer of its own over what is shared and its own."""
+        engines = {ACTOR: self._path(self.actor, lr, self.weights)}
+        if head is not None:
+            shared = self.decoder if isinstance(head, CriticHead) else None
+            engines[CRITIC] = self._path(head, critic_lr, shared)
+        return Given(engines, self.reference if keeps_reference else None, constraint)
+
+    def _path(
+        self, module: torch.nn.Module, lr: float, shared: SharedModule | None
+    ) -> OptimizerPath:
+        is_actor = module is self.actor
+        return OptimizerPath(
+            module,
+            self.arch if is_actor else sizes_of(module),
+            "language_model" if is_actor else "value",
+            OptimizerConfig(lr=lr),
+            self.device,
+            shared,
+            None if is_actor else dict(module.named_parameters()),
+        )
+
+    def roles(self, first: RunContext) -> Iterator[tuple[str, Role]]:
+        """What is shared, as roles of a checkpoint.
+
+        Args:
+            first: a task's run, for its placement.
+        """
+        for name, engine in ((ACTOR, self.weights), (CRITIC, self.decoder)):
+            if engine is not None:
+                yield name, renamed(first.roles[ACTOR], name, engine)
+
+
+def renamed(role: Role, name: str, engine: SharedModule | OptimizerPath) -> Role:
+    """A role of a checkpoint: a task's, or what tasks share."""
+    return replace(
+        role,
+        name=name,
+        arch=engine.arch,
+        shard_map=engine.shard_map,
+        trained_map=engine.trained_map,
+        training=engine,
+    )
+
+
+def _tokenizer_of(actor: torch.nn.Module) -> Any:
+    """Raises: ConfigError: nothing says where it is."""
+    from transformers import AutoTokenizer
+
+    path = getattr(getattr(actor, "config", None), "_name_or_path", "")
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # every class of tokenizers, and the hub, fail in their own way
+        raise ConfigError(
+            f"Trainer: tokenizer: the actor was loaded from {path!r}, where transformers finds "
+            f"none ({type(error).__name__}); give tokenizer="
+        ) from error

@@ -106,7 +106,7 @@ def signalled(lab, container, rank):
     told = rank.with_suffix(".told")
     told.write_text("")
     mounts = [Mount(str(rank.parent), str(rank.parent), False, "")]
-    words = " ".join(container.prefix(mounts))
+    words = " ".join(container.prefix(mounts, names=[]))
     step = subprocess.Popen(
         ["bash", "-c", f"IMAGE=/; exec srun --job-name=told {words} {rank}"],
         cwd=rank.parent,

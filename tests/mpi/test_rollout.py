@@ -174,6 +174,11 @@ def test_options_that_vllm_does_not_take(here, directory, options, words):
         build(here, directory, **options)
 
 
+def test_heads_that_vllm_has_no_kernel_for_on_cpus(here, tiny_model):
+    with pytest.raises(ConfigError, match="heads have 8 elements, .* CPUs takes 32, 64"):
+        build(here, tiny_model("llama", False, head_dim=8))
+
+
 @pytest.mark.parametrize("disabled", [True, False])
 def test_whether_vllm_sums_with_its_own_kernel(here, directory, disabled, monkeypatch):
     wanted = []

@@ -12,6 +12,7 @@ import pickle
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -97,4 +98,5 @@ def _checked(said: Any) -> str | None:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    with suppress(BrokenPipeError):  # its rank is gone, and told why
+        main(socket.socket(fileno=int(sys.argv[1])))

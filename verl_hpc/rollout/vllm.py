@@ -73,7 +73,8 @@ class VllmEngine:
         keeps_experts: give the experts of every token with the responses.
 
     Raises:
-        ConfigError: vLLM does not know an option, refuses a value, or has too little memory.
+        ConfigError: vLLM does not know an option, refuses a value, has too little memory, or on
+            CPUs no kernel for the model's heads.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class VllmEngine:
         self._asleep = False
         self._on_cpu = world.device == "cpu"
         if self._on_cpu:
+            vllm_cpu.check_heads(arch.head_size)
             vllm_cpu.prepare()
         import_worker(world.device)
         spare_what_exists()

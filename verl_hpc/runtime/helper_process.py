@@ -77,7 +77,10 @@ def serve(patrons: socket.socket, work: Callable[[socket.socket], None]) -> None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while True:
-        _, fds, _, _ = socket.recv_fds(patrons, 1, 1)
+        try:
+            _, fds, _, _ = socket.recv_fds(patrons, 1, 1)
+        except ConnectionResetError:  # closed, and what this had said was never read
+            break
         if not fds:
             break
         with socket.socket(fileno=fds[0]) as patron:

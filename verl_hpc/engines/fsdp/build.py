@@ -22,9 +22,9 @@ from verl_hpc.layout.heads import HEAD_TENSORS, Head
 
 
 def transformers_config(arch: Architecture) -> PreTrainedConfig:
-    """transformers' settings for this model."""
+    """transformers' settings for this model; nothing is dropped, as in every engine."""
     rope: Mapping[str, Any] = arch.rope_scaling or {"rope_type": "default"}
-    return AutoConfig.for_model(
+    config = AutoConfig.for_model(
         arch.family,
         num_hidden_layers=arch.num_layers,
         hidden_size=arch.hidden_size,
@@ -39,6 +39,10 @@ def transformers_config(arch: Architecture) -> PreTrainedConfig:
         sliding_window=None,  # windows that would cut anything off are refused with the model
         pad_token_id=None,  # whose embedding transformers would not train
     )
+    for name in config.to_dict():
+        if name.endswith(("dropout", "pdrop")):
+            setattr(config, name, 0.0)
+    return config
 
 
 class Decoder(torch.nn.Module):

@@ -1,0 +1,73 @@
+"""docs/extending.md: its files run as they stand there, and what it names is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typing_extensions import get_protocol_members
+
+from tests.unit.trainer.runs import loop
+from verl_hpc.config.load import parse_config
+from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.engines.protocol import TrainingEngine
+from verl_hpc.rollout.protocol import RolloutEngine
+from verl_hpc.testing.local_run import local_run
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_the_files_of_the_page_train(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for text in blocks("python"):
+        (name,) = re.findall(r'^"""(\w+\.py): ', text)
+        Path(name).write_text(text, encoding="utf-8")
+    words = re.findall(r"for word in (.*?);", PAGE)[0].split()
+    rows = [f'{{"prompt": "{word}", "answer": "{word}"}}\n' for word in words]
+    Path("rows.jsonl").write_text("".join(rows), encoding="utf-8")
+    (text,) = blocks("yaml")
+    off = {"metrics": {"terminal": "off", "report": False}}
+    result, lines = loop(local_run(parse_config(read_yaml(text) | off)))
+    assert (result.outcome, len(lines)) == ("finished", 3)
+    assert all(line["actor/grad_norm"] > 0 for line in lines)
+    assert all(line["actor/ratio"] == pytest.approx(1) for line in lines)
+    assert all(0 < line["mine/score_spread"] <= 1 for line in lines)
+    assert max(line["reward/turns"] for line in lines) > 1
+
+
+@pytest.mark.parametrize(
+    ("heading", "protocol"),
+    [("A training engine", TrainingEngine), ("A rollout engine", RolloutEngine)],
+)
+def test_the_page_has_the_members_of_a_protocol_and_no_others(heading, protocol):
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| (`.*`) \|$", section, re.MULTILINE)
+    members = get_protocol_members(protocol)
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted(members)
+
+
+def test_files_and_names_of_the_page_are_there():
+    named = re.findall(r"`((?:verl_hpc|tests)/[\w/.]+)`", PAGE)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    for name, file in (
+        ("FAMILIES", "verl_hpc/layout/families.py"),
+        ("NOT_MAPPED", "verl_hpc/layout/not_mapped.py"),
+        ("PUBLISHED", "tests/unit/layout/models.py"),
+        ("MODELS", "tests/mpi/test_megatron_parity.py"),
+        ("test_tensors_are_those_of_transformers", "tests/unit/layout/test_architecture.py"),
+        ("Engine", "verl_hpc/config/model.py"),
+        ("Engine", "verl_hpc/config/rollout.py"),
+        ("build_engine", "verl_hpc/engines/factory.py"),
+        ("engine_shard_map", "verl_hpc/engines/factory.py"),
+        ("rollout_shard_map", "verl_hpc/layout/rollout.py"),
+        ("import_engine", "verl_hpc/rollout/factory.py"),
+        ("build_rollout", "verl_hpc/rollout/factory.py"),
+    ):
+        assert f"`{name}`" in PAGE
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^(?:def )?{name}\b", text, re.MULTILINE), (name, file)

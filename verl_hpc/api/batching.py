@@ -67,4 +67,9 @@ class DynamicBatchSampler(Sampler[list[int]]):
 
 
 def _length(row: Any) -> int:
+    if isinstance(row, Mapping) and "input_ids" not in row:
+        raise DataError(
+            f"DynamicBatchSampler: a row has {', '.join(map(str, row))} and no input_ids; give it "
+            "rows of token ids, as a tokenizer makes them"
+        )
     return len(row["input_ids"] if isinstance(row, Mapping) else row)

@@ -79,16 +79,23 @@ def get_actor_critic(
 
     Args:
         model_name: directory, or a name that transformers finds.
-        use_vllm: the actor is a `VLLMActorModel`, which generates and is not trained.
-        device_map: device of both, or of each by `{"actor": ..., "critic": ...}`; the CPU if None,
-            or the first GPU where there is one.
+        use_vllm: the actor is a `VLLMActorModel`, which generates and is not trained; its device
+            is vLLM's choice.
+        device_map: device of both, or of each by `{"actor": ..., "critic": ...}`; the first GPU
+            where there is one, else the CPU, if None or "auto".
         dtype: element type of both, or of each by role.
 
     Raises:
         ConfigError: a role, device or element type that is not there.
         ModelError: transformers cannot load it.
     """
+    if use_vllm and isinstance(device_map, Mapping) and "actor" in device_map:
+        raise ConfigError(
+            f"device_map['actor'] = {device_map['actor']!r} with use_vllm: vLLM takes the device "
+            "of the process itself (CUDA_VISIBLE_DEVICES); leave the actor out of device_map"
+        )
     default = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device_map = None if device_map == "auto" else device_map
     devices = _by_role("device_map", device_map or default, default)
     dtypes = _by_role("dtype", dtype, "float32")
     for role in _ROLES:

@@ -214,6 +214,11 @@ def test_rows_of_a_queue_and_of_messages():
         verl_hpc.MessageSource(["{"]).read(1)
 
 
+def test_rows_without_token_ids_have_no_length():
+    with pytest.raises(DataError, match="a row has prompt and no input_ids"):
+        verl_hpc.DynamicBatchSampler([{"prompt": "a"}], max_tokens_per_batch=12)
+
+
 def test_batches_of_like_length_keep_within_the_budget():
     dataset = [{"input_ids": [0] * n} for n in (5, 1, 9, 2, 2, 8, 1, 5)]
     sampler = verl_hpc.DynamicBatchSampler(dataset, max_tokens_per_batch=12, shuffle=True)

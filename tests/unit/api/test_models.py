@@ -70,6 +70,7 @@ def test_roles_by_name_on_their_device_in_their_type(model_dir):
     )
     assert {p.dtype for p in actor.parameters()} == {torch.float16}
     assert {p.dtype for p in critic.parameters()} == {torch.bfloat16}
+    assert len(verl_hpc.get_actor_critic(str(model_dir), device_map="auto")) == 2
     adapted = verl_hpc.HfModelAdapter(str(model_dir))
     assert adapted(torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
 
@@ -81,6 +82,7 @@ def test_roles_by_name_on_their_device_in_their_type(model_dir):
         ({"dtype": "floaty16"}, "floaty16: not an element type; did you mean float16"),
         ({"device_map": {"reward": "cpu"}}, "device_map\\['reward'\\]: get_actor_critic makes"),
         ({"device_map": {"actor": "cuda:77"}}, "no such device"),
+        ({"device_map": {"actor": "cpu"}, "use_vllm": True}, "'cpu' with use_vllm: vLLM takes"),
     ],
 )
 def test_what_no_role_can_have_is_refused_by_name(model_dir, given, words):

@@ -62,9 +62,10 @@ class SafetyGuard:
 
     After a step whose metric is worse than the best so far (or its baseline) by more than
     `threshold_delta`, training pauses: weights, optimizers and counters become those of the newest
-    checkpoint that is at least `rollback_steps` steps old, `alert` is called, and training goes on
-    from there. So that it does not fall the same way again, samples are drawn with another seed,
-    and all learning rates are multiplied with `lr_factor`, once more at each rollback.
+    checkpoint that is at least `rollback_steps` steps old (early on, of the oldest there is),
+    `alert` is called, and training goes on from there. So that it does not fall the same way again,
+    samples are drawn with another seed, and all learning rates are multiplied with `lr_factor`,
+    once more at each rollback.
 
     Args:
         monitor_metrics: names of metrics, such as task/NAME/reward, where higher is better; or a

@@ -61,8 +61,10 @@ class Checkpoints:
         return complete_steps(self.root)
 
     def before(self, step: int) -> Path | None:
-        """The newest that is not after a step."""
-        return next((path for path in self.steps() if (step_number(path) or 0) <= step), None)
+        """The newest that is not after a step, or the oldest there is; None without any."""
+        steps = self.steps()
+        old = [path for path in steps if (step_number(path) or 0) <= step]
+        return next(iter(old or steps[-1:]), None)
 
     def save(self, step: int, state: Mapping[str, float]) -> Path:
         """Write a step with everything that training goes on from.

@@ -76,8 +76,10 @@ class Watch:
     def target(self, guard: SafetyGuard, fall: Fall, checkpoints: Checkpoints) -> Path:
         """The step to go back to.
 
+        It is the oldest one where none is as old as the guard asks for.
+
         Raises:
-            TrainingError: it fell too often, or there is no checkpoint so old.
+            TrainingError: it fell too often, or nothing was saved before it fell.
         """
         what = (
             f"SafetyGuard: {fall.metric} = {fall.value:.4g} at step {fall.step} is too far from "
@@ -90,7 +92,7 @@ class Watch:
             )
         found = checkpoints.before(fall.step - guard.rollback_steps)
         if found is None:
-            raise TrainingError(f"{what}, and no checkpoint is {guard.rollback_steps} steps old")
+            raise TrainingError(f"{what}, and no step was saved before")
         return found
 
     def state(self) -> dict[str, dict[str, float]]:

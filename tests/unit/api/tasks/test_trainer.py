@@ -199,6 +199,19 @@ def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
     assert again._watch.num_rollbacks == 1 and again.tasks["vowels"].seed == 1
 
 
+def test_an_early_fall_goes_back_to_the_oldest_step(make_trainer):
+    scores = iter([1.0, 0.0])
+    reward = next(scores)
+    trainer = make_trainer(
+        ("vowels",), rewards={"vowels": lambda response, reference: reward}, checkpoint_every=1
+    )
+    trainer.add_guard(verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 50))
+    trainer.train(1)
+    reward = next(scores)
+    found = trainer.train(1)[0]
+    assert found["guard/rollback_from"] == 2 and found["guard/rollback_to"] == 0
+
+
 def test_an_alert_may_end_training_and_falls_are_counted(make_trainer):
     values = iter([1.0, 0.0] * 40)
     trainer = make_trainer(

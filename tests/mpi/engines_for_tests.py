@@ -38,6 +38,7 @@ def build_engine(
     head: Head = "language_model",
     dtype: str = "float32",
     clip_grad: float = 0.0,
+    weight_decay: float = 0.0,
     lora: LoraConfig | None = None,
     router: RouterConfig | None = None,
     **parallel: Any,
@@ -60,7 +61,9 @@ def build_engine(
             **parallel,
         ),
         head=head,
-        optimizer=OptimizerConfig(lr=lr, clip_grad=clip_grad) if lr else None,
+        optimizer=(
+            OptimizerConfig(lr=lr, clip_grad=clip_grad, weight_decay=weight_decay) if lr else None
+        ),
         max_tokens=max_tokens,
         name="model",
         lora=lora,

@@ -148,11 +148,9 @@ def _is_idle(key: str, spoken: Spoken, found: Migration) -> bool:
 
 
 def _translate(spoken: Spoken) -> Migration:
-    draft, refusals = Draft(), []
-    try:
-        given, names = modern(spoken.given)
-    except Refused as one:
-        return Migration({}, {}, {}, [one])
+    draft, refusals = Draft(), list[Refused]()
+    now = modern(spoken.given)
+    given, names = now.found, now.names
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
     values = Values(given, _form(spoken.form, given), own)
     _check_known(given)
@@ -177,6 +175,8 @@ def _translate(spoken: Spoken) -> Migration:
         draft.put(name, value, f"{OWN}{name}")
     for refusal in refusals:
         refusal.key = names.get(refusal.key, refusal.key)
+    told_already = {one.key for one in now.refused}
+    refusals = [*now.refused, *(one for one in refusals if one.key not in told_already)]
     notes = {names.get(key, key): text for key, text in draft.notes.items()}
     return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
 

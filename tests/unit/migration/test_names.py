@@ -1,0 +1,60 @@
+"""Several names of one key, and keys whose values say nothing."""
+
+import pytest
+
+from verl_hpc.migration.translate import migrate, told
+
+BASE = (
+    "data.train_files=a.parquet",
+    "data.val_files=b.parquet",
+    "actor_rollout_ref.model.path=m",
+    "trainer.total_training_steps=10",
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("trainer.n_gpus_per_node=8", "num_rollout_workers=2"),
+        ("num_rollout_workers=2", "trainer.n_gpus_per_node=8"),
+        ("kl_coef=0.1", "algorithm.kl_ctrl.kl_coef=0.2"),
+        ("algorithm.kl_ctrl.kl_coef=0.2", "kl_coef=0.1"),
+        ("lr=1e-5", "learning_rate=2e-5"),
+        ("trainer.total_training_steps=10", "steps=3"),
+        ("algorithm=ppo", "algorithm.adv_estimator=grpo"),
+        ("model.reward_function=math", "verl_hpc.reward.function=code"),
+        ("custom_reward_function.path=a.py", "reward.custom_reward_function.path=b.py"),
+    ],
+)
+def test_two_names_of_one_key_with_different_values(words):
+    refused = migrate(words).refused
+    names = [word.partition("=")[0] for word in words]
+    found = [told(one) for one in refused if all(name in told(one) for name in names)]
+    assert len(found) == 1 and "give one" in found[0]
+    # Equal ones say the same.
+    assert not migrate([*BASE, "lr=1e-5", "learning_rate=1e-5", "steps=10"]).refused
+
+
+def test_a_batch_of_all_ranks_beside_that_of_one():
+    words = ["data.train_files=a", "model.path=m", "engine.num_gpus=2", "steps=1"]
+    words.append("data.batch_size_per_gpu=4")
+    found = migrate([*words, "data.train_batch_size=64"]).refused
+    assert [one.key for one in found] == ["data.batch_size_per_gpu"]
+    assert "= 4, but data.train_batch_size = 64" in told(found[0])
+    assert not migrate([*words, "data.train_batch_size=8"]).refused
+
+
+def test_a_switch_beside_what_implies_it():
+    words = ["kl_coef=0.1", "algorithm.use_kl_in_reward=False"]
+    for order in (words, words[::-1]):
+        assert not migrate([*BASE, *order]).refused
+
+
+def test_a_tutorials_key_that_is_refused_hides_no_other():
+    found = migrate([*BASE, "algorithm=dreamer", "trainer.device=npu", "num_rollout_workers=x"])
+    assert {one.key for one in found.refused} == {
+        "algorithm",
+        "trainer.device",
+        "num_rollout_workers",
+    }
+    assert found.settings["model.path"] == "m"

@@ -64,14 +64,23 @@ def _option(found: Spoken, name: str, text: str) -> None:
         _set(found, plain, text)
 
 
+def form_of(engine: object) -> Form:
+    """Of the reference configuration, by what `model_engine` says.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    if not isinstance(engine, str) or engine not in _FORMS:
+        raise ConfigError(
+            f"model_engine={engine}: there is no such engine; expected {', '.join(_FORMS)}"
+        )
+    return _FORMS[engine]
+
+
 def _set(found: Spoken, key: str, text: str) -> None:
     value = _value(key, text)
     if key == "model_engine":
-        if value not in _FORMS:
-            raise ConfigError(
-                f"model_engine={value}: there is no such engine; expected {', '.join(_FORMS)}"
-            )
-        found.form = _FORMS[value]
+        found.form = form_of(value)
         return
     if "@" in key or "/" in key:
         raise ConfigError(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from verl_hpc.migration.translate import migrate, told
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.translate import migrate, migrate_tree, told
 
 BASE = (
     "data.train_files=a.parquet",
@@ -58,3 +59,36 @@ def test_a_tutorials_key_that_is_refused_hides_no_other():
         "num_rollout_workers",
     }
     assert found.settings["model.path"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("words", "around"),
+    [
+        (["data.seed=${data.seed}"], "data.seed -> data.seed"),
+        (["data.seed=${oc.select:data.seed,1}"], "data.seed -> data.seed"),
+        (
+            ["trainer.nnodes=${trainer.n_gpus_per_node}", "trainer.n_gpus_per_node=${.nnodes}"],
+            "trainer.nnodes -> trainer.n_gpus_per_node -> trainer.nnodes",
+        ),
+        (["trainer.project_name=x-${trainer.project_name}"], "trainer.project_name -> "),
+        (["data.train_batch_size=${.train_batch_size}"], "data.train_batch_size -> data.train"),
+    ],
+)
+def test_a_key_that_refers_to_itself(words, around):
+    found = [told(one) for one in migrate([*BASE, *words]).refused]
+    assert any(f"refers to itself: {around}" in one for one in found)
+
+
+@pytest.mark.parametrize("engine", [["megatron"], "nope", 3, None])
+def test_an_engine_that_is_not_there(engine):
+    with pytest.raises(ConfigError, match="there is no such engine; expected dp, fsdp, megatron"):
+        migrate_tree({"trainer": {"nnodes": 1}, "model_engine": engine})
+    word = "null" if engine is None else str(engine)
+    with pytest.raises(ConfigError, match="there is no such engine; expected dp, fsdp, megatron"):
+        migrate([*BASE, f"model_engine={word}"])
+
+
+def test_the_engine_of_a_file():
+    word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1"
+    assert not migrate_tree({"model_engine": "megatron"}, [*BASE, word]).refused
+    assert not migrate_tree({"model_engine": "dp"}, BASE).refused

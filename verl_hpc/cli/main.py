@@ -1,7 +1,7 @@
 """The command line: one verb a module, imported only when it is called.
 
 `python -m verl_hpc VERB ...`. A verb's module offers `add_arguments(parser)` and
-`run(arguments) -> int`.
+`run(arguments) -> int`; and `plain_words(words)` if words change before they are parsed.
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    # Overrides may be placed between options.
-    arguments = parser.parse_intermixed_args(words[1:])
+    rest = words[1:]
     try:
+        if hasattr(module, "plain_words"):  # of a verb that reads another program's options
+            rest = module.plain_words(rest)
+        # Overrides may be placed between options.
+        arguments = parser.parse_intermixed_args(rest)
         return int(module.run(arguments) or 0)
     except VerlHpcError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

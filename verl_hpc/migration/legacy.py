@@ -128,6 +128,12 @@ def _workers(value: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"trainer.n_gpus_per_node": value * ranks}
 
 
+def _sharded(value: Any, _: Mapping[str, Any]) -> Mapping[str, Any]:
+    if value is not True:
+        raise Refused("use_fsdp", "expected true", "parallel.engine")
+    return {f"{ACTOR}.strategy": "fsdp"}
+
+
 def _placed(key: str, label: str) -> Computed:
     def make(value: Any, _: Mapping[str, Any]) -> Mapping[str, Any]:
         found = value if isinstance(value, list) else [value]
@@ -150,6 +156,7 @@ COMPUTED: Mapping[str, Computed] = {
     "num_rollout_workers": Computed(
         ("trainer.n_gpus_per_node",), "engines of one rank, or of rollout's ranks", _workers
     ),
+    "use_fsdp": Computed((f"{ACTOR}.strategy",), "fsdp", _sharded),
     **{key: _placed(key, label) for key, label in _PLACED.items()},
 }
 _WITH = {

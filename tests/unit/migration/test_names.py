@@ -4,6 +4,7 @@ import pytest
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import migrate, migrate_tree, told
+from verl_hpc.migration.words import read_words
 
 BASE = (
     "data.train_files=a.parquet",
@@ -92,3 +93,23 @@ def test_the_engine_of_a_file():
     word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1"
     assert not migrate_tree({"model_engine": "megatron"}, [*BASE, word]).refused
     assert not migrate_tree({"model_engine": "dp"}, BASE).refused
+
+
+@pytest.mark.parametrize(
+    "words", [["--actor_model", "--use_fsdp"], ["--actor_model"], ["--seed", "1", "--lr"]]
+)
+def test_an_option_without_a_value(words):
+    with pytest.raises(ConfigError, match="has no value; expected --"):
+        read_words(words)
+
+
+def test_the_option_that_chooses_fsdp():
+    assert read_words(["--use_fsdp", "--actor_model", "gpt2"]).given == {
+        "use_fsdp": True,
+        "actor_model": "gpt2",
+    }
+    found = migrate([*BASE[:2], "steps=1", "--use_fsdp", "--actor_model", "gpt2"])
+    assert not found.refused
+    assert (found.settings["model.path"], found.settings["parallel.engine"]) == ("gpt2", "fsdp")
+    both = migrate([*BASE, "--use_fsdp", "actor_rollout_ref.actor.strategy=megatron"])
+    assert "use_fsdp: = True, but actor_rollout_ref.actor.strategy" in told(both.refused[0])

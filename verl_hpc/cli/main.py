@@ -67,11 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     module.add_arguments(parser)
     rest = words[1:]
-    try:
-        if hasattr(module, "plain_words"):  # of a verb that reads another program's options
+    if hasattr(module, "plain_words"):  # of a verb that reads another program's options
+        try:
             rest = module.plain_words(rest)
-        # Overrides may be placed between options.
-        arguments = parser.parse_intermixed_args(rest)
+        except VerlHpcError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return 2
+    # Overrides may be placed between options.
+    arguments = parser.parse_intermixed_args(rest)
+    try:
         return int(module.run(arguments) or 0)
     except VerlHpcError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

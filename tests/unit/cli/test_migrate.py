@@ -50,7 +50,7 @@ def test_torchruns_options(capsys):
 
 def test_an_option_without_a_value_is_told(capsys):
     status, said = shown(capsys, "python", "ppo_simple.py", "--actor_model", "--use_fsdp")
-    assert status == 1 and "--actor_model: has no value" in said.err
+    assert status == 2 and "--actor_model: has no value" in said.err
 
 
 def test_this_verbs_own_options(capsys):

@@ -107,6 +107,8 @@ class Computed:
 
 def _algorithm(value: Any, _: Mapping[str, Any]) -> Mapping[str, Any]:
     found = _ALGORITHMS.get(str(value).lower())
+    if found is None and value in ("dapo", "dr_grpo", "prime"):
+        raise Refused("algorithm", "is several settings here", "those of docs/algorithms.md")
     if found is None:
         near = "recipe (sft, dpo, kto, ...), or algorithm.advantage.name"
         raise Refused("algorithm", f"expected one of {', '.join(_ALGORITHMS)}", near)

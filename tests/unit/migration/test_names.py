@@ -113,3 +113,19 @@ def test_the_option_that_chooses_fsdp():
     assert (found.settings["model.path"], found.settings["parallel.engine"]) == ("gpt2", "fsdp")
     both = migrate([*BASE, "--use_fsdp", "actor_rollout_ref.actor.strategy=megatron"])
     assert "use_fsdp: = True, but actor_rollout_ref.actor.strategy" in told(both.refused[0])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("algorithm=dapo", "docs/algorithms.md"),
+        ("algorithm.name=dr_grpo", "docs/algorithms.md"),
+        ("engine.actor_type=deepspeed", "its ZeRO-3 is the sharding of fsdp; choose fsdp"),
+        ("engine.rollout_type=sglang", "server processes of its own"),
+        ("actor_rollout_ref.rollout.name=trtllm", "expected one of vllm, hf; nearest"),
+    ],
+)
+def test_what_serves_instead(word, said):
+    found = [told(one) for one in migrate([*BASE, word]).refused]
+    assert any(said in one for one in found), found
+    assert "???" not in "".join(found)

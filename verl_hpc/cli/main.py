@@ -1,7 +1,7 @@
 """The command line: one verb a module, imported only when it is called.
 
 `python -m verl_hpc VERB ...`. A verb's module offers `add_arguments(parser)` and
-`run(arguments) -> int`.
+`run(arguments) -> int`; and `plain_words(words)` if words change before they are parsed.
 """
 
 from __future__ import annotations
@@ -66,8 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
+    rest = words[1:]
+    if hasattr(module, "plain_words"):  # of a verb that reads another program's options
+        try:
+            rest = module.plain_words(rest)
+        except VerlHpcError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return 2
     # Overrides may be placed between options.
-    arguments = parser.parse_intermixed_args(words[1:])
+    arguments = parser.parse_intermixed_args(rest)
     try:
         return int(module.run(arguments) or 0)
     except VerlHpcError as error:

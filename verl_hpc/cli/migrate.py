@@ -25,6 +25,17 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import Migration, migrate, migrate_file
 
 _REFUSED = 3
+_LAUNCHERS = ("python", "python3", "torchrun")
+_COUNTS = {"nproc_per_node": "trainer.n_gpus_per_node", "nnodes": "trainer.nnodes"}
+_MEETING = (
+    "standalone",
+    "master_addr",
+    "master_port",
+    "node_rank",
+    "rdzv_backend",
+    "rdzv_endpoint",
+)
+"""Of torchrun: how ranks find each other, which srun or mpiexec does here."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +53,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("words", nargs="*", metavar="FILE|COMMAND", help="and overrides over a file")
 
 
+def plain_words(words: Sequence[str]) -> list[str]:
+    """Options of the program that is migrated as `++key=value`, which are none of this verb's.
+
+    Raises:
+        ConfigError: an option has no value.
+    """
+    from verl_hpc.migration.words import joined
+
+    if any(word.partition("=")[0] in ("--keys", "-h", "--help") for word in words):
+        return list(words)
+    found = []
+    for word in joined(words):
+        name, _, text = word[2:].partition("=")
+        if word.startswith("--"):
+            dashed = name.replace("_", "-")
+            ours = dashed in ("config-name", "config-path")
+            word = f"--{dashed}={text}" if ours else f"++{name.replace('-', '_')}={text}"
+        found.append(word)
+    return found
+
+
 def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cli.logs_pipe import reader_may_leave
     from verl_hpc.migration.page import as_yaml, table
@@ -51,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             sys.stdout.write(table(arguments.keys))
         return 0
     words = list(arguments.words)
-    if len(words) == 1 and " " in words[0] and "=" in words[0]:
+    if len(words) == 1 and " " in words[0] and ("=" in words[0] or " --" in words[0]):
         words = shlex.split(words[0])  # a command in quotes
     if arguments.module is not None:
         words = _behind(words, arguments.module)
@@ -80,12 +112,33 @@ def _behind(words: list[str], module: str) -> list[str]:
     return words[start:]
 
 
+def _of_program(words: Sequence[str]) -> list[str]:
+    """Of a tutorial's program behind python or torchrun: its options, and how many processes.
+
+    Raises:
+        ConfigError: an option of the launcher that means nothing here.
+    """
+    words = plain_words(words)
+    start = next(i for i, word in enumerate(words) if word.endswith(".py"))
+    found = []
+    for word in words[1:start]:
+        name, _, value = word.lstrip("+-").partition("=")
+        if name in _COUNTS:
+            found.append(f"{_COUNTS[name]}={value}")
+        elif name not in _MEETING:
+            expected = ", ".join([*_COUNTS, *_MEETING])
+            raise ConfigError(f"{word}: before {words[start]} expected one of {expected}")
+    return [*found, *words[start + 1 :]]
+
+
 def _found(words: Sequence[str]) -> Migration:
     from verl_hpc.migration.shell import command_words, words_of
 
     if not words:
         raise ConfigError("nothing to migrate: give a script, a YAML file, or verl's command line")
     first = Path(words[0])
+    if first.name in _LAUNCHERS and any(word.endswith(".py") for word in words):
+        return migrate(_of_program(words))
     if first.suffix in (".yaml", ".yml"):
         return migrate_file(first, words[1:])
     if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or (

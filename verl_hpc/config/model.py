@@ -82,7 +82,7 @@ def _recomputable(name: object) -> object:
 RecomputeModule = Annotated[Literal["core_attn", "mlp"], BeforeValidator(_recomputable)]
 
 
-_ENGINES = {
+OTHER_ENGINES = {
     "deepspeed": "it brings a launcher, an optimizer and checkpoints of its own, and its ZeRO-3 is "
     "the sharding of fsdp; choose fsdp",
     "fsdp2": "choose fsdp, which is FSDP2 (fully_shard)",
@@ -91,8 +91,8 @@ _ENGINES = {
 
 
 def _engine(name: object) -> object:
-    if isinstance(name, str) and name in _ENGINES:
-        raise ValueError(_ENGINES[name])
+    if isinstance(name, str) and name in OTHER_ENGINES:
+        raise ValueError(OTHER_ENGINES[name])
     return name
 
 

@@ -49,12 +49,16 @@ class VerifyConfig(Section):
     engines are."""
 
 
+OTHER_ENGINES = {
+    "sglang": "SGLang generates in server processes of its own, and this program has none: an "
+    "engine lives in the ranks, which fill its weights in place; choose vllm, or hf"
+}
+"""What is not there by this name, and what serves instead."""
+
+
 def _engine(name: object) -> object:
-    if name == "sglang":
-        raise ValueError(
-            "SGLang generates in server processes of its own, and this program has none: an engine "
-            "lives in the ranks, which fill its weights in place; choose vllm, or hf"
-        )
+    if isinstance(name, str) and name in OTHER_ENGINES:
+        raise ValueError(OTHER_ENGINES[name])
     return name
 
 

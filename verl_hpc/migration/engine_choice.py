@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from verl_hpc.config.fsdp import OF_MEGATRON
-from verl_hpc.config.model import ParallelConfig
+from verl_hpc.config.model import OTHER_ENGINES, ParallelConfig
 from verl_hpc.migration.legacy import OWN
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, REF, ROLE
 from verl_hpc.migration.row import Draft, Row, fixed
@@ -39,6 +39,8 @@ def engine_of(
         layout: the rest of its section parallel.
     """
     key = f"{model}.strategy"
+    if values.word(key) in OTHER_ENGINES and values[key] not in _STRATEGIES:
+        raise Refused(key, OTHER_ENGINES[values[key]], "parallel.engine")
     if values[key] not in _STRATEGIES:
         raise Refused(key, f"expected one of {', '.join(_STRATEGIES)}", "parallel.engine")
     own = [values.own.get(f"{prefix}parallel.engine") for prefix in (ROLE[model], "")]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from verl_hpc.migration.row import same
 from verl_hpc.migration.values import Refused
 
 OWN = "verl_hpc."
@@ -106,6 +107,8 @@ class Computed:
 
 def _algorithm(value: Any, _: Mapping[str, Any]) -> Mapping[str, Any]:
     found = _ALGORITHMS.get(str(value).lower())
+    if found is None and value in ("dapo", "dr_grpo", "prime"):
+        raise Refused("algorithm", "is several settings here", "those of docs/algorithms.md")
     if found is None:
         near = "recipe (sft, dpo, kto, ...), or algorithm.advantage.name"
         raise Refused("algorithm", f"expected one of {', '.join(_ALGORITHMS)}", near)
@@ -125,6 +128,12 @@ def _workers(value: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
     if not all(type(number) is int and number > 0 for number in (value, ranks)):
         raise Refused("num_rollout_workers", "expected a whole number", "rollout.tensor_parallel")
     return {"trainer.n_gpus_per_node": value * ranks}
+
+
+def _sharded(value: Any, _: Mapping[str, Any]) -> Mapping[str, Any]:
+    if value is not True:
+        raise Refused("use_fsdp", "expected true", "parallel.engine")
+    return {f"{ACTOR}.strategy": "fsdp"}
 
 
 def _placed(key: str, label: str) -> Computed:
@@ -149,6 +158,7 @@ COMPUTED: Mapping[str, Computed] = {
     "num_rollout_workers": Computed(
         ("trainer.n_gpus_per_node",), "engines of one rank, or of rollout's ranks", _workers
     ),
+    "use_fsdp": Computed((f"{ACTOR}.strategy",), "fsdp", _sharded),
     **{key: _placed(key, label) for key, label in _PLACED.items()},
 }
 _WITH = {
@@ -163,35 +173,60 @@ _SHORT_DEFAULTS = {
 }
 
 
-def modern(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Keys of today, and for each the older name that it was given by, if there is one.
+@dataclass
+class Modern:
+    """What is given, as keys of today."""
 
-    Raises:
-        Refused: a tutorial's key has a value that says nothing.
-    """
-    found: dict[str, Any] = {}
-    names: dict[str, str] = {}
+    given: Mapping[str, Any]
+    """As it was written."""
+    found: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """The older name that a key was given by, if there is one."""
+    refused: list[Refused] = field(default_factory=list)
+    """Older names with values that say nothing, and two names of one key that differ."""
+
+    def take(self, new: str, key: str, value: Any) -> None:
+        """A value of a key that was given as `key`."""
+        if new in self.found and not same(self.found[new], value):
+            other = self.names.get(new, new)
+            theirs = f"{other} = {self.given.get(other)}"
+            why = f"= {self.given[key]}, but {theirs}, and both are {new}; give one"
+            self.refused.append(Refused(key, why))
+            return
+        self.found[new] = value
+        if new != key:
+            self.names.setdefault(new, key)
+
+    def compute(self, key: str, computed: Computed) -> None:
+        try:
+            made = computed.make(self.found.pop(key), self.found)
+        except Refused as one:
+            self.refused.append(one)
+            return
+        for new, value in made.items():
+            self.take(new, key, value)
+
+
+def modern(given: Mapping[str, Any]) -> Modern:
+    """Keys of today for the older ones among those that are given."""
+    made = Modern(given)
     for key, value in given.items():
         for new in _renamed(key):
-            if new != key and value is None:
-                continue  # verl's default of a name that it has replaced
-            found[new] = value
-            if new != key:
-                names[new] = key
-        for new, value_of in _WITH.get(key, {}).items():
-            found.setdefault(new, value_of)
+            if new == key or value is not None:  # or verl's default of a name that it has replaced
+                made.take(new, key, value)
     for key, computed in COMPUTED.items():
-        if key in found:
-            made = computed.make(found.pop(key), found)
-            found.update(made)
-            names.update(dict.fromkeys(made, key))
+        if key in made.found:
+            made.compute(key, computed)
+    for key in given:
+        for new, value in _WITH.get(key, {}).items():
+            made.found.setdefault(new, value)
     if any(key in TUTORIAL or key in COMPUTED for key in given):
         # They leave these out, and mean what is least.
-        size = found.get("data.train_batch_size")
+        size = made.found.get("data.train_batch_size")
         for key, value in {**_SHORT_DEFAULTS, f"{ACTOR}.ppo_mini_batch_size": size}.items():
-            if value is not None and (key not in found):
-                found[key] = value
-    return found, names
+            if value is not None:
+                made.found.setdefault(key, value)
+    return made
 
 
 def _renamed(key: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl_hpc.config.rollout import OTHER_ENGINES
 from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
@@ -105,6 +106,7 @@ ROWS: list[Row] = [
         "rollout.engine",
         "vllm or hf",
         words=_ENGINES,
+        why_not=OTHER_ENGINES,
     ),
     to(f"{R}.temperature", "rollout.temperature"),
     to(f"{R}.top_p", "rollout.top_p"),

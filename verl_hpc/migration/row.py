@@ -90,6 +90,7 @@ def to(
     says: str = "",
     words: Mapping[Any, Any] | None = None,
     change: Callable[[Any], Any] | None = None,
+    why_not: Mapping[str, str] | None = None,
     is_needed: bool = True,
 ) -> Row:
     """A key whose value is that of one of our settings.
@@ -97,6 +98,7 @@ def to(
     Args:
         words: our value for each of verl's; others are refused.
         change: makes our value of verl's.
+        why_not: reasons, by a word that is refused.
         is_needed: whether verl's default counts as if it were given. It does not where it decides
             no number, and ours is chosen for what is here.
     """
@@ -107,7 +109,9 @@ def to(
         value = values[key]
         if words is not None:
             if isinstance(value, list | dict) or value not in words:
-                raise Refused(key, f"expected one of {', '.join(map(str, words))}", ours)
+                allowed = ", ".join(str(word) for word in words if word != "???")
+                why = (why_not or {}).get(str(value), f"expected one of {allowed}")
+                raise Refused(key, why, ours)
             value = words[value]
         draft.put(ours, change(value) if change else value, key)
 

@@ -165,12 +165,18 @@ def _filled(text: str, variables: Mapping[str, _Value], path: Path) -> str:
     before = None
     while text != before:  # a default has variables, too: the inner ones first
         before, text = text, _VARIABLE.sub(one, text)
-    return _SUM.sub(_added, text)
+
+    def added(match: re.Match[str]) -> str:
+        # Within $(( )) a variable needs no dollar sign.
+        return _added(
+            re.sub(r"[A-Za-z_]\w*", lambda word: _filled(f"${word[0]}", variables, path), match[1])
+        )
+
+    return _SUM.sub(added, text)
 
 
-def _added(match: re.Match[str]) -> str:
+def _added(text: str) -> str:
     """Sums and products of whole numbers, without eval."""
-    text = match[1]
     if not re.fullmatch(r"[\d\s+*/()-]+", text):
         raise ConfigError(f"$(({text})): expected sums and products of whole numbers")
     while "(" in text:

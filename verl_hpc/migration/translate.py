@@ -19,7 +19,7 @@ from verl_hpc.migration.reference import FORMS, Form, leaves, reference
 from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
 from verl_hpc.migration.values import Refused, Values
-from verl_hpc.migration.words import Spoken, read_words
+from verl_hpc.migration.words import Spoken, form_of, read_words
 
 _SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
 _MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
@@ -97,9 +97,9 @@ def migrate_file(path: Path, words: Sequence[str] = ()) -> Migration:
 def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migration:
     """As `migrate_file`, of what the file says."""
     said, over = dict(leaves(tree)), read_words(words)
-    form = over.form or {"megatron": "megatron"}.get(said.pop("model_engine", ""))
+    own = form_of(said.pop("model_engine")) if "model_engine" in said else None
     said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
-    return translate(Spoken(said | over.given, form))
+    return translate(Spoken(said | over.given, over.form or own))
 
 
 def is_foreign(tree: Mapping[str, Any]) -> bool:
@@ -141,18 +141,20 @@ def _is_idle(key: str, spoken: Spoken, found: Migration) -> bool:
     if key in read or any(key.startswith(f"{name}.") for name in read):
         return False
     others = {name: value for name, value in spoken.given.items() if name != key}
-    if same(spoken.given[key], Values(others, _form(spoken.form, spoken.given)).default(key)):
+    try:
+        default = Values(others, _form(spoken.form, spoken.given)).default(key)
+    except Refused:  # another key's reference to itself, which is told
+        return False
+    if same(spoken.given[key], default):
         return False
     other = _translate(replace(spoken, given=others))
     return (other.settings, other.ranks) == (found.settings, found.ranks) and not other.refused
 
 
 def _translate(spoken: Spoken) -> Migration:
-    draft, refusals = Draft(), []
-    try:
-        given, names = modern(spoken.given)
-    except Refused as one:
-        return Migration({}, {}, {}, [one])
+    draft, refusals = Draft(), list[Refused]()
+    now = modern(spoken.given)
+    given, names = now.found, now.names
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
     values = Values(given, _form(spoken.form, given), own)
     _check_known(given)
@@ -177,6 +179,8 @@ def _translate(spoken: Spoken) -> Migration:
         draft.put(name, value, f"{OWN}{name}")
     for refusal in refusals:
         refusal.key = names.get(refusal.key, refusal.key)
+    told_already = {one.key for one in now.refused}
+    refusals = [*now.refused, *(one for one in refusals if one.key not in told_already)]
     notes = {names.get(key, key): text for key, text in draft.notes.items()}
     return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
 

@@ -36,9 +36,7 @@ class Values:
     def __getitem__(self, key: str) -> Any:
         """The value that counts: the one that is given, or else verl's default, in which other keys
         are looked up."""
-        if key in self.given:
-            return self._resolved(key, self.given[key])
-        return self.default(key)
+        return self._of(key, ())
 
     def __contains__(self, key: str) -> bool:
         """Whether it is given."""
@@ -46,25 +44,42 @@ class Values:
 
     def default(self, key: str) -> Any:
         """verl's default, interpolations replaced."""
+        return self._default(key, (key,))
+
+    def _of(self, key: str, above: tuple[str, ...]) -> Any:
+        """A value that the keys above refer to.
+
+        Raises:
+            Refused: it refers to itself.
+        """
+        if key in above:
+            around = " -> ".join([*above[above.index(key) :], key])
+            raise Refused(key, f"refers to itself: {around}")
+        if key in self.given:
+            return self._resolved(key, self.given[key], (*above, key))
+        return self._default(key, (*above, key))
+
+    def _default(self, key: str, above: tuple[str, ...]) -> Any:
         forms = reference().forms
         found = forms[self.form].get(key)
         if found is None:  # also of keys that only the other form has
             found = next((keys[key] for keys in forms.values() if key in keys), None)
-        return self._resolved(key, found)
+        return self._resolved(key, found, above)
 
-    def _resolved(self, key: str, value: Any) -> Any:
+    def _resolved(self, key: str, value: Any, above: tuple[str, ...]) -> Any:
         if not isinstance(value, str) or "${" not in value:
             return value
         select = _SELECT.fullmatch(value)
         if select:
             other, otherwise = _absolute(key, select[1].strip()), (select[2] or "null").strip()
             if other in self.given or other in reference():
-                return self[other]
-            return self._resolved(key, read_yaml(otherwise) if "${" not in otherwise else otherwise)
+                return self._of(other, above)
+            plain = read_yaml(otherwise) if "${" not in otherwise else otherwise
+            return self._resolved(key, plain, above)
         whole = _REFERENCE.fullmatch(value)
         if whole:
-            return self[_absolute(key, whole[1])]
-        return _REFERENCE.sub(lambda found: str(self[_absolute(key, found[1])]), value)
+            return self._of(_absolute(key, whole[1]), above)
+        return _REFERENCE.sub(lambda it: str(self._of(_absolute(key, it[1]), above)), value)
 
     def whole(self, key: str, least: int = 1) -> int:
         """A whole number.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,8 @@ from verl_hpc.migration.reference import Form
 
 _FORMS: dict[str, Form] = {"dp": "fsdp", "fsdp": "fsdp", "megatron": "megatron"}
 _FILES = {"ppo_trainer": "fsdp", "ppo_megatron_trainer": "megatron"}
+_FLAGS = ("use_fsdp", "standalone")
+"""Options of tutorials and of torchrun that have no value."""
 _DICTIONARY_COLON = re.compile(r":(?=[^\s/])")
 
 
@@ -32,11 +34,9 @@ def read_words(words: Iterable[str]) -> Spoken:
         ConfigError: a word is none of these, or its value cannot be read.
     """
     found = Spoken()
-    waiting = iter(words)
-    for word in waiting:
+    for word in joined(words):
         if word.startswith("--"):
-            name, separator, text = word[2:].partition("=")
-            text = text if separator else next(waiting, "")
+            name, _, text = word[2:].partition("=")
             _option(found, name, text)
             continue
         name, separator, text = word.partition("=")
@@ -46,6 +46,23 @@ def read_words(words: Iterable[str]) -> Spoken:
             raise ConfigError(f"{word!r}: expected key=value, as verl's command line has")
         _set(found, name.lstrip("+"), text)
     return found
+
+
+def joined(words: Iterable[str]) -> Iterator[str]:
+    """Words, an option and its value as one: `--key=value`.
+
+    Raises:
+        ConfigError: an option has no value.
+    """
+    waiting = iter(words)
+    for word in waiting:
+        if not word.startswith("--") or "=" in word:
+            yield word
+            continue
+        text = "true" if word[2:].replace("-", "_") in _FLAGS else next(waiting, None)
+        if text is None or text.startswith("--"):
+            raise ConfigError(f"{word}: has no value; expected {word} VALUE")
+        yield f"{word}={text}"
 
 
 def _option(found: Spoken, name: str, text: str) -> None:
@@ -64,14 +81,23 @@ def _option(found: Spoken, name: str, text: str) -> None:
         _set(found, plain, text)
 
 
+def form_of(engine: object) -> Form:
+    """Of the reference configuration, by what `model_engine` says.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    if not isinstance(engine, str) or engine not in _FORMS:
+        raise ConfigError(
+            f"model_engine={engine}: there is no such engine; expected {', '.join(_FORMS)}"
+        )
+    return _FORMS[engine]
+
+
 def _set(found: Spoken, key: str, text: str) -> None:
     value = _value(key, text)
     if key == "model_engine":
-        if value not in _FORMS:
-            raise ConfigError(
-                f"model_engine={value}: there is no such engine; expected {', '.join(_FORMS)}"
-            )
-        found.form = _FORMS[value]
+        found.form = form_of(value)
         return
     if "@" in key or "/" in key:
         raise ConfigError(

@@ -24,3 +24,38 @@ def test_a_command_in_quotes_is_that_command(capsys):
 def test_another_program_in_quotes_is_no_command_of_verls(capsys):
     status, said = shown(capsys, COMMAND.replace("main_ppo", "nosuch"))
     assert status == 1 and "'python3': expected key=value" in said.err
+
+
+DATA = ("data.train_path=a.jsonl", "data.val_path=b.jsonl", "batch_size=8", "steps=3")
+
+
+def test_a_tutorials_program_and_its_options(capsys):
+    words = ["python", "ppo_simple.py", "--num_rollout_workers", "2", "--actor_model", "gpt2"]
+    status, said = shown(capsys, *words, *DATA)
+    assert status == 0, said.err
+    assert "path: gpt2" in said.out and "Ranks: 2;" in said.out
+    assert shown(capsys, " ".join([*words, *DATA])) == (0, said)
+
+
+def test_torchruns_options(capsys):
+    program = ["ppo_simple.py", "--use_fsdp", "--actor-model=gpt2", *DATA]
+    status, said = shown(
+        capsys, "torchrun", "--standalone", "--nnodes=2", "--nproc_per_node", "4", *program
+    )
+    assert status == 0, said.err
+    assert "path: gpt2" in said.out and "Ranks: 8;" in said.out and "engine: fsdp" in said.out
+    status, said = shown(capsys, "torchrun", "--max_restarts=3", *program)
+    assert status == 1 and "max_restarts=3: before ppo_simple.py expected one of" in said.err
+
+
+def test_an_option_without_a_value_is_told(capsys):
+    status, said = shown(capsys, "python", "ppo_simple.py", "--actor_model", "--use_fsdp")
+    assert status == 2 and "--actor_model: has no value" in said.err
+
+
+def test_this_verbs_own_options(capsys):
+    words = COMMAND.split()
+    status, said = shown(capsys, *words[:3], "--config_name", "ppo_trainer", *words[3:])
+    assert status == 0, said.err
+    assert "size: 64" in said.out
+    assert shown(capsys, "--keys", "data.seed")[0] == 0

@@ -70,6 +70,16 @@ def test_what_cannot_be_known_without_running_it(tmp_path, text, said):
         words_of(file, {})
 
 
+def test_names_in_a_sum_need_no_dollar_sign(tmp_path):
+    file = tmp_path / "run.sh"
+    start = "python3 -m verl.trainer.main_ppo "
+    file.write_text(f"p=$((1024 * 2))\nr=512\n{start}a=$(((p + r) * 2)) b=$((p+$r))\n")
+    assert words_of(file, {}) == ["a=5120", "b=2560"]
+    file.write_text(f"r=512\n{start}a=$((p + r))\n")
+    with pytest.raises(ConfigError, match=r"\$p is not known"):
+        words_of(file, {})
+
+
 def test_words_of_a_command():
     words = ["python3", "-m", "verl.trainer.main_ppo", "a=1", "2>&1"]
     assert command_words(words) == ["a=1"]

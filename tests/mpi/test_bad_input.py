@@ -108,7 +108,7 @@ def test_a_family_that_is_not_mapped(here, configure, shared_directory):
     other = shared_directory / "gpt2"
     other.mkdir(exist_ok=True)
     (other / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    message = "model_type = 'gpt2' is not mapped: it needs learned positions.*mapped are llama, mistral"
+    message = "model_type = 'gpt2' is not mapped: it needs learned positions.*mapped are llama"
     refused(here, configure(model={"path": str(other)}), ModelError, message)
 
 

@@ -175,8 +175,10 @@ def test_options_that_vllm_does_not_take(here, directory, options, words):
 
 
 def test_heads_that_vllm_has_no_kernel_for_on_cpus(here, tiny_model):
+    engine = build(here, tiny_model("llama", False, head_dim=8))
     with pytest.raises(ConfigError, match="heads have 8 elements, .* CPUs takes 32, 64"):
-        build(here, tiny_model("llama", False, head_dim=8))
+        engine.generate([[1, 2]], Sampling(max_tokens=2), [0])
+    engine.close()
 
 
 @pytest.mark.parametrize("disabled", [True, False])

@@ -114,7 +114,8 @@ class FilesSource:
                 yield DataError(f"{rows.where(row)}: {error}")
 
     def _problem(self, index: int, origin: str, row: Mapping[str, Any]) -> Problem:
-        return problem_of(row, index, origin, self._config.prompt_key, **self._answers(row))
+        problem = problem_of(row, index, origin, self._config.prompt_key)
+        return replace(problem, **self._answers(row))
 
     def _answers(self, row: Mapping[str, Any]) -> dict[str, Any]:
         if self._needs == "pair":
@@ -125,7 +126,7 @@ class FilesSource:
 
 
 def problem_of(
-    row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt", **answers: Any
+    row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt"
 ) -> Problem:
     """A row with verl's columns.
 
@@ -134,7 +135,6 @@ def problem_of(
         index: its number.
         origin: what errors call it.
         prompt_key: column of the prompt.
-        answers: fields of `Problem` that are about answers.
 
     Raises:
         DataError: it has no prompt, or one that is neither text nor a chat.
@@ -146,7 +146,6 @@ def problem_of(
         ground_truth=_ground_truth(row),
         extra=_mapping(row, "extra_info"),
         origin=origin,
-        **answers,
     )
 
 

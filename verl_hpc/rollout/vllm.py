@@ -95,8 +95,8 @@ class VllmEngine:
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         self._on_cpu = world.device == "cpu"
+        self._head_size = arch.head_size
         if self._on_cpu:
-            vllm_cpu.check_heads(arch.head_size)
             vllm_cpu.prepare()
         import_worker(world.device)
         spare_what_exists()
@@ -173,6 +173,8 @@ class VllmEngine:
         more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
+        if self._on_cpu:
+            vllm_cpu.check_heads(self._head_size)
         before = given_so_far(prefixes, len(prompts), sampling)
         requests = Requests(self._llm.llm_engine, prompts, sampling, before, self._routed)
         everything = iter([range(len(prompts)), ()])

@@ -29,7 +29,7 @@ def prepare() -> None:
 
 
 def check_heads(size: int) -> None:
-    """Before an engine is built; its first response would fail otherwise.
+    """Before the first response, which would fail otherwise in words that name nothing.
 
     Raises:
         ConfigError: vLLM's attention on CPUs has no kernel for heads of this size.

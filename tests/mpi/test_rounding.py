@@ -111,10 +111,11 @@ def differing(now, before):
     ],
 )
 def test_each_cause_is_rounding(trained, layout, expected):
-    """`expected` are those that these two steps feel."""
+    """`expected` are those that these two steps feel; whether oneDNN's products of such small
+    matrices have other bits depends on the CPU."""
     now = trained("ppo", layout)
     felt = {cause for cause in CAUSES if differing(now, trained("ppo", layout, (cause,)))}
-    assert felt == expected
+    assert felt - {"products"} == expected - {"products"}
 
 
 @pytest.mark.parametrize(

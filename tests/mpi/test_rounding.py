@@ -111,11 +111,11 @@ def differing(now, before):
     ],
 )
 def test_each_cause_is_rounding(trained, layout, expected):
-    """`expected` are those that these two steps feel; whether oneDNN's products of such small
-    matrices have other bits depends on the CPU."""
+    """`expected` are those that these two steps feel. On some CPUs so few of oneDNN's products have
+    other bits that Adam's two steps round them away."""
     now = trained("ppo", layout)
     felt = {cause for cause in CAUSES if differing(now, trained("ppo", layout, (cause,)))}
-    assert felt - {"products"} == expected - {"products"}
+    assert felt in (expected, expected - {"products"})
 
 
 @pytest.mark.parametrize(

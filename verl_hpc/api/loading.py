@@ -99,7 +99,7 @@ def get_actor_critic(
     devices = _by_role("device_map", device_map or default, default)
     dtypes = _by_role("dtype", dtype, "float32")
     for role in _ROLES:
-        devices[role] = _device(role, devices[role])
+        devices[role] = device_here(f"device_map[{role!r}]", devices[role])
         chosen_dtype(f"dtype[{role!r}]", dtypes[role])
     critic = CriticModel(
         load_causal_lm(model_name, dtypes["critic"], devices["critic"]), copy_weights=False
@@ -125,13 +125,13 @@ def _by_role(setting: str, given: Any, default: Any) -> dict[str, Any]:
     return {role: given.get(role, default) for role in _ROLES}
 
 
-def _device(role: str, given: Any) -> torch.device:
+def device_here(setting: str, given: Any) -> torch.device:
+    """Raises: ConfigError: this process has no such device."""
     try:
         device = torch.device(given)
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ConfigError(
-            f"device_map[{role!r}] = {given!r}: this process has no such device "
-            f"({str(error).splitlines()[0]})"
+            f"{setting} = {given!r}: this process has no such device ({str(error).splitlines()[0]})"
         ) from None
     return device

@@ -48,15 +48,7 @@ def check_fsdp_layout(arch: Architecture, layout: TrainLayout) -> None:
     Raises:
         LayoutError: naming the setting.
     """
-    sizes = {
-        "tensor_parallel": layout.tp,
-        "pipeline_parallel": layout.pp,
-        "virtual_pipeline": layout.vpp,
-        "context_parallel": layout.cp,
-        "expert_parallel": layout.ep,
-        "expert_tensor_parallel": layout.etp,
-    }
-    for name, size in sizes.items():
+    for name, size in layout.sizes_of_model.items():
         if size > 1:
             raise LayoutError(
                 f"{name} = {size} with engine = {ENGINE}, which shards parameters over all ranks "

@@ -61,6 +61,18 @@ class TrainLayout:
         assert self.dp % self.cp == 0, self
 
     @property
+    def sizes_of_model(self) -> dict[str, int]:
+        """What cuts the model itself, by its setting."""
+        return {
+            "tensor_parallel": self.tp,
+            "pipeline_parallel": self.pp,
+            "virtual_pipeline": self.vpp,
+            "context_parallel": self.cp,
+            "expert_parallel": self.ep,
+            "expert_tensor_parallel": self.etp,
+        }
+
+    @property
     def num_replicas(self) -> int:
         """Replicas with sequences of their own."""
         return self.dp // self.cp

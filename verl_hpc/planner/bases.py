@@ -111,15 +111,7 @@ def _differing(settings: Settings, layouts: Layouts, name: str, base: str) -> It
 
 def _deciding(role: RoleSettings, layout: TrainLayout) -> dict[str, object]:
     first, last = layout.first_rank, layout.first_rank + layout.num_ranks - 1
-    return _weights(role) | {
-        "ranks": f"{first}-{last}",
-        "tensor_parallel": layout.tp,
-        "pipeline_parallel": layout.pp,
-        "virtual_pipeline": layout.vpp,
-        "context_parallel": layout.cp,
-        "expert_parallel": layout.ep,
-        "expert_tensor_parallel": layout.etp,
-    }
+    return _weights(role) | {"ranks": f"{first}-{last}"} | layout.sizes_of_model
 
 
 def _weights(role: RoleSettings) -> dict[str, object]:

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
 
 import torch
 
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.one_process import OneProcess, outputs_of_row
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     STATE_KINDS,
-    HostCopy,
     Loss,
-    Part,
     Seen,
     TokenOutputs,
     Wanted,
@@ -81,7 +79,7 @@ def _on_rank_0(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> ShardMap:
     return ShardMap(specs, regions)
 
 
-class LocalEngine:
+class LocalEngine(OneProcess):
     """`TrainingEngine` on one rank: `TinyModel` and AdamW.
 
     Args:
@@ -127,25 +125,6 @@ class LocalEngine:
     def merge(self, name: str, to: torch.Tensor) -> None:
         raise NotImplementedError("it has no adapters")
 
-    def without_adapters(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def host_copy(self) -> HostCopy:
-        return [[weight.clone()] for weight in self.weights.values()]
-
-    @contextmanager
-    def exchanged(self, values: HostCopy) -> Iterator[None]:
-        own = self.host_copy()
-        try:
-            self._fill(values)
-            yield
-        finally:
-            self._fill(own)
-
-    def _fill(self, values: HostCopy) -> None:
-        for weight, (value,) in zip(self.weights.values(), values, strict=True):
-            weight.copy_(value)
-
     def optimizer_map(self, primary: bool = False) -> ShardMap:
         del primary
         specs = state_specs(self.shard_map.tensors)
@@ -180,20 +159,7 @@ class LocalEngine:
             return TokenOutputs(scores=found[-1])
         if self.head == "value":
             return TokenOutputs(values=found[:-1, 0])
-        log_probs = (found[:-1] / temperature).log_softmax(-1)
-        chosen = tokens[1:, None]
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        outputs = TokenOutputs(log_probs.gather(-1, chosen)[:, 0], entropy)
-        more: dict[str, torch.Tensor] = {}
-        if wanted.untempered:
-            more["untempered"] = found[:-1].log_softmax(-1).gather(-1, chosen)[:, 0]
-        if wanted.sum_p_squared:
-            more["sum_p_squared"] = log_probs.exp().square().sum(-1)
-        if wanted.top_k:
-            more["top_log_probs"], more["top_tokens"] = log_probs.topk(wanted.top_k)
-        if wanted.candidates is not None:
-            more["candidate_log_probs"] = log_probs.gather(-1, wanted.candidates[0])
-        return replace(outputs, **more)
+        return outputs_of_row(found[:-1], tokens[1:], temperature, wanted)
 
     def update(
         self,
@@ -255,11 +221,3 @@ class LocalEngine:
             main.sub_(settings.lr * first / (second.sqrt() + settings.epsilon))
             weight.copy_(main)
         return norm
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        """Frees nothing."""
-        del part, once
-        return 0
-
-    def onload(self, part: Part) -> None:
-        """Everything is where it was."""

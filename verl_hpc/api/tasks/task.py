@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.assemble import assemble
+from verl_hpc.api.loading import device_here
 from verl_hpc.api.prompts import StepPrompts
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.settings import PPOConfig, run_config
@@ -86,15 +87,7 @@ class Task:
     def _chosen_device(self) -> torch.device:
         if self.config.device is None:
             return self._models.device
-        try:
-            device = torch.device(self.config.device)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"{self._where}.device = {self.config.device}: this process has no such device "
-                f"({reason})"
-            ) from None
+        device = device_here(f"{self._where}.device", self.config.device)
         if self.config.reward_model is None and not self._has_constraint_model:
             raise ConfigError(
                 f"{self._where}.device = {self.config.device}: it is that of a reward model or a "

@@ -21,15 +21,13 @@ from verl_hpc.engines.fsdp.optimizer import ShardedAdam
 from verl_hpc.engines.fsdp.passes import Passes
 from verl_hpc.engines.guarded_step import GuardedStep
 from verl_hpc.engines.megatron.micro_batches import Plan
-from verl_hpc.engines.megatron.offload import HostStore, Memory
+from verl_hpc.engines.megatron.offload import HostStore, KeptOnHost, Memory
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
-    HostCopy,
     Loss,
-    Part,
     Seen,
     Sums,
     TokenOutputs,
@@ -49,7 +47,7 @@ def engine_shard_map(
     return fsdp_shard_map(arch, layout, head=head, dtype=kept_dtype(model.dtype, trainable))
 
 
-class FsdpEngine:
+class FsdpEngine(KeptOnHost):
     """One model whose parameters all ranks of a layout share (`TrainingEngine`).
 
     Raises:
@@ -138,18 +136,6 @@ class FsdpEngine:
 
     def without_adapters(self) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def host_copy(self) -> HostCopy:
-        return self.host.copy()
-
-    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        return self.host.exchanged(values)
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        return self.host.offload(part, once)
-
-    def onload(self, part: Part) -> None:
-        self.host.onload(part)
 
     # ---------------------------------------------------------------- passes
 

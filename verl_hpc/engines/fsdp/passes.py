@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from verl_hpc.engines.fsdp.attention import attending
 from verl_hpc.engines.fsdp.build import Decoder
@@ -46,7 +45,7 @@ class Passes:
             decoder.model.config.hidden_size,
             max_tokens,
             not uses_flash,
-            self._largest,
+            groups.largest,
             replicas_wait=True,
         )
         self.device = next(decoder.parameters()).device
@@ -54,11 +53,6 @@ class Passes:
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
         """As `Planner.plan`."""
         return self._planner.plan(sequences, together)
-
-    def _largest(self, one: int, other: int) -> tuple[int, int]:
-        numbers = torch.tensor([one, other])
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.replicas_gloo)
-        return int(numbers[0]), int(numbers[1])
 
     def run(
         self,

@@ -19,7 +19,7 @@ from verl_hpc.engines.megatron.build import (
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
-from verl_hpc.engines.megatron.offload import HostStore, memory_of
+from verl_hpc.engines.megatron.offload import HostStore, KeptOnHost, memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
 from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
 from verl_hpc.engines.megatron.parallel import LayoutGroups
@@ -36,9 +36,7 @@ from verl_hpc.engines.megatron.routers import Routers
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
-    HostCopy,
     Loss,
-    Part,
     Seen,
     Sums,
     TokenOutputs,
@@ -54,7 +52,7 @@ from verl_hpc.layout.shard_map import ShardMap, union
 _FP8_ROW_MULTIPLE = 128
 
 
-class MegatronEngine:
+class MegatronEngine(KeptOnHost):
     """One model on one training layout (`TrainingEngine`).
 
     Raises:
@@ -209,18 +207,6 @@ class MegatronEngine:
 
     def without_adapters(self) -> AbstractContextManager[None]:
         return self.adapters.disabled() if self.adapters is not None else nullcontext()
-
-    def host_copy(self) -> HostCopy:
-        return self.host.copy()
-
-    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        return self.host.exchanged(values)
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        return self.host.offload(part, once)
-
-    def onload(self, part: Part) -> None:
-        self.host.onload(part)
 
     # ---------------------------------------------------------------- passes
 

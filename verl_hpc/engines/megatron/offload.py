@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -114,6 +114,24 @@ class HostStore:
 
     def _of(self, part: Part) -> Storages:
         return self._gradients if part == "gradients" else self._state
+
+
+class KeptOnHost:
+    """Of a `TrainingEngine`: what its host store does."""
+
+    host: HostStore
+
+    def host_copy(self) -> HostCopy:
+        return self.host.copy()
+
+    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
+        return self.host.exchanged(values)
+
+    def offload(self, part: Part, once: bool = False) -> int:
+        return self.host.offload(part, once)
+
+    def onload(self, part: Part) -> None:
+        self.host.onload(part)
 
 
 def memory_of(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.utils import GlobalMemoryBuffer
@@ -90,6 +91,12 @@ class LayoutGroups:
         groups.make([grid.ranks()])
         groups.make([(rank,) for rank in grid.ranks()])
         groups.make(_embedding_groups(layout))
+
+    def largest(self, one: int, other: int) -> tuple[int, int]:
+        """Each over all replicas that have sequences of their own; these call it together."""
+        numbers = torch.tensor([one, other])
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.replicas_gloo)
+        return int(numbers[0]), int(numbers[1])
 
     @contextmanager
     def entered(self) -> Iterator[None]:

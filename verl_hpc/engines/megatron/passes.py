@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -58,7 +57,7 @@ class Passes:
         # A row that is split over ranks is of whole sequences.
         shares_tokens = self._is_local and groups.layout.cp == 1
         self._planner = Planner(
-            groups.layout, config.hidden_size, max_tokens, shares_tokens, self._largest
+            groups.layout, config.hidden_size, max_tokens, shares_tokens, groups.largest
         )
         self._saving: Callable[[], AbstractContextManager[None]] = nullcontext
         if offloads_activations:
@@ -71,11 +70,6 @@ class Passes:
     def plan(self, sequences: Sequence[torch.Tensor], together: int = 1) -> Plan:
         """As `Planner.plan`."""
         return self._planner.plan(sequences, together)
-
-    def _largest(self, one: int, other: int) -> tuple[int, int]:
-        numbers = torch.tensor([one, other])
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._groups.replicas_gloo)
-        return int(numbers[0]), int(numbers[1])
 
     def run(
         self,

@@ -99,7 +99,7 @@ def get_actor_critic(
     devices = _by_role("device_map", device_map or default, default)
     dtypes = _by_role("dtype", dtype, "float32")
     for role in _ROLES:
-        devices[role] = device_here(f"device_map[{role!r}]", devices[role])
+        devices[role] = device_here(f"device_map[{role!r}] = {devices[role]!r}", devices[role])
         chosen_dtype(f"dtype[{role!r}]", dtypes[role])
     critic = CriticModel(
         load_causal_lm(model_name, dtypes["critic"], devices["critic"]), copy_weights=False
@@ -125,13 +125,17 @@ def _by_role(setting: str, given: Any, default: Any) -> dict[str, Any]:
     return {role: given.get(role, default) for role in _ROLES}
 
 
-def device_here(setting: str, given: Any) -> torch.device:
-    """Raises: ConfigError: this process has no such device."""
+def device_here(said: str, given: Any) -> torch.device:
+    """The device; `said` is what errors call it: a setting and its value.
+
+    Raises:
+        ConfigError: this process has no such device.
+    """
     try:
         device = torch.device(given)
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ConfigError(
-            f"{setting} = {given!r}: this process has no such device ({str(error).splitlines()[0]})"
+            f"{said}: this process has no such device ({str(error).splitlines()[0]})"
         ) from None
     return device

@@ -87,7 +87,7 @@ class Task:
     def _chosen_device(self) -> torch.device:
         if self.config.device is None:
             return self._models.device
-        device = device_here(f"{self._where}.device", self.config.device)
+        device = device_here(f"{self._where}.device = {self.config.device}", self.config.device)
         if self.config.reward_model is None and not self._has_constraint_model:
             raise ConfigError(
                 f"{self._where}.device = {self.config.device}: it is that of a reward model or a "

@@ -35,7 +35,7 @@ $(READY): requirements/cpu.txt setup.py launch/install.sh
 	PYTHON=$(PYTHON) launch/install.sh $(VENV) cpu
 	@touch $@
 
-$(READY_DEV): $(READY) requirements/dev.txt requirements/track.txt
+$(READY_DEV): $(READY) requirements/dev.txt requirements/track.txt requirements/store.txt
 	PYTHON=$(PYTHON) launch/install.sh $(VENV) dev
 	@touch $@
 

@@ -40,7 +40,7 @@ if [ "$what" = pushgateway ]; then
     exit
 fi
 if [ "$what" = dev ]; then
-    "${pip[@]}" -r requirements/dev.txt -r requirements/track.txt
+    "${pip[@]}" -r requirements/dev.txt -r requirements/track.txt -r requirements/store.txt
     exit
 fi
 "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {

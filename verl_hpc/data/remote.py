@@ -43,8 +43,11 @@ class RemoteFile:
                 f"{self.url}: {error}; s3:// needs the package s3fs, gs:// gcsfs, and http:// "
                 "aiohttp"
             ) from None
-        except OSError as error:
-            raise DataError(f"{self.url}: cannot be read ({error}); check the address") from None
+        except Exception as error:  # each store's client has errors of its own
+            raise DataError(
+                f"{self.url}: cannot be read ({type(error).__name__}: {error}); check the address, "
+                "storage_options and the credentials"
+            ) from error
 
     def copied_to(self, directory: Path) -> Path:
         """A copy of the whole file in a directory."""

@@ -90,26 +90,49 @@ def test_rows_behind_a_url_of_a_local_http_server(kind, tmp_path):
             thread.join()
 
 
-def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path):
-    """moto's server; where it or s3fs is not installed there is nothing to ask."""
-    pytest.importorskip("s3fs", reason="s3fs is not installed; s3:// needs it")
-    moto = pytest.importorskip("moto.server", reason="moto is not installed")
-    boto3 = pytest.importorskip("boto3")
-    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+@pytest.fixture(scope="module")
+def s3_server():
+    """Where a store of moto's listens, which keeps it in memory."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
-    try:
-        url = "http://{}:{}".format(*server.get_host_and_port())
-        names = {"region_name": "us-east-1", "endpoint_url": url}
-        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
-        client = boto3.client("s3", **names, **keys)
-        client.create_bucket(Bucket="bucket")
-        client.upload_file(str(write(tmp_path / f"rows.{kind}")), "bucket", f"rows.{kind}")
-        options = {"key": "test", "secret": "test", "client_kwargs": names}
-        path = f"s3://bucket/rows.{kind}"
-        provider = verl_hpc.DataProvider(path, kind, storage_options=options)
-        assert prompts(provider.read(10)) == prompts_of_all()
-    finally:
-        server.stop()
+    yield "http://{}:{}".format(*server.get_host_and_port())
+    server.stop()
+
+
+def test_rows_of_a_bucket_of_a_local_s3_server(kind, tmp_path, s3_server):
+    import boto3
+
+    names = {"region_name": "us-east-1", "endpoint_url": s3_server}
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    client = boto3.client("s3", **names, **keys)
+    client.create_bucket(Bucket="bucket")
+    client.upload_file(str(write(tmp_path / f"rows.{kind}")), "bucket", f"rows.{kind}")
+    options = {"key": "test", "secret": "test", "client_kwargs": names}
+    provider = verl_hpc.DataProvider(f"s3://bucket/rows.{kind}", kind, storage_options=options)
+    assert prompts(provider.read(10)) == prompts_of_all()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"key": "test", "secret": "test"}, "bucket does not exist"),
+        ({}, "NoCredentialsError: .*the credentials"),
+        ({"nonsense": 1}, "nonsense.*storage_options"),
+    ],
+)
+def test_a_bucket_that_cannot_be_read_is_named(s3_server, monkeypatch, options, words):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    client = {"region_name": "us-east-1", "endpoint_url": s3_server}
+    with pytest.raises(DataError, match=f"^s3://nowhere/rows.jsonl: .*{words}"):
+        verl_hpc.DataProvider(
+            "s3://nowhere/rows.jsonl",
+            "jsonl",
+            storage_options={"client_kwargs": client, **options},
+        )
 
 
 class _Ranges(http.server.SimpleHTTPRequestHandler):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import Sampler
 
+from verl_hpc.config.arguments import checked
 from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
 
@@ -23,18 +24,30 @@ class DynamicBatchSampler(Sampler[list[int]]):
         seed: of the order.
 
     Raises:
-        DataError: a row that is longer than the budget.
+        DataError: a row that is longer than the budget or has no token ids, another number of
+            lengths than of rows, or a budget below one token.
     """
 
+    @checked
     def __init__(
         self,
         dataset: Any,
         max_tokens_per_batch: int,
-        lengths: Sequence[int] | None = None,
+        lengths: Any = None,
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        self.lengths = list(lengths or [_length(dataset[i]) for i in range(len(dataset))])
+        if max_tokens_per_batch < 1:
+            raise DataError(
+                f"max_tokens_per_batch = {max_tokens_per_batch}; expected at least 1 token"
+            )
+        rows = _rows_of(dataset)
+        given = [_length(dataset[i], i) for i in range(rows)] if lengths is None else lengths
+        self.lengths = [int(length) for length in given]
+        if len(self.lengths) != rows:
+            raise DataError(
+                f"lengths has {len(self.lengths)} numbers, and the dataset has {rows} rows"
+            )
         self._shuffle, self._seed, self._epoch = shuffle, seed, 0
         longest = max(range(len(self.lengths)), key=self.lengths.__getitem__, default=0)
         if self.lengths and self.lengths[longest] > max_tokens_per_batch:
@@ -66,10 +79,31 @@ class DynamicBatchSampler(Sampler[list[int]]):
             yield list(self._batches[place])
 
 
-def _length(row: Any) -> int:
+def _rows_of(dataset: Any) -> int:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise DataError(
+            f"DynamicBatchSampler: dataset is {type(dataset).__name__}, which has no len() and "
+            "rows by number; give a list of a stream's rows"
+        )
+    return len(dataset)
+
+
+def _length(row: Any, index: int) -> int:
+    """Tokens of a row: of (L,) ids, or of (1, L) as tokenizers give with return_tensors."""
     if isinstance(row, Mapping) and "input_ids" not in row:
         raise DataError(
             f"DynamicBatchSampler: a row has {', '.join(map(str, row))} and no input_ids; give it "
             "rows of token ids, as a tokenizer makes them"
         )
-    return len(row["input_ids"] if isinstance(row, Mapping) else row)
+    ids = row["input_ids"] if isinstance(row, Mapping) else row
+    shape = getattr(ids, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[0] == 1:
+        return int(shape[1])
+    is_nested = len(ids) > 0 and not isinstance(ids, str) and hasattr(ids[0], "__len__")
+    if isinstance(ids, str) or (len(shape) != 1 if shape is not None else is_nested):
+        raise DataError(
+            f"DynamicBatchSampler: row {index} is {type(ids).__name__}"
+            f"{'' if shape is None else f' of shape {tuple(shape)}'}, not a sequence of token ids; "
+            "tokenise it, or give lengths"
+        )
+    return len(ids)

@@ -56,7 +56,8 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
     step = _find(path, namespace)
     if not (step / STATE).is_file():
         raise CheckpointError(
-            f"{step} has weights alone; save with save_optimizer=True and save_training_state=True "
+            f"{step} has no training state; save with save_optimizer=True and "
+            "save_training_state=True "
             "to go on from it, or give its weights to a new trainer"
         )
     return load_step_directory(run, step)
@@ -68,6 +69,8 @@ def _find(path: Path, namespace: str) -> Path:
     if path.name == LATEST and path.exists():
         return path.resolve()
     steps = complete_steps(path / namespace)
+    if not steps and path.name == namespace:  # its own directory, not the one above
+        steps = complete_steps(path)
     if not steps:
         raise CheckpointError(
             f"load_checkpoint: {path / namespace} has no steps; give the directory that was given "

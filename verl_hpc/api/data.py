@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.api.namespace import namespaced, temporary_directory
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.data import FilesConfig
+from verl_hpc.config.explain import shown
 from verl_hpc.data.files import OPTIONAL_COLUMNS, FilesSource
 from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
@@ -42,6 +44,7 @@ class DataProvider:
         DataError: a file that cannot be read, or without rows.
     """
 
+    @checked
     def __init__(
         self,
         data_path: str | Path | Sequence[str | Path],
@@ -65,6 +68,8 @@ class DataProvider:
             if value < least:
                 raise DataError(f"DataProvider: {name} = {value}; expected at least {least}")
         paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
+        if not paths:
+            raise DataError("DataProvider: data_path = []; name at least one file")
         self._scratch = temporary_directory(namespaced(namespace))
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})
@@ -85,6 +90,7 @@ class DataProvider:
         self._depth = num_workers * prefetch_factor
         self._ahead: deque[tuple[int, Position, Future[list[Problem]]]] = deque()
         self._position = Position()
+        self._is_closed = False
 
     def __len__(self) -> int:
         """Rows of an epoch."""
@@ -105,15 +111,22 @@ class DataProvider:
         return {"epoch": self._position.epoch, "offset": self._position.offset}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from what `state_dict` gave."""
-        self.seek(Position(state["epoch"], state["offset"]))
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            DataError: it is something else.
+        """
+        self.seek(position_of(state, "DataProvider"))
 
     def read(self, count: int) -> list[Problem]:
         """The next rows; a new epoch begins behind the last one.
 
         Raises:
-            DataError: a malformed row.
+            DataError: a malformed row, less than one row, or the provider is closed.
         """
+        check_count(count, "DataProvider")
+        if self._is_closed:
+            raise DataError("DataProvider.read: it is closed; make another")
         if self._workers is None:
             rows, behind = self._order.take(self._position, count)
             found = read_problems(self.source, rows)
@@ -146,6 +159,27 @@ class DataProvider:
 
     def close(self) -> None:
         """End the threads, and remove copies."""
+        self._is_closed = True
         if self._workers is not None:
             self._workers.shutdown(cancel_futures=True)
         self._scratch.cleanup()
+
+
+def check_count(count: int, where: str) -> None:
+    """Raises: DataError: it is no number of rows to read."""
+    if type(count) is not int or count < 1:
+        raise DataError(f"{where}.read: {shown(count)} rows; expected at least 1")
+
+
+def position_of(state: Any, where: str) -> Position:
+    """Raises: DataError: it is not what `state_dict` gives."""
+    try:
+        epoch, offset = state["epoch"], state["offset"]
+    except (KeyError, TypeError):
+        epoch = offset = None
+    if any(type(number) is not int or number < 0 for number in (epoch, offset)):
+        raise DataError(
+            f"{where}.load_state_dict: {shown(state)}; expected what state_dict() gave, such as "
+            "{'epoch': 0, 'offset': 8}"
+        )
+    return Position(epoch, offset)

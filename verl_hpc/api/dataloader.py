@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from verl_hpc.api.data import DataProvider
-from verl_hpc.config.explain import near_or_all
+from verl_hpc.api.data import DataProvider, check_count, position_of
+from verl_hpc.config.arguments import checked
+from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.remote import FORMATS
@@ -26,6 +28,7 @@ class TaskDataLoader:
         seed: of the draws.
     """
 
+    @checked
     def __init__(
         self,
         tasks: Mapping[str, DataProvider],
@@ -33,6 +36,8 @@ class TaskDataLoader:
         batch_size: int,
         seed: int = 0,
     ) -> None:
+        if batch_size < 1:
+            raise DataError(f"batch_size = {batch_size}; expected at least 1 row")
         self._tasks, self.batch_size, self._seed = dict(tasks), batch_size, seed
         self.count = 0
         """Rows that were handed out."""
@@ -63,17 +68,39 @@ class TaskDataLoader:
         self._weights = {name: weights[name] / total for name in self._tasks}
 
     def read(self, count: int) -> list[Problem]:
-        """The next problems; `extra["task"]` names the task of each."""
+        """The next problems; `extra["task"]` names the task of each.
+
+        Raises:
+            DataError: a malformed row, or less than one row.
+        """
+        check_count(count, "TaskDataLoader")
         found = []
         for _ in range(count):
-            # Of this row alone, so that a resumed loader draws the same.
-            draw = Random(f"{self._seed}/tasks/{self.count}")  # noqa: S311
-            (name,) = draw.choices(list(self._weights), list(self._weights.values()))
+            name = self._task_of(self.count)
             (problem,) = self._tasks[name].read(1)
             problem.extra["task"] = name
             found.append(problem)
             self.count += 1
         return found
+
+    def _task_of(self, row: int) -> str:
+        """Drawn for this row alone, so that a resumed loader draws the same."""
+        draw = Random(f"{self._seed}/tasks/{row}")  # noqa: S311
+        (name,) = draw.choices(list(self._weights), list(self._weights.values()))
+        return name
+
+    @property
+    def position(self) -> Position:
+        """Of the next row, of all tasks together."""
+        return Position(0, self.count)
+
+    def seek(self, position: Position) -> None:
+        """Go on behind the first rows that these weights draw. Where weights have changed on the
+        way, `load_state_dict` knows more."""
+        drawn = Counter(self._task_of(row) for row in range(position.offset))
+        for name, provider in self._tasks.items():
+            provider.seek(Position(*divmod(drawn[name], len(provider))))
+        self.count = position.offset
 
     def __iter__(self) -> Iterator[list[Problem]]:
         while True:
@@ -85,14 +112,29 @@ class TaskDataLoader:
         return {"count": self.count, "tasks": tasks}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from what `state_dict` gave."""
-        count, tasks = state["count"], state["tasks"]
-        assert isinstance(count, int) and isinstance(tasks, Mapping)
+        """Go on from what `state_dict` gave.
+
+        Raises:
+            DataError: it is something else, or of other tasks.
+        """
+        count, tasks = state.get("count"), state.get("tasks")
+        if type(count) is not int or not isinstance(tasks, Mapping):
+            raise DataError(
+                f"TaskDataLoader.load_state_dict: {shown(dict(state))}; expected what state_dict() "
+                "gave"
+            )
+        if set(tasks) != set(self._tasks):
+            raise DataError(
+                f"TaskDataLoader.load_state_dict: it is of the tasks {', '.join(map(str, tasks))}, "
+                f"and this loader has {', '.join(self._tasks)}"
+            )
+        positions = {name: position_of(tasks[name], f"tasks[{name!r}]") for name in self._tasks}
         self.count = count
         for name, provider in self._tasks.items():
-            provider.seek(Position(**tasks[name]))
+            provider.seek(positions[name])
 
 
+@checked
 def get_dataloader(
     dataset_path: str | Path,
     task_weights: Mapping[str, float],

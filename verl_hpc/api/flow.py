@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self
@@ -25,9 +24,9 @@ class Node(Protocol):
 class DataFlow(flow.DataFlow):
     """Operators, one after the other or by the names of their values.
 
-    A parameter takes the value of its own name. A function with a single parameter that names no
-    earlier value takes what the operator before it gives; a parameter of the first operator that
-    nothing gives is asked of `pipeline.run(name=...)`.
+    A parameter takes the value of its own name. A function with a single parameter, others with
+    defaults aside, that names no earlier value takes what the operator before it gives; a
+    parameter of the first operator that nothing gives is asked of `pipeline.run(name=...)`.
 
     Args:
         name: for pictures and messages.
@@ -42,12 +41,17 @@ class DataFlow(flow.DataFlow):
         """Append an operator or a node; adding one changes no other.
 
         Raises:
-            FlowError: it is neither.
+            FlowError: it is neither, or has no name.
         """
         if not isinstance(operator, Operator) and not callable(getattr(operator, "operator", None)):
             raise FlowError(
                 f"flow {self.name!r}: add_operator got {type(operator).__name__}; expected "
                 "Operator(name, func), or a node such as RewardNode"
+            )
+        if not hasattr(operator, "name"):
+            raise FlowError(
+                f"flow {self.name!r}: {type(operator).__name__} has no name; call "
+                "super().__init__() in its own __init__"
             )
         self.nodes.append(operator)
         return self
@@ -94,7 +98,8 @@ class DataFlow(flow.DataFlow):
 
 def _chained(operator: Operator, known: set[str], before: Operator | None) -> Operator:
     """With the value before it bound to its only parameter, where that names none."""
-    parameters = list(inspect.signature(operator.func).parameters)
+    found = operator.parameters.values()
+    parameters = [p.name for p in found if p.default is p.empty]
     if before is None or operator.inputs or len(parameters) != 1 or len(before.gives) != 1:
         return operator
     (name,) = parameters

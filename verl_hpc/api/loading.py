@@ -95,8 +95,8 @@ def get_actor_critic(
             "of the process itself (CUDA_VISIBLE_DEVICES); leave the actor out of device_map"
         )
     default = "cuda:0" if torch.cuda.is_available() else "cpu"
-    device_map = None if device_map == "auto" else device_map
-    devices = _by_role("device_map", device_map or default, default)
+    given = default if device_map is None or device_map == "auto" else device_map
+    devices = _by_role("device_map", given, default)
     dtypes = _by_role("dtype", dtype, "float32")
     for role in _ROLES:
         devices[role] = device_here(f"device_map[{role!r}] = {devices[role]!r}", devices[role])
@@ -134,6 +134,8 @@ def device_here(said: str, given: Any) -> torch.device:
     try:
         device = torch.device(given)
         torch.empty(0, device=device)
+        if device.type == "meta":
+            raise RuntimeError("meta tensors have no data")
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ConfigError(
             f"{said}: this process has no such device ({str(error).splitlines()[0]})"

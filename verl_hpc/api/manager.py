@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from verl_hpc.api.assemble import as_actor, end_tokens
 from verl_hpc.api.batch import Batch, Rollout
 from verl_hpc.api.prompts import ids_of, problems_of
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.prompts import fit_prompt
 from verl_hpc.errors import ConfigError
@@ -18,7 +20,8 @@ from verl_hpc.trainer.slots import seed_of
 
 
 class RolloutManager:
-    """Answers prompts; the same seed, prompts and weights give the same responses.
+    """Answers prompts; the same seed, prompts, weights and `max_batch_size` give the same responses
+    (with a `vLLMActor` also another `max_batch_size`: it draws for each response alone).
 
     Args:
         actor: an `ActorModel`, or a `vLLMActor`.
@@ -35,6 +38,7 @@ class RolloutManager:
         ConfigError, ModelError: an actor that cannot answer, or settings that are not allowed.
     """
 
+    @checked
     def __init__(
         self,
         actor: Any,
@@ -53,9 +57,9 @@ class RolloutManager:
             ("max_response_length", max_response_length),
             ("max_batch_size", max_batch_size),
         ):
-            if not isinstance(value, int) or value < 1:
+            if value < 1:
                 raise ConfigError(f"RolloutManager: {name} = {value!r}; expected at least 1")
-        if temperature < 0 or not 0 < top_p <= 1:
+        if not (0 <= temperature < math.inf and 0 < top_p <= 1):
             raise ConfigError(
                 f"RolloutManager: temperature = {temperature}, top_p = {top_p}; expected at least "
                 "0, and above 0 up to 1"

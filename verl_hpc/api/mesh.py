@@ -47,6 +47,11 @@ def check_mesh(mesh: DeviceMesh | None, kind: str, argument: str) -> None:
     """Raises: ConfigError: it is of another kind, or of more ranks than a whole model is on."""
     if mesh is None:
         return
+    if not isinstance(mesh, DeviceMesh):
+        raise ConfigError(
+            f'set_device_mesh: {argument} is {type(mesh).__name__}; expected DeviceMesh("{kind}", '
+            "group)"
+        )
     if mesh.kind != kind:
         raise ConfigError(
             f"set_device_mesh: {argument} is a mesh of kind {mesh.kind}; expected {kind}"

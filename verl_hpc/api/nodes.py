@@ -10,12 +10,14 @@ from typing import Any
 from verl_hpc.api.batch import Batch, Rollout
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.trainer import PPOTrainer
+from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.flow import Operator
 
 
 class RolloutNode:
-    """Prompts to responses: `responses` from the flow's `prompts`.
+    """Prompts to responses: `responses` from the flow's `prompts`, and from its `references` where
+    it has them: `DataFlow(inputs=["references"])`.
 
     Args:
         trainer: whose actor answers.
@@ -35,16 +37,10 @@ class RolloutNode:
         """See `Node`."""
         del earlier
 
-        def func(prompts: Any) -> Batch:
-            return self.run(prompts)
-
-        def with_references(prompts: Any, references: Any) -> Batch:
+        def func(prompts: Any, references: Any = None) -> Batch:
             return self.run(prompts, references)
 
-        return Operator(self.name, with_references if self.takes_references else func)
-
-    takes_references = False
-    """Whether the flow is given `references`, too; set it on the node."""
+        return Operator(self.name, func)
 
 
 class RewardNode:
@@ -57,6 +53,7 @@ class RewardNode:
         name: in the flow, the class's in small letters if None.
     """
 
+    @checked
     def __init__(
         self, reward_fn: Reward = None, weight: float = 1.0, name: str | None = None
     ) -> None:
@@ -95,6 +92,7 @@ class ReplayBuffer:
         name: in the flow.
     """
 
+    @checked
     def __init__(
         self, capacity: int = 1024, num_samples: int = 8, seed: int = 0, name: str = "replay"
     ) -> None:

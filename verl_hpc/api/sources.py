@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from verl_hpc.api.data import check_count
 from verl_hpc.data.files import problem_of
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
@@ -17,10 +18,27 @@ class PromptSource:
     """What `PPOTrainer(data_provider=...)` takes prompts from; a subclass gives `rows`.
 
     Rows are mappings with verl's columns, such as {"prompt": ..., "answer": ...} (docs/data.md).
+    A trainer that is resumed asks for `rows` anew and leaves out those that it has had.
     """
 
     count = 0
     """Rows that were read."""
+    comes_again = True
+    """Whether `rows` begins with the first row each time it is called; what is taken from a queue
+    does not come again."""
+
+    @property
+    def position(self) -> Position:
+        """Of the next row."""
+        return Position(0, self.count)
+
+    def seek(self, position: Position) -> None:
+        """Go on behind so many rows."""
+        self.count = position.offset
+        self._rows = self._rows_from(self.count) if self.comes_again else self.rows()
+
+    def _rows_from(self, start: int) -> Iterator[Mapping[str, Any]]:
+        return islice(self.rows(), start, None)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """The rows, one after the other, as long as there are some."""
@@ -30,8 +48,9 @@ class PromptSource:
         """The next problems.
 
         Raises:
-            DataError: there are fewer left, or a row is malformed.
+            DataError: there are fewer left, a row is malformed, or less than one is asked for.
         """
+        check_count(count, type(self).__name__)
         if not hasattr(self, "_rows"):
             self._rows = self.rows()
         found = []
@@ -63,20 +82,18 @@ class DatabaseSource(PromptSource):
         self._connection, self._query = connection, query
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        cursor = self._connection.cursor()
-        cursor.execute(self._query)
+        try:
+            cursor = self._connection.cursor()
+            cursor.execute(self._query)
+        except Exception as error:  # each driver of the DB-API has classes of its own
+            raise DataError(
+                f"DatabaseSource: {type(error).__name__}: {error}; its query is {self._query!r}"
+            ) from error
+        if cursor.description is None:
+            raise DataError(f"DatabaseSource: the query {self._query!r} gives no rows")
         names = [column[0] for column in cursor.description]
-        for values in islice(cursor, self.count, None):
+        for values in cursor:
             yield dict(zip(names, values, strict=True))
-
-    @property
-    def position(self) -> Position:
-        return Position(0, self.count)
-
-    def seek(self, position: Position) -> None:
-        """Go on behind so many rows: the query is asked again."""
-        self.count = position.offset
-        self._rows = self.rows()
 
 
 class QueueSource(PromptSource):
@@ -86,6 +103,8 @@ class QueueSource(PromptSource):
         rows_queue: of `queue` or `multiprocessing`; None in it ends the source.
         timeout_s: longest wait for a row.
     """
+
+    comes_again = False
 
     def __init__(self, rows_queue: Any, timeout_s: float = 60.0) -> None:
         self._queue, self._timeout_s = rows_queue, timeout_s
@@ -110,6 +129,8 @@ class MessageSource(PromptSource):
         consumer: gives messages when it is iterated.
         decode: a message as a row; its `.value`, which is a mapping or JSON, if None.
     """
+
+    comes_again = False
 
     def __init__(
         self, consumer: Iterable[Any], decode: Callable[[Any], Mapping[str, Any]] | None = None

@@ -301,9 +301,14 @@ class PPOTrainer:
         Raises:
             CheckpointError, ConfigError: there is none, it lacks these, or is of another model.
         """
+        seek = getattr(self.data_provider, "seek", None)
+        if self.data_provider is not None and not callable(seek):
+            raise ConfigError(
+                f"data_provider: {type(self.data_provider).__name__} has no seek(position), so "
+                "that it would begin anew; give it one, or subclass PromptSource, which has"
+            )
         self._progress = load_step(self._run, Path(path), self.namespace)
         self._prompts.count = self._progress.position.offset
-        seek = getattr(self.data_provider, "seek", None)
         if callable(seek):
             seek(self._progress.position)
         return self.global_step

@@ -30,6 +30,9 @@ class Operator:
         index: the shared value that says who has what of its outputs under every placement; the
             flow's if None.
         roles: names of what it works with, for pictures.
+
+    Raises:
+        FlowError: it has no name, or nothing to call.
     """
 
     name: str
@@ -42,6 +45,36 @@ class Operator:
     index: str | None = None
     roles: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise FlowError(f"Operator: name = {self.name!r}; expected a text, unique in its flow")
+        if not callable(self.func):
+            raise FlowError(
+                f"operator {self.name!r}: func is {type(self.func).__name__}; expected a function"
+            )
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """Of its function.
+
+        Raises:
+            FlowError: Python does not know them.
+        """
+        try:
+            return inspect.signature(self.func).parameters
+        except ValueError:  # some of Python's own
+            raise FlowError(
+                f"operator {self.name!r}: Python does not know the parameters of {self.func!r}; "
+                "call it in a function of your own"
+            ) from None
+
+    def call(self, values: dict[str, Any]) -> Any:
+        """Of its function's parameters; functions of Python's own take theirs by place."""
+        found = self.parameters
+        by_place = [n for n, p in found.items() if p.kind is p.POSITIONAL_ONLY and n in values]
+        first = [values.pop(name) for name in by_place]
+        return self.func(*first, **values)
+
     @property
     def gives(self) -> tuple[str, ...]:
         """Names of its outputs."""
@@ -53,7 +86,7 @@ class Operator:
         Raises:
             FlowError: `func` takes *args or **kwargs, or has no parameter that `inputs` names.
         """
-        found = inspect.signature(self.func).parameters
+        found = self.parameters
         if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found.values()):
             raise FlowError(
                 f"operator {self.name!r}: its function takes any number of arguments, so that "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import FlowError
 from verl_hpc.flow.operator import EVERYWHERE, Operator
 
@@ -171,8 +172,8 @@ class Pipeline:
             Every value this rank has at the end, by name: as it was made, else as it came.
 
         Raises:
-            FlowError: an input is missing, or an operator gives another number of outputs than it
-                declares.
+            FlowError: an input is missing or unknown, or an operator gives another number of
+                outputs than it declares.
             Abandoned: an operator raised it, here or on ranks that this one would have met at a
                 move. What they and others have done stays done.
         """
@@ -182,11 +183,17 @@ class Pipeline:
         """What a run of the flow starts from.
 
         Raises:
-            FlowError: an input is missing.
+            FlowError: an input is missing, or nothing asks for it.
         """
         missing = [name for name in self.inputs if name not in inputs]
         if missing:
             raise FlowError(f"flow {self.name!r} runs with {', '.join(missing)} missing")
+        unknown = [name for name in inputs if name not in self.inputs]
+        if unknown:
+            raise FlowError(
+                f"flow {self.name!r} has no input {unknown[0]!r}; "
+                f"{near_or_all(unknown[0], self.inputs, 'its inputs')}"
+            )
         return Values(inputs)
 
     def resume(
@@ -280,7 +287,7 @@ def _do(item: Run | Move, values: Values, mover: Mover, enter: Callable[[], obje
 
 def _call(run: Run, values: Mapping[str, Any]) -> dict[str, Any]:
     operator = run.operator
-    result = operator.func(**{name: values[value] for name, value in run.needs.items()})
+    result = operator.call({name: values[value] for name, value in run.needs.items()})
     names = operator.gives
     if len(names) == 1:
         return {names[0]: result}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterable, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,6 +19,7 @@ from prometheus_client import (
     write_to_textfile,
 )
 
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.trackers import PrometheusConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.prometheus import PrometheusMetrics
@@ -35,6 +38,16 @@ def check_port(port: int) -> None:
             one.bind(("", port))
     except OSError as error:
         raise _taken(port, error) from None
+
+
+def _is_address(url: str) -> bool:
+    """As prometheus_client reads it: without a scheme it is http."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        is_host = bool(parts.hostname) and not re.search(r"\s", url)
+        return parts.scheme in ("http", "https") and is_host and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _taken(port: int, error: OSError) -> ConfigError:
@@ -68,9 +81,10 @@ class MetricsExporter:
         textfile: for the node exporter's textfile collector.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is taken, an address is none, or no destination is given.
     """
 
+    @checked
     def __init__(
         self,
         pushgateway_url: str | None = None,
@@ -80,6 +94,17 @@ class MetricsExporter:
         port: int | None = None,
         textfile: str | Path | None = None,
     ) -> None:
+        if pushgateway_url is None and port is None and textfile is None:
+            raise ConfigError(
+                "MetricsExporter: it has nowhere to write; give pushgateway_url, port or textfile"
+            )
+        if pushgateway_url is not None and not _is_address(pushgateway_url):
+            raise ConfigError(
+                f"MetricsExporter: pushgateway_url = {pushgateway_url!r}; expected an address such "
+                "as http://monitor:9091"
+            )
+        if not job_name:
+            raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
         self._metrics = PrometheusMetrics()
         self._failing: set[Destination] = set()
         self._destinations: list[Destination] = []

@@ -137,7 +137,7 @@ def test_weights_alone_are_a_step_that_nothing_resumes_from(make_trainer, prompt
     trainer.step(prompts)
     path = trainer.save_checkpoint(tmp_path)
     assert Step(path).components == ["actor"]
-    with pytest.raises(CheckpointError, match="has weights alone"):
+    with pytest.raises(CheckpointError, match="has no training state"):
         trainer.load_checkpoint(path)
     with pytest.raises(ConfigError, match="save_training_state without save_optimizer"):
         trainer.save_checkpoint(tmp_path, save_training_state=True)

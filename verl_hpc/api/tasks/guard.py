@@ -7,8 +7,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import ConfigError
 
@@ -82,9 +83,10 @@ class SafetyGuard:
         ConfigError: a value that is not allowed.
     """
 
+    @checked
     def __init__(
         self,
-        monitor_metrics: Sequence[str] | Mapping[str, Better],
+        monitor_metrics: str | Sequence[str] | Mapping[str, Any],
         threshold_delta: float,
         rollback_steps: int,
         alert: Alert = log_alert,

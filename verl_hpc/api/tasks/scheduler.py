@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError, ConfigError
 
@@ -39,6 +40,7 @@ class DynamicTaskWeightScheduler:
         ConfigError: weights that are not positive, or a floor that they do not leave room for.
     """
 
+    @checked
     def __init__(
         self,
         initial_weights: Mapping[str, float],
@@ -76,6 +78,10 @@ class DynamicTaskWeightScheduler:
             raise ConfigError(
                 f"{where} min_weight = {self.min_weight:g} for each of {len(weights)} tasks; must "
                 f"be from 0 to {1 / len(weights):g}"
+            )
+        if not 0 <= self.min_delta < math.inf:
+            raise ConfigError(
+                f"{where} min_delta = {self.min_delta:g}; must be finite and at least 0"
             )
         if not 0 < self.rate <= 1:
             raise ConfigError(f"{where} rate = {self.rate:g}; must be above 0 and at most 1")

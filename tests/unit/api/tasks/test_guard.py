@@ -70,10 +70,12 @@ def test_the_default_alert_is_a_line_of_the_log(caplog):
         ({"monitor_metrics": {"m": "up"}}, r"monitor_metrics\['m'\] = up: max or min"),
         ({"threshold_delta": -1.0}, "threshold_delta = -1.0: must be finite"),
         ({"rollback_steps": 0}, "rollback_steps = 0: must be at least 1"),
+        ({"rollback_steps": 1.5}, "rollback_steps = 1.5; Input should be a valid integer"),
+        ({"threshold_delta": "5"}, "threshold_delta = '5'; Input should be a valid number"),
         ({"window": 0}, "window = 0"),
         ({"lr_factor": 0}, "lr_factor = 0"),
         ({"max_rollbacks": 0}, "max_rollbacks = 0"),
-        ({"alert": "mail"}, "alert = mail: must be a function"),
+        ({"alert": "mail"}, "alert = 'mail'; Input should be callable"),
         ({"baseline": {"n": 1.0}}, r"baseline\['n'\]: not one of monitor_metrics"),
     ],
 )

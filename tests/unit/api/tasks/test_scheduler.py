@@ -85,6 +85,9 @@ def test_it_goes_on_from_its_state():
         ({"patience": 0}, "patience = 0; must be at least 1"),
         ({"min_weight": 0.4}, "min_weight = 0.4 for each of 3 tasks; must be from 0 to 0.3333"),
         ({"min_weight": 0.3}, "gives b 0.25 of the sum, below min_weight = 0.3"),
+        ({"min_delta": -1.0}, "min_delta = -1; must be finite"),
+        ({"min_delta": float("nan")}, "min_delta = nan; must be finite"),
+        ({"patience": 1.5}, "patience = 1.5; Input should be a valid integer"),
         ({"rate": 0.0}, "rate = 0; must be above 0"),
     ],
 )

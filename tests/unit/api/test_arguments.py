@@ -1,0 +1,215 @@
+"""What a wrong argument of the Python surface is answered with."""
+
+import sqlite3
+
+import pytest
+import torch
+
+import verl_hpc
+from tests.unit.api.test_data import write
+from verl_hpc.api.sources import DatabaseSource, PromptSource
+from verl_hpc.errors import ConfigError, DataError, FlowError
+from verl_hpc.metrics.exporter import MetricsExporter
+from verl_hpc.models import get_actor_critic
+
+IDS = [[1], [1, 2]]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return write(tmp_path / "rows.jsonl")
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    for name in "ab":
+        write(tmp_path / f"{name}.jsonl")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"data_path": []}, DataError, "name at least one file"),
+        ({"num_workers": "2"}, ConfigError, "DataProvider: num_workers = '2'"),
+        ({"num_workers": 1.5}, ConfigError, "num_workers = 1.5"),
+        ({"num_worker": 1}, ConfigError, "did you mean num_workers"),
+    ],
+)
+def test_of_a_provider(rows, given, error, words):
+    with pytest.raises(error, match=words):
+        verl_hpc.DataProvider(**{"data_path": rows, "file_format": "jsonl", **given})
+
+
+def test_of_a_provider_that_reads(rows):
+    provider = verl_hpc.DataProvider(rows, "jsonl")
+    for count in (0, -1, "4"):
+        with pytest.raises(DataError, match=r"read: .* rows; expected at least 1"):
+            provider.read(count)
+    for state in ({"epch": 0}, {"epoch": 0, "offset": "8"}, None):
+        with pytest.raises(DataError, match="expected what state_dict"):
+            provider.load_state_dict(state)
+    provider.close()
+    with pytest.raises(DataError, match="closed"):
+        provider.read(1)
+
+
+@pytest.mark.parametrize(
+    ("weights", "size", "error", "words"),
+    [
+        ([1, 2], 4, ConfigError, "task_weights = "),
+        ({"a": 1}, "4", ConfigError, "batch_size = '4'"),
+        ({"a": 1}, 0, DataError, "batch_size = 0"),
+    ],
+)
+def test_of_a_loader_of_tasks(tasks, weights, size, error, words):
+    with pytest.raises(error, match=words):
+        verl_hpc.data.get_dataloader(tasks, weights, size)
+
+
+def test_a_loader_of_other_tasks_does_not_go_on(tasks):
+    state = verl_hpc.data.get_dataloader(tasks, {"a": 1}, 4).state_dict()
+    loader = verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 1}, 4)
+    with pytest.raises(DataError, match="of the tasks a, and this loader has a, b"):
+        loader.load_state_dict(state)
+    with pytest.raises(DataError, match="expected what state_dict"):
+        loader.load_state_dict({"tasks": {}})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "settings", "error", "words"),
+    [
+        (IDS, {"lengths": [1]}, DataError, "1 numbers, and the dataset has 2 rows"),
+        (IDS, {"max_tokens_per_batch": "9"}, ConfigError, "max_tokens_per_batch = '9'"),
+        ([], {"max_tokens_per_batch": -5}, DataError, "max_tokens_per_batch = -5"),
+        ([{"input_ids": "hello"}], {}, DataError, "row 0 is str, not a sequence of token ids"),
+        (["hello"], {}, DataError, "row 0 is str"),
+        ([[[1, 2], [3, 4]]], {}, DataError, "row 0 is list"),
+        ([torch.ones(2, 3)], {}, DataError, r"Tensor of shape \(2, 3\)"),
+        (iter(IDS), {}, DataError, "no len"),
+    ],
+)
+def test_of_a_sampler(dataset, settings, error, words):
+    with pytest.raises(error, match=words):
+        verl_hpc.DynamicBatchSampler(dataset, **{"max_tokens_per_batch": 9, **settings})
+
+
+def test_rows_as_tokenizers_return_tensors_have_their_length():
+    dataset = [{"input_ids": torch.ones(1, length)} for length in (5, 6)]
+    assert verl_hpc.DynamicBatchSampler(dataset, 10).lengths == [5, 6]
+    assert len(verl_hpc.DynamicBatchSampler(dataset, 10)) == 2
+
+
+def test_of_a_database():
+    with pytest.raises(DataError, match="OperationalError: no such table.*SELECT"):
+        DatabaseSource(sqlite3.connect(":memory:"), "SELECT * FROM nowhere").read(1)
+
+
+class Numbers(PromptSource):
+    def rows(self):
+        for number in range(20):
+            yield {"prompt": f"s{number}"}
+
+
+@pytest.mark.parametrize("kind", ["tasks", "source"])
+def test_a_resumed_trainer_goes_on_behind_the_rows_it_has_had(tasks, make_trainer, tmp_path, kind):
+    def provider():
+        if kind == "source":
+            return Numbers()
+        return verl_hpc.data.get_dataloader(tasks, {"a": 1, "b": 2}, 4)
+
+    first = make_trainer(data_provider=provider(), rollout_batch_size=4, kl_coef=0.0)
+    first.train(2)
+    first.save_checkpoint(tmp_path / "steps", save_optimizer=True, save_training_state=True)
+    expected = [problem.prompt for problem in first.data_provider.read(4)]
+    again = make_trainer(data_provider=provider(), rollout_batch_size=4, kl_coef=0.0)
+    assert again.load_checkpoint(tmp_path / "steps") == 2
+    assert [problem.prompt for problem in again.data_provider.read(4)] == expected
+
+
+def test_a_provider_without_a_position_is_told_when_training_resumes(make_trainer, tmp_path):
+    class Bare:
+        def __init__(self):
+            self.source = Numbers()
+
+        def read(self, count):
+            return self.source.read(count)
+
+    trainer = make_trainer(data_provider=Bare(), rollout_batch_size=2, kl_coef=0.0)
+    trainer.train(1)
+    trainer.save_checkpoint(tmp_path / "steps", save_optimizer=True, save_training_state=True)
+    with pytest.raises(ConfigError, match=r"data_provider: Bare has no seek\(position\)"):
+        trainer.load_checkpoint(tmp_path / "steps")
+
+
+def test_the_directory_of_a_namespace_is_understood(make_trainer, tmp_path, prompts):
+    trainer = make_trainer(namespace="search-rl")
+    trainer.step(prompts)
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    assert trainer.load_checkpoint(tmp_path / "search-rl") == 1
+
+
+def test_of_flows():
+    flow = verl_hpc.DataFlow().add("a", lambda: 1)
+    with pytest.raises(FlowError, match="no input 'zzz'"):
+        flow.compile().run(zzz=1)
+    for arguments, words in ((("a", 3), "func is int"), ((3, len), "name = 3")):
+        with pytest.raises(FlowError, match=words):
+            verl_hpc.Operator(*arguments)
+
+    class Nameless(verl_hpc.RewardNode):
+        def __init__(self):
+            pass
+
+        def score(self, batch):
+            return []
+
+    with pytest.raises(FlowError, match=r"Nameless has no name; call super\(\)"):
+        verl_hpc.DataFlow().add_operator(Nameless())
+    with pytest.raises(ConfigError, match="RewardNode: weight = 'x'"):
+        verl_hpc.RewardNode(len, weight="x")
+
+
+def test_functions_of_python_chain():
+    flow = verl_hpc.DataFlow().add("a", lambda: [3, 4]).add("b", sorted).add("c", len)
+    assert flow.compile().run()["c"] == 2
+    assert verl_hpc.DataFlow().add("a", lambda: [3, 4]).add("b", sum).compile().run()["b"] == 7
+    with pytest.raises(FlowError, match="does not know the parameters of <class 'str'>"):
+        flow.add("d", str).compile()
+
+
+def test_of_meshes(hf_model):
+    with pytest.raises(ConfigError, match="tp_mesh is str; expected DeviceMesh"):
+        verl_hpc.ActorModel(hf_model).set_device_mesh("tp")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", "x"), ("temperature", float("nan")), ("seed", "a"), ("num_samples", 0)],
+)
+def test_of_a_manager(hf_model, tokenizer, name, value):
+    with pytest.raises(ConfigError, match=f"RolloutManager: {name} = "):
+        verl_hpc.RolloutManager(verl_hpc.ActorModel(hf_model), tokenizer, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "nowhere to write"),
+        ({"pushgateway_url": 5}, "pushgateway_url = 5"),
+        ({"pushgateway_url": "not a url"}, "pushgateway_url = 'not a url'; expected an address"),
+        ({"pushgateway_url": "http://m:x"}, "pushgateway_url = 'http://m:x'"),
+        ({"pushgateway_url": "m:9091", "job_name": ""}, "job_name is empty"),
+    ],
+)
+def test_of_an_exporter(given, words):
+    with pytest.raises(ConfigError, match=f"MetricsExporter: .*{words}"):
+        MetricsExporter(**given)
+
+
+@pytest.mark.parametrize("device", [0, "", "cuda:0", "meta"])
+def test_a_device_that_is_not_there(model_dir, device):
+    if device != "meta" and torch.cuda.is_available():
+        pytest.skip("this device is there")
+    with pytest.raises(ConfigError, match="no such device|string"):
+        get_actor_critic(str(model_dir), device_map=device)

@@ -1,0 +1,42 @@
+"""Arguments of public functions against their annotations."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from verl_hpc.config.arguments import checked
+from verl_hpc.errors import ConfigError
+
+
+class Thing:
+    @checked
+    def __init__(self, size: int, names: Sequence[str] = (), **more: float) -> None:
+        self.given = size, names, more
+
+    @checked
+    def scaled(self, by: float | None = None, parts: Mapping[str, float] | None = None) -> object:
+        return by, parts
+
+
+def test_what_is_given_is_handed_on_as_it_is():
+    names = ["a"]
+    thing = Thing(3, names)
+    assert thing.given == (3, names, {}) and thing.given[1] is names
+    assert thing.scaled(2) == (2, None)  # a whole number is a float, too
+    assert Thing.scaled.__name__ == "scaled" and Thing.__init__.__doc__ is None
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Thing("3"), r"^Thing: size = '3'; Input should be a valid integer$"),
+        (lambda: Thing(True), r"^Thing: size = True; Input should be a valid integer$"),
+        (lambda: Thing(1, ["a", 2]), r"^Thing: names\[1\] = \['a', 2\]; .* valid string$"),
+        (lambda: Thing(1).scaled(parts=[1]), r"^Thing\.scaled: parts = \[1\]; .*dictionary"),
+        (lambda: Thing(1).scaled(part={}), r"^Thing\.scaled: part is no arg.*mean parts\?$"),
+        (lambda: Thing(), r"^Thing: missing a required argument: 'size'; its arguments are size"),
+    ],
+)
+def test_another_type_or_name_is_an_error_of_the_house(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call()

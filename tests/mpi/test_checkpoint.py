@@ -31,6 +31,7 @@ LAYOUTS = [
     dict(context_parallel=2),
 ]
 FSDP = dict(engine="fsdp")
+HYBRID = dict(engine="fsdp", fsdp={"shard_size": 2})
 
 GENERATES = {
     "engine": "hf",
@@ -90,14 +91,15 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
-def test_a_step_of_fully_shard_opens_in_both_engines(here, configure):
-    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0]], 0)
+@pytest.mark.parametrize("before", range(3))
+def test_a_step_of_either_engine_opens_in_both(here, configure, before):
+    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0], HYBRID], before)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", range(len(LAYOUTS) + 1))
+@pytest.mark.parametrize("before", range(len(LAYOUTS) + 2))
 def test_a_step_of_either_engine_opens_in_every_layout(here, configure, before):
-    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP], before)
+    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP, HYBRID], before)
 
 
 def goes_on_in_every_layout(here, configure, layouts, before):

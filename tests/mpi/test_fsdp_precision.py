@@ -1,5 +1,5 @@
-"""fully_shard's two element types: that of what layers compute with, and that in which gradients are
-summed over ranks. Each test has numbers that the other type would round otherwise."""
+"""fully_shard's two element types: that of what layers compute with, and that in which gradients
+are summed over ranks. Each test has numbers that the other type would round otherwise."""
 
 import pytest
 import torch

@@ -38,6 +38,7 @@ from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.writers import assign_writers
 
 
 def engine_shard_map(
@@ -78,7 +79,7 @@ class FsdpEngine(KeptOnHost):
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
         self.decoder = build_decoder(
             arch,
-            groups.dp,
+            groups,
             model,
             parallel,
             head=head,
@@ -91,7 +92,9 @@ class FsdpEngine(KeptOnHost):
         self._shards = list(shards.values())
         self.weights: Mapping[str, torch.Tensor] = {n: t for n, t in shards.items() if t.numel()}
         check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
-        self.optimizer = ShardedAdam(optimizer, named, groups.dp, schedule) if optimizer else None
+        self.optimizer = (
+            ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
+        )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
         self._passes = Passes(
@@ -116,9 +119,11 @@ class FsdpEngine(KeptOnHost):
         self.host.weights_changed()
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
-        del primary  # every row has one holder
         assert self.optimizer is not None
-        return self.optimizer.state_map(self.shard_map, dist.get_rank())
+        rank = dist.get_rank()
+        # Of ranks with the same rows each keeps a part, as of the weights.
+        mine = assign_writers(self.shard_map)[rank] if primary else self.shard_map.held_by(rank)
+        return self.optimizer.state_map(self.shard_map.tensors, mine, rank)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         assert self.optimizer is not None

@@ -6,7 +6,7 @@ moments, so that a checkpoint opens in any layout and in the other engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -18,7 +18,7 @@ from verl_hpc.engines.fsdp.build import local_part
 from verl_hpc.engines.guarded_step import refuse_norm
 from verl_hpc.engines.protocol import STATE_KINDS, state_specs
 from verl_hpc.layout.box import View
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
 
 
 class Schedule(Protocol):
@@ -40,7 +40,7 @@ class ShardedAdam:
     Args:
         settings: learning rate, schedule and so on.
         parameters: sharded, by name.
-        group: the ranks that share them.
+        group: the ranks that divide one copy of them.
         schedule: of learning rates.
     """
 
@@ -112,19 +112,22 @@ class ShardedAdam:
         optimizer's own memory."""
         return self._adam.state_tensors()
 
-    def state_map(self, shard_map: ShardMap, rank: int) -> ShardMap:
+    def state_map(
+        self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
+    ) -> ShardMap:
         """This rank's state as logical tensors '<kind>/<name>'.
 
         Args:
-            shard_map: of the parameters.
+            tensors: all logical tensors of the model.
+            regions: this rank's regions of them, whose state is meant.
             rank: this rank, the only holder named.
         """
         parts = [
-            Region(f"{kind}/{r.tensor}", r.box, r.holders, _of_kind(kind, r.view))
-            for r in shard_map.held_by(rank)
+            Region(f"{kind}/{r.tensor}", r.box, (rank,), _of_kind(kind, r.view))
+            for r in regions
             for kind in STATE_KINDS
         ]
-        return ShardMap(state_specs(shard_map.tensors), parts)
+        return ShardMap(state_specs(tensors), parts)
 
     def counters(self) -> dict[str, int]:
         """What else the optimizer remembers."""

@@ -44,6 +44,11 @@ class LayoutGroups:
         self._etp = _there(groups.mine(experts.groups("etp")))
         self._expert = _there(groups.mine(experts.groups("etp", "ep")))
         self._expert_model = _there(groups.mine(experts.groups("etp", "ep", "pp")))
+        shards = layout.shard_grid
+        self.shard = _there(groups.mine(shards.groups("shard")))
+        """Ranks among which fully_shard divides parameters."""
+        self.copies = _there(groups.mine(shards.groups("copy")))
+        """Ranks with the same part of them."""
         self.everyone = _there(groups.mine([grid.ranks()]))
         self._model = _there(groups.mine(grid.groups("tp", "pp")))
         self._tp_dp = _there(groups.mine(grid.groups("tp", "dp")))
@@ -65,6 +70,8 @@ class LayoutGroups:
             groups.make(experts.groups(*of_experts))
         groups.make(grid.groups("dp"), "gloo")
         groups.make(experts.groups("edp"), "gloo")
+        for of_shards in ("shard", "copy"):
+            groups.make(layout.shard_grid.groups(of_shards))
         groups.make([grid.ranks()])
         groups.make([(rank,) for rank in grid.ranks()])
         groups.make(_embedding_groups(layout))

@@ -73,8 +73,7 @@ def padded(engine, where) -> int:
 
 
 @pytest.mark.parametrize("dtype, tied, head, settings", CASES, ids=str)
-@pytest.mark.parametrize("micro_batches", [1, 2])
-def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_batches):
+def test_bytes_of_a_step(here, tiny_model, dtype, tied, head, settings, micro_batches=2):
     """Of each micro-batch: layers twice, and the rest once; their gradients once."""
     engine, _ = built(here, tiny_model, dtype, tied, head, settings, max_tokens=60)
     size, shards = here.world.size, engine.layout.num_shards

@@ -88,8 +88,8 @@ def test_fully_shard_computes_what_megatron_does(setting):
 
 def packed(setting, lengths, dtype, heads=12, kv_heads=2, size=64):
     """A row of these lengths, its ticket, and query, key and value."""
-    from verl_hpc.engines.megatron.packing import pack
     from verl_hpc.engines.megatron.rows import MicroBatches
+    from verl_hpc.engines.shared.packing import pack
 
     row = pack([torch.zeros(n, dtype=torch.int64, device=setting.device) for n in lengths])
     generator = torch.Generator(setting.device).manual_seed(0)
@@ -137,7 +137,7 @@ def test_packed_attention_is_that_of_each_sequence(setting, dtype, atol):
 
 
 def test_log_probs_of_a_large_vocabulary_take_little_memory(setting):
-    from verl_hpc.engines.megatron.log_probs import log_probs_and_entropy
+    from verl_hpc.engines.shared.log_probs import log_probs_and_entropy
 
     tokens, vocab = 4096, 151936
     logits = torch.randn(tokens, vocab, dtype=torch.bfloat16, device=setting.device)

@@ -39,6 +39,7 @@ def build_engine(
     dtype: str = "float32",
     clip_grad: float = 0.0,
     weight_decay: float = 0.0,
+    epsilon: float = 1e-8,
     lora: LoraConfig | None = None,
     router: RouterConfig | None = None,
     **parallel: Any,
@@ -62,7 +63,9 @@ def build_engine(
         ),
         head=head,
         optimizer=(
-            OptimizerConfig(lr=lr, clip_grad=clip_grad, weight_decay=weight_decay) if lr else None
+            OptimizerConfig(lr=lr, clip_grad=clip_grad, weight_decay=weight_decay, epsilon=epsilon)
+            if lr
+            else None
         ),
         max_tokens=max_tokens,
         name="model",

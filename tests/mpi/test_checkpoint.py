@@ -31,6 +31,7 @@ LAYOUTS = [
     dict(context_parallel=2),
 ]
 FSDP = dict(engine="fsdp")
+HYBRID = dict(engine="fsdp", fsdp={"shard_size": 2})
 
 GENERATES = {
     "engine": "hf",
@@ -70,14 +71,24 @@ def train(run, first, count):
 def parameters(here, run):
     """All logical tensors of the actor's weights, gathered the slow way."""
     engine = run.roles["actor"].training
+    return gathered(here, engine.trained_map, engine.weights)
+
+
+def state(here, run):
+    """The same of its master weights and moments."""
+    engine = run.roles["actor"].training
+    return gathered(here, engine.optimizer_map(), engine.optimizer_tensors())
+
+
+def gathered(here, shard_map, memory):
     mine = {}
-    for region in engine.trained_map.held_by(here.world.rank):
-        local = engine.weights[region.view.name]
+    for region in shard_map.held_by(here.world.rank):
+        local = memory[region.view.name]
         window = local.as_strided(
             region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
         )
         mine[region.tensor, region.box] = window.clone()
-    whole = {n: torch.full(s.shape, float("nan")) for n, s in engine.trained_map.tensors.items()}
+    whole = {n: torch.full(s.shape, float("nan")) for n, s in shard_map.tensors.items()}
     for part in here.control.allgather(mine):
         for (name, box), value in part.items():
             whole[name][box.slices] = value
@@ -90,14 +101,33 @@ def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, befo
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
-def test_a_step_of_fully_shard_opens_in_both_engines(here, configure):
-    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0]], 0)
+@pytest.mark.parametrize("before", range(2))
+def test_a_step_of_either_engine_opens_in_both(here, configure, before):
+    goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0], HYBRID], before)
+
+
+@pytest.mark.parametrize("layouts", [(LAYOUTS[0], FSDP), (HYBRID, LAYOUTS[0])], ids=str)
+def test_master_weights_of_bfloat16_go_from_one_engine_to_the_other(here, configure, layouts):
+    """To the last bit of float32, with both moments; what is computed with is their rounding."""
+    model = configure({}).model.model_dump() | {"dtype": "bfloat16"}
+    saver, reader = (build_run(here, configure(layout, model=model)) for layout in layouts)
+    train(saver, 0, 2)
+    save(saver, Progress(2, Position(0, 16)))
+    assert restore(reader) == Progress(2, Position(0, 16))
+    saved, found = state(here, saver), state(here, reader)
+    assert saved.keys() == found.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(found[name], tensor), name
+    for name, tensor in parameters(here, reader).items():
+        main = saved[f"main/{name}"]
+        assert (main != main.bfloat16()).float().mean() > 0.9, name
+        assert torch.equal(tensor.bfloat16(), main.bfloat16()), name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", range(len(LAYOUTS) + 1))
+@pytest.mark.parametrize("before", range(len(LAYOUTS) + 2))
 def test_a_step_of_either_engine_opens_in_every_layout(here, configure, before):
-    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP], before)
+    goes_on_in_every_layout(here, configure, [*LAYOUTS, FSDP, HYBRID], before)
 
 
 def goes_on_in_every_layout(here, configure, layouts, before):

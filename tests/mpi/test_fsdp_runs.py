@@ -8,6 +8,7 @@ from tests.mpi.recipe_runs import RECIPES, ROLLOUT, assert_same, configure, fini
 
 pytestmark = pytest.mark.world(2)
 ENGINES = {"megatron": {"tensor_parallel": 2}, "fsdp": {"engine": "fsdp"}}
+HYBRID = {"engine": "fsdp", "fsdp": {"shard_size": 2, "forward_prefetch": True}}
 SAME = ("actor/loss", "actor/grad_norm", "actor/kl", "actor/entropy", "reward/mean")
 
 
@@ -52,3 +53,23 @@ def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, s
         model = tiny_model("llama", False)
         found[engine] = finish(here, configure(f"ppo-{engine}", model, shared_directory, **more))
     assert_same(found["fsdp"], found["megatron"], ("critic/", "actor/loss", "reward/"), rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.world(4)
+def test_groups_of_ranks_with_copies_train_as_all_ranks_do(here, tiny_model, shared_directory):
+    """PPO, and with the critic alone divided so."""
+    reward, found = write_reward(here, shared_directory), {}
+    sharded = ENGINES["fsdp"]
+    for name, actor, critic in (
+        ("all", sharded, sharded),
+        ("hybrid", HYBRID, HYBRID),
+        ("critic", sharded, HYBRID),
+    ):
+        roles = {"critic": {"parallel": critic, "optimizer": {"lr": 1e-4}}}
+        more = RECIPES["ppo"] | {"roles": roles, "reward": {"function": reward}, "parallel": actor}
+        model = tiny_model("llama", False)
+        run = configure(f"copies-{name}", model, shared_directory, **more)
+        found[name] = finish(here, run)
+    for name in ("hybrid", "critic"):
+        assert_same(found[name], found["all"], ("critic/", "actor/loss", "reward/"), rel=1e-3)

@@ -62,6 +62,7 @@ LAYOUTS = {
         ({"pp": 4}, _BIASED),
         ({"pp": 2, "vpp": 2, "dp": 2}, _TIED),
         ({"dp": 4}, {}),
+        ({"dp": 4, "engine": "fsdp", "shard_size": 2}, {}),
     ],
     8: [({"tp": 2, "pp": 2, "dp": 2}, _TIED), ({"pp": 4, "dp": 2}, _GROUPED)],
 }
@@ -110,7 +111,9 @@ class Engines:
             "sequence_parallel": "sequence_parallel",
             "engine": "engine",
         }
-        more = RECIPES[recipe]
+        more, parallel = RECIPES[recipe], {names[n]: v for n, v in self.sizes.items() if n in names}
+        if "shard_size" in self.sizes:
+            parallel["fsdp"] = {"shard_size": self.sizes["shard_size"]}
         return parse_config(
             {
                 "name": "ledger",
@@ -118,7 +121,7 @@ class Engines:
                 "data": {"train": {"kind": "files", "paths": ["none"]}},
                 **more,
                 "model": {"path": "none", "dtype": self.dtype},
-                "parallel": {names[n]: v for n, v in self.sizes.items() if n in names},
+                "parallel": parallel,
                 "offload": dict.fromkeys(offload, True),
                 "rollout": {
                     "engine": "hf",

@@ -13,7 +13,7 @@ from tests.mpi import plugin
 from tests.mpi.storages import Saved
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.factory import build_engine, start_layouts
-from verl_hpc.engines.megatron.padded import similar_lengths
+from verl_hpc.engines.shared.padded import similar_lengths
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.memory.activations import NONE, Rectangles, split_rectangles

@@ -37,6 +37,8 @@ def pairs(size: int):
     ]
     if size > 1:
         found += [(TrainLayout(dp=size), rollout_tp, "fsdp") for rollout_tp in (1, 2)]
+    if size > 2:
+        found += [(TrainLayout(dp=size, shard_size=2), rollout_tp, "fsdp") for rollout_tp in (1, 2)]
     return sorted(found, key=lambda pair: replicas_for(*pair[:2]))
 
 
@@ -45,8 +47,15 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(
             "pair",
             pairs(plugin.session.world.size),
-            ids=lambda p: f"{p[2]}-tp{p[0].tp}-pp{p[0].pp}-dp{p[0].dp}-to-tp{p[1]}",
+            ids=_label,
         )
+
+
+def _label(pair) -> str:
+    layout, rollout_tp, engine = pair
+    shards = f"-shards{layout.shard_size}" if layout.shard_size is not None else ""
+    sizes = f"tp{layout.tp}-pp{layout.pp}-dp{layout.dp}{shards}"
+    return f"{engine}-{sizes}-to-tp{rollout_tp}"
 
 
 @pytest.fixture(scope="module")

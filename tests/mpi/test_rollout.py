@@ -20,6 +20,7 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout import vllm_settings
+from verl_hpc.rollout.factory import build_rollout
 from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
@@ -175,10 +176,11 @@ def test_options_that_vllm_does_not_take(here, directory, options, words):
 
 
 def test_heads_that_vllm_has_no_kernel_for_on_cpus(here, tiny_model):
-    engine = build(here, tiny_model("llama", False, head_dim=8))
+    """When a run builds its engine, before its first step has generated anything."""
+    path = tiny_model("llama", False, head_dim=8)
+    arch, files = read_architecture(path), str(path)
     with pytest.raises(ConfigError, match="heads have 8 elements, .* CPUs takes 32, 64"):
-        engine.generate([[1, 2]], Sampling(max_tokens=2), [0])
-    engine.close()
+        build_rollout(here.world, arch, files, files, ((0,), (1,)), LIMITS, "float32")
 
 
 @pytest.mark.parametrize("disabled", [True, False])

@@ -15,7 +15,8 @@ import torch
 from tests.jobs.launch import tensors_of
 from tests.mpi.recipe_runs import RECIPES, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS, SETTINGS
-from verl_hpc.engines.megatron import data_parallel, micro_batches, optimizer, products
+from verl_hpc.engines.megatron import data_parallel, optimizer, products
+from verl_hpc.engines.shared import micro_batches
 from verl_hpc.trainer.operators import assign
 
 pytestmark = pytest.mark.world(4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from verl_hpc.section import Section
 
 if TYPE_CHECKING:
@@ -29,6 +31,13 @@ OF_MEGATRON = (
 class FsdpConfig(Section):
     """How fully_shard shares a model between its ranks (PyTorch's FSDP2)."""
 
+    shard_size: int | None = Field(default=None, ge=1)
+    """So many neighbouring ranks divide the parameters, and ranks at the same place of other such
+    groups hold the same (hybrid sharding, PyTorch's HSDP): gathers stay among neighbours, such as
+    those of a node. null divides over all ranks of the role."""
+    forward_prefetch: bool = False
+    """Whether a layer's gather is asked for before the layer ahead of it computes, in forward
+    passes; else when it is reached. In backward passes it always is."""
     reshard_after_forward: bool = True
     """Whether a layer's gathered parameters are freed behind its forward pass and gathered once
     more for the backward pass (ZeRO-3, arXiv 1910.02054), or kept between the two."""

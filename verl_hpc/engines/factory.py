@@ -1,6 +1,7 @@
 """Training engines by configuration; their libraries are imported when one is asked for.
 
-Process groups, micro-batches and random numbers are Megatron-core's for both engines.
+Process groups, schedules of learning rates and random numbers are Megatron-core's for both engines.
+Neither engine knows the other; `engines.shared` has what both are made of.
 """
 
 from __future__ import annotations
@@ -126,10 +127,11 @@ def _fsdp_engine(
     **arguments: Any,
 ) -> TrainingEngine:
     from verl_hpc.engines.fsdp.engine import FsdpEngine
+    from verl_hpc.engines.megatron.optimizer import schedule
     from verl_hpc.engines.megatron.parallel import started
 
     assert lora is None and model.fp8 is None, "the configuration refuses that"
-    return FsdpEngine(arch, started(layout), model, parallel, **arguments)
+    return FsdpEngine(arch, started(layout), model, parallel, schedule=schedule, **arguments)
 
 
 def engine_shard_map(

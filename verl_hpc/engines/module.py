@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from verl_hpc.config.model import OptimizerConfig
-from verl_hpc.engines.module_optimizer import AdamW
+from verl_hpc.engines.module_optimizer import ModuleAdamW
 from verl_hpc.engines.one_process import OneProcess, outputs_of_row
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
@@ -71,7 +71,7 @@ class ModuleEngine(OneProcess):
         )
         self.adapted: Mapping[str, torch.Tensor] = {}
         self._num_steps = 0
-        self._optimizer = AdamW(self.parameters, optimizer) if optimizer is not None else None
+        self._optimizer = ModuleAdamW(self.parameters, optimizer) if optimizer is not None else None
 
     @property
     def is_trainable(self) -> bool:
@@ -87,7 +87,7 @@ class ModuleEngine(OneProcess):
 
     def optimizer_tensors(self) -> Mapping[str, torch.Tensor]:
         assert self._optimizer is not None, "it is not trained"
-        return self._optimizer.tensors
+        return self._optimizer.state_tensors()
 
     def counters(self) -> dict[str, int]:
         return {"num_steps": self._num_steps}
@@ -136,7 +136,7 @@ class ModuleEngine(OneProcess):
         found = {name: float(value) for name, value in sums.items()}
         if not math.isfinite(found["loss"]):
             raise TrainingError(f"the loss is {found['loss']}; the weights are as they were")
-        norm = self._optimizer.step()
+        norm = self._optimizer.update()
         self._num_steps += 1
         return found | {"grad_norm": norm, "lr": self._optimizer.lr}
 

@@ -8,7 +8,7 @@ import torch
 
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.module import ModuleEngine, here
-from verl_hpc.engines.module_optimizer import AdamW, masters_of
+from verl_hpc.engines.module_optimizer import ModuleAdamW, masters_of
 from verl_hpc.engines.protocol import STATE_KINDS
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
@@ -93,7 +93,7 @@ class OptimizerPath(ModuleEngine):
         self.dtype, self._lr = torch.float32, torch.tensor([optimizer.lr])
         self.weights = {**{name: p.detach() for name, p in mine.items()}, LR: self._lr}
         self.shard_map = self.trained_map = _map_of(self.weights)
-        self._own, self._optimizer = mine, AdamW(self.parameters, optimizer, masters)
+        self._own, self._optimizer = mine, ModuleAdamW(self.parameters, optimizer, masters)
 
     @property
     def lr(self) -> float:

@@ -1,4 +1,5 @@
-"""Where PyTorch's fully_shard keeps each logical tensor: rows of every one on each rank.
+"""Where PyTorch's fully_shard keeps each logical tensor: rows of every one on each rank, or on each
+of a group of ranks, of which there are several with the same rows (HSDP).
 
 A parameter is one tensor of the checkpoint, under its own name. It is cut along its first dimension
 as torch.chunk cuts: into shares of equal size, rounded up, so that the last rank that has any rows
@@ -71,7 +72,8 @@ def fsdp_shard_map(
     """Shard map of a model whose parameters fully_shard has cut over the ranks of a layout.
 
     A vocabulary of 1,001 rows on dp=8: rank 0 holds rows 0-125 of model.embed_tokens.weight, and so
-    on to rank 7 with rows 882-1000, which are 119. A value head has one row: rank 0 holds it.
+    on to rank 7 with rows 882-1000, which are 119. A value head has one row: rank 0 holds it. With
+    shard_size=4 ranks 0 and 4 both hold rows 0-250, and the value head's.
 
     Args:
         arch: the model.
@@ -87,14 +89,14 @@ def fsdp_shard_map(
     regions = [
         region
         for name, spec in tensors.items()
-        for region in _regions(name, spec.shape, layout.grid)
+        for region in _regions(name, spec.shape, layout.shard_grid)
     ]
     return ShardMap(tensors, regions)
 
 
 def _regions(name: str, shape: tuple[int, ...], grid: RankGrid) -> Iterator[Region]:
     strides, rest = row_major_strides(shape), shape[1:]
-    for rank, rows in zip(grid.ranks(), rows_of(shape[0], grid.size), strict=True):
+    for shard, rows in enumerate(rows_of(shape[0], grid.axis_size("shard"))):
         if rows:
             box = Box((rows.start, *(0 for _ in rest)), (rows.stop, *rest))
-            yield Region(name, box, (rank,), View(name, 0, strides))
+            yield Region(name, box, grid.ranks(shard=shard), View(name, 0, strides))

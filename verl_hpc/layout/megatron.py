@@ -56,9 +56,16 @@ class TrainLayout:
     etp: int = 1
     first_rank: int = 0
     cp: int = 1
+    shard_size: int | None = None
+    """Ranks that share one copy of the parameters with fully_shard; None is all of `dp`."""
 
     def __post_init__(self) -> None:
-        assert self.dp % self.cp == 0, self
+        assert self.dp % self.cp == 0 and self.dp % self.num_shards == 0, self
+
+    @property
+    def num_shards(self) -> int:
+        """Parts that fully_shard cuts a parameter into."""
+        return self.dp if self.shard_size is None else self.shard_size
 
     @property
     def sizes_of_model(self) -> dict[str, int]:
@@ -87,6 +94,17 @@ class TrainLayout:
         return RankGrid.of(
             self.first_rank, tp=self.tp, cp=self.cp, dp=self.num_replicas, pp=self.pp
         )
+
+    @cached_property
+    def shard_grid(self) -> RankGrid:
+        """Of fully_shard: ranks with the parts of one copy are neighbours.
+
+        dp=4 and shard_size=2 is: shard groups [0,1] [2,3], and copy groups [0,2] [1,3], whose ranks
+        hold the same.
+        """
+        copies = self.dp // self.num_shards
+        shards = self.num_shards
+        return RankGrid.of(self.first_rank, tp=self.tp, shard=shards, copy=copies, pp=self.pp)
 
     @cached_property
     def grid(self) -> RankGrid:

@@ -113,8 +113,9 @@ def _concerns(name: str, model: str) -> bool:
 def _fsdp(values: Values, model: str) -> dict[str, Any]:
     if values.form == "megatron" or model == REF:
         return {}
-    _check_size(values, f"{FSDP[model]}.fsdp_size")
-    found: dict[str, Any] = {}
+    found = _shards(values, f"{FSDP[model]}.fsdp_size")
+    if values.flag(f"{FSDP[model]}.forward_prefetch"):
+        found["fsdp.forward_prefetch"] = True
     if not values.flag(f"{FSDP[model]}.reshard_after_forward"):
         found["fsdp.reshard_after_forward"] = False
     if _sums(values, model) != "float32":
@@ -122,14 +123,19 @@ def _fsdp(values: Values, model: str) -> dict[str, Any]:
     return found
 
 
-def _check_size(values: Values, key: str) -> None:
-    """Raises: Refused: shards within groups of ranks, and copies of them."""
+def _shards(values: Values, key: str) -> dict[str, Any]:
+    """Ranks that divide one copy of the parameters, where they are not all; how many there are is
+    known where trainer.n_gpus_per_node is given."""
     nodes, gpus = "trainer.nnodes", "trainer.n_gpus_per_node"
     if values[key] in (None, -1):
-        return
+        return {}
+    size = values.whole(key)
     ranks = values.whole(nodes) * values.whole(gpus) if gpus in values else None
-    if ranks is None or values.whole(key) < ranks:
-        raise Refused(key, f"parameters are divided over all ranks; give -1, or {gpus}", "parallel")
+    if ranks is not None and size >= ranks:
+        return {}
+    if ranks is not None and ranks % size:
+        raise Refused(key, f"does not divide the {ranks} ranks", "parallel.fsdp.shard_size")
+    return {"fsdp.shard_size": size}
 
 
 def _megatron(values: Values, model: str) -> dict[str, Any]:
@@ -161,7 +167,6 @@ _ACTORS = "the reference computes in the actor's engine"
 _KEYS = {
     "wrap_policy.min_num_params": "layers are gathered one at a time",
     "offload_policy": "parameters that wait in host memory during a pass are not there",
-    "forward_prefetch": "fully_shard orders its own gathers",
     "model_dtype": "ranks keep float32 shards, which are their own master weights",
     "use_orig_params": "fully_shard always has them",
     "forward_only": "what is not trained has no optimizer",
@@ -190,6 +195,7 @@ def _reference_rows(fsdp: str) -> list[Row]:
     sums = f"{fsdp}.mixed_precision.reduce_dtype"
     return [
         fixed(f"{fsdp}.reshard_after_forward", _ACTORS, _FSDP_SETTINGS, also=(False,)),
+        fixed(f"{fsdp}.forward_prefetch", _ACTORS, _FSDP_SETTINGS, also=(True,)),
         fixed(f"{fsdp}.fsdp_size", _ACTORS, _FSDP_SETTINGS),
         fixed(sums, "the reference sums no gradients", _FSDP_SETTINGS, also=tuple(_SUMS)),
     ]
@@ -211,7 +217,11 @@ def layout_keys(model: str) -> dict[str, tuple[str, str]]:
     precision = f"{fsdp}.mixed_precision"
     return rows | {
         f"{fsdp}.reshard_after_forward": (f"{section}.reshard_after_forward", "with engine: fsdp"),
-        f"{fsdp}.fsdp_size": (f"{ours}.engine", "-1, or as many as there are ranks"),
+        f"{fsdp}.forward_prefetch": (f"{section}.forward_prefetch", "with engine: fsdp"),
+        f"{fsdp}.fsdp_size": (
+            f"{section}.shard_size",
+            "with engine: fsdp; -1, or as many as there are ranks, is null",
+        ),
         f"{precision}.reduce_dtype": (f"{section}.reduce_dtype", "with +; fp32 or bf16"),
         precision: (f"{section}.reduce_dtype", "with +; reduce_dtype, and param_dtype as dtype"),
     }

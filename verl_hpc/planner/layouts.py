@@ -105,7 +105,8 @@ def layouts_of(layouts: RunLayouts) -> dict[str, dict[str, int]]:
 def _sizes(layout: TrainLayout) -> dict[str, int]:
     found = {"tp": layout.tp, "pp": layout.pp, "dp": layout.num_replicas}
     more = ("cp", "vpp", "ep", "etp")
-    return found | {name: n for name in more if (n := getattr(layout, name)) > 1}
+    found |= {name: n for name in more if (n := getattr(layout, name)) > 1}
+    return found | ({"shard_size": layout.shard_size} if layout.shard_size is not None else {})
 
 
 def run_layouts(
@@ -277,6 +278,12 @@ def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> 
             f"{replica} ranks of a replica give {dp}; start "
             f"{(sizes.data_parallel or 1) * replica} ranks, or leave it out"
         )
+    shard_size = sizes.fsdp.shard_size if sizes.fsdp is not None else None
+    if shard_size is not None and dp % shard_size:
+        raise ConfigError(
+            f"{where}.fsdp.shard_size = {shard_size} does not divide the {dp} ranks{whose}; choose "
+            "a divisor, such as the GPUs of a node, or leave it out"
+        )
     return TrainLayout(
         tp=sizes.tensor_parallel,
         pp=sizes.pipeline_parallel,
@@ -286,6 +293,7 @@ def _train_layout(role: RoleSettings, ranks: range, labels: Collection[str]) -> 
         etp=sizes.expert_tensor_parallel,
         first_rank=ranks[0],
         cp=sizes.context_parallel,
+        shard_size=shard_size,
     )
 
 

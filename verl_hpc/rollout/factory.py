@@ -92,8 +92,11 @@ def build_rollout(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "
             "or choose rollout.engine: hf"
         )
+    from verl_hpc.rollout import vllm_cpu
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
+    if world.device == "cpu":
+        vllm_cpu.check_heads(arch.head_size)
     if not generates:
         join_groups(world, replicas, config)
         return None

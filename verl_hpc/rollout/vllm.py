@@ -73,8 +73,7 @@ class VllmEngine:
         keeps_experts: give the experts of every token with the responses.
 
     Raises:
-        ConfigError: vLLM does not know an option, refuses a value, has too little memory, or on
-            CPUs no kernel for the model's heads.
+        ConfigError: vLLM does not know an option, refuses a value, or has too little memory.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class VllmEngine:
         self._can_sleep = world.device != "cpu"
         self._asleep = False
         self._on_cpu = world.device == "cpu"
-        self._head_size = arch.head_size
         if self._on_cpu:
             vllm_cpu.prepare()
         import_worker(world.device)
@@ -173,8 +171,6 @@ class VllmEngine:
         more: Callable[[], Collection[int]] | None = None,
     ) -> list[Response | None]:
         assert not self._asleep, "the engine sleeps; its weights must be filled first"
-        if self._on_cpu:
-            vllm_cpu.check_heads(self._head_size)
         before = given_so_far(prefixes, len(prompts), sampling)
         requests = Requests(self._llm.llm_engine, prompts, sampling, before, self._routed)
         everything = iter([range(len(prompts)), ()])

@@ -29,7 +29,7 @@ def prepare() -> None:
 
 
 def check_heads(size: int) -> None:
-    """Before the first response, which would fail otherwise in words that name nothing.
+    """Before a run's engine is built, whose first response would fail in words that name nothing.
 
     Raises:
         ConfigError: vLLM's attention on CPUs has no kernel for heads of this size.

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from verl_hpc.engines.megatron import context
 from verl_hpc.engines.megatron.context import SplitAttention, pack_split
-from verl_hpc.engines.megatron.packing import pack
-from verl_hpc.engines.megatron.padded import PaddedAttention
+from verl_hpc.engines.shared.packing import pack
+from verl_hpc.engines.shared.padded import PaddedAttention
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 NUM_RANKS = st.integers(2, 4)

@@ -52,7 +52,29 @@ def test_memory_of_every_rank_is_its_chunks(dp, first_rank, family, head, vocab_
         check_memory(found, {n: part for n, part in mine.items() if part.size})
 
 
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2), st.integers(5, 40))
+def test_ranks_at_the_same_place_of_groups_hold_the_same(size, copies, first_rank, vocab_size):
+    """Each group is a layout of its own that holds all."""
+    arch = architecture(vocab_size=vocab_size, num_layers=1)
+    layout = TrainLayout(dp=size * copies, first_rank=first_rank, shard_size=size)
+    whole = fsdp_shard_map(arch, layout)
+    for copy in range(copies):
+        alone = TrainLayout(dp=size, first_rank=first_rank + copy * size)
+        for rank in alone.grid.ranks():
+            one, other = (
+                shard_map.held_by(rank) for shard_map in (fsdp_shard_map(arch, alone), whole)
+            )
+            assert [(r.tensor, r.box, r.view) for r in one] == [
+                (r.tensor, r.box, r.view) for r in other
+            ]
+
+
 def test_the_embedding_of_the_docstring():
+    hybrid = TrainLayout(dp=8, shard_size=4)
+    hybrid_map = fsdp_shard_map(architecture(vocab_size=1001), hybrid, head="value")
+    first, *_ = hybrid_map.by_tensor["model.embed_tokens.weight"]
+    assert (first.box.stop[0], first.holders) == (251, (0, 4))
+    assert [r.holders for r in hybrid_map.by_tensor[VALUE_HEAD]] == [(0, 4)]
     shard_map = fsdp_shard_map(architecture(vocab_size=1001), TrainLayout(dp=8), head="value")
     rows = [r.box for r in shard_map.by_tensor["model.embed_tokens.weight"]]
     assert [(box.start[0], box.stop[0]) for box in rows[:1] + rows[-1:]] == [(0, 126), (882, 1001)]
@@ -62,9 +84,11 @@ def test_the_embedding_of_the_docstring():
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dp, rollout_tp", [(2, 1), (2, 2), (4, 2), (3, 1), (8, 4)])
-def test_to_vllm_moves_exactly_what_is_missing(dp, rollout_tp, tied):
+@pytest.mark.parametrize("copies", [1, 2])
+def test_to_vllm_moves_exactly_what_is_missing(dp, rollout_tp, tied, copies):
     arch = architecture(tied_embeddings=tied, family="qwen2", vocab_size=69)
-    source = fsdp_shard_map(arch, TrainLayout(dp=dp))
+    source = fsdp_shard_map(arch, TrainLayout(dp=dp * copies, shard_size=dp))
+    dp *= copies
     replicas = [tuple(range(i, i + rollout_tp)) for i in range(0, dp, rollout_tp)]
     for ranks_per_node in (2, dp):
         check(source, vllm_shard_map(arch, replicas), nodes_of(dp, ranks_per_node))

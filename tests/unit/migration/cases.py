@@ -248,7 +248,6 @@ def _engines():
     yield Case(f"{ACTOR}.strategy", "fsdp2", "parallel.engine", "fsdp")
     yield Case("critic.strategy", "megatron", "roles.critic.parallel.engine")
     yield Case(f"{REF}.strategy", "megatron", "roles.reference.parallel.engine", beside=KL_LOSS)
-    apart = {"critic.fsdp.reshard_after_forward": False}
     for model, parallel in ((ACTOR, "parallel"), (CRITIC, "roles.critic.parallel")):
         fsdp, ours = FSDP[model], f"{parallel}.fsdp"
         sums = f"{ours}.reduce_dtype"
@@ -256,8 +255,9 @@ def _engines():
         yield Case(f"{fsdp}.reshard_after_forward", False, f"{ours}.reshard_after_forward")
         yield Case(f"{precision}.reduce_dtype", "bf16", sums, "bfloat16")
         yield Case(precision, {"reduce_dtype": "bf16"}, sums, "bfloat16")
-        whole = {**apart, "trainer.n_gpus_per_node": 8}
-        yield Case(f"{fsdp}.fsdp_size", 8, f"{parallel}.engine", "fsdp", beside=whole)
+        yield Case(f"{fsdp}.forward_prefetch", True, f"{ours}.forward_prefetch")
+        half = {"trainer.n_gpus_per_node": 16}
+        yield Case(f"{fsdp}.fsdp_size", 8, f"{ours}.shard_size", beside=half)
     for model, role in ROLES.items():
         beside = KL_LOSS if model == REF else {}
         key, dtype = f"{FSDP[model]}.mixed_precision.param_dtype", f"{role or 'model.'}dtype"

@@ -80,12 +80,29 @@ def test_a_critic_of_fsdp_beside_an_actor_of_megatrons():
 
 
 @pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        (["fsdp_size=8"], 8),  # how many ranks there are is not known
+        (["fsdp_size=8", "trainer.n_gpus_per_node=8", "trainer.nnodes=2"], 8),
+        (["fsdp_size=8", "trainer.n_gpus_per_node=8"], None),
+        (["fsdp_size=16", "trainer.n_gpus_per_node=8"], None),
+        (["fsdp_size=-1", "trainer.n_gpus_per_node=8"], None),
+    ],
+)
+def test_ranks_that_divide_one_copy(words, size):
+    config = migrate([*BASE, f"{ACTOR}.fsdp_config.{words[0]}", *words[1:]]).config()
+    assert config.parallel.engine == "fsdp"
+    assert (config.parallel.fsdp.shard_size if config.parallel.fsdp else None) == size
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ([f"{ACTOR}.strategy=torchtitan"], "expected one of fsdp, fsdp2, megatron"),
         (["model_engine=megatron", f"{ACTOR}.strategy=fsdp"], "verl's Megatron form"),
-        ([f"{ACTOR}.fsdp_config.fsdp_size=8"], "divided over all ranks"),
-        ([f"{ACTOR}.fsdp_config.fsdp_size=8", "trainer.n_gpus_per_node=16"], "divided over all"),
+        ([f"{ACTOR}.fsdp_config.fsdp_size=3", "trainer.n_gpus_per_node=8"], "divide the 8 ranks"),
+        ([f"{ACTOR}.fsdp_config.fsdp_size=0"], "a whole number of at least 1"),
+        ([f"{REF}.fsdp_config.fsdp_size=8", f"{ACTOR}.use_kl_loss=True"], "in the actor's engine"),
         (
             [f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype=bf16", f"{MODEL}.lora_rank=8"],
             "sums gradients in float32",

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from transformers import AttentionInterface
 
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.padded import PaddedAttention
+from verl_hpc.engines.shared.packing import PackedRow
+from verl_hpc.engines.shared.padded import PaddedAttention
 
 NAME = "verl_hpc_packed"
 """In transformers' register of attentions."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -16,6 +16,7 @@ from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.engines.fsdp.attention import NAME
 from verl_hpc.engines.fsdp.kernels import Kernels, apply_liger
+from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import kept_dtype
 from verl_hpc.layout.heads import HEAD_TENSORS, Head
@@ -79,7 +80,7 @@ class Decoder(torch.nn.Module):
 
 def build_decoder(
     arch: Architecture,
-    group: dist.ProcessGroup,
+    groups: LayoutGroups,
     model: ModelConfig,
     parallel: ParallelConfig,
     *,
@@ -87,7 +88,7 @@ def build_decoder(
     trainable: bool,
     kernels: Kernels,
 ) -> Decoder:
-    """A decoder whose parameters are divided between the ranks of a group, all zero.
+    """A decoder whose parameters are divided between the ranks of a layout, all zero.
 
     No rank has all of it at any time: shards are allocated when everything is cut.
     """
@@ -104,7 +105,7 @@ def build_decoder(
     if kernels.compiled:
         for layer in decoder.model.layers:
             layer.compile(dynamic=True)
-    _shard(decoder, group, _precision(model, settings, trainable), settings, device)
+    _shard(decoder, groups, _precision(model, settings, trainable), settings, device)
     decoder.to_empty(device=device)
     # A table that no checkpoint has.
     decoder.model.rotary_emb = type(decoder.model.rotary_emb)(config).to(device)
@@ -121,7 +122,8 @@ def local_part(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def sharded_modules(decoder: Decoder) -> list[FSDPModule]:
-    """Modules whose parameters are gathered together: layers, and all that is in none."""
+    """Modules whose parameters are gathered together, as a forward pass meets them: all that is in
+    no layer, and the layers."""
     return [module for module in decoder.modules() if isinstance(module, FSDPModule)]
 
 
@@ -133,14 +135,28 @@ def _precision(model: ModelConfig, settings: FsdpConfig, trainable: bool) -> Mix
     )
 
 
+def _mesh(groups: LayoutGroups, device: str) -> DeviceMesh:
+    """Of one dimension, or of copies x shards."""
+    layout = groups.layout
+    if layout.num_shards == layout.dp:
+        return DeviceMesh.from_group(groups.shard, device)
+    grid = layout.shard_grid
+    return DeviceMesh.from_group(
+        [groups.copies, groups.shard],
+        device,
+        mesh=torch.tensor(grid.ranks()).view(-1, layout.num_shards),
+        mesh_dim_names=("copies", "shards"),
+    )
+
+
 def _shard(
     decoder: Decoder,
-    group: dist.ProcessGroup,
+    groups: LayoutGroups,
     precision: MixedPrecisionPolicy,
     settings: FsdpConfig,
     device: torch.device,
 ) -> None:
-    mesh = DeviceMesh.from_group(group, device.type)
+    mesh = _mesh(groups, device.type)
     for layer in decoder.model.layers:
         fully_shard(
             layer,
@@ -149,7 +165,11 @@ def _shard(
             mp_policy=precision,
         )
     fully_shard(decoder, mesh=mesh, mp_policy=precision)
-    for module in sharded_modules(decoder):
+    modules = sharded_modules(decoder)
+    if settings.forward_prefetch:
+        for module, following in pairwise(modules):
+            module.set_modules_to_forward_prefetch([following])
+    for module in modules:
         # Losses come with their global normaliser, so gradients are summed, not averaged.
         module.set_gradient_divide_factor(1.0)
         # NCCL alone knows reductions with a factor in them.

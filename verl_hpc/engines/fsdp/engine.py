@@ -17,13 +17,9 @@ from verl_hpc.engines.fsdp.build import (
     sharded_modules,
 )
 from verl_hpc.engines.fsdp.kernels import choose_kernels
-from verl_hpc.engines.fsdp.optimizer import ShardedAdam
+from verl_hpc.engines.fsdp.optimizer import MakeSchedule, ShardedAdam
 from verl_hpc.engines.fsdp.passes import Passes
 from verl_hpc.engines.guarded_step import GuardedStep
-from verl_hpc.engines.megatron.micro_batches import Plan
-from verl_hpc.engines.megatron.offload import HostStore, KeptOnHost, Memory
-from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
-from verl_hpc.engines.megatron.parallel import LayoutGroups
 from verl_hpc.engines.protocol import (
     NOTHING_MORE,
     Head,
@@ -33,11 +29,16 @@ from verl_hpc.engines.protocol import (
     TokenOutputs,
     Wanted,
 )
+from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.engines.shared.micro_batches import Plan
+from verl_hpc.engines.shared.offload import HostStore, KeptOnHost, Memory
+from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import fsdp_shard_map, kept_dtype
 from verl_hpc.layout.live import check_parameters
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
+from verl_hpc.layout.writers import assign_writers
 
 
 def engine_shard_map(
@@ -68,6 +69,7 @@ class FsdpEngine(KeptOnHost):
         optimizer: OptimizerConfig | None,
         max_tokens: int,
         name: str,
+        schedule: MakeSchedule,
     ) -> None:
         self.arch, self.layout, self.head = arch, groups.layout, head
         self.shard_map = engine_shard_map(arch, groups.layout, model, head, optimizer is not None)
@@ -77,7 +79,7 @@ class FsdpEngine(KeptOnHost):
         kernels = choose_kernels(model, parallel.fsdp or FsdpConfig())
         self.decoder = build_decoder(
             arch,
-            groups.dp,
+            groups,
             model,
             parallel,
             head=head,
@@ -90,7 +92,9 @@ class FsdpEngine(KeptOnHost):
         self._shards = list(shards.values())
         self.weights: Mapping[str, torch.Tensor] = {n: t for n, t in shards.items() if t.numel()}
         check_parameters(self.shard_map, dist.get_rank(), self.weights, "transformers")
-        self.optimizer = ShardedAdam(optimizer, named, groups.dp) if optimizer else None
+        self.optimizer = (
+            ShardedAdam(optimizer, named, groups.shard, schedule) if optimizer else None
+        )
         self.host = HostStore(self._memory)
         self._outputs = Outputs(head, arch.vocab_size, groups, vocab_multiple=1)
         self._passes = Passes(
@@ -115,9 +119,11 @@ class FsdpEngine(KeptOnHost):
         self.host.weights_changed()
 
     def optimizer_map(self, primary: bool = False) -> ShardMap:
-        del primary  # every row has one holder
         assert self.optimizer is not None
-        return self.optimizer.state_map(self.shard_map, dist.get_rank())
+        rank = dist.get_rank()
+        # Of ranks with the same rows each keeps a part, as of the weights.
+        mine = assign_writers(self.shard_map)[rank] if primary else self.shard_map.held_by(rank)
+        return self.optimizer.state_map(self.shard_map.tensors, mine, rank)
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         assert self.optimizer is not None

@@ -1,4 +1,4 @@
-"""PyTorch's AdamW over a rank's shards, its schedule, and its state as named tensors.
+"""AdamW over a rank's shards, its schedule, and where its state lies.
 
 Shards are float32 and their own master weights. They are regions of logical tensors, as are their
 moments, so that a checkpoint opens in any layout and in the other engine.
@@ -6,19 +6,32 @@ moments, so that a checkpoint opens in any layout and in the other engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.adamw import AdamW
 from verl_hpc.engines.fsdp.build import local_part
 from verl_hpc.engines.guarded_step import refuse_norm
-from verl_hpc.engines.megatron.optimizer import schedule
 from verl_hpc.engines.protocol import STATE_KINDS, state_specs
 from verl_hpc.layout.box import View
-from verl_hpc.layout.shard_map import Region, ShardMap
+from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+
+
+class Schedule(Protocol):
+    """Sets the learning rate of every step."""
+
+    num_steps: int
+
+    def step(self, increment: int) -> None:
+        """Go on by so many steps."""
+        ...
+
+
+MakeSchedule = Callable[[torch.optim.Optimizer, OptimizerConfig], Schedule]
 
 
 class ShardedAdam:
@@ -27,7 +40,8 @@ class ShardedAdam:
     Args:
         settings: learning rate, schedule and so on.
         parameters: sharded, by name.
-        group: the ranks that share them.
+        group: the ranks that divide one copy of them.
+        schedule: of learning rates.
     """
 
     def __init__(
@@ -35,23 +49,15 @@ class ShardedAdam:
         settings: OptimizerConfig,
         parameters: Mapping[str, torch.nn.Parameter],
         group: dist.ProcessGroup,
+        schedule: MakeSchedule,
     ) -> None:
         self.settings = settings
         self._parameters, self._group = parameters, group
         locals_ = {name: local_part(p) for name, p in parameters.items()}
         self.mains = {n: torch.nn.Parameter(t) for n, t in locals_.items() if t.numel()}
         """Shards of this rank that are not empty, in the parameters' memory."""
-        decayed = [p for p in self.mains.values() if p.ndim > 1]
-        others = [p for p in self.mains.values() if p.ndim == 1]
-        self._adam = torch.optim.AdamW(
-            [{"params": decayed, "wd_mult": 1.0}, {"params": others, "wd_mult": 0.0}],
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.epsilon,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-        self._scheduler = schedule(self._adam, settings)
+        self._adam = AdamW(settings, self.mains)
+        self._scheduler = schedule(self._adam.torch, settings)
 
     def zero_grad(self) -> None:
         """Free all gradients."""
@@ -80,26 +86,21 @@ class ShardedAdam:
             self.mains[name].grad = gradient
         norm = self._norm()
         refuse_norm(float(norm))
-        if self.settings.clip_grad:
-            clip_grads_with_norm_(self.mains.values(), self.settings.clip_grad, norm)
-        self._adam.step()
+        self._adam.step(norm)
         self._scheduler.step(increment=1)
         return float(norm)
 
     def _norm(self) -> torch.Tensor:
         """Of all ranks' gradients, on the device."""
-        mine = [main.grad for main in self.mains.values() if main.grad is not None]
         device = next(iter(self._parameters.values())).device
-        square = (
-            get_total_norm(mine).to(device).square() if mine else torch.zeros((), device=device)
-        )
+        square = self._adam.norm().to(device).square()
         dist.all_reduce(square, group=self._group)
         return square.sqrt()
 
     @property
     def learning_rate(self) -> float:
         """Of the next step."""
-        return float(self._adam.param_groups[0]["lr"])
+        return self._adam.lr
 
     @property
     def num_steps(self) -> int:
@@ -109,27 +110,24 @@ class ShardedAdam:
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Master weights and moments by '<kind>/<name>', flat, created (zero) if need be; the
         optimizer's own memory."""
-        self._create_moments()
-        tensors: dict[str, torch.Tensor] = {}
-        for name, main in self.mains.items():
-            tensors[f"main/{name}"] = main.detach().view(-1)
-            for moment in STATE_KINDS[1:]:
-                tensors[f"{moment}/{name}"] = self._adam.state[main][moment].view(-1)
-        return tensors
+        return self._adam.state_tensors()
 
-    def state_map(self, shard_map: ShardMap, rank: int) -> ShardMap:
+    def state_map(
+        self, tensors: Mapping[str, TensorSpec], regions: Sequence[Region], rank: int
+    ) -> ShardMap:
         """This rank's state as logical tensors '<kind>/<name>'.
 
         Args:
-            shard_map: of the parameters.
+            tensors: all logical tensors of the model.
+            regions: this rank's regions of them, whose state is meant.
             rank: this rank, the only holder named.
         """
         parts = [
-            Region(f"{kind}/{r.tensor}", r.box, r.holders, _of_kind(kind, r.view))
-            for r in shard_map.held_by(rank)
+            Region(f"{kind}/{r.tensor}", r.box, (rank,), _of_kind(kind, r.view))
+            for r in regions
             for kind in STATE_KINDS
         ]
-        return ShardMap(state_specs(shard_map.tensors), parts)
+        return ShardMap(state_specs(tensors), parts)
 
     def counters(self) -> dict[str, int]:
         """What else the optimizer remembers."""
@@ -137,21 +135,9 @@ class ShardedAdam:
 
     def restore_counters(self, counters: Mapping[str, int]) -> None:
         """Continue after `counters["num_steps"]` updates."""
-        steps = counters["num_steps"]
-        self._create_moments()
+        self._adam.restore(counters["num_steps"])
         self._scheduler.num_steps = 0
-        self._scheduler.step(increment=steps)
-        for main in self.mains.values():
-            self._adam.state[main]["step"].fill_(steps)
-
-    def _create_moments(self) -> None:
-        """As AdamW makes them in its first step, for which there is no public way without."""
-        for main in self.mains.values():
-            if not self._adam.state[main]:
-                self._adam.state[main] = {
-                    "step": torch.zeros((), dtype=torch.float32, device=main.device),
-                    **{moment: torch.zeros_like(main.detach()) for moment in STATE_KINDS[1:]},
-                }
+        self._scheduler.step(increment=counters["num_steps"])
 
 
 def _of_kind(kind: str, view: View) -> View:

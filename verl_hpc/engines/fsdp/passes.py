@@ -9,12 +9,12 @@ import torch
 
 from verl_hpc.engines.fsdp.attention import attending
 from verl_hpc.engines.fsdp.build import Decoder
-from verl_hpc.engines.megatron.micro_batches import Plan, Planner
-from verl_hpc.engines.megatron.outputs import Outputs
-from verl_hpc.engines.megatron.packing import pack
-from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.megatron.shared_prefixes import within
 from verl_hpc.engines.protocol import Wanted
+from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.engines.shared.micro_batches import Plan, Planner
+from verl_hpc.engines.shared.outputs import Outputs
+from verl_hpc.engines.shared.packing import pack
+from verl_hpc.engines.shared.shared_prefixes import within
 
 
 class Passes:

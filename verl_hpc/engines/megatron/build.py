@@ -14,7 +14,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.nn.functional import silu
 
 from verl_hpc.config.model import Fp8Config, ModelConfig, ParallelConfig
-from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.precision import choose_backend, has_apex_gradient_fusion
 from verl_hpc.engines.megatron.rotary import rotary_scaling, softmax_scale
 from verl_hpc.engines.megatron.spec import (
@@ -178,7 +178,7 @@ def engine_shard_map(
 def build_chunks(
     config: TransformerConfig,
     arch: Architecture,
-    groups: LayoutGroups,
+    groups: MegatronGroups,
     *,
     backend: Backend,
     head: Head,
@@ -196,7 +196,7 @@ def build_chunks(
 def _build_chunk(
     config: TransformerConfig,
     arch: Architecture,
-    groups: LayoutGroups,
+    groups: MegatronGroups,
     backend: Backend,
     head: Head,
     chunk: int,

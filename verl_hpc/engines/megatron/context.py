@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
-from verl_hpc.engines.megatron.packing import PackedRow, Split, pack
-from verl_hpc.engines.megatron.padded import causal_attention
+from verl_hpc.engines.shared.packing import PackedRow, Split, pack
+from verl_hpc.engines.shared.padded import causal_attention
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from verl_hpc.config.lora import LoraConfig
 from verl_hpc.config.model import ModelConfig, OptimizerConfig, ParallelConfig
 from verl_hpc.engines.guarded_step import GuardedStep
 from verl_hpc.engines.megatron.build import (
+    VOCAB_MULTIPLE,
     build_chunks,
     engine_shard_map,
     transformer_config,
 )
 from verl_hpc.engines.megatron.lora import Adapters
-from verl_hpc.engines.megatron.offload import HostStore, KeptOnHost, memory_of
+from verl_hpc.engines.megatron.offload import memory_of
 from verl_hpc.engines.megatron.optimizer import Optimizer, wrap_data_parallel
-from verl_hpc.engines.megatron.outputs import Outputs, sum_metrics
-from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.parameters import (
     mark_sharded,
     named_parameters,
@@ -42,6 +42,8 @@ from verl_hpc.engines.protocol import (
     TokenOutputs,
     Wanted,
 )
+from verl_hpc.engines.shared.offload import HostStore, KeptOnHost
+from verl_hpc.engines.shared.outputs import Outputs, sum_metrics
 from verl_hpc.layout.adapters import AdapterShape, local_adapters, trained_map
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import HEAD_TENSORS
@@ -63,7 +65,7 @@ class MegatronEngine(KeptOnHost):
     def __init__(
         self,
         arch: Architecture,
-        groups: LayoutGroups,
+        groups: MegatronGroups,
         model: ModelConfig,
         parallel: ParallelConfig,
         *,
@@ -122,7 +124,7 @@ class MegatronEngine(KeptOnHost):
             only_trained=lora is not None,
             base=base.host if base is not None else None,
         )
-        self._outputs = Outputs(head, arch.vocab_size, groups)
+        self._outputs = Outputs(head, arch.vocab_size, groups, VOCAB_MULTIPLE)
         self._passes = Passes(
             self._config,
             self._chunks,

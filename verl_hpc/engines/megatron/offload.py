@@ -1,137 +1,14 @@
-"""Host memory for what a phase does not need: parameters, gradients, optimizer state."""
+"""Which memory of a Megatron-core engine may wait on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import torch
 
-from verl_hpc.engines.megatron.storages import SharedStorages, Storages, fill
-from verl_hpc.engines.protocol import HostCopy, Part
-
-if TYPE_CHECKING:
-    from verl_hpc.engines.megatron.optimizer import Optimizer
-
-
-Memory = Part | Literal["trained", "frozen"]
-"""A part, or of the parameters those that are trained, or those that are not and lie in memory of
-the engine's own."""
-
-Candidates = Callable[[Memory], Iterable[torch.Tensor]]
-
-
-class HostStore:
-    """Moves the parts of one engine to host memory and back.
-
-    Args:
-        candidates: tensors that have all storages of a part; a storage may have several.
-        only_trained: the other parameters never change, so that `copy` leaves them out.
-        base: of the engine in whose memory frozen parameters of this one lie. They leave when
-            neither engine needs its parameters.
-    """
-
-    def __init__(
-        self, candidates: Candidates, only_trained: bool = False, base: HostStore | None = None
-    ) -> None:
-        changing: Memory = "trained" if only_trained else "parameters"
-        self._changing = Storages(lambda: candidates(changing), tells=True)
-        self._own_frozen = SharedStorages(lambda: candidates("frozen") if only_trained else ())
-        self._frozen: list[SharedStorages] = [self._own_frozen]
-        if base is not None:
-            self._frozen += base._frozen
-        for frozen in self._frozen:
-            frozen.need(self)
-        self._gradients = Storages(lambda: candidates("gradients"), keeps=False)
-        self._state = Storages(lambda: candidates("optimizer"))
-
-    def weights_changed(self) -> None:
-        """What page-locked memory holds of the parameters that change is old."""
-        self._changing.changed()
-
-    def weights_loaded(self) -> None:
-        """The same of all parameters."""
-        self._changing.changed()
-        self._own_frozen.changed()
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        """Free the device memory of `part`; gradients are dropped, the rest is kept on the host.
-
-        Args:
-            part: what to move.
-            once: take ordinary memory, which copies slowly and is given back.
-
-        Returns:
-            Bytes freed.
-        """
-        if part == "parameters":
-            freed = self._changing.leave(once)
-            return freed + sum(frozen.release(self, once) for frozen in self._frozen)
-        return self._of(part).leave(once)
-
-    def onload(self, part: Part) -> None:
-        """Undo `offload`; gradients come back as zeros."""
-        if part == "parameters":
-            self._changing.come_back()
-            for frozen in self._frozen:
-                frozen.need(self)
-        else:
-            self._of(part).come_back()
-
-    def copy(self) -> HostCopy:
-        """The parameters that change, in page-locked memory of their own on GPUs."""
-        return self._changing.copy()
-
-    @contextmanager
-    def exchanged(self, values: HostCopy) -> Iterator[None]:
-        """Have other parameters inside; those of before come back bit for bit.
-
-        They are copied to page-locked memory only where they have changed since they were offloaded
-        to it or exchanged.
-
-        Args:
-            values: a `copy` of the same engine's.
-        """
-        assert not self._changing.are_away, "parameters are away"
-        tensors = list(self._changing.tensors())
-        own = self._changing.copied(tensors)
-        try:
-            for tensor, other in zip(tensors, values, strict=True):
-                fill(tensor, other)
-            yield
-        finally:
-            for tensor, before in zip(tensors, own, strict=True):
-                fill(tensor, before)
-
-    def _tensors(self, part: Part) -> Iterator[torch.Tensor]:
-        """One tensor per storage that is on the device."""
-        if part == "parameters":
-            for storages in (self._changing, *self._frozen):
-                yield from storages.tensors()
-        else:
-            yield from self._of(part).tensors()
-
-    def _of(self, part: Part) -> Storages:
-        return self._gradients if part == "gradients" else self._state
-
-
-class KeptOnHost:
-    """Of a `TrainingEngine`: what its host store does."""
-
-    host: HostStore
-
-    def host_copy(self) -> HostCopy:
-        return self.host.copy()
-
-    def exchanged(self, values: HostCopy) -> AbstractContextManager[None]:
-        return self.host.exchanged(values)
-
-    def offload(self, part: Part, once: bool = False) -> int:
-        return self.host.offload(part, once)
-
-    def onload(self, part: Part) -> None:
-        self.host.onload(part)
+from verl_hpc.engines.megatron.optimizer import Optimizer
+from verl_hpc.engines.shared.offload import Candidates, Memory
 
 
 def memory_of(

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.utils import GlobalMemoryBuffer
 
 from verl_hpc.engines.megatron.generators import seed_generators
+from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.runtime.groups import Groups
 
@@ -30,8 +30,8 @@ UNSET: dict[str, Any] = {
 """Megatron-core's globals without any layout."""
 
 
-class LayoutGroups:
-    """The groups of a training layout that this rank is in.
+class MegatronGroups(LayoutGroups):
+    """A layout's groups where Megatron-core looks for them.
 
     Args:
         layout: the sizes.
@@ -40,63 +40,8 @@ class LayoutGroups:
     """
 
     def __init__(self, layout: TrainLayout, groups: Groups, buffer: GlobalMemoryBuffer) -> None:
-        self.layout = layout
+        super().__init__(layout, groups)
         self._buffer = buffer
-        grid = layout.grid
-        rank = dist.get_rank()
-        self.stages = next(ranks for ranks in grid.groups("pp") if rank in ranks)
-        """This rank's pipeline, first stage first."""
-        self.tp = _there(groups.mine(grid.groups("tp")))
-        self.dp = _there(groups.mine(grid.groups("dp")))
-        """Ranks with the same dense parameters."""
-        self._dp_gloo = _there(groups.mine(grid.groups("dp"), "gloo"))
-        data = layout.data_grid
-        self.cp = _there(groups.mine(data.groups("cp")))
-        """Ranks that share sequences."""
-        self._replicas = _there(groups.mine(data.groups("dp")))
-        self.replicas_gloo = _there(groups.mine(data.groups("dp"), "gloo"))
-        """Ranks at the same place of replicas that have sequences of their own."""
-        self.tp_cp = _there(groups.mine(data.groups("tp", "cp")))
-        self._tp_replicas = _there(groups.mine(data.groups("tp", "dp")))
-        self.pp = _there(groups.mine(grid.groups("pp")))
-        experts = layout.expert_grid
-        self.edp = _there(groups.mine(experts.groups("edp")))
-        """Ranks with the same experts."""
-        self._edp_gloo = _there(groups.mine(experts.groups("edp"), "gloo"))
-        self._ep = _there(groups.mine(experts.groups("ep")))
-        self._etp = _there(groups.mine(experts.groups("etp")))
-        self._expert = _there(groups.mine(experts.groups("etp", "ep")))
-        self._expert_model = _there(groups.mine(experts.groups("etp", "ep", "pp")))
-        self.everyone = _there(groups.mine([grid.ranks()]))
-        self._model = _there(groups.mine(grid.groups("tp", "pp")))
-        self._tp_dp = _there(groups.mine(grid.groups("tp", "dp")))
-        self._embedding = groups.mine(_embedding_groups(layout))
-        self._first = groups.mine([ranks[:1] for ranks in grid.groups("pp")])
-
-    @staticmethod
-    def make(layout: TrainLayout, groups: Groups) -> None:
-        """Make all groups of a layout; every rank of the world calls it."""
-        grid = layout.grid
-        for axes in (("tp",), ("dp",), ("pp",), ("tp", "pp"), ("tp", "dp")):
-            groups.make(grid.groups(*axes))
-        data = layout.data_grid
-        for of_data in (("cp",), ("dp",), ("tp", "cp"), ("tp", "dp")):
-            groups.make(data.groups(*of_data))
-        groups.make(data.groups("dp"), "gloo")
-        experts = layout.expert_grid
-        for of_experts in (("edp",), ("ep",), ("etp",), ("etp", "ep"), ("etp", "ep", "pp")):
-            groups.make(experts.groups(*of_experts))
-        groups.make(grid.groups("dp"), "gloo")
-        groups.make(experts.groups("edp"), "gloo")
-        groups.make([grid.ranks()])
-        groups.make([(rank,) for rank in grid.ranks()])
-        groups.make(_embedding_groups(layout))
-
-    def largest(self, one: int, other: int) -> tuple[int, int]:
-        """Each over all replicas that have sequences of their own; these call it together."""
-        numbers = torch.tensor([one, other])
-        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self.replicas_gloo)
-        return int(numbers[0]), int(numbers[1])
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -153,17 +98,7 @@ class LayoutGroups:
         }
 
 
-def _embedding_groups(layout: TrainLayout) -> list[tuple[int, ...]]:
-    """First and last stage of every pipeline; with tied embeddings both hold them."""
-    return [tuple(sorted({ranks[0], ranks[-1]})) for ranks in layout.grid.groups("pp")]
-
-
-def _there(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    assert group is not None, "this rank is not in the layout"
-    return group
-
-
-_started: dict[TrainLayout, LayoutGroups | None] = {}
+_started: dict[TrainLayout, MegatronGroups | None] = {}
 """None where this rank is in none of the layout's groups."""
 
 
@@ -177,7 +112,7 @@ def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> 
     buffer, rank = GlobalMemoryBuffer(), dist.get_rank()
     mine = [layout for layout in layouts if rank in layout.grid.ranks()]
     for layout in layouts:
-        _started[layout] = LayoutGroups(layout, groups, buffer) if layout in mine else None
+        _started[layout] = MegatronGroups(layout, groups, buffer) if layout in mine else None
     seed_generators(seed, mine[0].grid.coordinates(rank)["tp"] if mine else 0)
 
 
@@ -186,7 +121,7 @@ def stop_layouts() -> None:
     _started.clear()
 
 
-def started(layout: TrainLayout) -> LayoutGroups:
+def started(layout: TrainLayout) -> MegatronGroups:
     """The groups of a layout that was started, and that this rank is in."""
     groups = _started[layout]
     assert groups is not None, f"rank {dist.get_rank()} is not in {layout}"

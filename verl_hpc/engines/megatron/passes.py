@@ -12,15 +12,15 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.engines.megatron.context import pack_split
 from verl_hpc.engines.megatron.host_activations import HostActivations
-from verl_hpc.engines.megatron.micro_batches import Plan, Planner
-from verl_hpc.engines.megatron.outputs import Outputs
-from verl_hpc.engines.megatron.packing import PackedRow, pack
-from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.router_replay import RouterReplay
 from verl_hpc.engines.megatron.rows import MicroBatch, MicroBatches, RoutedRow, RowParams
-from verl_hpc.engines.megatron.shared_prefixes import within
 from verl_hpc.engines.megatron.spec import PackedRotaryEmbedding
 from verl_hpc.engines.protocol import NOTHING_MORE, Wanted
+from verl_hpc.engines.shared.micro_batches import Plan, Planner
+from verl_hpc.engines.shared.outputs import Outputs
+from verl_hpc.engines.shared.packing import PackedRow, pack
+from verl_hpc.engines.shared.shared_prefixes import within
 from verl_hpc.layout.megatron import Backend
 
 
@@ -43,7 +43,7 @@ class Passes:
         config: TransformerConfig,
         chunks: Sequence[torch.nn.Module],
         outputs: Outputs,
-        groups: LayoutGroups,
+        groups: MegatronGroups,
         *,
         backend: Backend,
         max_tokens: int,

@@ -19,9 +19,9 @@ from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer
 
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches, RoutedRow
+from verl_hpc.engines.shared.packing import PackedRow
 
 
 class RouterReplay:
@@ -34,7 +34,7 @@ class RouterReplay:
     """
 
     def __init__(
-        self, config: TransformerConfig, chunks: Sequence[torch.nn.Module], groups: LayoutGroups
+        self, config: TransformerConfig, chunks: Sequence[torch.nn.Module], groups: MegatronGroups
     ) -> None:
         self._config, self._groups = config, groups
         self._routers: list[_Router] = []

@@ -22,9 +22,9 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from verl_hpc.config.model import RouterConfig
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.parallel import LayoutGroups
+from verl_hpc.engines.megatron.parallel import MegatronGroups
 from verl_hpc.engines.megatron.rows import MicroBatches
+from verl_hpc.engines.shared.packing import PackedRow
 
 
 class _Tokens(NamedTuple):
@@ -53,7 +53,7 @@ class Routers:
         chunks: Sequence[torch.nn.Module],
         config: TransformerConfig,
         settings: RouterConfig | None,
-        groups: LayoutGroups,
+        groups: MegatronGroups,
     ) -> None:
         self._num_experts = int(config.num_moe_experts or 0)
         self._chosen = int(config.moe_router_topk)

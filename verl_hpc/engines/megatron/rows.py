@@ -16,8 +16,8 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 
 from verl_hpc.engines.megatron.context import SplitAttention
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.padded import PaddedAttention
+from verl_hpc.engines.shared.packing import PackedRow
+from verl_hpc.engines.shared.padded import PaddedAttention
 
 Attention = PaddedAttention | SplitAttention
 """Of a row on one rank, or split over several."""

@@ -117,7 +117,11 @@ class HostMemory:
         for name, (shape, stage, replica, _) in self._here.items():
             if shape.trainable:
                 trained = role.weights(shape, stage) - role.frozen(shape, stage)
-                share = trained // shape.layout.dp
-                owned = role.owned_elements(shape, stage, replica)
-                terms[f"{name}.saved"] = share + 3 * role.MASTER_BYTES * owned
+                owned = 3 * role.MASTER_BYTES * role.owned_elements(shape, stage, replica)
+                if shape.is_sharded:
+                    # Of ranks with the same rows each writes a part, of weights and of state.
+                    copies = shape.layout.dp // shape.layout.num_shards
+                    terms[f"{name}.saved"] = (trained + owned) // copies
+                else:
+                    terms[f"{name}.saved"] = trained // shape.layout.dp + owned
         return terms

@@ -33,7 +33,9 @@ CPU_PROCESS = 1024 * MIB
 
 def communicators_of(layout: TrainLayout) -> int:
     """That a training layout uses."""
-    sizes = (layout.tp, layout.dp, layout.cp, layout.pp, layout.num_ranks)
+    shards = layout.num_shards
+    replicas = (shards, layout.dp // shards)
+    sizes = (layout.tp, *replicas, layout.cp, layout.pp, layout.num_ranks)
     return sum(size > 1 for size in sizes)
 
 

@@ -10,7 +10,7 @@ from verl_hpc.planner.memory.parameters import stage_elements, vocabulary_share
 from verl_hpc.planner.memory.shape import RoleShape
 
 _WIDENED_ON_GPU, _WIDENED_ON_CPU = 1 << 26, 1 << 20
-"""Elements of logits that are in float32 at a time: engines/megatron/log_probs.py."""
+"""Elements of logits that are in float32 at a time: engines/shared/log_probs.py."""
 _WIDE_COPIES_FORWARD, _WIDE_COPIES_BACKWARD = 2, 6
 _FLOAT = 4
 

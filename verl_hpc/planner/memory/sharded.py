@@ -1,28 +1,31 @@
 """What a rank has of a model whose parameters fully_shard divides over all ranks.
 
 Its rows of every parameter are padded to those of the first rank, and are their own master weights
-where it is trained. In a pass it has whole parameters besides: all that is in no layer, and two
-layers, of which the next is gathered while one computes.
+where it is trained. In a pass it has whole parameters besides: all that is in no layer, and layers,
+with the buffers that they are gathered into.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import NamedTuple
 
 from verl_hpc.layout.box import row_major_strides
 from verl_hpc.layout.fsdp import rows_of
-from verl_hpc.layout.heads import model_tensors
+from verl_hpc.layout.heads import HEAD_TENSORS, model_tensors
+from verl_hpc.layout.shard_map import TensorSpec
 from verl_hpc.planner.memory.shape import RoleShape
 
 _FLOAT = 4
-_LAYERS_GATHERED = 2
+_EMBEDDING = "model.embed_tokens.weight"
 
 
 class Shards:
     """Of one model, as a `Buffer` of the ledger."""
 
     def __init__(self, shape: RoleShape) -> None:
-        self.num_replicas = shape.layout.dp
+        self.num_replicas = shape.layout.num_shards
         self._sizes = [
             (spec.shape[0], row_major_strides(spec.shape)[0])
             for spec in model_tensors(shape.arch, shape.head).values()
@@ -45,34 +48,70 @@ def shards(shape: RoleShape) -> Shards:
     return Shards(shape)
 
 
+class _Group(NamedTuple):
+    """Elements of parameters that are gathered together."""
+
+    exact: int
+    padded: int
+    """To as many rows on every rank, as they travel."""
+
+
+def _group(shape: RoleShape, tensors: Iterable[TensorSpec]) -> _Group:
+    exact = padded = 0
+    for spec in tensors:
+        rows, size = spec.shape[0], row_major_strides(spec.shape)[0]
+        exact += rows * size
+        padded += len(rows_of(rows, shape.layout.num_shards)[0]) * shape.layout.num_shards * size
+    return _Group(exact, padded)
+
+
 @lru_cache(maxsize=512)
-def _whole_elements(shape: RoleShape) -> tuple[int, int]:
-    """Of one layer, and of all that is in none."""
-    layer = outside = 0
-    for name, spec in model_tensors(shape.arch, shape.head, "uint8").items():
-        if name.startswith("model.layers.0."):
-            layer += spec.num_bytes
-        elif not name.startswith("model.layers."):
-            outside += spec.num_bytes
-    return layer, outside
+def _groups(shape: RoleShape) -> tuple[_Group, _Group, int]:
+    """Of a layer, of all that is in none, and elements of this whose gradients come first."""
+    tensors = model_tensors(shape.arch, shape.head, "uint8")
+    layer = [spec for name, spec in tensors.items() if name.startswith("model.layers.0.")]
+    outside = {n: spec for n, spec in tensors.items() if not n.startswith("model.layers.")}
+    begins_only = shape.head in HEAD_TENSORS or not shape.arch.tied_embeddings
+    early = [spec for n, spec in outside.items() if not (begins_only and n == _EMBEDDING)]
+    found = _group(shape, layer), _group(shape, outside.values())
+    return *found, _group(shape, early).exact
 
 
 def forward(shape: RoleShape) -> dict[str, int]:
-    """Terms of a pass without gradients, besides those of any engine."""
-    layer, outside = _whole_elements(shape)
-    at_once = min(_LAYERS_GATHERED, shape.arch.num_layers)
-    if not shape.setting("reshard_after_forward"):
-        at_once = shape.arch.num_layers
-    return {"whole": (outside + at_once * layer) * shape.item_bytes}
+    """Terms of a pass without gradients, besides those of any engine.
+
+    A group of parameters is gathered into one buffer and copied out of it, while the buffer of the
+    group ahead of it is still there; one rank's are copied alone.
+    """
+    layer, outside, _ = _groups(shape)
+    num_layers, kept = shape.arch.num_layers, _kept(shape)
+    if shape.layout.num_shards == 1:
+        elements = outside.padded + (kept + 1) * layer.padded
+    else:
+        first = 2 * outside.padded + 2 * layer.padded
+        later = outside.padded + (kept + 3) * layer.padded
+        elements = max(first, later if num_layers > 1 else 0)
+    return {"whole": elements * shape.item_bytes}
 
 
 def update(shape: RoleShape) -> dict[str, int]:
-    """Terms of an update: whole parameters, the gradient of the largest group of them with the
-    copy that is summed over ranks, and this rank's rows of all gradients."""
-    layer, outside = _whole_elements(shape)
-    summed = _FLOAT if shape.setting("reduce_dtype") == "float32" else 2
+    """Terms of a backward pass, which is fuller than the forward pass: whole parameters, gradients
+    of a group of them with the copy that is summed over ranks, beside those that came before, and
+    this rank's rows of all gradients."""
+    layer, outside, early = _groups(shape)
+    # The layer that computes is gone when the next is copied out of its buffer.
+    layers = _kept(shape) + 1
+    if shape.setting("reshard_after_forward") and shape.layout.num_shards > 1:
+        layers = 2
+    item, summed = shape.item_bytes, _FLOAT if shape.setting("reduce_dtype") == "float32" else 2
+    of_layer = (early + layer.exact) * item + layer.padded * summed
     return {
-        **forward(shape),
-        "whole_gradients": max(layer, outside) * (shape.item_bytes + summed),
+        "whole": (outside.padded + layers * layer.padded) * item,
+        "whole_gradients": max(of_layer, outside.exact * item + outside.padded * summed),
         "gradient_shards": shards(shape).num_elements * _FLOAT,
     }
+
+
+def _kept(shape: RoleShape) -> int:
+    """Layers that stay whole when the last one is gathered, in a forward pass."""
+    return 0 if shape.setting("reshard_after_forward") else shape.arch.num_layers - 1

@@ -50,14 +50,14 @@ TERMS: Mapping[str, Term] = {
     ),
     "gathered": Term("tokens x hidden size x bytes each, with sequence parallelism"),
     "whole": Term(
-        "fsdp: elements of two layers, or of all without reshard_after_forward, and of what is in "
-        "no layer, x bytes each",
-        "fully_shard gathers the next layer's parameters while one computes",
+        "fsdp: elements of what is in no layer, and of a layer, what it is gathered into and what "
+        "the layer before was, x bytes each, or twice what is in no layer and a layer, if that is "
+        "more; in an update a layer twice, as in its backward pass. All layers without "
+        "reshard_after_forward",
     ),
     "whole_gradients": Term(
         "fsdp: elements of a layer or of what is in none, x bytes of a gradient and of its copy "
-        "that is summed over ranks",
-        "one group of gradients is summed at a time",
+        "that is summed over ranks; with a layer's, gradients of the output layer and final norm",
     ),
     "gradient_shards": Term("fsdp: the rank's rows of all gradients x 4, in an update"),
     "sent": Term("hidden states that a pipeline stage keeps of what it sent and received"),
@@ -104,8 +104,9 @@ TERMS: Mapping[str, Term] = {
     "weights_copy": Term("as the weights, page-locked pieces rounded up to powers of 2 on GPUs"),
     "optimizer_copy": Term("masters and moments, each range rounded up to a power of 2 on GPUs"),
     "saved": Term(
-        "the rank's share of weights, and 12 bytes for each element that it owns",
-        "replicas write equal shares of the weights",
+        "the rank's share of weights, and 12 bytes for each element that it owns; fsdp: both of "
+        "its rows, divided among ranks that have the same",
+        "replicas write equal shares",
     ),
 }
 """By the last part of a term's name: `actor.weights` is `weights`. A reference that shares the

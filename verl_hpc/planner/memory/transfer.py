@@ -28,7 +28,7 @@ _MOST_COUNTED_BYTES = 32 * 2**30
 """Of the weights, once for each rank: what ranks do is counted in a fraction of a second, for all
 messages of 8 MiB and below. Of larger models every bucket is full."""
 _PIECE = 1 << 28
-"""In which engines/megatron/storages.py takes page-locked memory."""
+"""In which engines/shared/storages.py takes page-locked memory."""
 
 
 def most_bucket_bytes(on_gpu: bool) -> int:

@@ -79,9 +79,20 @@ def applied(config: RunConfig, overrides: Mapping[str, Any]) -> RunConfig:
 
 
 def separated(config: RunConfig) -> dict[str, RoleSettings]:
-    """The settings of every role as if each had an engine of its own."""
-    shares = [name for name, one in config.role_settings.items() if one.shares is not None]
-    return applied(config, {f"roles.{name}.parallel": {} for name in shares}).role_settings
+    """The settings of every role as if each had an engine of its own, but for those that cannot."""
+    shares = {name for name, one in config.role_settings.items() if one.shares is not None}
+    apart = shares - must_share(config).keys()
+    return applied(config, {f"roles.{name}.parallel": {} for name in sorted(apart)}).role_settings
+
+
+def must_share(config: RunConfig) -> dict[str, str]:
+    """Roles that compute in another one's engine and must: they start from its adapter."""
+    settings = config.role_settings
+    owners = {name: one.shares for name, one in settings.items() if one.shares is not None}
+    adapters = {name: settings[owner].lora for name, owner in owners.items()}
+    return {
+        n: o for n, o in owners.items() if (a := adapters[n]) is not None and a.path is not None
+    }
 
 
 def laid_out(

@@ -19,7 +19,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT
 from verl_hpc.planner.search.choose import Chosen, RoleSet, choose, may_fit
-from verl_hpc.planner.search.emit import separated
+from verl_hpc.planner.search.emit import must_share, separated
 from verl_hpc.planner.search.flow_time import FlowTime, PlacedFlow
 from verl_hpc.planner.search.memory_bound import MemoryBound
 from verl_hpc.planner.search.no_fit import why_nothing_fits
@@ -176,7 +176,12 @@ class _Search:
 
     def _placements(self) -> list[Partition]:
         """Of the roles; rollout ranks of their own are a set by themselves."""
-        found = set_partitions(tuple(self._settings))
+        pairs = [{*pair} for pair in must_share(self._config).items()]
+        found = [
+            sets
+            for sets in set_partitions(tuple(self._settings))
+            if all(any(pair.issubset(roles) for roles in sets) for pair in pairs)
+        ]
         alone: Partition = ((ROLLOUT,),)
         return [(*sets, *(alone if self._rollout_alone else ())) for sets in found]
 

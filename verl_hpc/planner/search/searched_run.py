@@ -17,7 +17,7 @@ class SearchedRun:
 
     config: RunConfig
     settings: Mapping[str, RoleSettings]
-    """Of every role; none shares another's engine."""
+    """Of every role; none shares another's engine, but where it must."""
     archs: Mapping[str, Architecture]
     """Of every role."""
     hardware: Hardware

@@ -337,7 +337,7 @@ def test_no_change_has_tensor_parallelism_across_nodes(ranks):
 
 
 def test_shards_of_a_model_and_what_a_pass_gathers():
-    """A rank keeps an eighth of float32 masters and moments, and gathers two bfloat16 layers."""
+    """A rank keeps an eighth of float32 masters and moments, and gathers bfloat16 layers."""
     sharded = {"parallel": {"engine": "fsdp"}, "rollout__engine": "hf"}
     by_ranks = {n: small(n, **sharded) for n in (1, 8)}
     terms = {n: {p.name: p.device for p in one.all_phases} for n, one in by_ranks.items()}
@@ -348,8 +348,9 @@ def test_shards_of_a_model_and_what_a_pass_gathers():
     assert "actor.masters" not in one and "actor.gradients" not in one
     # 6 rows on 8 ranks are one row on the first six.
     assert num_parameters / 8 <= eight["actor.weights"] / 4 < num_parameters / 8 * 1.5
-    assert one["actor.whole"] == eight["actor.whole"] < 2 * num_parameters
-    kept = small(8, **sharded | {"parallel": {"engine": "fsdp", "fsdp": KEEP}})
+    # One rank gathers nothing, and has one layer at a time.
+    assert one["actor.whole"] < eight["actor.whole"]
+    kept = small(1, **sharded | {"parallel": {"engine": "fsdp", "fsdp": KEEP}})
     update = next(p.device for p in kept.all_phases if p.name == "update")
     assert update["actor.whole"] == 2 * num_parameters
 

@@ -84,3 +84,14 @@ def test_a_base_that_must_be_shared_leaves_only_layouts_that_share_it():
         assert layouts.bases == {"critic": "actor"}
     _, _, _, free = the_best(lora={})
     assert len(free.ranking) > len(found.ranking) > 0
+
+
+def test_a_reference_that_starts_from_an_adapter_stays_in_the_actors_engine():
+    """Its own engine would have to start from the adapter, too."""
+    config, archs, _, found = the_best(lora={"path": "adapter"})
+    assert found.placements == 5  # of actor and reference as one, critic and reward
+    assert len(found.ranking) + len(found.misfits) == 5
+    for candidate in found.ranking:
+        chosen, layouts = laid_out(config, candidate, archs, 4)
+        assert chosen.role_settings["reference"].shares == "actor"
+        assert layouts.train["reference"] == layouts.train["actor"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from verl_hpc.engines.megatron.shared_prefixes import num_shared, share_units
+from verl_hpc.engines.shared.shared_prefixes import num_shared, share_units
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.planner.balance import attention_cost, micro_batches
 from verl_hpc.planner.pipeline_fill import dealt_to, wanted

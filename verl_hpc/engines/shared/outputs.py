@@ -10,15 +10,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from verl_hpc.engines.megatron.build import VOCAB_MULTIPLE
-from verl_hpc.engines.megatron.log_probs import (
+from verl_hpc.engines.protocol import NOTHING_MORE, Head, Sums, TokenOutputs, Wanted
+from verl_hpc.engines.shared.groups import LayoutGroups
+from verl_hpc.engines.shared.log_probs import (
     likeliest_tokens,
     log_probs_and_entropy,
     sum_p_squared,
 )
-from verl_hpc.engines.megatron.packing import PackedRow
-from verl_hpc.engines.megatron.parallel import LayoutGroups
-from verl_hpc.engines.protocol import NOTHING_MORE, Head, Sums, TokenOutputs, Wanted
+from verl_hpc.engines.shared.packing import PackedRow
 from verl_hpc.layout.megatron import padded_vocab
 
 
@@ -66,7 +65,7 @@ class Outputs:
         head: Head,
         vocab_size: int,
         groups: LayoutGroups,
-        vocab_multiple: int = VOCAB_MULTIPLE,
+        vocab_multiple: int,
     ) -> None:
         self._head: Head = head
         self._vocab_size = vocab_size

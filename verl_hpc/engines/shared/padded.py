@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from verl_hpc.engines.megatron.packing import PackedRow, first_of_each
+from verl_hpc.engines.shared.packing import PackedRow, first_of_each
 
 
 class PaddedView:

@@ -1,0 +1,91 @@
+"""PyTorch's AdamW over float32 master weights, and its state as named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from verl_hpc.config.model import OptimizerConfig
+from verl_hpc.engines.protocol import STATE_KINDS
+
+_MOMENTS = STATE_KINDS[1:]
+
+
+class AdamW:
+    """Decoupled weight decay (arXiv 1711.05101) of matrices alone: biases and norms have none.
+
+    Args:
+        settings: learning rate and so on; its schedule is the caller's.
+        masters: float32, by logical name; each is one tensor, or a rank's part of it.
+    """
+
+    def __init__(
+        self, settings: OptimizerConfig, masters: Mapping[str, torch.nn.Parameter]
+    ) -> None:
+        self.settings, self.masters = settings, masters
+        decayed = [p for p in masters.values() if p.ndim > 1]
+        others = [p for p in masters.values() if p.ndim <= 1]
+        # Megatron-core's schedule multiplies the decay by wd_mult at every step.
+        self.torch = torch.optim.AdamW(
+            [
+                {"params": decayed, "wd_mult": 1.0},
+                {"params": others, "wd_mult": 0.0, "weight_decay": 0.0},
+            ],
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    @property
+    def lr(self) -> float:
+        """Of the next step."""
+        return float(self.torch.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        for group in self.torch.param_groups:
+            group["lr"] = lr
+
+    def norm(self) -> torch.Tensor:
+        """Of all gradients of the masters, ()."""
+        return get_total_norm([p.grad for p in self.masters.values() if p.grad is not None])
+
+    def step(self, norm: torch.Tensor) -> None:
+        """Clip the masters' gradients by `optimizer.clip_grad`, and update the masters.
+
+        Args:
+            norm: of all gradients, where others have more of them.
+        """
+        if self.settings.clip_grad:
+            clip_grads_with_norm_(self.masters.values(), self.settings.clip_grad, norm)
+        self.torch.step()
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Master weights and moments by '<kind>/<name>', flat, created (zero) if need be; the
+        optimizer's own memory."""
+        self._create_moments()
+        tensors: dict[str, torch.Tensor] = {}
+        for name, main in self.masters.items():
+            tensors[f"main/{name}"] = main.detach().view(-1)
+            for moment in _MOMENTS:
+                tensors[f"{moment}/{name}"] = self.torch.state[main][moment].view(-1)
+        return tensors
+
+    def restore(self, num_steps: int) -> None:
+        """Masters and moments were filled; so many steps had been taken."""
+        self._create_moments()
+        for main in self.masters.values():
+            self.torch.state[main]["step"].fill_(num_steps)
+
+    def _create_moments(self) -> None:
+        """As AdamW makes them in its first step, for which there is no public way without."""
+        for main in self.masters.values():
+            if not self.torch.state[main]:
+                self.torch.state[main] = {
+                    "step": torch.zeros((), dtype=torch.float32, device=main.device),
+                    **{moment: torch.zeros_like(main.detach()) for moment in _MOMENTS},
+                }

@@ -1,0 +1,1 @@
+"""What both engines on process groups use; it knows neither of them, nor Megatron-core."""

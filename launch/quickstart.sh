@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The first run, start to end, on four CPU ranks: warm a tiny decoder up on reversing letters,
 # improve it with reinforcement learning, stop half-way and resume, export it for transformers.
-# usage: launch/quickstart.sh [grpo|ppo|sft] [seed]
+# usage: launch/quickstart.sh [grpo|ppo|verl|sft] [seed]
+#   verl      is grpo, started by verl's command line and its keys
 #   sft       ends after the warm-up
 #   PYTHON    interpreter of the environment that has verl_hpc (default: python)
 #   MPIEXEC   starts the ranks, as it has to where torch is built for GPUs (default: the ranks are
@@ -12,8 +13,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 recipe=${1:-grpo} seed=${2:-0}
 python=${PYTHON:-python}
+ranks=4
 train=("$python" -m verl_hpc train)
-if [ -n "${MPIEXEC:-}" ]; then train=("$MPIEXEC" -n 4 "${train[@]}"); else train+=(--ranks 4); fi
+main_ppo=("$python" -m verl_hpc.trainer.main_ppo) # starts its ranks itself
+if [ -n "${MPIEXEC:-}" ]; then
+    train=("$MPIEXEC" -n "$ranks" "${train[@]}")
+    main_ppo=("$MPIEXEC" -n "$ranks" "${main_ppo[@]}")
+else
+    train+=(--ranks "$ranks")
+fi
 runs=${RUNS:-runs/quickstart-$(date +%Y%m%d-%H%M%S)}
 if [ -z "${RUNS:-}" ]; then
     mkdir -p "$runs"
@@ -30,6 +38,27 @@ train() { # CONFIG DATA MODEL [SETTING...]
         "directory=$runs" "seed=$seed" "${@:4}"
 }
 
+verl() { # [SETTING...]: quickstart.yaml in verl's keys, and what its defaults are not
+    run "${main_ppo[@]}" model_engine=megatron trainer.n_gpus_per_node="$ranks" \
+        "data.train_files=$runs/data/rl.jsonl" "data.val_files=$runs/data/evaluation.jsonl" \
+        data.train_batch_size=64 data.max_prompt_length=10 data.max_response_length=8 \
+        "actor_rollout_ref.model.path=$runs/quickstart_sft/checkpoints/latest" \
+        actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \
+        actor_rollout_ref.actor.megatron.sequence_parallel=False \
+        actor_rollout_ref.actor.megatron.dtype=float32 \
+        actor_rollout_ref.actor.optim.lr=1e-4 actor_rollout_ref.actor.optim.weight_decay=0 \
+        "actor_rollout_ref.actor.optim.betas=[0.9,0.95]" \
+        actor_rollout_ref.actor.ppo_mini_batch_size=32 \
+        actor_rollout_ref.actor.clip_ratio_high=0.28 algorithm.adv_estimator=grpo \
+        actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=8 \
+        actor_rollout_ref.rollout.temperature=0.6 \
+        actor_rollout_ref.rollout.tensor_model_parallel_size=1 \
+        "trainer.logger=[console]" trainer.test_freq=10 trainer.save_freq=40 \
+        trainer.total_training_steps=80 "trainer.default_local_dir=$runs/quickstart" \
+        verl_hpc.reward.function=exact_match verl_hpc.rollout.kv_cache_gib=0.05 \
+        "verl_hpc.seed=$seed" "$@"
+}
+
 say "1 of 6: problems, and a decoder of 1.0 M parameters with random weights"
 run "$python" -m verl_hpc.testing.letters --out "$runs/data" --seed "$seed"
 run head -n 3 "$runs/data/rl.jsonl"
@@ -42,11 +71,13 @@ train configs/run/quickstart_sft.yaml sft.jsonl model
 [ "$recipe" = sft ] && exit
 
 say "3 of 6: the first half of $recipe: training TP2 x DP2, generating TP1 x 4"
-first=("$config" rl.jsonl quickstart_sft/checkpoints/latest)
-train "${first[@]}" steps=40
+rl=(train "$config" rl.jsonl quickstart_sft/checkpoints/latest)
+half=steps=40
+if [ "$recipe" = verl ]; then rl=(verl) half=trainer.total_training_steps=40; fi
+"${rl[@]}" "$half"
 
 say "4 of 6: resume from its checkpoint and run to the end"
-train "${first[@]}"
+"${rl[@]}"
 
 name=$(basename "$config" .yaml)
 say "5 of 6: export to a directory that transformers loads"

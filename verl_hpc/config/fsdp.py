@@ -45,9 +45,10 @@ class FsdpConfig(Section):
     """Element type in which gradients are summed over ranks."""
     compile: Literal["none", "default"] = "none"
     """default compiles each layer with torch.compile, all but its attention; on GPUs alone."""
-    kernels: Literal["auto", "torch"] = "auto"
+    kernels: Literal["auto", "flash_attention", "torch"] = "auto"
     """auto takes FlashAttention and Liger's norms and SwiGLU on GPUs where they are installed and
-    model.dtype is bfloat16; torch leaves them alone. facts.json says what computes."""
+    model.dtype is bfloat16; flash_attention leaves Liger's alone, torch both. facts.json says what
+    computes."""
 
 
 def check_fsdp(parallel: ParallelConfig) -> None:

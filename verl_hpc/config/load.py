@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from verl_hpc.config.explain import explain
+from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import MOST_BYTES, parse_override, put, read_tree
@@ -20,9 +21,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Raises:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
-            given), or a value that is not allowed.
+            given), a value that is not allowed, or a file with verl's keys.
     """
     tree = read_tree(Path(path))
+    if is_foreign(tree):
+        raise ConfigError(
+            f"{path} has verl's keys, or those of its tutorials; write it in ours with\n"
+            f"  python -m verl_hpc migrate {path} > run.yaml\n"
+            "which every command takes (`train` takes verl's keys, too)"
+        )
     for word in overrides:
         put(tree, *parse_override(word))
     return parse_config(tree, str(path))

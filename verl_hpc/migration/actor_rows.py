@@ -7,7 +7,7 @@ from verl_hpc.migration.engine_choice import compile_rows
 from verl_hpc.migration.models import ACTOR, CRITIC, REF, has_critic
 from verl_hpc.migration.optimizer_rows import optimizer_steps
 from verl_hpc.migration.row import Draft, Row, fixed, to, together
-from verl_hpc.migration.values import Refused, Values, at_home
+from verl_hpc.migration.values import Refused, Values
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TOKENS = "batch.max_tokens_per_micro_batch"
@@ -102,7 +102,7 @@ def _critic(values: Values, draft: Draft) -> None:
     if has_critic(values):
         path = "critic.model.path"
         if path in values and values[path] != values["actor_rollout_ref.model.path"]:
-            draft.put("roles.critic.path", at_home(values[path]), path)
+            draft.put("roles.critic.path", values.path(path), path)
         if values["critic.loss_agg_mode"] != values[f"{ACTOR}.loss_agg_mode"]:
             near = "algorithm.aggregation"
             raise Refused("critic.loss_agg_mode", "actor and critic share it", near)

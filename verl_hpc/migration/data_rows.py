@@ -7,7 +7,7 @@ from verl_hpc.migration.values import Refused, Values, at_home
 
 _TRAIN, _TEST = "data.train_files", "data.val_files"
 _TRUNCATED = {"error": "error", "left": "truncate_left"}
-_READS = "each rank reads its rows itself; there are no workers to set"
+READS = "each rank reads its rows itself; there are no workers to set"
 _IMAGES = "models of images, video and sound are not supported"
 
 
@@ -141,7 +141,7 @@ ROWS: list[Row] = [
     to("data.shuffle", "data.shuffle"),
     fixed("data.reward_fn_key", "the column is data_source", "a column data_source in the files"),
     fixed("data.val_batch_size", "an evaluation asks all its prompts at once, as verl's does"),
-    *all_fixed("data.dataloader_num_workers data.filter_overlong_prompts_workers", _READS),
+    *all_fixed("data.dataloader_num_workers data.filter_overlong_prompts_workers", READS),
     fixed("data.use_shm", "files are read where they are", "a copy in /dev/shm of your own"),
     fixed("data.validation_shuffle", "an evaluation's rows keep their order"),
     fixed("data.return_raw_input_ids", "a step's columns are fixed", also=(True,)),

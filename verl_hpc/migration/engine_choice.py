@@ -120,7 +120,13 @@ def _fsdp(values: Values, model: str) -> dict[str, Any]:
         found["fsdp.reshard_after_forward"] = False
     if _sums(values, model) != "float32":
         found["fsdp.reduce_dtype"] = _sums(values, model)
+    if _liger(model) in values and not values.flag(_liger(model)):
+        found["fsdp.kernels"] = "flash_attention"
     return found
+
+
+def _liger(model: str) -> str:
+    return f"{'critic' if model == CRITIC else 'actor_rollout_ref'}.model.use_liger"
 
 
 def _shards(values: Values, key: str) -> dict[str, Any]:
@@ -221,6 +227,10 @@ def layout_keys(model: str) -> dict[str, tuple[str, str]]:
         f"{fsdp}.fsdp_size": (
             f"{section}.shard_size",
             "with engine: fsdp; -1, or as many as there are ranks, is null",
+        ),
+        _liger(model): (
+            f"{section}.kernels",
+            "with engine: fsdp; false, if it is given, is flash_attention; true is auto",
         ),
         f"{precision}.reduce_dtype": (f"{section}.reduce_dtype", "with +; fp32 or bf16"),
         precision: (f"{section}.reduce_dtype", "with +; reduce_dtype, and param_dtype as dtype"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_hpc.migration.models import has_critic
 from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, refused, together
-from verl_hpc.migration.values import Refused, Values, at_home
+from verl_hpc.migration.values import Refused, Values
 
 _MODEL = "actor_rollout_ref.model"
 _LINEAR = {
@@ -26,7 +26,6 @@ _OF_ADAPTERS = (
     "a2a_experimental dtype freeze_vision_model freeze_vision_projection freeze_language_model"
 )
 _KERNELS = "the training engine chooses its kernels"
-_LIGER = "fully_shard takes Liger's kernels on GPUs that have it, Megatron-core its own"
 _NAMES = "or ORG/NAME on a hub, once `fetch` has brought it"
 _SCALE, _FP8 = "model.router.z_loss", "model.fp8"
 _OVERRIDES = "actor_rollout_ref.actor.megatron.override_transformer_config"
@@ -36,10 +35,10 @@ def _path(values: Values, draft: Draft) -> None:
     path, tokenizer = f"{_MODEL}.path", f"{_MODEL}.tokenizer_path"
     if path not in values:
         raise Refused(path, "is needed and not given; verl's default is a model of its authors")
-    draft.put("model.path", at_home(values[path]), path)
+    draft.put("model.path", values.path(path), path)
     own = tokenizer if values[tokenizer] is not None else "data.tokenizer"
     if values[own] is not None:
-        draft.put("model.tokenizer", at_home(values[own]), own)
+        draft.put("model.tokenizer", values.path(own), own)
 
 
 def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
@@ -58,7 +57,7 @@ def _adapters(values: Values, draft: Draft, section: str, ours: str) -> None:
     draft.put(f"{ours}.alpha", float(values.number(alpha)), alpha)
     draft.put(f"{ours}.target_modules", _targets(values, targets), targets)
     if values[path] is not None:
-        draft.put(f"{ours}.path", at_home(values[path]), path)
+        draft.put(f"{ours}.path", values.path(path), path)
 
 
 def _targets(values: Values, key: str) -> Any:
@@ -146,7 +145,6 @@ def _rows(section: str, ours: str) -> list[Row]:
             _KERNELS,
             "parallel.fsdp.kernels",
         ),
-        fixed(f"{section}.use_liger", _LIGER, "parallel.fsdp.kernels", also=(True,)),
         fixed(f"{section}.mtp.*", "layers that predict several tokens are not supported"),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, together
-from verl_hpc.migration.values import Refused, Values, at_home
+from verl_hpc.migration.values import Refused, Values
 
 _OWN = "reward.custom_reward_function"
 _MODEL = "reward.reward_model"
@@ -19,8 +19,8 @@ def _function(values: Values, draft: Draft) -> None:
         if options:
             raise Refused(f"{_OWN}.reward_kwargs", f"needs {_OWN}.path", "reward.options")
         return
-    file = at_home(path)
-    draft.put("reward.function", f"{file}:{values[f'{_OWN}.name']}", f"{_OWN}.path", f"{_OWN}.name")
+    file, name = values.path(f"{_OWN}.path"), values.text(f"{_OWN}.name")
+    draft.put("reward.function", f"{file}:{name}", f"{_OWN}.path", f"{_OWN}.name")
     if options:
         draft.put("reward.options", options, f"{_OWN}.reward_kwargs")
 
@@ -31,7 +31,7 @@ def _model(values: Values, draft: Draft) -> None:
         return
     if values[path] is None:
         raise Refused(path, f"is needed with {switch}", "roles.reward.path")
-    draft.put("roles.reward.path", at_home(values[path]), path, switch)
+    draft.put("roles.reward.path", values.path(path), path, switch)
     draft.note(path, "a model with a score head, which scores in place of a function")
 
 

@@ -33,7 +33,18 @@ _LEGACY = [
         "actor and critic are two models with an optimizer each; there is no sum of their losses",
         "critic.optim.lr (roles.critic.optimizer.lr)",
     ),
-    refused("rollout_batch_size", "a step's prompts are one batch", "batch.size"),
+    *(
+        refused(name, says, near)
+        for name, says, near in (
+            ("rollout_batch_size", "a step's prompts are one batch", "batch.size"),
+            ("namespace", "a run has a directory of its own, for all that it writes", "name"),
+            *(
+                (f"{section}{name}", data_rows.READS, "data.train")
+                for section in ("", "data.")
+                for name in ("prefetch_factor", "num_workers")
+            ),
+        )
+    ),
     *(
         fixed(name, says, near, also=(False,))
         for name, says, near in (

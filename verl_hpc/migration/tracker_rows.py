@@ -46,7 +46,7 @@ def _loggers(values: Values, draft: Draft) -> None:
 
 def _projects(values: Values, draft: Draft, trackers: list[str]) -> None:
     key = "trainer.project_name"
-    label = re.sub(r"[^A-Za-z0-9 ._-]+", "-", values.word(key)).lstrip(" ._-")[:128] or "verl"
+    label = re.sub(r"[^A-Za-z0-9 ._-]+", "-", values.text(key)).lstrip(" ._-")[:128] or "verl"
     for name in trackers:
         draft.put(PROJECTS[name], label, "trainer.logger", key)
     if trackers and label != values[key]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
@@ -20,9 +21,6 @@ from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
 from verl_hpc.migration.values import Refused, Values
 from verl_hpc.migration.words import Spoken, form_of, read_words
-
-_SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
-_MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
 
 
 @dataclass
@@ -100,14 +98,6 @@ def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migratio
     own = form_of(said.pop("model_engine")) if "model_engine" in said else None
     said.pop("defaults", None)  # of Hydra: which of verl's files lie below this one
     return translate(Spoken(said | over.given, over.form or own))
-
-
-def is_foreign(tree: Mapping[str, Any]) -> bool:
-    """Whether a file speaks verl's language, and not ours."""
-    if "recipe" in tree:
-        return False
-    names = {key.rpartition(".")[2] for key, _ in leaves(tree)}
-    return any(section in tree for section in _SECTIONS) or bool(names.intersection(_MARKS))
 
 
 def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migration:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.config.explain import shown
 from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.migration.reference import Form, reference
 
@@ -104,8 +105,27 @@ class Values:
         return float(value)
 
     def word(self, key: str) -> str:
-        """As text, whatever it is."""
+        """As text, whatever it is, to be looked up among words that are known."""
         return str(self[key])
+
+    def text(self, key: str) -> str:
+        """A text, or a number that is meant as one.
+
+        Raises:
+            Refused: it is null, a list or a section.
+        """
+        value = self[key]
+        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+            raise Refused(key, f"= {shown(value)}; expected a text")
+        return str(value)
+
+    def path(self, key: str) -> str:
+        """A path with ~ written out, or a model's name.
+
+        Raises:
+            Refused: as `text`.
+        """
+        return at_home(self.text(key))
 
     def flag(self, key: str) -> bool:
         """true or false.
@@ -128,9 +148,9 @@ class Values:
         return {**whole, **found} if isinstance(whole, Mapping) else found
 
 
-def at_home(path: object) -> str:
+def at_home(path: str) -> str:
     """A path with ~ written out."""
-    return str(Path(str(path)).expanduser()) if str(path).startswith("~") else str(path)
+    return str(Path(path).expanduser()) if path.startswith("~") else path
 
 
 def _absolute(key: str, name: str) -> str:

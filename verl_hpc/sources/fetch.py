@@ -50,7 +50,8 @@ def fetch(text: str) -> Fetched:
     if name is None:
         raise ModelError(
             f"{text}: not the name of a model; give ORG/NAME, ORG/NAME@REVISION, or "
-            "modelscope:ORG/NAME"
+            "modelscope:ORG/NAME (docs/models.md has the families that are supported; older names "
+            "of the hub, such as gpt2 of openai-community/gpt2, are given with their ORG)"
         )
     directory = _from_modelscope(name) if name.hub == "modelscope" else _from_hf(name)
     return _checked(directory)

@@ -37,7 +37,7 @@ def machine(monkeypatch):
             {"installed": ()},
             BF16,
             {},
-            f"{PLAIN} (no fused kernels: flash_attn and liger_kernel are not installed)",
+            f"{PLAIN} (no fused kernels: not installed: flash_attn and liger_kernel)",
             "scaled_dot",
         ),
         (
@@ -45,6 +45,14 @@ def machine(monkeypatch):
             ModelConfig(path="x", dtype="float32"),
             {},
             f"{PLAIN} (no fused kernels: model.dtype = float32)",
+            "scaled_dot",
+        ),
+        ({}, BF16, {"kernels": "flash_attention"}, PLAIN, "FlashAttention 2"),
+        (
+            {"installed": ("liger_kernel",)},
+            BF16,
+            {"kernels": "flash_attention"},
+            f"{PLAIN} (no fused kernels: not installed: flash_attn)",
             "scaled_dot",
         ),
         (

@@ -256,6 +256,8 @@ def _engines():
         yield Case(f"{precision}.reduce_dtype", "bf16", sums, "bfloat16")
         yield Case(precision, {"reduce_dtype": "bf16"}, sums, "bfloat16")
         yield Case(f"{fsdp}.forward_prefetch", True, f"{ours}.forward_prefetch")
+        liger = f"{'critic' if model == CRITIC else 'actor_rollout_ref'}.model.use_liger"
+        yield Case(liger, False, f"{ours}.kernels", "flash_attention")
         half = {"trainer.n_gpus_per_node": 16}
         yield Case(f"{fsdp}.fsdp_size", 8, f"{ours}.shard_size", beside=half)
     for model, role in ROLES.items():

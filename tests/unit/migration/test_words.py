@@ -1,13 +1,16 @@
 """Command lines in Hydra's syntax, older names, tutorials' keys, and what goes wrong."""
 
 import pytest
+import yaml
 
+from verl_hpc.config.foreign import is_foreign
+from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
 from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.table import find
-from verl_hpc.migration.translate import is_foreign, load_run, migrate, migrate_tree, told
+from verl_hpc.migration.translate import load_run, migrate, migrate_tree, told
 from verl_hpc.migration.words import read_words
 from verl_hpc.planner.layouts import place_roles
 
@@ -238,3 +241,75 @@ def test_the_words_of_a_tutorials_script():
     assert (found.ranks, config.steps, config.batch.size) == (2, 3, 8)
     assert (config.model.path, config.optimizer.lr) == ("gpt2", 1e-5)
     assert config.rollout.tensor_parallel == 1
+
+
+@pytest.mark.parametrize("tree", [{"actor_rollout_ref": {"model": {"path": "m"}}}, TUTORIAL])
+def test_a_file_of_verls_is_told_from_a_wrong_one_of_ours(tmp_path, tree):
+    """By every command but train, which takes it."""
+    file = tmp_path / "ppo.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=f"python -m verl_hpc migrate {file} > run.yaml"):
+        load_config(file)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "actor_rollout_ref.model.path",
+        "critic.model.path",
+        "actor_rollout_ref.model.tokenizer_path",
+        "reward.custom_reward_function.path",
+        "reward.custom_reward_function.name",
+        "trainer.project_name",
+    ],
+)
+@pytest.mark.parametrize("value", ["[a,b]", "true", "null"])
+def test_what_has_to_be_a_text_is_one(key, value):
+    given = {
+        "algorithm.adv_estimator": "gae",
+        "actor_rollout_ref.model.path": "m",
+        "critic.model.path": "c",
+        "data.train_files": "x",
+        "reward.custom_reward_function.path": "f.py",
+        "trainer.logger": "[wandb]",
+    }
+    may_be_null = ("actor_rollout_ref.model.tokenizer_path", "reward.custom_reward_function.path")
+    found = migrate([f"{name}={said}" for name, said in (given | {key: value}).items()])
+    told_of = [one for one in found.refused if one.key == key]
+    if value == "null" and key in may_be_null:
+        assert not told_of
+    else:
+        assert "expected a text" in told(told_of[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "kernels"),
+    [
+        ([], None),
+        (["actor_rollout_ref.model.use_liger=true"], None),
+        (["actor_rollout_ref.model.use_liger=false"], "flash_attention"),
+    ],
+)
+def test_liger_is_left_out_where_that_is_said(words, kernels):
+    found = migrate(["actor_rollout_ref.model.path=m", "data.train_files=x", *words])
+    assert found.settings.get("parallel.fsdp.kernels") == kernels
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("namespace", "nearest of ours: name"),
+        ("prefetch_factor", "no workers to set"),
+        ("data.num_workers", "no workers to set"),
+        ("value_loss_coef", "an optimizer each"),
+    ],
+)
+def test_a_tutorials_key_that_nothing_here_is_says_why(key, words):
+    found = migrate_tree(TUTORIAL | {key: 1})
+    assert [one.key for one in found.refused] == [key] and words in told(found.refused[0])
+
+
+def test_a_tutorials_reward_function_at_the_top():
+    tree = TUTORIAL | {"reward_function": "exact_match"}
+    tree["model"] = {"pretrain_model_path": "m"}
+    assert migrate_tree(tree).config().reward.function == "exact_match"

@@ -14,6 +14,8 @@ from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig
 from verl_hpc.errors import ClusterError
 
+_PACKAGES = ("flash_attn", "liger_kernel")
+
 
 @dataclass(frozen=True)
 class Kernels:
@@ -56,12 +58,12 @@ def choose_kernels(model: ModelConfig, settings: FsdpConfig) -> Kernels:
         why = "no GPU"
     elif model.dtype == "float32":
         why = "model.dtype = float32"
-    found = {name: not why and _is_installed(name) for name in ("flash_attn", "liger_kernel")}
-    if not why and not any(found.values()):
-        why = "flash_attn and liger_kernel are not installed"
-    return Kernels(
-        found["flash_attn"], found["liger_kernel"], why, compiled=settings.compile != "none"
-    )
+    wanted = _PACKAGES if settings.kernels == "auto" else _PACKAGES[:1]
+    found = [name for name in wanted if not why and _is_installed(name)]
+    if not why and not found:
+        why = f"not installed: {' and '.join(wanted)}"
+    flash, liger = (name in found for name in _PACKAGES)
+    return Kernels(flash, liger, why, compiled=settings.compile != "none")
 
 
 def _is_installed(name: str) -> bool:

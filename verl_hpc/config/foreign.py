@@ -1,0 +1,24 @@
+"""Files in the language of verl, or of tutorials about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
+_MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
+
+
+def is_foreign(tree: Mapping[str, Any]) -> bool:
+    """Whether a file speaks verl's language, and not ours."""
+    if "recipe" in tree:
+        return False
+    return any(section in tree for section in _SECTIONS) or not set(_names(tree)).isdisjoint(_MARKS)
+
+
+def _names(tree: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _names(value)
+        else:
+            yield str(name).rpartition(".")[2]

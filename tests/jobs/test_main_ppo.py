@@ -75,6 +75,49 @@ def test_verls_keys_train(tree, tmp_path):
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
 
 
+def test_a_tutorials_file_trains(model, tmp_path):
+    """PPO in one process, by `cli.train`: short keys, rows of prompt and answer, vLLM."""
+    rows = [{"prompt": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "digits.py").write_text(
+        "def digits_reward(sampled_response, reference_answer):\n"
+        "    return sum(map(ord, sampled_response)) % 5 / 4 + float(reference_answer < '9')\n"
+    )
+    said = {
+        "algorithm": {"name": "ppo", "clip_range": 0.2, "kl_coef": 0.02},
+        "model": {
+            "pretrain_model_path": str(model),
+            "reward_function": f"{tmp_path}/digits.py:digits_reward",
+        },
+        "data": {"train_path": str(tmp_path / "rows.jsonl"), "batch_size_per_gpu": 8},
+        "max_prompt_length": 16,
+        "max_response_length": 6,
+        "engine": {"actor_type": "fsdp", "critic_type": "fsdp", "num_gpus": 1},
+        "train_micro_batch_size_per_gpu": 4,
+        "rollout_per_device_batch_size": 8,
+        "adam_eps": 1e-5,
+        "lr": 1e-3,
+        "steps": 2,
+        "output_dir": str(tmp_path / "run"),
+    }
+    (tmp_path / "ppo_config.yaml").write_text(yaml.safe_dump(said))
+    command = [sys.executable, "-m", "verl_hpc.cli.train", "--config", "ppo_config.yaml"]
+    done = subprocess.run(
+        [*command, "algorithm.clip_range=0.1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "run"
+    assert load_config(run / "config.yaml").algorithm.loss.clip_high == 0.1
+    steps = read_metrics(run)
+    assert [row["step"] for row in steps] == [1, 2]
+    assert all(row["actor/grad_norm"] > 0 and row["critic/grad_norm"] > 0 for row in steps)
+    assert (run / "checkpoints/latest/manifest.json").is_file()
+
+
 @pytest.mark.slow
 def test_verls_default_form_trains_with_fully_shard(tree, tmp_path):
     """The same without a word about engines: sharded, each layer recomputed, and traced."""

@@ -6,7 +6,7 @@ from verl_hpc.config.model import CriticConfig
 from verl_hpc.migration.engine_choice import compile_rows
 from verl_hpc.migration.models import ACTOR, CRITIC, REF, has_critic
 from verl_hpc.migration.optimizer_rows import optimizer_steps
-from verl_hpc.migration.row import Draft, Row, fixed, to, together
+from verl_hpc.migration.row import Draft, Row, any_value, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -205,7 +205,7 @@ ROWS: list[Row] = [
         also=(True,),
     ),
     *compile_rows(),
-    fixed(f"{ACTOR}.use_fused_kernels", _KERNELS),
+    *any_value(f"{ACTOR}.use_fused_kernels", _KERNELS),
     to(
         "actor_rollout_ref.nccl_timeout",
         "runtime.collective_timeout_s",

@@ -113,13 +113,16 @@ def _correction(values: Values, draft: Draft) -> None:
     if values[loss] != "ppo_clip":
         raise Refused(loss, "the ratio is always clipped", "algorithm.loss")
     if values.flag(bypass):
-        if weights or reject:
+        if reject:
             raise Refused(
-                bypass,
-                "weights are 1 where the ratio starts from the rollout's",
-                "algorithm.old_log_probs",
+                f"{_CORRECTION}.rollout_rs",
+                "nothing is left out where the ratio starts from the rollout's log-probs",
+                f"{bypass}=false",
             )
         draft.put("algorithm.old_log_probs", "rollout", bypass)
+        if weights:
+            draft.note(f"{_CORRECTION}.rollout_is", "verl only logs weights with bypass_mode")
+            weights = None
     ours = "algorithm.correction"
     if weights not in (None, "token", "sequence"):
         raise Refused(
@@ -143,7 +146,7 @@ def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> 
     ratios = {"seq_sum_k1": "product", "seq_mean_k1": "geometric_mean"}
     key, bounds = f"{_CORRECTION}.rollout_rs", f"{_CORRECTION}.rollout_rs_threshold"
     if str(kind) not in ratios:
-        raise Refused(key, f"expected one of {', '.join(ratios)}", f"{ours}.reject")
+        raise Refused(key, f"{kind} is not there, but {' and '.join(ratios)} are", f"{ours}.reject")
     if values[bounds] is None:
         raise Refused(bounds, f"is needed with {key}", f"{ours}.reject")
     lower, upper = _bounds(bounds, values[bounds])

@@ -33,6 +33,9 @@ def _files(values: Values, draft: Draft) -> None:
     if _TRAIN not in values:
         raise Refused(_TRAIN, "is needed and not given; verl's default is a file of its authors")
     _source(values, draft, "train", _TRAIN, "data.train_max_samples")
+    for key in (f"data.{kind}_key" for kind in ("image", "video", "audio")):
+        if key in values:
+            draft.note(key, f"{_IMAGES}; the column is not read")
     if _TEST in values:
         _source(values, draft, "evaluation", _TEST, "data.val_max_samples")
         return

@@ -6,7 +6,7 @@ from functools import partial
 
 from verl_hpc.migration.engine_choice import fsdp_rows
 from verl_hpc.migration.models import ACTOR, FSDP, REF
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, refused, together
+from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, refused, together
 from verl_hpc.migration.values import Refused, Values
 
 _PARALLEL = "the settings of parallel"
@@ -47,6 +47,7 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
             if model == REF
             else []
         ),
+        *any_value(_below(overrides, _FUSIONS), "Megatron-core's own choice of kernels is kept"),
         refused(
             f"{overrides}.*",
             "settings of Megatron-core are not passed through",
@@ -55,6 +56,10 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
     ]
 
 
+_FUSIONS = (
+    "moe_permute_fusion apply_rope_fusion gradient_accumulation_fusion masked_softmax_fusion "
+    "bias_activation_fusion bias_dropout_fusion"
+)
 _REPLAY = "algorithm.router_replay"
 
 
@@ -95,10 +100,12 @@ def _padding_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
     checks = partial(all_fixed, says="batches travel unpadded", near="batch")
     logits = "log-probs and entropies are made without a copy of all logits"
     return [
-        *checks(_below(megatron, f"{padding} use_remove_padding")),
+        *checks(_below(megatron, padding)),
+        *any_value(
+            f"{megatron}.use_remove_padding {model}.use_remove_padding", "batches travel unpadded"
+        ),
         *checks(_below(fsdp, padding)),
         *checks(f"{model}.pad_to_length"),
-        *checks(f"{model}.use_remove_padding"),
         *all_fixed(
             " ".join(_below(section, chunks) for section in (model, megatron, fsdp)),
             logits,

@@ -66,11 +66,33 @@ def _loss(values: Values, draft: Draft) -> None:
             draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
         elif key in values and values[key] != values.default(key):
             raise Refused(key, f"has no effect with the loss {mode}; leave it out", _LOSS)
-    aggregation = f"{ACTOR}.loss_agg_mode"
-    own = members(losses, PolicyLoss)[name].aggregation
-    if aggregation in values or (name not in _OF_SEQUENCES and values[aggregation] != own):
-        chosen = None if values[aggregation] == own else values[aggregation]
-        draft.put("algorithm.aggregation", chosen, aggregation)
+    _aggregation(values, draft, name, mode)
+    sides = (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
+    if f"{ACTOR}.clip_ratio" in values and any(side not in values for side in sides):
+        draft.note(
+            f"{ACTOR}.clip_ratio",
+            "is that of a side that is not given; verl 0.9 clips such a side at its default, "
+            f"{values.default(sides[0])}, whatever clip_ratio says",
+        )
+
+
+def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
+    """verl sums some losses over sequences whatever loss_agg_mode says, which is then that of the
+    KL divergence and the entropy alone."""
+    key, own = f"{ACTOR}.loss_agg_mode", members(losses, PolicyLoss)[name].aggregation
+    if values[key] == own:
+        draft.put("algorithm.aggregation", None, key)
+    elif name not in _OF_SEQUENCES:
+        draft.put("algorithm.aggregation", values[key], key)
+    elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
+        raise Refused(
+            key,
+            f"= {values[key]}: verl sums KL and entropy so, and {mode} by {own}; here all terms of "
+            "a loss are summed alike",
+            f"{key}={own}",
+        )
+    elif key in values:
+        draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
 
 
 def _clips(values: Values) -> tuple[Any, Any]:

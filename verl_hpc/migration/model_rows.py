@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.models import has_critic
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, refused, together
+from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, refused, together
 from verl_hpc.migration.values import Refused, Values
 
 _MODEL = "actor_rollout_ref.model"
@@ -137,9 +137,9 @@ def _rows(section: str, ours: str) -> list[Row]:
         fixed(f"{section}.external_lib", "no module is imported by name", "reward.function"),
         fixed(f"{section}.override_config", "config.json says what the model is", "model.path"),
         fixed(f"{section}.override_config.*", "config.json says what the model is", "model.path"),
-        fixed(f"{section}.use_remove_padding", "batches travel unpadded", "batch"),
+        *any_value(f"{section}.use_remove_padding", "batches travel unpadded"),
+        *any_value(f"{section}.use_fused_kernels", _KERNELS),
         *all_fixed(
-            f"{section}.use_fused_kernels "
             f"{section}.fused_kernel_options.impl_backend {section}.tiled_mlp.enabled "
             f"{section}.tiled_mlp.num_shards",
             _KERNELS,

@@ -55,8 +55,15 @@ def table(word: str = "") -> str:
 def _meaning(row: Row) -> str:
     if row.fate == "honoured":
         return f"-> {', '.join(row.ours)}" + f"   ({row.says})" * bool(row.says)
-    taken = "verl's default alone" if row.fate == "fixed" else "refused"
+    taken = _TAKEN[row.fate]
     return f"{taken}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
+
+
+_TAKEN = {
+    "fixed": "verl's default alone",
+    "any": "any value is taken, none changes a number",
+    "refused": "refused",
+}
 
 
 def groups() -> dict[str, list[Row]]:
@@ -76,7 +83,8 @@ def markdown() -> str:
     lines = [f"{head} those that they do not list.", ""]
     for name, rows in groups().items():
         honoured = [row for row in rows if row.fate == "honoured"]
-        others = [row for row in rows if row.fate != "honoured"]
+        others = [row for row in rows if row.fate in ("fixed", "refused")]
+        free = [row for row in rows if row.fate == "any"]
         lines += [f"### {name}", ""]
         if honoured:
             lines += ["| verl's key | ours | how |", "|---|---|---|"]
@@ -87,6 +95,10 @@ def markdown() -> str:
         if others:
             lines += ["| verl's default alone | why | instead |", "|---|---|---|"]
             lines += [f"| `{row.key}` | {row.says} | {row.near} |" for row in others]
+            lines.append("")
+        if free:
+            lines += ["| any value is taken | why none changes a number |", "|---|---|"]
+            lines += [f"| `{row.key}` | {row.says} |" for row in free]
             lines.append("")
     lines += ["### Older names, and those of tutorials", "", "| name | verl's key |", "|---|---|"]
     lines += [f"| `{old}` | `{new}` |" for old, new in RENAMED.items()]

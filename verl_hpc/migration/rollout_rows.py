@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.config.rollout import OTHER_ENGINES
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, to, together
+from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
 R = "actor_rollout_ref.rollout"
@@ -32,7 +32,7 @@ def _engine(values: Values, draft: Draft) -> None:
     options: dict[str, Any] = {}
     for name in _ENGINE:
         key = f"{R}.{name}"
-        if key in values and values[key] != values.default(key):
+        if key in values and values[key] is not None:
             options[name] = values[key]
     for name, value in values.below(_VLLM).items():
         if name == "kv_cache_memory_bytes":
@@ -49,7 +49,7 @@ def _engine(values: Values, draft: Draft) -> None:
 
 
 _ENGINE = ("max_num_batched_tokens", "enable_chunked_prefill", "enable_prefix_caching")
-_ENGINE_SAYS = "if it differs from verl's default, in whose place vLLM has its own"
+_ENGINE_SAYS = "only if given; vLLM has defaults of its own"
 
 
 def _experts(values: Values, draft: Draft) -> None:
@@ -175,7 +175,11 @@ ROWS: list[Row] = [
     fixed(f"{R}.cudagraph_capture_sizes", "vLLM chooses them", "rollout.enforce_eager"),
     fixed(f"{R}.free_cache_engine", "an engine always sleeps while the trainer has its GPU"),
     fixed(f"{R}.load_format", _WEIGHTS, also=("auto", "safetensors", "dummy_megatron")),
-    *all_fixed(f"{R}.layered_summon {R}.multi_stage_wake_up", _WEIGHTS, "offload"),
+    *any_value(
+        f"{R}.layered_summon {R}.multi_stage_wake_up "
+        f"{R}.checkpoint_engine.update_weights_bucket_megabytes",
+        "weights move by one collective step, whose buffers are planned",
+    ),
     fixed(f"{R}.logprobs_mode", "log-probs are compared with the trainer's", "rollout.verify"),
     fixed(f"{R}.scheduling_policy", "vLLM serves in the order of prompts", "rollout.balance"),
     fixed(f"{R}.disable_log_stats", "nothing reads them", "metrics"),

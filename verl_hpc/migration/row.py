@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from verl_hpc.migration.values import Refused, Values
 
-Fate = Literal["honoured", "fixed", "refused"]
+Fate = Literal["honoured", "fixed", "any", "refused"]
 RANKS = "ranks"
 """In the place of a setting: how many processes are started."""
 
@@ -47,7 +47,7 @@ class Row:
     """A key; or a pattern, in which `*` is one or more parts of a name."""
     fate: Fate
     """honoured: it decides a setting of ours. fixed: only values at which verl does what happens
-    here are taken. refused: none is."""
+    here are taken. any: all are taken, for none changes a number here. refused: none is."""
     ours: tuple[str, ...] = ()
     """Settings that it decides."""
     says: str = ""
@@ -132,6 +132,11 @@ def together(convert: Convert, rows: Mapping[str, tuple[str, str]]) -> list[Row]
 
 def fixed(key: str, says: str, near: str = "", also: tuple[Any, ...] = ()) -> Row:
     return Row(key, "fixed", says=says, near=near, also=also)
+
+
+def any_value(keys: str, says: str) -> list[Row]:
+    """Keys, apart by white space, of speed and memory in verl, which the engine here sees to."""
+    return [Row(key, "any", says=says) for key in keys.split()]
 
 
 def all_fixed(keys: str, says: str, near: str = "") -> list[Row]:

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from verl_hpc.migration.row import RANKS, Draft, Row, all_fixed, fixed, to, together
+from verl_hpc.migration.row import RANKS, Draft, Row, all_fixed, any_value, fixed, to, together
 from verl_hpc.migration.tracker_rows import PROJECTS
 from verl_hpc.migration.tracker_rows import ROWS as TRACKERS
 from verl_hpc.migration.values import Refused, Values
@@ -150,14 +150,11 @@ ROWS = [
     ),
     fixed(
         "trainer.val_only",
-        "a run that only evaluates is one of zero learning",
-        "steps: 1, evaluation.at_start: true",
+        "a run takes at least one step",
+        "evaluation.at_start: true, steps: 1 and optimizer.lr: 0",
     ),
     fixed("trainer.resume_from_path", "as resume_mode", "model.path"),
-    fixed(
-        "trainer.balance_batch",
-        "lengths are always balanced over ranks; the numbers are the same",
-    ),
+    *any_value("trainer.balance_batch", "lengths are always balanced over ranks"),
     fixed(
         "trainer.esi_redundant_time",
         "a run saves before its time is up by itself",

@@ -14,9 +14,25 @@ from typing import TypeAlias
 from verl_hpc.errors import ConfigError
 
 PROGRAMS = ("verl.trainer.main_ppo", "verl_hpc.trainer.main_ppo")
+_PROGRAM = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, PROGRAMS))})(?![\w.])")
+_OTHER = re.compile(r"-m\s+(verl(?:\.\w+)+)")
+_OF_OTHERS = {
+    "sft": "its counterpart is a file of ours with recipe: sft (docs/recipes.md)",
+    "generation": "answers of a model are an evaluation here (docs/evaluation.md)",
+    "eval": "answers of a model are an evaluation here (docs/evaluation.md)",
+    "async": "generation beside training is rollout.staleness (docs/asynchronous.md)",
+    "model_merger": "python -m verl_hpc export writes a step for transformers",
+}
 _ASSIGNED = re.compile(r"(?:export\s+|local\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*)\[[@*]\]\}|\$\{([A-Za-z_]\w*)(:?-([^{}]*))?\}|\$([A-Za-z_]\w*)|\$([@*])"
+    r"\$\{([A-Za-z_]\w*)\[[@*]\]\}|\$\{([A-Za-z_]\w*)(:?-((?:[^{}]|\{[^{}]*\})*))?\}|\$([A-Za-z_]\w*)|\$([@*])"
+)
+_WORD = re.compile(
+    r"""(?:\$\(\((?:[^()]|\([^()]*\))*\)\)|\$\([^()]*\)|\$\{(?:[^{}]|\{[^{}]*\})*\}"""
+    r"""|[^\s"']|"(?:[^"\\]|\\.)*"|'[^']*')+"""
+)
+_PART = re.compile(
+    r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$\{(?:[^{}]|\{[^{}]*\})*\}|(?:(?!\$\{)[^"'])+|\$"""
 )
 _SUM = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _OPENS = re.compile(r"(if|for|while|case)\b|.*\(\)\s*\{")
@@ -50,9 +66,19 @@ def words_of(path: Path, environment: Mapping[str, str]) -> list[str]:
         assigned = _ASSIGNED.fullmatch(line)
         if assigned is not None:
             _assign(variables, assigned, path)
-        elif any(program in line for program in PROGRAMS):
+        elif _PROGRAM.search(line):
             return command_words(_words(line, variables, path))
-    raise ConfigError(f"{path}: starts none of {', '.join(PROGRAMS)}")
+    raise ConfigError(f"{path}: starts none of {', '.join(PROGRAMS)}{_started(text)}")
+
+
+def _started(text: str) -> str:
+    """What it starts instead, and what that is here."""
+    other = _OTHER.search(text.replace("\\\n", " "))
+    if other is None:
+        return ""
+    module = other[1].rpartition(".")[2]
+    known = next((says for word, says in _OF_OTHERS.items() if word in module), None)
+    return f", but {other[1]}" if known is None else f", but {other[1]}; {known}"
 
 
 def command_words(words: list[str]) -> list[str]:
@@ -103,8 +129,10 @@ def _assign(variables: dict[str, _Value], assigned: re.Match[str], path: Path) -
             variables[name] = [*(before if isinstance(before, list) else [before]), *found]
         else:
             variables[name] = " ".join(_words(value, variables, path))
-    except ConfigError as error:
-        variables[name] = _Unknown(str(error))  # an error where the command asks for it
+    except ConfigError as error:  # an error where the command asks for it
+        own = value.strip("\"'").startswith((f"${{{name}:-", f"${{{name}-"))
+        way = f"; or set it: {name}=... python -m verl_hpc migrate {path.name}" if own else ""
+        variables[name] = _Unknown(f"{error} ({name}{way})")
 
 
 def _words(text: str, variables: Mapping[str, _Value], path: Path) -> list[str]:
@@ -124,13 +152,11 @@ def _words(text: str, variables: Mapping[str, _Value], path: Path) -> list[str]:
 
 def _split(text: str) -> list[str]:
     """At white space outside of quotes, which stay."""
-    return re.findall(
-        r"""(?:\$\(\((?:[^()]|\([^()]*\))*\)\)|[^\s"']|"(?:[^"\\]|\\.)*"|'[^']*')+""", text
-    )
+    return _WORD.findall(text)
 
 
 def _expanded(raw: str, variables: Mapping[str, _Value], path: Path) -> str:
-    parts = re.findall(r"""'[^']*'|"(?:[^"\\]|\\.)*"|[^"']+""", raw)
+    parts = _PART.findall(raw)
     found = []
     for part in parts:
         if part.startswith("'"):
@@ -155,16 +181,17 @@ def _filled(text: str, variables: Mapping[str, _Value], path: Path) -> str:
                     f"{path}: ${name} is not known; set it before the command: "
                     f"{name}=... python -m verl_hpc migrate {path.name}"
                 )
-            return _filled(match[4] or "", variables, path)
+            return _expanded(match[4] or "", variables, path)
         return value if isinstance(value, str) else " ".join(value)
 
-    if "$(" in text.replace("$((", "") or "`" in text:
-        raise ConfigError(
-            f"{path}: {text[:60]}: runs a program, and nothing is run; edit the script"
-        )
     before = None
-    while text != before:  # a default has variables, too: the inner ones first
+    while text != before:  # a default has variables, too, which are asked for if it is
         before, text = text, _VARIABLE.sub(one, text)
+    program = re.search(r"\$\((?!\().*?(?:\)|$)|`.*?(?:`|$)", text)
+    if program:
+        raise ConfigError(
+            f"{path}: {program[0]} runs a program, and nothing is run; edit the script"
+        )
 
     def added(match: re.Match[str]) -> str:
         # Within $(( )) a variable needs no dollar sign.

@@ -109,9 +109,13 @@ def near(key: str) -> str:
     """Names that a misspelt key may mean, as a question."""
     names = dict.fromkeys([*reference().keys, *_by_key(), *TUTORIAL, *COMPUTED, *RENAMED])
     last = key.rpartition(".")[2]
+    if last in COMPOSED:
+        return f"did you mean {last}, at the top?"
     found = [name for name in names if name.endswith(f".{key}")][:3]
+    same_last = [n for n in names if n.rpartition(".")[2] == last]
+    found = found or difflib.get_close_matches(key[:120], same_last, n=3, cutoff=0.6)
     found = found or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.75)
-    found = found or [n for n in names if n.rpartition(".")[2] == last][:3]
+    found = found or same_last[:3]
     found = found or difflib.get_close_matches(key[:120], names, n=3, cutoff=0.5)
     if not found:
         return "`python -m verl_hpc migrate --keys` lists those that are known"

@@ -154,6 +154,8 @@ def _translate(spoken: Spoken) -> Migration:
         try:
             _check_form(key, values.form)
             row.check(key, values)
+            if row.fate == "any" and not same(values[key], values.default(key)):
+                draft.note(key, f"changes no number: {row.says}")
         except Refused as one:
             refusals.append(one)
     draft.put("recipe", "rl")

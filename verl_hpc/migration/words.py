@@ -89,7 +89,7 @@ def form_of(engine: object) -> Form:
     """
     if not isinstance(engine, str) or engine not in _FORMS:
         raise ConfigError(
-            f"model_engine={engine}: there is no such engine; expected {', '.join(_FORMS)}"
+            f"model_engine={engine}: no such engine is here; expected {', '.join(_FORMS)}"
         )
     return _FORMS[engine]
 

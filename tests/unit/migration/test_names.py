@@ -82,10 +82,10 @@ def test_a_key_that_refers_to_itself(words, around):
 
 @pytest.mark.parametrize("engine", [["megatron"], "nope", 3, None])
 def test_an_engine_that_is_not_there(engine):
-    with pytest.raises(ConfigError, match="there is no such engine; expected dp, fsdp, megatron"):
+    with pytest.raises(ConfigError, match="no such engine is here; expected dp, fsdp, megatron"):
         migrate_tree({"trainer": {"nnodes": 1}, "model_engine": engine})
     word = "null" if engine is None else str(engine)
-    with pytest.raises(ConfigError, match="there is no such engine; expected dp, fsdp, megatron"):
+    with pytest.raises(ConfigError, match="no such engine is here; expected dp, fsdp, megatron"):
         migrate([*BASE, f"model_engine={word}"])
 
 

@@ -84,3 +84,33 @@ def test_words_of_a_command():
     words = ["python3", "-m", "verl.trainer.main_ppo", "a=1", "2>&1"]
     assert command_words(words) == ["a=1"]
     assert command_words(["a=1"]) == ["a=1"]
+
+
+@pytest.mark.parametrize(
+    "default", ["x_$(date +%s)", '"x_${M:-a}_$(date +%s)"', "${M:-$(date)}", '"$(date)"']
+)
+def test_a_default_that_runs_a_program_is_not_asked_for_where_the_variable_is_set(
+    tmp_path, default
+):
+    file = tmp_path / "run.sh"
+    file.write_text(f"NAME=${{NAME:-{default}}}\npython3 -m verl.trainer.main_ppo name=$NAME\n")
+    assert words_of(file, {"NAME": "hello"}) == ["name=hello"]
+    way = "set it: NAME=... python -m verl_hpc migrate run.sh"
+    with pytest.raises(ConfigError, match=rf"\$\(date.*\) runs a program.*{way}"):
+        words_of(file, {})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torchrun -m verl.trainer.sft_trainer data.x=1", "sft_trainer; .*recipe: sft"),
+        ('"${LAUNCH[@]}" -m verl.trainer.main_ppo_sync a=1', "but verl.trainer.main_ppo_sync"),
+        ("python3 -m verl.trainer.main_generation_server a=1", "docs/evaluation.md"),
+        ("echo", "starts none of verl.trainer.main_ppo, verl_hpc.trainer.main_ppo$"),
+    ],
+)
+def test_another_program_of_verls_is_named(tmp_path, line, said):
+    file = tmp_path / "run.sh"
+    file.write_text(f"LAUNCH=(python3)\n{line}\n")
+    with pytest.raises(ConfigError, match=said):
+        words_of(file, {})

@@ -100,6 +100,17 @@ def test_a_fixed_key_is_refused_at_another_value_with_the_reason():
         assert str(refused[0]) == row.says
 
 
+def test_a_key_that_changes_no_number_is_taken_at_any_value_and_told():
+    keys = [key for key in KEYS if find(key).fate == "any"]
+    assert "actor_rollout_ref.model.use_fused_kernels" in keys
+    for key in keys:
+        form = forms_of(key)[0]
+        found = translate(Spoken(BASE | {key: other(reference().forms[form][key])}, form))
+        assert not found.refused, (key, found.refused)
+        assert found.notes[key] == f"changes no number: {find(key).says}"
+        assert found.settings == translate(Spoken(BASE, form)).settings
+
+
 def test_every_honoured_key_has_a_case():
     tried = {find(case.key).key for case in CASES}
     assert sorted({row.key for row in ROWS if row.fate == "honoured"} - tried) == []

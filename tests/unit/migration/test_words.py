@@ -313,3 +313,62 @@ def test_a_tutorials_reward_function_at_the_top():
     tree = TUTORIAL | {"reward_function": "exact_match"}
     tree["model"] = {"pretrain_model_path": "m"}
     assert migrate_tree(tree).config().reward.function == "exact_match"
+
+
+GSPO = (*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
+AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
+
+
+def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
+    found = migrate([*GSPO, f"{AGGREGATION}=token-mean"])
+    assert "algorithm.aggregation" not in found.settings
+    assert found.notes[AGGREGATION] == (
+        "verl sums gspo by seq-mean-token-mean whatever it says, and so it is here"
+    )
+    penalised = [*GSPO, "actor_rollout_ref.actor.use_kl_loss=true"]
+    assert "here all terms of a loss are summed alike" in told(migrate(penalised).refused[0])
+    alike = migrate([*penalised, f"{AGGREGATION}=seq-mean-token-mean"])
+    assert alike.config().algorithm.aggregation is None
+
+
+def test_clip_ratio_alone_is_told():
+    key = "actor_rollout_ref.actor.clip_ratio"
+    assert "clips such a side at its default, 0.2" in migrate([*BASE, f"{key}=0.1"]).notes[key]
+
+
+def test_what_vllm_is_given_at_verls_default_is_given():
+    key = "actor_rollout_ref.rollout.max_num_batched_tokens"
+    found = migrate([*BASE, f"{key}=8192"])
+    assert found.settings["rollout.engine_options"] == {"max_num_batched_tokens": 8192}
+    assert "rollout.engine_options" not in migrate(BASE).settings
+
+
+def test_corrections_of_a_ratio_that_starts_from_the_rollout():
+    correction = "algorithm.rollout_correction"
+    words = [*BASE, f"{correction}.bypass_mode=true"]
+    logged = migrate([*words, f"{correction}.rollout_is=token"])
+    assert "only logs" in logged.notes[f"{correction}.rollout_is"]
+    assert logged.config().algorithm.old_log_probs == "rollout"
+    left_out = [f"{correction}.rollout_rs=seq_mean_k1", f"{correction}.rollout_rs_threshold=2.0"]
+    refused = migrate([*words, *left_out]).refused
+    assert [one.key for one in refused] == [f"{correction}.rollout_rs"]
+
+
+def test_columns_of_images_are_told():
+    found = migrate([*BASE, "data.image_key=images"])
+    assert "the column is not read" in found.notes["data.image_key"]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("actor_rollout_ref.actor.model_engine", "did you mean model_engine, at the top"),
+        (
+            "actor_rollout_ref.actor.policy_loss.tau_pos",
+            "did you mean actor_rollout_ref.actor.tau_pos",
+        ),
+    ],
+)
+def test_the_last_part_of_a_name_says_most(key, words):
+    with pytest.raises(ConfigError, match=words):
+        migrate([*BASE, f"+{key}=1"])

@@ -16,6 +16,7 @@ from verl_hpc.api.checkpoints import load_step, save_step
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.namespace import namespaced, temporary_directory
 from verl_hpc.api.prompts import StepPrompts, problems_of
+from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, refused, watched
@@ -70,6 +71,7 @@ class PPOTrainer:
         data_provider: Any = None,
         namespace: str | None = None,
     ) -> None:
+        check_one_process("PPOTrainer")
         if tokenizer is None:
             raise ConfigError("PPOTrainer: tokenizer is needed; give that of the actor's model")
         self.config, self.namespace = parse_ppo(config), namespaced(namespace)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.exporters import Exports, sink_of
+from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.tasks.batches import TaskBatches
 from verl_hpc.api.tasks.guard import Fall, Rollback, SafetyGuard
@@ -52,7 +53,7 @@ class Trainer:
 
     Raises:
         ConfigError, ModelError, RewardError, DataError: what cannot be honoured, with what serves
-            instead.
+            instead; several ranks.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Trainer:
         rewards: Mapping[str, Reward] | None = None,
         constraints: Mapping[str, Any] | None = None,
     ) -> None:
+        check_one_process("Trainer")
         self.config: TasksConfig = (
             parse_tasks(config_path)
             if isinstance(config_path, Mapping)

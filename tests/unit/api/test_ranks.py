@@ -1,0 +1,20 @@
+"""Trainers of one process that a launcher has started several times."""
+
+import pytest
+
+import verl_hpc
+from verl_hpc.errors import ConfigError
+
+
+@pytest.mark.parametrize("variable", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"])
+@pytest.mark.parametrize("name", ["PPOTrainer", "Trainer"])
+def test_one_of_several_ranks_is_refused_before_anything_is_read(monkeypatch, name, variable):
+    """Hydra (MPICH, and srun with pmi2), Open MPI and torchrun tell their ranks so."""
+    monkeypatch.setenv(variable, "2")
+    trainers = {
+        "PPOTrainer": lambda: verl_hpc.PPOTrainer(None),
+        "Trainer": lambda: verl_hpc.Trainer(None, None, None, "no-such-tasks.yaml"),
+    }
+    said = rf"^{name}: this process is one of 2 ranks.*without mpiexec.*verl_hpc train --ranks 2"
+    with pytest.raises(ConfigError, match=said):
+        trainers[name]()

@@ -1,12 +1,14 @@
 """A shell script that starts verl, as the words of its command.
 
 Nothing is run. Assignments, arrays, `${NAME:-default}`, `$((...))` of whole numbers and continued
-lines are read; what depends on more is an error that names the variable.
+lines are read, and `$(date +FORMAT)` is when this is; what depends on more is an error that names
+the variable.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -34,6 +36,7 @@ _WORD = re.compile(
 _PART = re.compile(
     r"""'[^']*'|"(?:[^"\\]|\\.)*"|\$\{(?:[^{}]|\{[^{}]*\})*\}|(?:(?!\$\{)[^"'])+|\$"""
 )
+_DATE = re.compile(r"""\$\(\s*date\s+["']?\+["']?([-%\w.:_]+)["']?\s*\)""")
 _SUM = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)")
 _OPENS = re.compile(r"(if|for|while|case)\b|.*\(\)\s*\{")
 _CLOSES = re.compile(r"(fi|done|esac)\b|\}\s*$")
@@ -76,6 +79,10 @@ def _started(text: str) -> str:
     other = _OTHER.search(text.replace("\\\n", " "))
     if other is None:
         return ""
+    if other[1] in PROGRAMS:
+        return (
+            " outside of branches, loops and functions, which are not read; give the command itself"
+        )
     module = other[1].rpartition(".")[2]
     known = next((says for word, says in _OF_OTHERS.items() if word in module), None)
     return f", but {other[1]}" if known is None else f", but {other[1]}; {known}"
@@ -187,6 +194,7 @@ def _filled(text: str, variables: Mapping[str, _Value], path: Path) -> str:
     before = None
     while text != before:  # a default has variables, too, which are asked for if it is
         before, text = text, _VARIABLE.sub(one, text)
+    text = _DATE.sub(lambda match: time.strftime(match[1]), text)
     program = re.search(r"\$\((?!\().*?(?:\)|$)|`.*?(?:`|$)", text)
     if program:
         raise ConfigError(

@@ -1,5 +1,7 @@
 """Scripts that start verl: read, never run."""
 
+import time
+
 import pytest
 
 from verl_hpc.errors import ConfigError
@@ -87,7 +89,7 @@ def test_words_of_a_command():
 
 
 @pytest.mark.parametrize(
-    "default", ["x_$(date +%s)", '"x_${M:-a}_$(date +%s)"', "${M:-$(date)}", '"$(date)"']
+    "default", ["x_$(date -R)", '"x_${M:-a}_$(date -R)"', "${M:-$(date)}", '"$(date)"']
 )
 def test_a_default_that_runs_a_program_is_not_asked_for_where_the_variable_is_set(
     tmp_path, default
@@ -114,3 +116,9 @@ def test_another_program_of_verls_is_named(tmp_path, line, said):
     file.write_text(f"LAUNCH=(python3)\n{line}\n")
     with pytest.raises(ConfigError, match=said):
         words_of(file, {})
+
+
+def test_a_date_is_that_of_now(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text("n=${n:-a_$(date +%Y-%m)}\npython3 -m verl.trainer.main_ppo trainer.name=$n\n")
+    assert words_of(file, {}) == [time.strftime("trainer.name=a_%Y-%m")]

@@ -6,51 +6,82 @@ Importing the package costs no torch, numpy or MPI: the names that tutorials of 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from verl_hpc.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
 _API = {
-    "ActorModel": "models",
-    "CriticModel": "models",
-    "DataFlow": "flow",
-    "DataProvider": "data",
-    "DatabaseSource": "sources",
-    "DeviceMesh": "mesh",
-    "DynamicBatchSampler": "batching",
-    "DynamicTaskWeightScheduler": "tasks.scheduler",
-    "HfModelAdapter": "models",
-    "MessageSource": "sources",
-    "Operator": "flow",
-    "PPORoleUpdater": "updater",
-    "PPOTrainer": "trainer",
-    "PromptSource": "sources",
-    "QueueSource": "sources",
-    "ReplayBuffer": "nodes",
-    "RewardNode": "nodes",
-    "RolloutManager": "manager",
-    "RolloutNode": "nodes",
-    "SafetyGuard": "tasks.guard",
-    "Trainer": "tasks.trainer",
-    "UpdateNode": "nodes",
-    "VLLMActorModel": "vllm",
-    "get_actor_critic": "loading",
-    "get_dataloader": "dataloader",
-    "register_reward": "rewards",
-    "vLLMActor": "vllm",
-    "vLLMAdapter": "vllm",
+    "ActorModel": "verl_hpc.api.models",
+    "CriticModel": "verl_hpc.api.models",
+    "DataFlow": "verl_hpc.api.flow",
+    "DataProvider": "verl_hpc.api.data",
+    "DatabaseSource": "verl_hpc.api.sources",
+    "DeviceMesh": "verl_hpc.api.mesh",
+    "DynamicBatchSampler": "verl_hpc.api.batching",
+    "DynamicTaskWeightScheduler": "verl_hpc.api.tasks.scheduler",
+    "HfModelAdapter": "verl_hpc.api.models",
+    "MessageSource": "verl_hpc.api.sources",
+    "Operator": "verl_hpc.api.flow",
+    "PPORoleUpdater": "verl_hpc.api.updater",
+    "PPOTrainer": "verl_hpc.api.trainer",
+    "PromptSource": "verl_hpc.api.sources",
+    "QueueSource": "verl_hpc.api.sources",
+    "ReplayBuffer": "verl_hpc.api.nodes",
+    "RewardNode": "verl_hpc.api.nodes",
+    "RolloutManager": "verl_hpc.api.manager",
+    "RolloutNode": "verl_hpc.api.nodes",
+    "SafetyGuard": "verl_hpc.api.tasks.guard",
+    "Trainer": "verl_hpc.api.tasks.trainer",
+    "UpdateNode": "verl_hpc.api.nodes",
+    "VLLMActorModel": "verl_hpc.api.vllm",
+    "get_actor_critic": "verl_hpc.api.loading",
+    "get_dataloader": "verl_hpc.api.dataloader",
+    "register_reward": "verl_hpc.api.rewards",
+    "vLLMActor": "verl_hpc.api.vllm",
+    "vLLMAdapter": "verl_hpc.api.vllm",
 }
-"""Public names by the module of `verl_hpc.api` that has them."""
+"""Public names by the module that has them."""
 
+ELSEWHERE = {
+    "MetricsExporter": "it is verl_hpc.metrics.MetricsExporter",
+    "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
+    "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
+    "transformers pads a batch",
+}
+"""What serves in the place of names that tutorials have, too."""
 
-def __getattr__(name: str) -> Any:
-    if name not in _API:
-        raise AttributeError(f"module 'verl_hpc' has no attribute {name!r}")
-    value = getattr(import_module(f"verl_hpc.api.{_API[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({"__version__", *_API})
+if TYPE_CHECKING:
+    from verl_hpc.api.batching import DynamicBatchSampler as DynamicBatchSampler
+    from verl_hpc.api.data import DataProvider as DataProvider
+    from verl_hpc.api.dataloader import get_dataloader as get_dataloader
+    from verl_hpc.api.flow import DataFlow as DataFlow
+    from verl_hpc.api.flow import Operator as Operator
+    from verl_hpc.api.loading import get_actor_critic as get_actor_critic
+    from verl_hpc.api.manager import RolloutManager as RolloutManager
+    from verl_hpc.api.mesh import DeviceMesh as DeviceMesh
+    from verl_hpc.api.models import ActorModel as ActorModel
+    from verl_hpc.api.models import CriticModel as CriticModel
+    from verl_hpc.api.models import HfModelAdapter as HfModelAdapter
+    from verl_hpc.api.nodes import ReplayBuffer as ReplayBuffer
+    from verl_hpc.api.nodes import RewardNode as RewardNode
+    from verl_hpc.api.nodes import RolloutNode as RolloutNode
+    from verl_hpc.api.nodes import UpdateNode as UpdateNode
+    from verl_hpc.api.rewards import register_reward as register_reward
+    from verl_hpc.api.sources import DatabaseSource as DatabaseSource
+    from verl_hpc.api.sources import MessageSource as MessageSource
+    from verl_hpc.api.sources import PromptSource as PromptSource
+    from verl_hpc.api.sources import QueueSource as QueueSource
+    from verl_hpc.api.tasks.guard import SafetyGuard as SafetyGuard
+    from verl_hpc.api.tasks.scheduler import (
+        DynamicTaskWeightScheduler as DynamicTaskWeightScheduler,
+    )
+    from verl_hpc.api.tasks.trainer import Trainer as Trainer
+    from verl_hpc.api.trainer import PPOTrainer as PPOTrainer
+    from verl_hpc.api.updater import PPORoleUpdater as PPORoleUpdater
+    from verl_hpc.api.vllm import VLLMActorModel as VLLMActorModel
+    from verl_hpc.api.vllm import vLLMActor as vLLMActor
+    from verl_hpc.api.vllm import vLLMAdapter as vLLMAdapter
+else:
+    __getattr__, __dir__ = lazy_names(__name__, _API, ELSEWHERE)

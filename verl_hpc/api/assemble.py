@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from verl_hpc.algorithms.kl import KlController
-from verl_hpc.api.models import ActorModel
+from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.api.prompts import IdTokenizer, StepPrompts
+from verl_hpc.config.explain import shown
 from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
@@ -193,6 +195,25 @@ def as_actor(model: Any) -> torch.nn.Module:
             "subclass of ActorModel"
         )
     return model
+
+
+def as_critic(model: torch.nn.Module | None) -> torch.nn.Module | None:
+    """The module that gives values: of a language model its decoder's copy with a head."""
+    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
+        return CriticModel(model)
+    return model
+
+
+def check_tokenizer(tokenizer: Any, who: str) -> None:
+    """Raises: ConfigError: it is none."""
+    if tokenizer is None:
+        raise ConfigError(f"{who}: tokenizer is needed; give that of the actor's model")
+    if not callable(getattr(tokenizer, "decode", None)) or not hasattr(tokenizer, "eos_token_id"):
+        given = shown(tokenizer) if isinstance(tokenizer, str) else type(tokenizer).__name__
+        raise ConfigError(
+            f"{who}: tokenizer is {given}; expected that of the actor's model, such as "
+            "AutoTokenizer.from_pretrained(...)"
+        )
 
 
 def sizes_of(module: torch.nn.Module) -> Architecture:

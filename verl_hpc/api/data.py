@@ -17,7 +17,7 @@ from verl_hpc.data.order import Order, Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.remote import open_format
 from verl_hpc.data.sources import read_problems
-from verl_hpc.errors import DataError
+from verl_hpc.errors import ConfigError, DataError
 
 
 class DataProvider:
@@ -183,3 +183,12 @@ def position_of(state: Any, where: str) -> Position:
             "{'epoch': 0, 'offset': 8}"
         )
     return Position(epoch, offset)
+
+
+def check_provider(provider: Any) -> None:
+    """Raises: ConfigError: it is no source of prompts."""
+    if provider is not None and not callable(getattr(provider, "read", None)):
+        raise ConfigError(
+            f"data_provider is {type(provider).__name__}; expected a DataProvider, or another "
+            "source with read(count), such as a PromptSource"
+        )

@@ -10,7 +10,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.config.explain import near_or_all
+from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.sources.local import local_directory, needs_fetch, not_cached
 
 if TYPE_CHECKING:
     from verl_hpc.api.vllm import VLLMActorModel
@@ -33,19 +35,35 @@ def load_causal_lm(
 
     Raises:
         ConfigError: an element type that no model is trained in here.
-        ModelError: transformers cannot load it.
+        ModelError: it is not here, or transformers cannot load it.
     """
     kind = chosen_dtype("dtype", dtype)
+    model = pretrained(AutoModelForCausalLM, "model_name", model_name, dtype=kind)
+    return model.to(device)  # type: ignore[no-any-return]
+
+
+def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
+    """What a class of transformers reads of a directory, or of a name on a hub that `python -m
+    verl_hpc fetch` has brought; nothing is downloaded, and no code of the model's is run.
+
+    Args:
+        kind: such as AutoTokenizer.
+        setting: that names the model, for errors.
+
+    Raises:
+        ModelError: it is not here, or cannot be read.
+    """
+    if needs_fetch(name):
+        raise not_cached({setting: name})
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            model_name, dtype=kind, trust_remote_code=False
+        return kind.from_pretrained(
+            local_directory(name), local_files_only=True, trust_remote_code=False, **settings
         )
-    except Exception as error:  # every class of models, and the hub, fail in their own way
+    except Exception as error:  # every class of models and tokenizers fails in its own way
         raise ModelError(
-            f"model_name = {model_name!r}: transformers cannot load it: "
+            f"{setting} = {name!r}: transformers cannot load it from this machine: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return model.to(device)
 
 
 def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:
@@ -78,7 +96,7 @@ def get_actor_critic(
     """Actor and critic that start from the same model.
 
     Args:
-        model_name: directory, or a name that transformers finds.
+        model_name: directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
         use_vllm: the actor is a `VLLMActorModel`, which generates and is not trained; its device
             is vLLM's choice.
         device_map: device of both, or of each by `{"actor": ..., "critic": ...}`; the first GPU
@@ -87,7 +105,7 @@ def get_actor_critic(
 
     Raises:
         ConfigError: a role, device or element type that is not there.
-        ModelError: transformers cannot load it.
+        ModelError: it is not here, or transformers cannot load it.
     """
     if use_vllm and isinstance(device_map, Mapping) and "actor" in device_map:
         raise ConfigError(
@@ -141,3 +159,21 @@ def device_here(said: str, given: Any) -> torch.device:
             f"{said}: this process has no such device ({str(error).splitlines()[0]})"
         ) from None
     return device
+
+
+def tokenizer_of(model: Any, who: str) -> Any:
+    """The tokenizer that lies beside a model's weights.
+
+    Args:
+        who: asks, for errors.
+
+    Raises:
+        ConfigError: the model does not say where it is from, or there is none.
+    """
+    path = getattr(getattr(model, "config", None), "_name_or_path", "")
+    try:
+        return load_tokenizer(path)
+    except ModelError as error:
+        raise ConfigError(
+            f"{who}: the model was loaded from {path!r} ({error}); give tokenizer="
+        ) from error

@@ -93,8 +93,6 @@ class RolloutManager:
         """
         if isinstance(prompts, str):
             prompts = [prompts]
-        if isinstance(prompts, list | tuple) and prompts and isinstance(prompts[0], str):
-            prompts = [self.tokenizer.encode(text) for text in prompts]
         problems = problems_of(prompts, self.tokenizer, None, references)
         asked = [problem for problem in problems for _ in range(self.num_samples)]
         ids = [ids_of(problem) for problem in asked]

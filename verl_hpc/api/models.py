@@ -120,7 +120,7 @@ class HfModelAdapter(ActorModel):
     """An actor from a directory or a name of the Hugging Face hub.
 
     Args:
-        model_name: directory, or a name that transformers finds.
+        model_name: directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
         dtype: element type of the weights.
         device: where they go.
 

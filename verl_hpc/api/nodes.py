@@ -29,8 +29,6 @@ class RolloutNode:
 
     def run(self, prompts: Any, references: Sequence[Any] | None = None) -> Batch:
         """Texts, or token ids, to a batch."""
-        if len(prompts) and isinstance(prompts[0], str):
-            prompts = [self.trainer.tokenizer.encode(text) for text in prompts]
         return self.trainer.rollout(prompts, references=references)
 
     def operator(self, earlier: Sequence[Any]) -> Operator:

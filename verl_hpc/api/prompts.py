@@ -79,21 +79,25 @@ def problems_of(
     """Rows of token ids as problems.
 
     Args:
-        input_ids: (B, L) tensor, or B lists of ids of any length; a mapping with input_ids and
-            attention_mask, as tokenizers give.
+        input_ids: (B, L) tensor of whole numbers, or B lists of ids of any length, or B texts; a
+            mapping with input_ids and attention_mask, as tokenizers give.
         attention_mask: (B, L), 1 where a token counts; None leaves out the tokenizer's padding at
             both ends.
         references: what is right, of each row.
 
     Raises:
-        DataError: no prompts, a prompt without tokens, or as many masks or references as there are
-            not prompts.
+        DataError: no prompts, a prompt without tokens or with what is none, or as many masks or
+            references as there are not prompts.
     """
     if isinstance(input_ids, str):
-        raise DataError("input_ids is a text; give token ids, such as tokenizer([text]).input_ids")
+        raise DataError("input_ids is a text; give a list of texts, or of token ids")
     if hasattr(input_ids, "keys"):
+        if "input_ids" not in input_ids:
+            raise DataError(f"a mapping without input_ids, but with {', '.join(input_ids)}")
         attention_mask = input_ids.get("attention_mask", attention_mask)
         input_ids = input_ids["input_ids"]
+    if isinstance(input_ids, list | tuple) and all(isinstance(row, str) for row in input_ids):
+        input_ids = [tokenizer.encode(text) for text in input_ids]
     rows = _lists(input_ids)
     masks = _lists(attention_mask) if attention_mask is not None else [None] * len(rows)
     truths = list(references) if references is not None else [None] * len(rows)
@@ -104,7 +108,10 @@ def problems_of(
         raise DataError("input_ids has no prompts; give at least one")
     found = []
     for index, (row, mask, truth) in enumerate(zip(rows, masks, truths, strict=True)):
+        if mask is not None and len(mask) != len(row):
+            raise DataError(f"prompt {index} has {len(row)} tokens, and its mask {len(mask)}")
         ids = _without_padding(row, mask, getattr(tokenizer, "pad_token_id", None))
+        _check_tokens(ids, index, tokenizer)
         if not ids:
             raise DataError(f"prompt {index} has no tokens but padding")
         text = tokenizer.decode(ids, skip_special_tokens=True)
@@ -129,11 +136,42 @@ def rows_of(input_ids: Any, attention_mask: Any = None) -> list[list[int]]:
 
 def _lists(rows: Any) -> list[list[int]]:
     if isinstance(rows, torch.Tensor):
+        if rows.ndim not in (1, 2):
+            raise DataError(
+                f"input_ids has the shape {tuple(rows.shape)}; expected (prompts, tokens)"
+            )
         rows = rows[None] if rows.ndim == 1 else rows
         return [row.tolist() for row in rows]
+    if not isinstance(rows, Sequence):
+        raise DataError(
+            f"input_ids is {type(rows).__name__}; expected a tensor (prompts, tokens), lists of "
+            "token ids, or texts"
+        )
     if len(rows) and isinstance(rows[0], int):
         rows = [rows]
-    return [row.tolist() if isinstance(row, torch.Tensor) else list(row) for row in rows]
+    return [_list(row) for row in rows]
+
+
+def _list(row: Any) -> list[int]:
+    if isinstance(row, torch.Tensor) and row.ndim == 1:
+        return row.tolist()  # type: ignore[no-any-return]
+    if isinstance(row, str) or not isinstance(row, Sequence):
+        raise DataError(f"a prompt is {type(row).__name__}; expected token ids, or texts alone")
+    return list(row)
+
+
+def _check_tokens(ids: list[int], index: int, tokenizer: Any) -> None:
+    """Raises: DataError: the tokenizer has no such tokens."""
+    try:
+        known = max(len(tokenizer), getattr(tokenizer, "vocab_size", 0))
+    except TypeError:  # of a user's own
+        known = 2**31
+    for token in ids:
+        if type(token) is not int or not 0 <= token < known:
+            raise DataError(
+                f"prompt {index} has {token!r} in the place of a token; expected whole numbers "
+                f"below {known}, which is what the tokenizer has"
+            )
 
 
 def _without_padding(row: list[int], mask: list[int] | None, pad: int | None) -> list[int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed as dist
 
+from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.environment import setting
 
@@ -38,3 +41,14 @@ def _num_ranks() -> int:
         return int(dist.get_world_size())
     sizes = [setting(name, "1") for name in _SIZES]
     return max(int(size) if size.isdigit() else 1 for size in sizes)
+
+
+def check_strategy(strategy: Any, who: str) -> None:
+    """Raises: ConfigError: roles are to have ranks of their own."""
+    if strategy is not None:
+        raise ConfigError(
+            f"{who}: strategy = {shown(strategy)}: a trainer of one process has a device for each "
+            "role, which get_actor_critic(device_map=...) chooses. Ranks for each role are "
+            "placement in a run's YAML, and how they divide a model is parallel "
+            "(docs/placements.md)"
+        )

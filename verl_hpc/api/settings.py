@@ -25,6 +25,22 @@ from verl_hpc.section import (
     Seed,
 )
 
+_EMA = (
+    "no average of rewards is kept between steps: advantages compare the responses of a step "
+    "(adv_estimator), or a critic predicts the reward; a reward_fn may keep an average of its own"
+)
+_COMPILED = (
+    "torch.compile is parallel.fsdp.compile of a run on GPUs; its mode reduce-overhead needs "
+    "shapes that stay the same, and batches of responses have many"
+)
+_REFUSED = {
+    **dict.fromkeys(("reward_ema", "ema_alpha", "use_reward_ema", "reward_ema_decay"), _EMA),
+    **dict.fromkeys(("compile", "torch_compile", "compile_mode"), _COMPILED),
+    "strategy": "ranks for each role are placement of a run's YAML (docs/placements.md)",
+    "value_loss_coef": "actor and critic have an optimizer each, and there is no sum of their "
+    "losses; set critic_lr",
+}
+"""Settings that tutorials have, with what serves instead."""
 _ADVANTAGES = members(advantages, Advantage)
 _OF_ONE_PROCESS = "reinforce_plus_plus"
 """Without a critic: it compares the responses of a whole step, so that one a prompt is enough."""
@@ -83,6 +99,14 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
     """Raises: ConfigError: a name that does not exist, or a value that is not allowed."""
     if isinstance(config, PPOConfig):
         return config
+    for name, instead in _REFUSED.items():
+        if name in (config or {}):
+            raise ConfigError(f"PPOTrainer config: {name} is not there: {instead}")
+    if (config or {}).get("batch_size") == "auto":
+        raise ConfigError(
+            "PPOTrainer config: batch_size = auto: memory is known before a run, and not tried out "
+            "in it: `python -m verl_hpc plan` says what fits; give a number"
+        )
     try:
         return PPOConfig.model_validate(dict(config or {}))
     except ValidationError as error:

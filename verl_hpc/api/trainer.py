@@ -10,16 +10,18 @@ from typing import Any
 
 import torch
 
-from verl_hpc.api.assemble import as_actor, assemble
+from verl_hpc.api.assemble import as_actor, as_critic, assemble, check_tokenizer
 from verl_hpc.api.batch import Batch, batch_of, check_rewards, scores_of
 from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.data import check_provider
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.namespace import namespaced, temporary_directory
 from verl_hpc.api.prompts import StepPrompts, problems_of
-from verl_hpc.api.ranks import check_one_process
+from verl_hpc.api.ranks import check_one_process, check_strategy
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, refused, watched
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
@@ -47,7 +49,8 @@ class PPOTrainer:
 
     Args:
         actor_model: an `ActorModel`, or an AutoModelForCausalLM.
-        critic_model: a `CriticModel`: advantages are GAE's; None trains without.
+        critic_model: a `CriticModel`, or an AutoModelForCausalLM, of whose decoder a copy is taken:
+            advantages are GAE's; None trains without.
         tokenizer: of both.
         config: `verl_hpc.api.settings.PPOConfig` as a mapping; a name it lacks is an error.
         reward_fn: scores responses: a function as docs/rewards.md has them, such as
@@ -55,11 +58,13 @@ class PPOTrainer:
         data_provider: what `train` takes prompts from, such as a `DataProvider`.
         namespace: prefix of the names of metrics, and of the directories of checkpoints and
             temporary files.
+        strategy: is refused, with what serves instead: a process has a device for each role.
 
     Raises:
         ConfigError, ModelError, RewardError: what cannot be honoured, with what serves instead.
     """
 
+    @checked
     def __init__(
         self,
         actor_model: Any,
@@ -70,20 +75,22 @@ class PPOTrainer:
         reward_fn: Reward = None,
         data_provider: Any = None,
         namespace: str | None = None,
+        strategy: Any = None,
     ) -> None:
         check_one_process("PPOTrainer")
-        if tokenizer is None:
-            raise ConfigError("PPOTrainer: tokenizer is needed; give that of the actor's model")
+        check_strategy(strategy, "PPOTrainer")
+        check_tokenizer(tokenizer, "PPOTrainer")
+        check_provider(data_provider)
         self.config, self.namespace = parse_ppo(config), namespaced(namespace)
-        self.actor_model, self.critic_model = as_actor(actor_model), critic_model
-        check_code(self.config, actor_model=self.actor_model, critic_model=critic_model)
+        self.actor_model, self.critic_model = as_actor(actor_model), as_critic(critic_model)
+        check_code(self.config, actor_model=self.actor_model, critic_model=self.critic_model)
         self.tokenizer, self.data_provider = tokenizer, data_provider
         self._prompts, self._sinks, self._timers = StepPrompts(), Sinks([]), Timers()
         self._progress = Progress(0, Position())
         self._run = assemble(
             self._run_config(1),
             self.actor_model,
-            critic_model,
+            self.critic_model,
             tokenizer,
             self._prompts,
             scorer_of(reward_fn),
@@ -115,7 +122,7 @@ class PPOTrainer:
         """Answer prompts, score the responses, and learn from them.
 
         Args:
-            input_ids: prompts, (B, L) or B lists of ids.
+            input_ids: prompts, (B, L), B lists of ids, B texts, or a batch of a `DataProvider`.
             attention_mask: (B, L), 1 where a token counts; None leaves the tokenizer's padding out.
             references: what is right, for the reward function.
 
@@ -125,8 +132,22 @@ class PPOTrainer:
         Raises:
             DataError, RewardError, TrainingError: as the operators.
         """
-        problems = problems_of(input_ids, self.tokenizer, attention_mask, references)
-        return self._step(problems)
+        return self._step(self._problems(input_ids, attention_mask, references))
+
+    def _problems(
+        self, prompts: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
+    ) -> Sequence[Problem]:
+        """Rows of a provider have their own prompts and references."""
+        is_batch = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], Problem)
+        if not is_batch:
+            return problems_of(prompts, self.tokenizer, attention_mask, references)
+        ids = [self._encoded(row.prompt) for row in prompts]
+        truths = references or [row.ground_truth for row in prompts]
+        found = problems_of(ids, self.tokenizer, None, truths)
+        return [
+            replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
+            for row, problem in zip(prompts, found, strict=True)
+        ]
 
     def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
         with self._watched():
@@ -139,8 +160,7 @@ class PPOTrainer:
         self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
     ) -> Batch:
         """The first part of a step: `num_samples` responses to each prompt."""
-        problems = problems_of(input_ids, self.tokenizer, attention_mask, references)
-        return self._rollout(problems)
+        return self._rollout(self._problems(input_ids, attention_mask, references))
 
     def rewards(self, batch: Batch) -> list[float]:
         """The second part: what reward_fn says of each response."""
@@ -152,6 +172,7 @@ class PPOTrainer:
         with self._watched():
             return self._update(batch, Scores([float(value) for value in rewards]))
 
+    @checked
     def train(self, num_steps: int) -> list[dict[str, float]]:
         """Steps on prompts of the data provider, rollout_batch_size (8) each.
 
@@ -164,18 +185,8 @@ class PPOTrainer:
         if self.data_provider is None:
             raise ConfigError("PPOTrainer.train: data_provider is needed; or call step(input_ids)")
         count = self.config.rollout_batch_size or _STEPS_OF
-        found = []
-        for _ in range(num_steps):
-            rows = self.data_provider.read(count)
-            texts = [row.prompt for row in rows]
-            ids = [self._encoded(text) for text in texts]
-            problems = problems_of(ids, self.tokenizer, None, [row.ground_truth for row in rows])
-            whole = [
-                replace(row, prompt=problem.prompt)
-                for row, problem in zip(rows, problems, strict=True)
-            ]
-            found.append(self._step(whole))
-        return found
+        read = self.data_provider.read
+        return [self._step(self._problems(read(count))) for _ in range(num_steps)]
 
     def _encoded(self, prompt: str | list[dict[str, str]]) -> list[int]:
         if isinstance(prompt, str):

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_hpc.api.batch import Batch
+from verl_hpc.api.loading import tokenizer_of
+from verl_hpc.api.ranks import check_strategy
 from verl_hpc.api.trainer import PPOTrainer
+from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ConfigError
 
 
@@ -20,11 +23,13 @@ class PPORoleUpdater:
             True and False compute the same.
         tokenizer: the model's; that of its directory if None.
         config: as `PPOTrainer`'s.
+        strategy: is refused, with what serves instead.
 
     Raises:
         ConfigError: another engine, with what serves instead.
     """
 
+    @checked
     def __init__(
         self,
         model: Any,
@@ -33,7 +38,9 @@ class PPORoleUpdater:
         *,
         tokenizer: Any = None,
         config: Mapping[str, Any] | None = None,
+        strategy: Any = None,
     ) -> None:
+        check_strategy(strategy, "PPORoleUpdater")
         if engine != "hybrid":
             raise ConfigError(
                 f"PPORoleUpdater: engine = {engine!r}; in one process it is hybrid. Megatron-core "
@@ -41,20 +48,10 @@ class PPORoleUpdater:
                 "verl_hpc train` (docs/placements.md)"
             )
         if tokenizer is None:
-            tokenizer = _tokenizer_of(model)
+            tokenizer = tokenizer_of(model, "PPORoleUpdater")
         self.engine, self.overlap_comm = engine, overlap_comm
         self.trainer = PPOTrainer(model, None, tokenizer, config)
 
     def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
         """One step on a `RolloutManager`'s responses; metrics as `PPOTrainer.step`'s."""
         return self.trainer.update(batch, rewards)
-
-
-def _tokenizer_of(model: Any) -> Any:
-    from verl_hpc.data.prompts import load_tokenizer
-
-    config = getattr(model, "config", None)
-    path = getattr(config, "_name_or_path", "")
-    if not path:
-        raise ConfigError("PPORoleUpdater: the model names no directory; give its tokenizer")
-    return load_tokenizer(path)

@@ -118,7 +118,7 @@ class VLLMActorModel(vLLMActor):
     """vLLM with the weights of a model, by name.
 
     Args:
-        model_name: a directory, or a name on the hub.
+        model_name: a directory, or ORG/NAME, ORG/NAME@REVISION or modelscope:ORG/NAME of the cache.
         tensor_parallel_size: GPUs that share it; vLLM starts a process for each.
         max_num_seqs: sequences that it decodes at a time.
         dtype: element type of the weights.

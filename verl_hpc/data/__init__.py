@@ -3,14 +3,16 @@ import them from."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from verl_hpc.lazy_names import lazy_names
 
 _NAMES = ("DataProvider", "get_dataloader")
 
+if TYPE_CHECKING:
+    from verl_hpc import DataProvider as DataProvider
+    from verl_hpc import get_dataloader as get_dataloader
+else:
+    from verl_hpc import ELSEWHERE
 
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'verl_hpc.data' has no attribute {name!r}")
-    import verl_hpc
-
-    return getattr(verl_hpc, name)
+    __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NAMES, "verl_hpc"), ELSEWHERE)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from verl_hpc.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from verl_hpc.metrics.exporter import MetricsExporter
-
-__all__ = ["MetricsExporter"]
-
-
-def __getattr__(name: str) -> Any:
-    """The exporter needs prometheus_client, which is asked for where somebody wants it."""
-    if name != "MetricsExporter":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from verl_hpc.metrics.exporter import MetricsExporter
-
-    return MetricsExporter
+    from verl_hpc.metrics.exporter import MetricsExporter as MetricsExporter
+else:
+    # It needs prometheus_client, which is asked for where somebody wants it.
+    __getattr__, __dir__ = lazy_names(__name__, {"MetricsExporter": "verl_hpc.metrics.exporter"})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+from verl_hpc.lazy_names import lazy_names
 
 _NAMES = ("ActorModel", "CriticModel", "HfModelAdapter", "VLLMActorModel", "get_actor_critic")
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
-        raise AttributeError(f"module 'verl_hpc.models' has no attribute {name!r}")
-    import verl_hpc
-
-    return getattr(verl_hpc, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMES})
+if TYPE_CHECKING:
+    from verl_hpc import ActorModel as ActorModel
+    from verl_hpc import CriticModel as CriticModel
+    from verl_hpc import HfModelAdapter as HfModelAdapter
+    from verl_hpc import VLLMActorModel as VLLMActorModel
+    from verl_hpc import get_actor_critic as get_actor_critic
+else:
+    __getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(_NAMES, "verl_hpc"))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformers import AutoConfig
 from vllm import LLM
 
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.rollout import vllm_cpu
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm_requests import Requests
 from verl_hpc.rollout.vllm_settings import checked, in_one_line
+from verl_hpc.sources.local import local_directory, needs_fetch, not_cached
 
 
 def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
@@ -23,15 +26,31 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
 
     Raises:
         ConfigError: vLLM does not know an option, or cannot start with it.
+        ModelError: the model is not here.
     """
     chosen = checked(options, device)
+    if needs_fetch(model):
+        raise not_cached({"model_name": model})
+    model = local_directory(model)
     if device == "cpu":
+        vllm_cpu.check_heads(_head_size(model), f"model_name = {model}", "HfModelAdapter")
         # A prompt that is cut in two fails there where requests have seeds.
         chosen = {"enable_chunked_prefill": False, **chosen}
     try:
         return LLM(model=model, **chosen)
     except (ValueError, NotImplementedError, RuntimeError, OSError) as error:
         raise ConfigError(f"vLLM cannot start with {model}: {in_one_line(error)}") from error
+
+
+def _head_size(model: str) -> int:
+    try:
+        config = AutoConfig.from_pretrained(model, local_files_only=True).get_text_config()
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model_name = {model!r}: transformers cannot read its config.json on this machine: "
+            f"{in_one_line(error)}"
+        ) from error
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def answer(

@@ -28,8 +28,14 @@ def prepare() -> None:
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
 
 
-def check_heads(size: int) -> None:
-    """Before a run's engine is built, whose first response would fail in words that name nothing.
+def check_heads(
+    size: int, asked: str = "rollout.engine = vllm", instead: str = "rollout.engine: hf"
+) -> None:
+    """Before an engine is built, whose first response would fail in words that name nothing.
+
+    Args:
+        asked: the setting that asks for vLLM.
+        instead: what takes such a model.
 
     Raises:
         ConfigError: vLLM's attention on CPUs has no kernel for heads of this size.
@@ -37,9 +43,8 @@ def check_heads(size: int) -> None:
     known = CPUAttentionBackend.get_supported_head_sizes()
     if size not in known:
         raise ConfigError(
-            f"rollout.engine = vllm: the model's heads have {size} elements, and vLLM's attention "
-            f"on CPUs takes {', '.join(map(str, known))}; choose another model, or "
-            "rollout.engine: hf"
+            f"{asked}: the model's heads have {size} elements, and vLLM's attention on CPUs takes "
+            f"{', '.join(map(str, known))}; choose another model, or {instead}"
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from verl_hpc.lazy_names import lazy_names
 
-def __getattr__(name: str) -> Any:
-    if name != "DynamicBatchSampler":
-        raise AttributeError(f"module 'verl_hpc.utils.batching' has no attribute {name!r}")
-    import verl_hpc
+if TYPE_CHECKING:
+    from verl_hpc import DynamicBatchSampler as DynamicBatchSampler
+else:
+    from verl_hpc import ELSEWHERE
 
-    return verl_hpc.DynamicBatchSampler
+    __getattr__, __dir__ = lazy_names(__name__, {"DynamicBatchSampler": "verl_hpc"}, ELSEWHERE)

@@ -1,5 +1,6 @@
 """What a wrong argument of the Python surface is answered with."""
 
+import shutil
 import sqlite3
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import verl_hpc
 from tests.unit.api.test_data import write
 from verl_hpc.api.sources import DatabaseSource, PromptSource
-from verl_hpc.errors import ConfigError, DataError, FlowError
+from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.models import get_actor_critic
 
@@ -213,3 +214,109 @@ def test_a_device_that_is_not_there(model_dir, device):
         pytest.skip("this device is there")
     with pytest.raises(ConfigError, match="no such device|string"):
         get_actor_critic(str(model_dir), device_map=device)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tokenizer": None}, "tokenizer is needed"),
+        ({"tokenizer": "tiny"}, "tokenizer is 'tiny'; expected that of the actor's model"),
+        ({"config": "ppo.yaml"}, "PPOTrainer: config = 'ppo.yaml'"),
+        ({"config": ["lr"]}, "PPOTrainer: config"),
+        ({"namespace": 3}, "PPOTrainer: namespace = 3"),
+        ({"data_provider": [1, 2]}, "data_provider is list; expected a DataProvider"),
+        ({"strategy": {"actor": {"gpu_ids": [0]}}}, "strategy = .*docs/placements.md"),
+        ({"criticmodel": None}, "did you mean critic_model"),
+        ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: no average of rewards"),
+        ({"config": {"batch_size": "auto"}}, "batch_size = auto.*verl_hpc plan"),
+        ({"config": {"compile_mode": "reduce-overhead"}}, "parallel.fsdp.compile"),
+    ],
+)
+def test_of_a_trainer(hf_model, tokenizer, given, words):
+    arguments = {"actor_model": verl_hpc.ActorModel(hf_model), "tokenizer": tokenizer}
+    with pytest.raises(ConfigError, match=words):
+        verl_hpc.PPOTrainer(**arguments | given)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        (None, "input_ids is NoneType"),
+        (5, "input_ids is int"),
+        ([[99999]], "prompt 0 has 99999 in the place of a token; expected whole numbers below"),
+        ([[-3, 5]], "prompt 0 has -3"),
+        ([[1.0, 5]], "prompt 0 has 1.0"),
+        (torch.ones(1, 2), "prompt 0 has 1.0"),
+        (torch.ones(1, 2, 3, dtype=torch.long), r"the shape \(1, 2, 3\)"),
+        ([[1], "text"], "a prompt is str"),
+        ({"ids": [[1]]}, "a mapping without input_ids, but with ids"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "has 2 tokens, and its mask 1"),
+    ],
+)
+def test_of_a_step(make_trainer, prompts, words):
+    with pytest.raises(DataError, match=words):
+        make_trainer().step(prompts)
+
+
+def test_texts_and_rows_of_a_provider_are_prompts_of_a_step(make_trainer, rows, tokenizer):
+    trainer = make_trainer()
+    texts = trainer.rollout(["one", "two"])
+    assert [r.prompt_ids for r in texts] == [tuple(tokenizer.encode(t)) for t in ("one", "two")]
+    (batch, *_) = verl_hpc.DataProvider(rows, "jsonl", batch_size=2)
+    found = trainer.rollout(batch)
+    assert [r.problem.ground_truth for r in found] == ["a0", "a1"]
+    assert trainer.step(batch) and trainer.global_step == 1
+
+
+def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):
+    trainer = verl_hpc.PPOTrainer(hf_model, hf_model, tokenizer, {"max_response_length": 4})
+    assert isinstance(trainer.critic_model, verl_hpc.CriticModel)
+    assert "critic/vf_loss" in trainer.step(prompts)
+
+
+def test_of_an_updater(hf_model, tokenizer):
+    with pytest.raises(ConfigError, match="PPORoleUpdater: overlap_comm = 'banana'"):
+        verl_hpc.PPORoleUpdater(hf_model, overlap_comm="banana", tokenizer=tokenizer)
+    with pytest.raises(ConfigError, match="PPORoleUpdater: strategy = .*placement"):
+        verl_hpc.PPORoleUpdater(hf_model, tokenizer=tokenizer, strategy={})
+
+
+@pytest.mark.parametrize("name", ["ORG/NAME", "ORG/NAME@main", "modelscope:ORG/NAME"])
+def test_a_model_that_no_cache_has(name, tmp_path, monkeypatch):
+    """Nothing is downloaded: what does that is named."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("MODELSCOPE_CACHE", str(tmp_path))
+    for make in (verl_hpc.HfModelAdapter, get_actor_critic, verl_hpc.VLLMActorModel):
+        with pytest.raises(ModelError, match=f"python -m verl_hpc fetch {name}"):
+            make(name)
+
+
+def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
+    snapshot = tmp_path / "models--ORG--NAME/snapshots/abc"
+    shutil.copytree(model_dir, snapshot)
+    (tmp_path / "models--ORG--NAME/refs").mkdir()
+    (tmp_path / "models--ORG--NAME/refs/main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    actor, _ = get_actor_critic("ORG/NAME@main")
+    assert actor.config._name_or_path == str(snapshot)
+
+
+def test_a_bare_name_is_not_looked_for_on_the_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="model_name = 'gpt2': .* from this machine"):
+        verl_hpc.HfModelAdapter("gpt2")
+
+
+def test_heads_that_vllm_has_no_kernel_for(model_dir):
+    if torch.cuda.is_available():
+        pytest.skip("a GPU's attention takes them")
+    with pytest.raises(ConfigError, match="heads have 8 elements.*HfModelAdapter"):
+        verl_hpc.VLLMActorModel(str(model_dir))
+
+
+@pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
+def test_names_that_are_elsewhere(name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
+        getattr(verl_hpc, name)
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
+        getattr(verl_hpc.data, name)

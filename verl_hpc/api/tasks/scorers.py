@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from verl_hpc.api.loading import pretrained
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.tasks.settings import REWARDS, TaskConfig
 from verl_hpc.errors import ConfigError, ModelError
@@ -47,13 +48,8 @@ def model_reward(path: str, device: torch.device, setting: str) -> Callable[...,
     Raises:
         ModelError: transformers cannot load it, or it has several labels.
     """
-    try:
-        model = AutoModelForSequenceClassification.from_pretrained(path, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except Exception as error:  # every class of models, and the hub, fail in their own way
-        raise ModelError(
-            f"{setting} = {path}: transformers cannot load it: {type(error).__name__}: {error}"
-        ) from error
+    model = pretrained(AutoModelForSequenceClassification, setting, path)
+    tokenizer = pretrained(AutoTokenizer, setting, path)
     if model.config.num_labels != 1:
         raise ModelError(
             f"{setting} = {path}: has {model.config.num_labels} labels; a score is one number"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.assemble import Given, as_actor, device_of, end_tokens, names_of, sizes_of
+from verl_hpc.api.loading import tokenizer_of
 from verl_hpc.api.tasks.heads import ActorHead, CriticHead
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.config.roles import ACTOR, CRITIC
@@ -39,7 +40,7 @@ class SharedModels:
         if not any(p.requires_grad for p in self.actor.parameters()):
             raise ModelError(f"actor: {type(self.actor).__name__} has no parameters to train")
         self.device, self.arch = device_of(self.actor), sizes_of(self.actor)
-        self.tokenizer = tokenizer if tokenizer is not None else _tokenizer_of(self.actor)
+        self.tokenizer = tokenizer if tokenizer is not None else tokenizer_of(self.actor, "Trainer")
         self.ends = end_tokens(self.actor, self.tokenizer)
         names = names_of(self.actor)
         self.weights = SharedModule(self.actor, self.arch, "language_model", self.device, names)
@@ -134,17 +135,3 @@ def renamed(role: Role, name: str, engine: SharedModule | OptimizerPath) -> Role
         trained_map=engine.trained_map,
         training=engine,
     )
-
-
-def _tokenizer_of(actor: torch.nn.Module) -> Any:
-    """Raises: ConfigError: nothing says where it is."""
-    from transformers import AutoTokenizer
-
-    path = getattr(getattr(actor, "config", None), "_name_or_path", "")
-    try:
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except Exception as error:  # every class of tokenizers, and the hub, fail in their own way
-        raise ConfigError(
-            f"Trainer: tokenizer: the actor was loaded from {path!r}, where transformers finds "
-            f"none ({type(error).__name__}); give tokenizer="
-        ) from error

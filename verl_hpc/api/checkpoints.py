@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
+from verl_hpc.config.roles import ACTOR, REFERENCE
 from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED
 from verl_hpc.trainer.saves import save_parts
 from verl_hpc.trainer.state import Progress, load_step_directory
 
@@ -51,6 +54,19 @@ def save_step(
     return step
 
 
+def fingerprint_of(run: RunContext) -> dict[str, str]:
+    """What may not change unnoticed when training goes on: which roles are trained, and the weights
+    that the KL divergence is taken from."""
+    found = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
+    if REFERENCE in run.roles:
+        digest = xxhash.xxh3_128()
+        for name, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+        found |= {FIRST_WEIGHTS: digest.hexdigest(), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
+    return found
+
+
 def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
     """See `PPOTrainer.load_checkpoint`."""
     step = _find(path, namespace)
@@ -60,7 +76,13 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
             "save_training_state=True "
             "to go on from it, or give its weights to a new trainer"
         )
-    return load_step_directory(run, step)
+    try:
+        return load_step_directory(run, step)
+    except ConfigError as error:
+        raise ConfigError(
+            f"load_checkpoint: {step} is of another trainer: give the one that goes on the models "
+            f"that its first step began with ({error})"
+        ) from None
 
 
 def _find(path: Path, namespace: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +120,36 @@ def problems_of(
         prompt = PromptText.of(text, ids)
         found.append(Problem(index, prompt, ground_truth=truth, origin=origin))
     return found
+
+
+def asked(
+    prompts: Any,
+    tokenizer: Any,
+    attention_mask: Any = None,
+    references: Sequence[Any] | None = None,
+) -> list[Problem]:
+    """As `problems_of`, or rows of a provider, which have prompts and references of their own."""
+    is_rows = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], Problem)
+    if not is_rows:
+        return problems_of(prompts, tokenizer, attention_mask, references)
+    truths = references or [row.ground_truth for row in prompts]
+    found = problems_of(
+        [_encoded(row.prompt, tokenizer) for row in prompts], tokenizer, None, truths
+    )
+    return [
+        replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
+        for row, problem in zip(prompts, found, strict=True)
+    ]
+
+
+def _encoded(prompt: str | list[dict[str, str]], tokenizer: Any) -> list[int]:
+    if isinstance(prompt, str):
+        return list(tokenizer.encode(prompt))
+    return list(
+        tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+    )
 
 
 def ids_of(problem: Problem) -> list[int]:

@@ -146,6 +146,10 @@ def run_config(
     Raises:
         ConfigError: settings that do not go together.
     """
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise ConfigError(
+            f"actor_model is in {dtype}; expected float32, bfloat16 or float16: model.to(...)"
+        )
     estimator = estimator_of(config, has_critic)
     advantage: dict[str, Any] = {"name": estimator}
     if estimator == "gae":

@@ -12,11 +12,11 @@ import torch
 
 from verl_hpc.api.assemble import as_actor, as_critic, assemble, check_tokenizer
 from verl_hpc.api.batch import Batch, batch_of, check_rewards, scores_of
-from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.checkpoints import fingerprint_of, load_step, save_step
 from verl_hpc.api.data import check_provider
 from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.namespace import namespaced, temporary_directory
-from verl_hpc.api.prompts import StepPrompts, problems_of
+from verl_hpc.api.prompts import StepPrompts, asked
 from verl_hpc.api.ranks import check_one_process, check_strategy
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
@@ -95,6 +95,7 @@ class PPOTrainer:
             self._prompts,
             scorer_of(reward_fn),
         )
+        self._run.fingerprint = fingerprint_of(self._run)
         self._recipes: dict[int, Recipe] = {}
         self._values: dict[str, Any] = {}
 
@@ -132,22 +133,7 @@ class PPOTrainer:
         Raises:
             DataError, RewardError, TrainingError: as the operators.
         """
-        return self._step(self._problems(input_ids, attention_mask, references))
-
-    def _problems(
-        self, prompts: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
-    ) -> Sequence[Problem]:
-        """Rows of a provider have their own prompts and references."""
-        is_batch = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], Problem)
-        if not is_batch:
-            return problems_of(prompts, self.tokenizer, attention_mask, references)
-        ids = [self._encoded(row.prompt) for row in prompts]
-        truths = references or [row.ground_truth for row in prompts]
-        found = problems_of(ids, self.tokenizer, None, truths)
-        return [
-            replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
-            for row, problem in zip(prompts, found, strict=True)
-        ]
+        return self._step(asked(input_ids, self.tokenizer, attention_mask, references))
 
     def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
         with self._watched():
@@ -160,7 +146,7 @@ class PPOTrainer:
         self, input_ids: Any, attention_mask: Any = None, references: Sequence[Any] | None = None
     ) -> Batch:
         """The first part of a step: `num_samples` responses to each prompt."""
-        return self._rollout(self._problems(input_ids, attention_mask, references))
+        return self._rollout(asked(input_ids, self.tokenizer, attention_mask, references))
 
     def rewards(self, batch: Batch) -> list[float]:
         """The second part: what reward_fn says of each response."""
@@ -186,16 +172,7 @@ class PPOTrainer:
             raise ConfigError("PPOTrainer.train: data_provider is needed; or call step(input_ids)")
         count = self.config.rollout_batch_size or _STEPS_OF
         read = self.data_provider.read
-        return [self._step(self._problems(read(count))) for _ in range(num_steps)]
-
-    def _encoded(self, prompt: str | list[dict[str, str]]) -> list[int]:
-        if isinstance(prompt, str):
-            return list(self.tokenizer.encode(prompt))
-        return list(
-            self.tokenizer.apply_chat_template(
-                prompt, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        )
+        return [self._step(asked(read(count), self.tokenizer)) for _ in range(num_steps)]
 
     def _rollout(self, problems: Sequence[Problem]) -> Batch:
         step, rows = self.global_step + 1, self._prompts.add(problems)

@@ -320,3 +320,26 @@ def test_names_that_are_elsewhere(name):
         getattr(verl_hpc, name)
     with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
         getattr(verl_hpc.data, name)
+
+
+def test_training_goes_on_with_the_reference_that_it_began_with(make_trainer, prompts, tmp_path):
+    trainer = make_trainer()
+    trainer.step(prompts)
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    model = make_trainer().actor_model.hf_model
+    torch.nn.init.normal_(next(model.parameters()))
+    with pytest.raises(ConfigError, match="models that its first step began with.*KL reference"):
+        make_trainer(actor_model=verl_hpc.ActorModel(model)).load_checkpoint(tmp_path)
+
+
+def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_path):
+    trainer = make_trainer(critic=True)
+    trainer.step(prompts)
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    with pytest.raises(ConfigError, match="roles that are trained = actor, and was actor, critic"):
+        make_trainer().load_checkpoint(tmp_path)
+
+
+def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
+    with pytest.raises(ConfigError, match="actor_model is in float64"):
+        verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)

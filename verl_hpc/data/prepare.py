@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.public_sets import RECIPES, Recipe
 from verl_hpc.data.raw_rows import ENDINGS, open_raw
 from verl_hpc.errors import DataError, VerlHpcError
@@ -162,6 +163,17 @@ class _Conversion:
         )
 
 
+def _dataset(name: str) -> str:
+    if name in RECIPES:
+        return name
+    if name.lower().startswith("codeforces"):
+        raise argparse.ArgumentTypeError(
+            "tests of Codeforces' problems are not public as a whole, and none is prepared here; "
+            "problems with tests of your own are scored by reward.function: code (docs/rewards.md)"
+        )
+    raise argparse.ArgumentTypeError(f"{name}: {near_or_all(name, RECIPES, 'data sets')}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Convert and report; return the exit status: 0 done, 1 a `VerlHpcError`, 2 bad usage."""
     parser = argparse.ArgumentParser(
@@ -170,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("dataset", choices=RECIPES, help="which data set the source is")
+    add("dataset", type=_dataset, metavar="DATASET", help=f"which it is: {', '.join(RECIPES)}")
     add("--source", required=True, type=Path, metavar="DIR_OR_FILE", help=_ENDINGS)
     add("--out", required=True, type=Path, metavar="DIR", help="for the Parquet")
     add("--seed", type=int, default=0, metavar="N", help="of the order of options (default 0)")

@@ -1,6 +1,7 @@
 """From raw data sets to verl's columns."""
 
 import csv
+import re
 from string import ascii_uppercase
 
 import pyarrow as pa
@@ -364,3 +365,16 @@ def test_a_seed_can_be_given(tmp_path, capsys):
         arguments = ["mmlu", "--source", str(path), "--out", str(tmp_path / seed), "--seed", seed]
         assert main(arguments) == 0
     assert "test.parquet: 2 rows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("codeforces", "not public as a whole.*reward.function: code"),
+        ("gsm8", "did you mean gsm8k"),
+    ],
+)
+def test_a_data_set_that_is_not_prepared(tmp_path, capsys, name, words):
+    with pytest.raises(SystemExit):
+        main([name, "--source", str(tmp_path), "--out", str(tmp_path)])
+    assert re.search(words, capsys.readouterr().err.replace("\n", " "))

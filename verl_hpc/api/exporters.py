@@ -19,11 +19,20 @@ class TakesName(Protocol):
         """Tell them from another run's."""
 
 
-def sink_of(exporter: Any, namespace: str = "") -> Sink:
+@runtime_checkable
+class KnowsTasks(Protocol):
+    """An exporter that tells tasks apart in its own way."""
+
+    def by_task(self) -> None:
+        """Metrics are of several tasks."""
+
+
+def sink_of(exporter: Any, namespace: str = "", by_task: bool = False) -> Sink:
     """An object with `write(step, metrics)`, or a function that is called so.
 
     Args:
         namespace: what names of metrics begin with, if not empty.
+        by_task: metrics are of several tasks, `task/NAME/...`.
 
     Raises:
         ConfigError: it is neither.
@@ -34,6 +43,8 @@ def sink_of(exporter: Any, namespace: str = "") -> Sink:
             f"add_metrics_exporter: {type(exporter).__name__} has no write(step, metrics), and "
             "cannot be called"
         )
+    if by_task and isinstance(exporter, KnowsTasks):
+        exporter.by_task()
     if namespace and isinstance(exporter, TakesName):
         exporter.named(namespace)
     elif namespace:

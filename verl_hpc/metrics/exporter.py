@@ -135,9 +135,13 @@ class MetricsExporter:
     def stage(self, name: str) -> None:
         """Prometheus is told of finished steps only."""
 
-    def rewards(self, values: Iterable[float]) -> None:
-        """Scores of all responses of a step, before its `write`."""
-        self._metrics.rewards(values)
+    def by_task(self) -> None:
+        """Metrics are of several tasks, each with its name as a label."""
+        self._metrics.by_task()
+
+    def rewards(self, values: Iterable[float], task: str = "") -> None:
+        """Scores of all responses of a step, or of a task's, before its `write`."""
+        self._metrics.rewards(values, task)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Tell all destinations of a finished step."""

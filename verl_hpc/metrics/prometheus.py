@@ -12,6 +12,9 @@ Metrics of metrics.jsonl are gauges, `actor/grad_norm` is `verl_actor_grad_norm`
     verl_gpu_memory_used_bytes                gauge: of rank 0's GPU; none on CPU ranks
     verl_step                                 gauge: the last step that is done
 
+Where several tasks train one actor (`task/NAME/...`), each of these has a label `task` as well, and
+gauges are by task, too: `task/solve/actor/grad_norm` is `verl_actor_grad_norm{task="solve"}`.
+
 Histograms are of this start of the run: Prometheus takes a restart for what it is, a counter that
 begins again. A percentile is `histogram_quantile(0.95, rate(verl_..._bucket[1h]))`.
 """
@@ -19,7 +22,8 @@ begins again. A percentile is `histogram_quantile(0.95, rate(verl_..._bucket[1h]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
@@ -70,26 +74,29 @@ _KL = {
     TEACHER_REVERSE_KL: "teacher",
 }
 _ROLLOUT = TIMING + "rollout"
+_M = TypeVar("_M", Gauge, Histogram)
 
 
 class PrometheusMetrics:
     """A registry of one run."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._operators = Histogram(
-            PREFIX + "operator_latency_seconds",
-            "Seconds of an operator in a step",
-            ["operator"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.registry = CollectorRegistry()
+        self._by_task = False
+        self._begin()
+
+    def by_task(self) -> None:
+        """Give all metrics but the step a label `task`, before any is told."""
+        for one in (self._operators, self._steps, *self._fixed.values()):
+            self.registry.unregister(one)
+        self._by_task = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._operators = self._histogram(
+            "operator_latency_seconds", "Seconds of an operator in a step", _SECONDS, "operator"
         )
-        self._steps = Histogram(
-            PREFIX + "step_latency_seconds",
-            "Seconds of a step",
-            buckets=_SECONDS,
-            registry=registry,
-        )
+        self._steps = self._histogram("step_latency_seconds", "Seconds of a step", _SECONDS)
         self._rollout: Histogram | None = None
         self._rewards: Histogram | None = None
         self._gauges: dict[str, Gauge] = {}
@@ -97,11 +104,11 @@ class PrometheusMetrics:
         self._taken = {PREFIX + "operator_latency_seconds", PREFIX + "step_latency_seconds"}
         # What has fixed names comes first, so that no other metric can have one of them.
         self._fixed = {
-            "step": self._gauge("step", "The last step that is done"),
+            "step": Gauge(PREFIX + "step", "The last step that is done", registry=self.registry),
             "kl": self._gauge("kl_divergence", "KL divergence, nats a token", "to"),
             "cpu": self._gauge("operator_cpu_seconds", "CPU seconds of an operator", "operator"),
         }
-        self._taken |= {PREFIX + n for n in ("rollout_latency_seconds", "reward")}
+        self._taken |= {PREFIX + n for n in ("step", "rollout_latency_seconds", "reward")}
         self._taken.add(PREFIX + "gpu_memory_used_bytes")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
@@ -112,34 +119,52 @@ class PrometheusMetrics:
         """
         self._fixed["step"].set(step)
         for name, value in values.items():
-            if name in _KL:
-                self._fixed["kl"].labels(_KL[name]).set(value)
-            if name == GPU_MEMORY_USED:
-                self._of(name, "gpu_memory_used_bytes").set(value * _GIB)
-            elif name == STEP_SECONDS:
-                self._steps.observe(value)
-            elif name.startswith(TIMING):
-                self._operators.labels(name.removeprefix(TIMING)).observe(value)
-            elif name.startswith(CPU):
-                self._fixed["cpu"].labels(name.removeprefix(CPU)).set(value)
-            else:
-                self._of(name).set(value)
-        if _ROLLOUT in values:
-            self._rollout = self._rollout or Histogram(
-                PREFIX + "rollout_latency_seconds",
-                "Seconds of generation in a step",
-                buckets=_SECONDS,
-                registry=self.registry,
-            )
-            self._rollout.observe(values[_ROLLOUT])
+            self._take(*self._task_of(name), value)
 
-    def rewards(self, values: Iterable[float]) -> None:
+    def _task_of(self, name: str) -> tuple[str, str]:
+        """A task and the rest of a metric's name; no task of one that has none."""
+        if self._by_task and name.startswith("task/"):
+            _, task, rest = name.split("/", 2)
+            return task, rest
+        return "", name
+
+    def _take(self, task: str, name: str, value: float) -> None:
+        if name in _KL:
+            self._at(self._fixed["kl"], task, _KL[name]).set(value)
+        if name == GPU_MEMORY_USED:
+            self._at(self._of(name, "gpu_memory_used_bytes"), task).set(value * _GIB)
+        elif name == STEP_SECONDS:
+            self._at(self._steps, task).observe(value)
+        elif name.startswith(TIMING):
+            self._at(self._operators, task, name.removeprefix(TIMING)).observe(value)
+        elif name.startswith(CPU):
+            self._at(self._fixed["cpu"], task, name.removeprefix(CPU)).set(value)
+        else:
+            self._at(self._of(name), task).set(value)
+        if name == _ROLLOUT:
+            if self._rollout is None:
+                text = "Seconds of generation in a step"
+                self._rollout = self._histogram("rollout_latency_seconds", text, _SECONDS)
+            self._at(self._rollout, task).observe(value)
+
+    def rewards(self, values: Iterable[float], task: str = "") -> None:
         """Take the scores of all responses of a step."""
-        self._rewards = self._rewards or Histogram(
-            PREFIX + "reward", "Scores of responses", buckets=_REWARDS, registry=self.registry
-        )
+        if self._rewards is None:
+            self._rewards = self._histogram("reward", "Scores of responses", _REWARDS)
         for value in values:
-            self._rewards.observe(value)
+            self._at(self._rewards, task).observe(value)
+
+    def _at(self, metric: _M, task: str, *labels: str) -> _M:
+        labels = (task, *labels) if self._by_task else labels
+        return metric.labels(*labels) if labels else metric
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(
+            PREFIX + name, text, self._labels(labels), buckets=buckets, registry=self.registry
+        )
+
+    def _labels(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("task", *labels) if self._by_task else tuple(labels)
 
     def _of(self, metric: str, name: str | None = None) -> Gauge:
         if metric not in self._gauges:
@@ -153,4 +178,4 @@ class PrometheusMetrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         self._taken.add(PREFIX + name)
-        return Gauge(PREFIX + name, text, labels, registry=self.registry)
+        return Gauge(PREFIX + name, text, self._labels(labels), registry=self.registry)

@@ -39,8 +39,8 @@ class Sink(Protocol):
 class TakesRewards(Protocol):
     """A sink that wants the scores of all responses, not their mean alone."""
 
-    def rewards(self, values: Iterable[float]) -> None:
-        """Of a step, before its `write`."""
+    def rewards(self, values: Iterable[float], task: str = "") -> None:
+        """Of a step, or of a task in it, before its `write`."""
 
 
 class Sinks:
@@ -60,8 +60,10 @@ class Sinks:
     def stage(self, name: str) -> None:
         self._each(lambda sink: sink.stage(name))
 
-    def rewards(self, values: Iterable[float]) -> None:
-        self._each(lambda sink: sink.rewards(values) if isinstance(sink, TakesRewards) else None)
+    def rewards(self, values: Iterable[float], task: str = "") -> None:
+        self._each(
+            lambda sink: sink.rewards(values, task) if isinstance(sink, TakesRewards) else None
+        )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._each(lambda sink: sink.write(step, values))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.config.trackers import SwanlabConfig
+from verl_hpc.metrics.offline import OfflineRun
 
 DIRECTORY = "swanlab"
 """Below the run directory."""
 
 
-class Swanlab:
+class Swanlab(OfflineRun):
     """An offline run of SwanLab for each start of a run, in RUN/swanlab. It holds the metrics and
     the resolved configuration, nothing of this machine, its user or the code."""
 
@@ -32,7 +33,7 @@ class Swanlab:
             terminal={"proxy_type": "none"},
             probe=dict.fromkeys(probes, False),
         )
-        self._run = swanlab.init(
+        run = swanlab.init(
             project=config.project,
             name=run_directory.name,
             group=run_directory.name,
@@ -41,12 +42,4 @@ class Swanlab:
             config=dict(settings or {}),
             settings=quiet,
         )
-
-    def stage(self, name: str) -> None:
-        """Runs of SwanLab have finished steps only."""
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+        super().__init__(run)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.config.trackers import WandbConfig
+from verl_hpc.metrics.offline import OfflineRun
 from verl_hpc.runtime import environment
 
 DIRECTORY = "wandb"
 """Below the run directory, where W&B keeps its runs."""
 
 
-class Wandb:
+class Wandb(OfflineRun):
     """An offline run of W&B for each start of a run. It holds the metrics and the resolved
     configuration, nothing of this machine, its user or the code; `RUN/wandb/` has it."""
 
@@ -46,7 +47,7 @@ class Wandb:
         )
         # W&B makes it itself, but takes a directory for temporary files where it cannot.
         (run_directory / DIRECTORY).mkdir(exist_ok=True)
-        self._run = wandb.init(
+        run = wandb.init(
             project=config.project,
             entity=config.entity,
             name=run_directory.name,
@@ -55,12 +56,4 @@ class Wandb:
             config=dict(settings or {}),
             settings=quiet,
         )
-
-    def stage(self, name: str) -> None:
-        """Runs of W&B have finished steps only."""
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+        super().__init__(run)

@@ -287,7 +287,12 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
 def test_names_where_tutorials_import_them():
     from verl_hpc.data import get_dataloader
     from verl_hpc.models import get_actor_critic
+    from verl_hpc.rollout import RolloutManager, vLLMActor
+    from verl_hpc.trainer import PPOTrainer, Trainer
     from verl_hpc.utils.batching import DynamicBatchSampler
+
+    assert (PPOTrainer, Trainer) == (verl_hpc.PPOTrainer, verl_hpc.Trainer)
+    assert (RolloutManager, vLLMActor) == (verl_hpc.RolloutManager, verl_hpc.vLLMActor)
 
     assert get_dataloader is verl_hpc.get_dataloader
     assert get_actor_critic is verl_hpc.get_actor_critic

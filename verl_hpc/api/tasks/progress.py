@@ -45,7 +45,9 @@ class Checkpoints:
         tasks: Mapping[str, Task],
         directory: Path,
         keep: int | None,
+        namespace: str,
     ) -> None:
+        self._namespace = namespace
         self._models, self._keep = models, keep
         self.root = directory / "checkpoints"
         first = next(iter(tasks.values())).run
@@ -75,7 +77,7 @@ class Checkpoints:
         run, models = self._run, self._models
         place = run.place("actor")
         run.numbers = {name: Number(value, place) for name, value in state.items()}
-        with temporary_directory("") as scratch:
+        with temporary_directory(self._namespace) as scratch:
             found = save_step(
                 run,
                 Progress(step, Position()),

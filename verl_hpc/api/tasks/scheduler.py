@@ -167,9 +167,14 @@ class DynamicTaskWeightScheduler:
             CheckpointError: it is of other tasks.
         """
         there = {name.rpartition("/")[0] for name in state}
+        if not there:
+            raise CheckpointError(
+                "the step was saved without a scheduler, and this trainer has one; load it first, "
+                "and call set_task_scheduler after it"
+            )
         if there != self._tasks.keys():
             raise CheckpointError(
-                f"the checkpoint's task weights are of {', '.join(sorted(there)) or 'no tasks'}, "
+                f"the checkpoint's task weights are of {', '.join(sorted(there))}, "
                 f"the scheduler's of {', '.join(sorted(self._tasks))}; give the scheduler that it "
                 "was saved with"
             )

@@ -61,7 +61,9 @@ class TaskConfig(Section):
     max_response_length: Positive = 64
     """Longest response, in tokens."""
     batch_size: Positive | None = None
-    """Responses of one optimizer step; null takes all that the task has of a step."""
+    """Responses of one optimizer step; null takes all that the task has of a step. How many those
+    are is drawn: they are divided into equal parts whose number is nearest to what this asks for,
+    of 7 responses and 5 here one part, of 8 two."""
     ppo_epochs: Positive = 1
     """Passes over a step's responses."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
+from verl_hpc.metrics.timers import Timers
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.recipe import Recipe
@@ -57,6 +58,8 @@ class Task:
         constraint: Any = None,
     ) -> None:
         self.name, self.config, self.seed = name, config, seed
+        self.scores: list[float] = []
+        """Of the responses of its newest step."""
         self._models, self._where = models, f"tasks.{name}"
         self._device = self._chosen_device()
         self.condition: Condition | None = None
@@ -129,7 +132,7 @@ class Task:
 
     def _config(self, num_prompts: int, seed: int) -> RunConfig:
         """The run that a step of so many prompts is one of."""
-        flat = _divided(self.config.of_trainer(seed), num_prompts)
+        flat = divided(self.config.of_trainer(seed), num_prompts)
         found = run_config(
             flat,
             name=self.name,
@@ -160,13 +163,21 @@ class Task:
         Raises:
             DataError, RewardError, TrainingError, ModelError: as the operators.
         """
-        begin = time.perf_counter()
+        timers = Timers()
         rows = self._prompts.add([self._asked(problem) for problem in problems])
         self._plain.add(problems)
         recipe, pipeline = self._flow(len(rows))
         recipe.metrics.clear()
-        pipeline.run(rows=StepRows(step, rows))
-        return self._named(dict(recipe.metrics), time.perf_counter() - begin)
+        with ExitStack() as running:
+
+            def enter(operator: str, place: str) -> None:
+                del place
+                running.close()
+                running.enter_context(timers(operator))
+
+            values = pipeline.run(rows=StepRows(step, rows), enter=enter)
+        self.scores = list(values["scores"].values)
+        return self._named(dict(recipe.metrics), timers.drain())
 
     def _asked(self, problem: Problem) -> Problem:
         """With its prompt in tokens, as the rollout reads it."""
@@ -184,9 +195,10 @@ class Task:
             self._flows[key] = recipe, recipe.compile()
         return self._flows[key]
 
-    def _named(self, found: Mapping[str, float], seconds: float) -> dict[str, float]:
-        num_tokens = found[names.TOKENS]
+    def _named(self, found: Mapping[str, float], timings: Mapping[str, float]) -> dict[str, float]:
+        num_tokens, seconds = found[names.TOKENS], timings[names.STEP_SECONDS]
         more = {
+            **timings,
             "reward": found[names.SCORE],
             "seconds": seconds,
             "tokens_per_second": num_tokens / seconds,
@@ -194,11 +206,13 @@ class Task:
         return {f"task/{self.name}/{name}": value for name, value in {**found, **more}.items()}
 
 
-def _divided(config: PPOConfig, num_prompts: int) -> PPOConfig:
-    """With the largest batch_size, up to its own, that divides a step's responses."""
+def divided(config: PPOConfig, num_prompts: int) -> PPOConfig:
+    """With as many optimizer steps as are nearest to batch_size responses each, of those that
+    divide a step's responses; how many prompts of a task a step has is drawn."""
     if config.batch_size is None:
         return config
     count = num_prompts * config.num_samples
-    largest = min(config.batch_size, count)
-    size = next(size for size in range(largest, 0, -1) if count % size == 0)
-    return config.model_copy(update={"batch_size": size})
+    wanted = count / config.batch_size
+    divisors = [number for number in range(1, count + 1) if count % number == 0]
+    steps = min(divisors, key=lambda number: (abs(number - wanted), -number))
+    return config.model_copy(update={"batch_size": count // steps})

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.exporters import Exports, sink_of
+from verl_hpc.api.namespace import namespaced
 from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.tasks.batches import TaskBatches
@@ -21,6 +22,7 @@ from verl_hpc.api.tasks.settings import TasksConfig, load_tasks, parse_tasks
 from verl_hpc.api.tasks.shared import SharedModels
 from verl_hpc.api.tasks.task import Task
 from verl_hpc.api.tasks.watch import Watch
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.data.problem import Problem
@@ -50,12 +52,15 @@ class Trainer:
         rewards: by task, a function as reward_fn of `PPOTrainer`.
         constraints: by task of type constrained_decoding, a list of texts, a regular expression, a
             function as transformers' prefix_allowed_tokens_fn, or a language model.
+        namespace: prefix of the names of metrics, and of the directories of the training and of
+            temporary files.
 
     Raises:
         ConfigError, ModelError, RewardError, DataError: what cannot be honoured, with what serves
             instead; several ranks.
     """
 
+    @checked
     def __init__(
         self,
         actor: Any,
@@ -66,8 +71,10 @@ class Trainer:
         *,
         rewards: Mapping[str, Reward] | None = None,
         constraints: Mapping[str, Any] | None = None,
+        namespace: str | None = None,
     ) -> None:
         check_one_process("Trainer")
+        self.namespace = namespaced(namespace)
         self.config: TasksConfig = (
             parse_tasks(config_path)
             if isinstance(config_path, Mapping)
@@ -88,8 +95,10 @@ class Trainer:
             for name, task in self.config.tasks.items()
         }
         self._batches = TaskBatches(dataloader, self.config)
-        self._directory = Path(self.config.output_dir) / self.config.name
-        self._checkpoints = Checkpoints(self.models, self.tasks, self._directory, self.config.keep)
+        self._directory = Path(self.config.output_dir) / self.namespace / self.config.name
+        self._checkpoints = Checkpoints(
+            self.models, self.tasks, self._directory, self.config.keep, self.namespace
+        )
         self._evaluation = Evaluation()
         self._watch = Watch(self.config)
         self._scheduler: DynamicTaskWeightScheduler | None = None
@@ -211,6 +220,8 @@ class Trainer:
             self._log = MetricsLog(self._directory, step - 1)
             (self._directory / TASKS).write_text(write_yaml(self.config.tree()), encoding="utf-8")
         self._log.write(step, metrics)
+        for name in tasks:
+            self._sinks.rewards(self.tasks[name].scores, name)
         self._sinks.write(step, metrics)
         for name in tasks:
             of = {key: metrics[f"task/{name}/{key}"] for key in ("reward", "tokens_per_second")}
@@ -239,7 +250,7 @@ class Trainer:
         Raises:
             ConfigError: checkpoints are not saved, or are gone before the guard needs them.
         """
-        self._watch.add(guard)
+        self._watch.add(guard, self._batches.weights or {})
 
     def _roll_back(self, guard: SafetyGuard, fall: Fall) -> dict[str, float]:
         """Go back, tell, and be other than before.
@@ -265,8 +276,8 @@ class Trainer:
         }
 
     def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
-        """See `PPOTrainer.add_metrics_exporter`."""
-        self._sinks.add(sink_of(exporter))
+        """See `PPOTrainer.add_metrics_exporter`; a `MetricsExporter` has tasks as a label."""
+        self._sinks.add(sink_of(exporter, self.namespace, by_task=True))
 
     def enable_3d_hybrid_engine(self) -> str:
         """Say what serves as HybridFlow's 3D-HybridEngine here: in one process training and

@@ -30,8 +30,12 @@ class Watch:
         """Of the samples."""
         return self._config.seed + self.num_rollbacks
 
-    def add(self, guard: SafetyGuard) -> None:
-        """See `Trainer.add_guard`."""
+    def add(self, guard: SafetyGuard, weights: Mapping[str, float]) -> None:
+        """See `Trainer.add_guard`.
+
+        Args:
+            weights: of tasks, as far as they are known.
+        """
         every, keep = self._config.checkpoint_every, self._config.keep
         prefixes = [f"task/{name}/" for name in self._config.tasks]
         for metric in guard.metrics:
@@ -39,6 +43,13 @@ class Watch:
                 raise ConfigError(
                     f"add_guard: monitor_metrics: {metric} is not of a task; names begin with "
                     f"{' or '.join(prefixes)}"
+                )
+        for name, weight in weights.items():
+            unseen = [m for m in guard.metrics if m.startswith(f"task/{name}/")]
+            if unseen and not weight:
+                raise ConfigError(
+                    f"add_guard: monitor_metrics: {unseen[0]} is of a task whose weight is 0, and "
+                    "would never be seen; give the task a weight"
                 )
         if not every:
             raise ConfigError(

@@ -89,7 +89,9 @@ def make_trainer(model_dir, rows, tmp_path):  # noqa: F811
         edits = {name: changes.pop(name, {}) for name in tasks}
         weights = changes.pop("weights", dict.fromkeys(tasks, 1.0))
         given = {"rewards": {name: REWARDS[name] for name in tasks}}
-        given |= {k: changes.pop(k) for k in ("rewards", "constraints") if k in changes}
+        given |= {
+            k: changes.pop(k) for k in ("rewards", "constraints", "namespace") if k in changes
+        }
         config = {
             "output_dir": str(tmp_path),
             "tasks": {name: TASKS[name] | edits[name] for name in tasks},

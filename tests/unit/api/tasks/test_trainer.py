@@ -7,10 +7,14 @@ from string import ascii_uppercase
 
 import pytest
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 import verl_hpc
 from tests.unit.api.tasks.conftest import ANIMALS, LEARNING, REWARDS
+from verl_hpc.api.settings import PPOConfig
+from verl_hpc.api.tasks.task import divided
 from verl_hpc.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
+from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.metrics.log import read_metrics
 
 
@@ -254,7 +258,10 @@ def test_heads_and_optimizers_resume_bit_for_bit(make_trainer, dtype):
     found = again.train(2)
 
     def plain(rows):
-        return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+        clocks = ("second", "timing_s/", "cpu_s/")
+        return [
+            {k: v for k, v in row.items() if not any(word in k for word in clocks)} for row in rows
+        ]
 
     assert plain(found) == plain(expected)
     assert differ(everything(trainer), everything(again)) == []
@@ -421,3 +428,58 @@ def test_tasks_yaml_and_a_reward_model(model_dir, rows, tmp_path, monkeypatch):
     scores = [found[f"task/vowels/critic/score/{kind}"] for kind in ("min", "max")]
     assert scores[0] < scores[1]
     assert json.dumps(found)
+
+
+def test_prometheus_is_told_of_each_task(make_trainer, tmp_path):
+    trainer = make_trainer(batch_size=12, namespace="search-rl")
+    exporter = MetricsExporter(textfile=tmp_path / "tasks.prom")
+    trainer.add_metrics_exporter(exporter)
+    (metrics,) = trainer.train(1)
+    families = text_string_to_metric_families((tmp_path / "tasks.prom").read_text())
+    found = {
+        (sample.name, sample.labels.get("task")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    for name, task in trainer.tasks.items():
+        assert found["verl_reward_count", name] == len(task.scores) > 0
+        for histogram in ("rollout_latency", "step_latency"):
+            assert found[f"verl_{histogram}_seconds_count", name] == 1
+        mean = metrics[f"task/{name}/critic/score/mean"]
+        assert found["verl_critic_score_mean", name] == mean
+        assert metrics[f"task/{name}/timing_s/rollout"] < metrics[f"task/{name}/seconds"]
+    assert ("verl_kl_divergence", "vowels") in found and found["verl_step", None] == 1
+
+
+def test_a_namespace_is_before_files_and_names(make_trainer, tmp_path):
+    trainer = make_trainer(("vowels",), namespace="search-rl")
+    told = {}
+    trainer.add_metrics_exporter(lambda step, metrics: told.update(metrics))
+    trainer.train(1)
+    step = trainer.save_checkpoint()
+    assert step.is_relative_to(tmp_path / "search-rl")
+    assert all(name.startswith("search-rl/task/vowels/") for name in told)
+
+
+def test_a_guard_does_not_watch_what_is_never_seen(make_trainer):
+    trainer = make_trainer(weights={"vowels": 1, "letters": 1, "pick": 0}, checkpoint_every=1)
+    with pytest.raises(ConfigError, match="of a task whose weight is 0"):
+        trainer.add_guard(verl_hpc.SafetyGuard("task/pick/reward", 0.5, 1))
+
+
+@pytest.mark.parametrize(
+    ("prompts", "batch_size", "sizes"),
+    [(7, 5, 7), (8, 5, 4), (8, 4, 4), (12, 5, 6), (5, 2, 5), (3, 8, 3), (1, 1, 1)],
+)
+def test_optimizer_steps_are_of_about_so_many_responses(prompts, batch_size, sizes):
+    config = PPOConfig(batch_size=batch_size)
+    assert divided(config, prompts).batch_size == sizes
+
+
+def test_a_scheduler_that_a_step_was_saved_without(make_trainer):
+    make_trainer(("vowels", "pick")).save_checkpoint()
+    trainer = make_trainer(("vowels", "pick"))
+    scheduler = verl_hpc.DynamicTaskWeightScheduler({"vowels": 1.0, "pick": 1.0})
+    trainer.set_task_scheduler(scheduler)
+    with pytest.raises(CheckpointError, match="saved without a scheduler"):
+        trainer.load_checkpoint()

@@ -1,8 +1,11 @@
 """Engines that generate, behind one protocol."""
 
 from __future__ import annotations
+
 from typing import TYPE_CHECKING
+
 from verl_hpc.lazy_names import lazy_names
+
 _NAMES = ("RolloutManager", "VLLMActorModel", "vLLMActor")
 """Of the tutorials, which import them from here."""
 if TYPE_CHECKING:

@@ -70,6 +70,11 @@ class DataProvider:
         paths = [data_path] if isinstance(data_path, str | Path) else list(data_path)
         if not paths:
             raise DataError("DataProvider: data_path = []; name at least one file")
+        if storage_options and not any("://" in str(path) for path in paths):
+            raise DataError(
+                f"DataProvider: storage_options are of URLs, and data_path = {paths[0]} is a path; "
+                "leave them out"
+            )
         self._scratch = temporary_directory(namespaced(namespace))
         needed = [key for key in (prompt_key, answer_key) if key]
         options = dict(storage_options or {})

@@ -32,6 +32,7 @@ def tasks(tmp_path):
     ("given", "error", "words"),
     [
         ({"data_path": []}, DataError, "name at least one file"),
+        ({"storage_options": {"key": "k"}}, DataError, "storage_options are of URLs"),
         ({"num_workers": "2"}, ConfigError, "DataProvider: num_workers = '2'"),
         ({"num_workers": 1.5}, ConfigError, "num_workers = 1.5"),
         ({"num_worker": 1}, ConfigError, "did you mean num_workers"),

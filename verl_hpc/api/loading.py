@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,6 +56,11 @@ def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
     """
     if needs_fetch(name):
         raise not_cached({setting: name})
+    if not Path(local_directory(name)).is_dir():
+        raise ModelError(
+            f"{setting} = {name!r}: no such directory, and nothing is downloaded here; `python -m "
+            "verl_hpc fetch ORG/NAME` brings a model of a hub, which is then given as ORG/NAME"
+        )
     try:
         return kind.from_pretrained(
             local_directory(name), local_files_only=True, trust_remote_code=False, **settings

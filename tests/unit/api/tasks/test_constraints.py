@@ -113,5 +113,5 @@ def test_what_is_no_constraint_is_named(tokenizer):
         made(7, tokenizer)
     with pytest.raises(ConfigError, match=r"c.regex = '\[': "):
         made("[", tokenizer)
-    with pytest.raises(ModelError, match="cannot load it"):
+    with pytest.raises(ModelError, match="no such directory"):
         made(ConstraintConfig(model="/nowhere/at/all"), tokenizer)

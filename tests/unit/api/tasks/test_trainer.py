@@ -344,7 +344,7 @@ def test_one_process_has_nothing_to_reshard(make_trainer, monkeypatch):
         ({"vowels": {"adv_estimator": "gae"}}, ConfigError, "tasks.vowels: .*gae needs a crit"),
         ({"vowels": {"temperature": 500.0}}, ConfigError, "tasks.vowels: (?s:.*)temperature = 500"),
         ({"vowels": {"reward_function": "exact_match"}}, ConfigError, "rewards has one for vowels"),
-        ({"vowels": {"reward_model": "/no"}, "rewards": {}}, ModelError, "cannot load it"),
+        ({"vowels": {"reward_model": "/no"}, "rewards": {}}, ModelError, "no such directory"),
         ({"pick": {"constraint": {"regex": "["}}}, ConfigError, r"constraint.regex = '\['"),
         ({"pick": {"constraint": {"function": "f.py:g"}}}, ConfigError, "no file f.py"),
     ],

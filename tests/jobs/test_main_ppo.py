@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 
+from tests.jobs.launch import write_config
 from verl_hpc.config.load import load_config, parse_config
 from verl_hpc.metrics.log import read_metrics
 
@@ -22,8 +23,18 @@ def main_ppo(words):
     )
 
 
+def numbers_of(run):
+    """What a run computed, by step: all metrics but times, rates and memory."""
+    told = ("perf/", "timing_s/", "cpu_s/")
+    return [
+        {k: v for k, v in row.items() if not (k == "time" or "seconds" in k or k.startswith(told))}
+        for row in read_metrics(run)
+    ]
+
+
 def test_verls_keys_train(tree, tmp_path):
-    """Two ranks without a launcher, PPO with a critic and an adaptive penalty."""
+    """Two ranks without a launcher, PPO with a critic and an adaptive penalty; and our file of the
+    same settings, which computes the same bits."""
     tree |= {"steps": 2, "parallel": {"tensor_parallel": 2, "data_parallel": 1}}
     rows, reward = tree["data"]["train"]["paths"][0], tmp_path / "reward.py"
     megatron = [
@@ -73,6 +84,15 @@ def test_verls_keys_train(tree, tmp_path):
     steps = read_metrics(tmp_path / "run")
     assert [row["step"] for row in steps] == [1, 2]
     assert all(row["perf/ranks"] == 2 for row in steps if "perf/ranks" in row)
+
+    ours = write_config(tmp_path / "ours.yaml", tree | {"name": "ours"})
+    command = [sys.executable, "-m", "verl_hpc", "train", "--ranks", "2", "--config", ours]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    numbers = numbers_of(tmp_path / "run")
+    compared = {"actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/score/mean"}
+    assert all(compared <= row.keys() for row in numbers)
+    assert numbers_of(tmp_path / "ours") == numbers
 
 
 def test_a_tutorials_file_trains(model, tmp_path):

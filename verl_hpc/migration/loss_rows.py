@@ -80,7 +80,7 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     """verl sums some losses over sequences whatever loss_agg_mode says, which is then that of the
     KL divergence and the entropy alone."""
     key, own = f"{ACTOR}.loss_agg_mode", members(losses, PolicyLoss)[name].aggregation
-    if values[key] == own:
+    if values.text(key) == own:
         draft.put("algorithm.aggregation", None, key)
     elif name not in _OF_SEQUENCES:
         draft.put("algorithm.aggregation", values[key], key)

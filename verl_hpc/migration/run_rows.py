@@ -17,7 +17,7 @@ _RAY = "there is no Ray here: ranks are started by srun or mpiexec"
 
 def _name(values: Values, draft: Draft) -> None:
     keys: tuple[str, ...] = ("trainer.project_name", "trainer.experiment_name")
-    place = str(values["trainer.default_local_dir"])
+    place = values.text("trainer.default_local_dir")
     if "trainer.default_local_dir" in values:
         keys = ("trainer.default_local_dir",)
     path = PurePosixPath(place)

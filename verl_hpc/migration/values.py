@@ -80,7 +80,11 @@ class Values:
         whole = _REFERENCE.fullmatch(value)
         if whole:
             return self._of(_absolute(key, whole[1]), above)
-        return _REFERENCE.sub(lambda it: str(self._of(_absolute(key, it[1]), above)), value)
+        return _REFERENCE.sub(lambda it: self._part(_absolute(key, it[1]), above), value)
+
+    def _part(self, key: str, above: tuple[str, ...]) -> str:
+        """A value within the text of another key."""
+        return _as_text(key, self._of(key, above))
 
     def whole(self, key: str, least: int = 1) -> int:
         """A whole number.
@@ -114,10 +118,7 @@ class Values:
         Raises:
             Refused: it is null, a list or a section.
         """
-        value = self[key]
-        if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-            raise Refused(key, f"= {shown(value)}; expected a text")
-        return str(value)
+        return _as_text(key, self[key])
 
     def path(self, key: str) -> str:
         """A path with ~ written out, or a model's name.
@@ -151,6 +152,12 @@ class Values:
 def at_home(path: str) -> str:
     """A path with ~ written out."""
     return str(Path(path).expanduser()) if path.startswith("~") else path
+
+
+def _as_text(key: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise Refused(key, f"= {shown(value)}; expected a text")
+    return str(value)
 
 
 def _absolute(key: str, name: str) -> str:

@@ -243,7 +243,14 @@ def test_the_words_of_a_tutorials_script():
     assert config.rollout.tensor_parallel == 1
 
 
-@pytest.mark.parametrize("tree", [{"actor_rollout_ref": {"model": {"path": "m"}}}, TUTORIAL])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"actor_rollout_ref": {"model": {"path": "m"}}},
+        {"algorithm": "ppo", "model": {"path": "m"}},
+        TUTORIAL,
+    ],
+)
 def test_a_file_of_verls_is_told_from_a_wrong_one_of_ours(tmp_path, tree):
     """By every command but train, which takes it."""
     file = tmp_path / "ppo.yaml"
@@ -261,6 +268,9 @@ def test_a_file_of_verls_is_told_from_a_wrong_one_of_ours(tmp_path, tree):
         "reward.custom_reward_function.path",
         "reward.custom_reward_function.name",
         "trainer.project_name",
+        "trainer.experiment_name",
+        "trainer.default_local_dir",
+        "actor_rollout_ref.actor.loss_agg_mode",
     ],
 )
 @pytest.mark.parametrize("value", ["[a,b]", "true", "null"])
@@ -271,7 +281,6 @@ def test_what_has_to_be_a_text_is_one(key, value):
         "critic.model.path": "c",
         "data.train_files": "x",
         "reward.custom_reward_function.path": "f.py",
-        "trainer.logger": "[wandb]",
     }
     may_be_null = ("actor_rollout_ref.model.tokenizer_path", "reward.custom_reward_function.path")
     found = migrate([f"{name}={said}" for name, said in (given | {key: value}).items()])

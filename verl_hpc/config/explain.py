@@ -9,6 +9,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from verl_hpc.config.foreign import MIGRATE, NEEDED, SECTIONS
+
 _MOST_LINES = 20
 _LONGEST_LINE = 400
 _LONGEST_NAME = 60
@@ -61,6 +63,9 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     name = _dotted([*names, str(field)])
     if detail["type"] == "extra_forbidden":
         known = sorted(below.model_fields)
+        if field in SECTIONS and not names and NEEDED in known:
+            says = f"`{MIGRATE} --keys {field}` says what it becomes here"
+            return f"{name}: a key of verl's in a run of verl_hpc's; {says}"
         return f"{name}: no such setting; {near_or_all(str(field), known)}"
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"

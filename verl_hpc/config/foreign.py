@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
+SECTIONS = ("actor_rollout_ref", "trainer", "engine", "custom_reward_function", "reward_model")
+"""At the top of theirs, and of none of ours."""
+MIGRATE = "python -m verl_hpc migrate"
+NEEDED = "recipe"
+"""In every file of ours, and in none of theirs."""
 _MARKS = ("pretrain_model_path", "train_files", "train_path", "batch_size_per_gpu")
 
 
 def is_foreign(tree: Mapping[str, Any]) -> bool:
     """Whether a file speaks verl's language, and not ours."""
-    if "recipe" in tree:
+    if NEEDED in tree:
         return False
-    return any(section in tree for section in _SECTIONS) or not set(_names(tree)).isdisjoint(_MARKS)
+    if isinstance(tree.get("algorithm"), str):  # a section in ours
+        return True
+    return any(section in tree for section in SECTIONS) or not set(_names(tree)).isdisjoint(_MARKS)
 
 
 def _names(tree: Mapping[str, Any]) -> Iterator[str]:

@@ -511,3 +511,10 @@ def test_words_of_version_1_1_are_words(write):
 )  # fmt: skip
 def test_long_values_are_cut(write, word):
     assert len(refusal(write(run=SMALLEST), word)) <= 4000
+
+
+def test_a_key_of_verls_over_a_file_of_ours(write):
+    said = refusal(write(run=SMALLEST), "trainer.nnodes=2", "optimizer.trainer=1")
+    assert "trainer: a key of verl's" in said
+    assert "python -m verl_hpc migrate --keys trainer" in said
+    assert "optimizer.trainer: no such setting; known: " in said

@@ -229,6 +229,11 @@ def parse_tasks(tree: Mapping[str, Any], origin: str = "tasks") -> TasksConfig:
     Raises:
         ConfigError: as `load_tasks`.
     """
+    if "namespace" in tree:
+        raise ConfigError(
+            f"{origin}:\n  namespace: is no setting of tasks, but of the trainer; give it there, "
+            f"Trainer(..., namespace={shown(tree['namespace'])})"
+        )
     for name in tree:
         if name not in TasksConfig.known:
             near = near_or_all(str(name), TasksConfig.known)

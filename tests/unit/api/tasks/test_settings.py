@@ -44,6 +44,7 @@ def test_tasks_may_be_a_list(tmp_path):
     ("text", "words"),
     [
         ("task: {}", "task: no such setting; did you mean tasks"),
+        ("namespace: x\ntasks: {a: {type: ppo}}", r"of the trainer; .*namespace='x'"),
         ("steps: 0\ntasks: {a: {type: ppo}}", "steps = 0"),
         ("steps: 1", "tasks = None: expected tasks by name"),
         ("tasks: [{type: ppo}]", "every entry of the list needs a name"),

@@ -62,7 +62,7 @@ def fingerprint_of(run: RunContext) -> dict[str, str]:
         digest = xxhash.xxh3_128()
         for name, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
         found |= {FIRST_WEIGHTS: digest.hexdigest(), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
     return found
 

@@ -10,7 +10,7 @@ from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError
 from verl_hpc.runtime.environment import setting
 
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 """What launchers call the number of ranks."""
 
 

@@ -26,8 +26,8 @@ from verl_hpc.section import (
 )
 
 _EMA = (
-    "no average of rewards is kept between steps: advantages compare the responses of a step "
-    "(adv_estimator), or a critic predicts the reward; a reward_fn may keep an average of its own"
+    "no average of rewards is kept by a trainer of one process: advantages compare the responses "
+    "of a step (adv_estimator), or a critic predicts the reward; a run has reward.smoothing"
 )
 _COMPILED = (
     "torch.compile is parallel.fsdp.compile of a run on GPUs; its mode reduce-overhead needs "

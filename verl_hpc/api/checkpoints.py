@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import xxhash
 
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
@@ -17,6 +16,7 @@ from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED
 from verl_hpc.trainer.saves import save_parts
 from verl_hpc.trainer.state import Progress, load_step_directory
+from verl_hpc.transfer.checksum import Digest
 
 
 def save_step(
@@ -59,11 +59,10 @@ def fingerprint_of(run: RunContext) -> dict[str, str]:
     that the KL divergence is taken from."""
     found = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
     if REFERENCE in run.roles:
-        digest = xxhash.xxh3_128()
-        for name, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-        found |= {FIRST_WEIGHTS: digest.hexdigest(), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
+        digest = Digest()
+        for _, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
+            digest.add(tensor.detach().cpu().contiguous())
+        found |= {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
     return found
 
 
@@ -73,8 +72,7 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
     if not (step / STATE).is_file():
         raise CheckpointError(
             f"{step} has no training state; save with save_optimizer=True and "
-            "save_training_state=True "
-            "to go on from it, or give its weights to a new trainer"
+            "save_training_state=True to go on from it, or give its weights to a new trainer"
         )
     try:
         return load_step_directory(run, step)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import encode_prompt
 from verl_hpc.errors import DataError
 
 
@@ -133,23 +134,12 @@ def asked(
     if not is_rows:
         return problems_of(prompts, tokenizer, attention_mask, references)
     truths = references or [row.ground_truth for row in prompts]
-    found = problems_of(
-        [_encoded(row.prompt, tokenizer) for row in prompts], tokenizer, None, truths
-    )
+    ids = [encode_prompt(row, tokenizer, "auto") for row in prompts]
+    found = problems_of(ids, tokenizer, None, truths)
     return [
         replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
         for row, problem in zip(prompts, found, strict=True)
     ]
-
-
-def _encoded(prompt: str | list[dict[str, str]], tokenizer: Any) -> list[int]:
-    if isinstance(prompt, str):
-        return list(tokenizer.encode(prompt))
-    return list(
-        tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-    )
 
 
 def ids_of(problem: Problem) -> list[int]:

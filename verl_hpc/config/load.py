@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from verl_hpc.config.explain import explain
-from verl_hpc.config.foreign import is_foreign
+from verl_hpc.config.foreign import MIGRATE, is_foreign
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import MOST_BYTES, parse_override, put, read_tree
@@ -27,7 +27,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     if is_foreign(tree):
         raise ConfigError(
             f"{path} has verl's keys, or those of its tutorials; write it in ours with\n"
-            f"  python -m verl_hpc migrate {path} > run.yaml\n"
+            f"  {MIGRATE} {path} > run.yaml\n"
             "which every command takes (`train` takes verl's keys, too)"
         )
     for word in overrides:

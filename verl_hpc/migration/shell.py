@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
+from verl_hpc.config.foreign import MIGRATE
 from verl_hpc.errors import ConfigError
 
 PROGRAMS = ("verl.trainer.main_ppo", "verl_hpc.trainer.main_ppo")
@@ -138,7 +139,7 @@ def _assign(variables: dict[str, _Value], assigned: re.Match[str], path: Path) -
             variables[name] = " ".join(_words(value, variables, path))
     except ConfigError as error:  # an error where the command asks for it
         own = value.strip("\"'").startswith((f"${{{name}:-", f"${{{name}-"))
-        way = f"; or set it: {name}=... python -m verl_hpc migrate {path.name}" if own else ""
+        way = f"; or set it: {name}=... {MIGRATE} {path.name}" if own else ""
         variables[name] = _Unknown(f"{error} ({name}{way})")
 
 
@@ -186,7 +187,7 @@ def _filled(text: str, variables: Mapping[str, _Value], path: Path) -> str:
             if match[3] is None:
                 raise ConfigError(
                     f"{path}: ${name} is not known; set it before the command: "
-                    f"{name}=... python -m verl_hpc migrate {path.name}"
+                    f"{name}=... {MIGRATE} {path.name}"
                 )
             return _expanded(match[4] or "", variables, path)
         return value if isinstance(value, str) else " ".join(value)

@@ -16,12 +16,16 @@ from verl_hpc.section import Section
 
 # A rank that wraps another process must hand on Slurm's signals: where Slurm tracks processes by
 # cgroup, "inherited processes will only get SIGKILL" (proctrack_cgroup.c). Where it does not, it
-# signals all of them, bubblewrap included, which would die of it.
+# signals all of them, bubblewrap included, which would die of it. The status comes through a pipe:
+# bash's `wait` loses that of a process that ends while a signal comes, and gives 255.
 _PASS_ON = """\
-pass_on() { kill -"$1" $(</proc/$!/task/$!/children); }
+pass_on() { { kill -"$1" $(for bwrap in $(</proc/$!/task/$!/children); do
+    cat "/proc/$bwrap/task/$bwrap/children"; done); } 2>/dev/null; }
 trap "pass_on USR2" USR2; trap "pass_on TERM" TERM
-(trap "" USR2 TERM; exec "$@") <&0 &
-until wait $!; [ ! -e /proc/$! ]; do :; done; wait $!"""
+exec {pipe}<> <(:)
+(trap "" USR2 TERM; "$@" {pipe}>&-; echo $? >&$pipe) <&0 &
+until wait $!; [ ! -e /proc/$! ]; do :; done
+trap "" USR2 TERM; read -r -t 1 status <&$pipe; exit ${status:-1}"""
 
 
 class Container(Protocol):

@@ -1,0 +1,38 @@
+"""What the command around a container's ranks does with signals and statuses."""
+
+import collections
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+
+from verl_hpc.cluster.containers import BwrapConfig
+
+RUNS = 60
+
+
+def wrapper():
+    words = BwrapConfig(kind="bwrap", image="/").prefix([], [])
+    return " ".join(words[: words.index("bwrap") + 1])
+
+
+def test_a_ranks_status_is_kept_while_signals_come(tmp_path):
+    """The `wait` of bash loses the status of a process that ends just when a signal comes."""
+    inner = "echo; sleep 0.03; exit 85"
+    found = collections.Counter()
+    for _ in range(RUNS):
+        command = ["bash", "-c", f"exec {wrapper()} bash -c 'bash -c \"{inner}\"; exit $?'"]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        process.stdout.readline()
+        time.sleep(0.025 + 0.015 * random.random())
+        with contextlib.suppress(ProcessLookupError):
+            for _ in range(20):
+                os.kill(process.pid, signal.SIGTERM)
+                time.sleep(0.001 * random.random())
+        process.stdout.close()
+        found[process.wait()] += 1
+    assert found == {85: RUNS}

@@ -8,6 +8,7 @@ examples:
   python -m verl_hpc.data.prepare gsm8k --source raw/gsm8k --out data/gsm8k
   python -m verl_hpc.data.prepare math --source raw/math/test.jsonl --out data/math
   python -m verl_hpc.data.prepare aime --source raw/aime_2024.parquet --out data/aime
+  python -m verl_hpc.data.prepare codeforces --source raw/codeforces/test.parquet --out data/cf
   python -m verl_hpc.data.prepare gpqa --source raw/gpqa_diamond.csv --out data/gpqa --seed 1
 """
 
@@ -16,14 +17,15 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.data.public_sets import RECIPES, Recipe
+from verl_hpc.data.public_sets import RECIPES, Recipe, Row
 from verl_hpc.data.raw_rows import ENDINGS, open_raw
 from verl_hpc.errors import DataError, VerlHpcError
 
@@ -38,8 +40,21 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 """What follows the split in the names of files on Hugging Face."""
 
 
-def prepare(recipe: Recipe, source: Path, out: Path, seed: int = 0) -> dict[Path, int]:
-    """Convert every split of `source`; returns the number of rows of each file written.
+@dataclass(frozen=True)
+class Written:
+    """What a file holds of its source."""
+
+    num_rows: int
+    left_out: Mapping[str, int]
+    """How many rows could not be scored, by the reason."""
+
+    def __str__(self) -> str:
+        parts = [f"{number} left out: it {reason}" for reason, number in self.left_out.items()]
+        return "; ".join([f"{self.num_rows} rows", *parts])
+
+
+def prepare(recipe: Recipe, source: Path, out: Path, seed: int = 0) -> dict[Path, Written]:
+    """Convert every split of `source`; returns what each file written holds.
 
     Files appear under their names only when all of them are complete.
 
@@ -47,7 +62,8 @@ def prepare(recipe: Recipe, source: Path, out: Path, seed: int = 0) -> dict[Path
         seed: shuffles options.
 
     Raises:
-        DataError: a missing source, a malformed row, or a file that exists already.
+        DataError: a missing source, a malformed row, none that can be scored, or a file that
+            exists already.
     """
     sources = _split_files(recipe, source)
     targets = {split: out / f"{split}.parquet" for split in sources}
@@ -97,8 +113,8 @@ class _Conversion:
     split: str
     seed: int
 
-    def write(self, draft: Path) -> int:
-        """Write the Parquet file; returns the number of its rows."""
+    def write(self, draft: Path) -> Written:
+        """Write the Parquet file."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -106,19 +122,32 @@ class _Conversion:
         if not len(rows):
             raise DataError(f"{self.source}: no rows")
         schema = self._schema()
+        left_out: Counter[str] = Counter()
         with parquet.ParquetWriter(draft, schema) as writer:
             for first in range(0, len(rows), ROWS_PER_GROUP):
                 group = range(first, min(first + ROWS_PER_GROUP, len(rows)))
-                converted = [self._row(rows, index) for index in group]
+                converted = list(self._fit_rows(rows, group, left_out))
                 writer.write_table(pa.Table.from_pylist(converted, schema))
-        return len(rows)
+        written = Written(len(rows) - left_out.total(), left_out)
+        if not written.num_rows:
+            raise DataError(f"{self.source}: {written}")
+        return written
 
-    def _row(self, rows: Rows, index: int) -> dict[str, Any]:
-        raw = rows[index]
+    def _fit_rows(
+        self, rows: Rows, group: range, left_out: Counter[str]
+    ) -> Iterator[dict[str, Any]]:
+        for index in group:
+            raw = rows[index]
+            if (reason := self.recipe.unfit(raw)) is None:
+                yield self._row(raw, index, rows.where(index))
+            else:
+                left_out[reason] += 1
+
+    def _row(self, raw: Row, index: int, where: str) -> dict[str, Any]:
         try:
             example = self.recipe.read(raw, self.seed)
         except ValueError as error:
-            raise DataError(f"{rows.where(index)}: {error}") from None
+            raise DataError(f"{where}: {error}") from None
         labels = {
             label: str(raw[name])
             for name, label in self.recipe.labels.items()
@@ -166,11 +195,6 @@ class _Conversion:
 def _dataset(name: str) -> str:
     if name in RECIPES:
         return name
-    if name.lower().startswith("codeforces"):
-        raise argparse.ArgumentTypeError(
-            "tests of Codeforces' problems are not public as a whole, and none is prepared here; "
-            "problems with tests of your own are scored by reward.function: code (docs/rewards.md)"
-        )
     raise argparse.ArgumentTypeError(f"{name}: {near_or_all(name, RECIPES, 'data sets')}")
 
 
@@ -193,8 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VerlHpcError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    for path, num_rows in written.items():
-        print(f"{path}: {num_rows} rows")
+    for path, found in written.items():
+        print(f"{path}: {found}")
     return 0
 
 

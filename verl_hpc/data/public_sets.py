@@ -2,11 +2,13 @@
 
 Fields are those of the releases on Hugging Face: openai/gsm8k; DigitalLearningGmbH/MATH-lighteval;
 HuggingFaceH4/MATH-500; HuggingFaceH4/aime_2024, Maxwell-Jia/AIME_2024, opencompass/AIME2025 and
-math-ai/aime25; Idavidrein/gpqa; cais/mmlu; TIGER-Lab/MMLU-Pro; allenai/ai2_arc.
+math-ai/aime25; Idavidrein/gpqa; cais/mmlu; TIGER-Lab/MMLU-Pro; allenai/ai2_arc;
+open-r1/codeforces.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,10 +47,16 @@ class Recipe:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Fields that are kept in extra_info where a row has them, by their names there."""
     has_options: bool = False
+    unfit: Callable[[Row], str | None] = lambda _: None
+    """Why a row's answers cannot be scored here; such rows are left out, and counted."""
 
 
 _HASHES = 'Let\'s think step by step and output the final answer after "####".'
 _BOXED = "Let's think step by step and output the final answer within \\boxed{}."
+_PROGRAM = (
+    "Write a Python program that solves it within the limits: it reads standard input and prints "
+    "to standard output. Let's think step by step and end with the program in one ```python block."
+)
 _LETTER = "Let's think step by step and output the letter of the right option within \\boxed{}."
 
 
@@ -195,6 +203,57 @@ def _arc(row: Row, seed: int) -> Example:
     return multiple_choice(text_of(row, "question"), texts, labels.index(answer), seed)
 
 
+def _codeforces(row: Row, _: int) -> Example:
+    """A problem's statement in the order of the site, and its official tests."""
+    question = text_of(row, "description")
+    examples = [
+        f"{_fenced(test, 'input')}\n{_fenced(test, 'output')}" for test in _tests(row, "examples")
+    ]
+    parts = {
+        str(row.get("title") or ""): question,
+        "Limits": f"{row.get('time_limit')} seconds, {row.get('memory_limit')} megabytes",
+        "Input": row.get("input_format"),
+        "Output": row.get("output_format"),
+        "Examples": "\n".join(examples),
+        "Note": row.get("note"),
+    }
+    texts = [f"## {title}\n{text.strip()}" for title, text in parts.items() if text]
+    tests = _tests(row, "official_tests")
+    truth = {f"{name}s": [test[name] for test in tests] for name in ("input", "output")}
+    prompt = "\n\n".join([*texts, _PROGRAM])
+    return Example(question, prompt, json.dumps(truth), row.get("editorial"))
+
+
+def _fenced(test: Row, name: str) -> str:
+    return f"{name}:\n```\n{test[name].strip()}\n```"
+
+
+def _tests(row: Row, name: str) -> list[Row]:
+    found = row.get(name) or []
+    sides = ("input", "output")
+    if all(
+        isinstance(test, Mapping) and all(isinstance(test.get(side), str) for side in sides)
+        for test in found
+    ):
+        return list(found)
+    raise ValueError(
+        f"needs {name!r}, a list of texts 'input' and 'output'; fields are {_names(row)}"
+    )
+
+
+def _unfit_for_code(row: Row) -> str | None:
+    """What `reward.function: code` cannot score of Codeforces: it compares what programs print."""
+    if row.get("interaction_format"):
+        return "talks with its judge"
+    if row.get("input_mode") not in (None, "stdio"):
+        return "reads and writes files"
+    if row.get("generated_checker"):
+        return "has several right answers, which a checker of its own tells"
+    if not row.get("official_tests") or not row.get("official_tests_complete"):
+        return "has tests that are cut off, or none"
+    return None
+
+
 def _choices(name: str, read: Callable[[Row, int], Example], **labels: str) -> Recipe:
     source = f"multiple_choice/{name}"
     return Recipe(source, read, "knowledge", labels=labels, has_options=True)
@@ -220,4 +279,11 @@ RECIPES: Mapping[str, Recipe] = {
     "mmlu": _choices("mmlu", _mmlu, subject="subject"),
     "mmlu_pro": _choices("mmlu_pro", _mmlu, question_id="id", category="subject"),
     "arc": _choices("arc", _arc, id="id"),
+    "codeforces": Recipe(
+        "codeforces",
+        _codeforces,
+        "code",
+        labels={name: name for name in ("id", "rating", "time_limit", "memory_limit")},
+        unfit=_unfit_for_code,
+    ),
 }

@@ -1,7 +1,8 @@
 """From raw data sets to verl's columns."""
 
 import csv
-import re
+import subprocess
+import sys
 from string import ascii_uppercase
 
 import pyarrow as pa
@@ -9,12 +10,14 @@ import pytest
 from pyarrow import parquet
 
 from tests.unit.data.conftest import files, write_jsonl
+from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.data import prepare as module
-from verl_hpc.data.prepare import main, prepare
+from verl_hpc.data.prepare import Written, main, prepare
 from verl_hpc.data.public_sets import RECIPES, last_boxed, whole_number
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
-from verl_hpc.rewards.registry import BUILT_IN, function_for
+from verl_hpc.rewards.registry import BUILT_IN, MAKERS, function_for
+from verl_hpc.rewards.request import Request
 
 GSM8K_ROW = {"question": "What is 600 + 600?", "answer": "600 + 600 = <<600+600=1200>>\n#### 1,200"}
 MATH_ROW = {
@@ -68,8 +71,8 @@ def test_math_takes_the_last_box_and_keeps_labels(tmp_path):
     source = raw(tmp_path, [MATH_ROW, unlabelled], [MATH_ROW])
     out = tmp_path / "out"
     assert prepare(RECIPES["math"], source, out) == {
-        out / "train.parquet": 2,
-        out / "test.parquet": 1,
+        out / "train.parquet": Written(2, {}),
+        out / "test.parquet": Written(1, {}),
     }
     labelled, plain = open_source(files(out / "train.parquet"))
     assert labelled.data_source == "DigitalLearningGmbH/MATH-lighteval"
@@ -100,7 +103,9 @@ def test_last_boxed(solution, boxed):
 def test_one_file_is_one_split(tmp_path):
     source = raw(tmp_path, [GSM8K_ROW], [GSM8K_ROW])
     out = tmp_path / "out"
-    assert prepare(RECIPES["gsm8k"], source / "test.jsonl", out) == {out / "test.parquet": 1}
+    assert prepare(RECIPES["gsm8k"], source / "test.jsonl", out) == {
+        out / "test.parquet": Written(1, {})
+    }
     assert open_source(files(out / "test.parquet"))[0].extra["split"] == "test"
 
 
@@ -214,7 +219,9 @@ def prepared(tmp_path, name, rows, seed=0, ending="jsonl"):
             writer.writeheader()
             writer.writerows(rows)
     out = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
-    assert prepare(RECIPES[name], path, out, seed) == {out / "released.parquet": len(rows)}
+    assert prepare(RECIPES[name], path, out, seed) == {
+        out / "released.parquet": Written(len(rows), {})
+    }
     return list(open_source(files(out / "released.parquet")))
 
 
@@ -304,6 +311,49 @@ def test_a_shard_is_called_by_its_split(tmp_path):
     ]
 
 
+CODEFORCES_ROW = {
+    "id": "1/A", "title": "Doubling", "description": "Double a number.", "rating": 800,
+    "time_limit": 1.0, "memory_limit": 256.0, "input_format": "One integer n.",
+    "output_format": "One integer.", "interaction_format": None, "note": None, "editorial": None,
+    "examples": [{"input": "1\n", "output": "2\n"}], "input_mode": "stdio",
+    "official_tests": [{"input": "1\n", "output": "2\n"}, {"input": "7", "output": "14"}],
+    "official_tests_complete": True, "generated_checker": None,
+}  # fmt: skip
+
+
+def test_problems_of_codeforces_are_scored_by_their_tests(tmp_path):
+    (problem,) = prepared(tmp_path, "codeforces", [CODEFORCES_ROW], ending="parquet")
+    prompt = problem.prompt[0]["content"]
+    assert prompt.startswith("## Doubling\nDouble a number.\n\n## Limits\n1.0 seconds, 256.0 meg")
+    assert "## Examples\ninput:\n```\n1\n```\noutput:\n```\n2\n```\n\nWrite" in prompt
+    assert "## Note" not in prompt
+    assert (problem.extra["id"], problem.extra["rating"]) == ("1/A", "800")
+    score = MAKERS["code"](CodeOptions())
+    answers = ["```python\nprint(2 * int(input()))\n```", "```python\nprint(2)\n```"]
+    asked = [Request(0, problem.data_source, problem.ground_truth, {}, a) for a in answers]
+    assert [found["score"] for found in score(asked)] == [1.0, 0.0]
+
+
+def test_problems_of_codeforces_that_tests_cannot_decide_are_left_out_and_counted(tmp_path, capsys):
+    unfit = [
+        {"interaction_format": "Print ?, read an answer."},
+        {"input_mode": "file"},
+        {"generated_checker": "def check(): ..."},
+        {"official_tests_complete": False},
+        {"official_tests": []},
+    ]
+    rows = [CODEFORCES_ROW, *(CODEFORCES_ROW | fields for fields in unfit)]
+    path = write_jsonl(tmp_path / "test.jsonl", rows)
+    arguments = ["codeforces", "--source", str(path), "--out"]
+    assert main([*arguments, str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out
+    assert "1 rows; 1 left out: it talks with its judge; 1 left out: it reads and writes" in told
+    assert "2 left out: it has tests that are cut off, or none" in told
+    write_jsonl(path, rows[1:])
+    assert main([*arguments, str(tmp_path / "none")]) == 1
+    assert f"{path}: 0 rows; 1 left out" in capsys.readouterr().err
+
+
 def without(row, *names):
     return {name: value for name, value in row.items() if name not in names}
 
@@ -327,6 +377,8 @@ def without(row, *names):
         ("arc", ARC_ROW | {"answerKey": "4"}, "answerKey = '4': expected one of the labels"),
         ("arc", ARC_ROW | {"choices": ["a", "b"]}, "needs 'choices' with lists 'text' and 'label'"),
         ("arc", without(ARC_ROW, "answerKey"), "answerKey = None: expected one of the labels"),
+        ("codeforces", CODEFORCES_ROW | {"examples": [{"input": 1}]}, "needs 'examples', a list"),
+        ("codeforces", without(CODEFORCES_ROW, "description"), "needs a text 'description'"),
     ],
 )
 def test_a_row_of_another_form_is_named(tmp_path, name, row, message):
@@ -367,14 +419,20 @@ def test_a_seed_can_be_given(tmp_path, capsys):
     assert "test.parquet: 2 rows" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("codeforces", "not public as a whole.*reward.function: code"),
-        ("gsm8", "did you mean gsm8k"),
-    ],
-)
-def test_a_data_set_that_is_not_prepared(tmp_path, capsys, name, words):
+def test_a_data_set_that_is_not_prepared(tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main([name, "--source", str(tmp_path), "--out", str(tmp_path)])
-    assert re.search(words, capsys.readouterr().err.replace("\n", " "))
+        main(["gsm8", "--source", str(tmp_path), "--out", str(tmp_path)])
+    assert "did you mean gsm8k" in capsys.readouterr().err
+
+
+def test_as_a_program(tmp_path):
+    path = write_jsonl(tmp_path / "test.jsonl", [MMLU_ROW])
+    command = [sys.executable, "-m", "verl_hpc.data.prepare", "mmlu"]
+    ended = subprocess.run(
+        [*command, "--source", path, "--out", tmp_path], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == f"{tmp_path / 'test.parquet'}: 1 rows\n"
+    again = subprocess.run(
+        [*command, "--source", path, "--out", tmp_path], capture_output=True, text=True
+    )
+    assert again.returncode == 1 and "exists already; remove it" in again.stderr

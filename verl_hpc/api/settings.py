@@ -12,6 +12,7 @@ from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
 from verl_hpc.config.explain import explain, near_or_all
 from verl_hpc.config.load import parse_config
+from verl_hpc.config.reward import SmoothingConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.section import (
@@ -25,10 +26,7 @@ from verl_hpc.section import (
     Seed,
 )
 
-_EMA = (
-    "no average of rewards is kept by a trainer of one process: advantages compare the responses "
-    "of a step (adv_estimator), or a critic predicts the reward; a run has reward.smoothing"
-)
+_EMA = "the average of earlier rewards is reward_smoothing, such as {decay: 0.99, by: mean}"
 _COMPILED = (
     "torch.compile is parallel.fsdp.compile of a run on GPUs; its mode reduce-overhead needs "
     "shapes that stay the same, and batches of responses have many"
@@ -73,6 +71,9 @@ class PPOConfig(Section):
     """One of docs/algorithms.md; None takes gae with a critic, reinforce_plus_plus without."""
     ppo_epochs: Positive = 1
     """Passes over a step's responses."""
+    reward_smoothing: SmoothingConfig | None = None
+    """Rewards are measured against a moving average of those of earlier steps, which a checkpoint's
+    training state keeps: reward.smoothing of a run."""
     temperature: PositiveFinite = 1.0
     """That responses are sampled at."""
     max_prompt_length: Positive = 512
@@ -169,6 +170,7 @@ def run_config(
     verify: dict[str, Any] = {"on_mismatch": "correct"} if config.replay else {}
     if dtype == "float16":
         verify["probe_tolerance"] = 0.1  # as bfloat16's
+    smoothing = config.reward_smoothing and config.reward_smoothing.model_dump()
     tree: dict[str, Any] = {
         "name": name,
         "recipe": "rl",
@@ -177,6 +179,7 @@ def run_config(
         "directory": config.output_dir,
         "model": {"path": "of-this-process", "dtype": "bfloat16" if dtype != "float32" else dtype},
         "optimizer": {"lr": config.lr},
+        "reward": {"smoothing": smoothing},
         "rollout": {
             "engine": "hf",
             "num_samples": config.num_samples,

@@ -98,6 +98,7 @@ class PPOTrainer:
         self._run.fingerprint = fingerprint_of(self._run)
         self._recipes: dict[int, Recipe] = {}
         self._values: dict[str, Any] = {}
+        self._recipe(1)  # makes the numbers that load_checkpoint fills
 
     @property
     def global_step(self) -> int:

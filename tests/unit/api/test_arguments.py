@@ -228,7 +228,7 @@ def test_a_device_that_is_not_there(model_dir, device):
         ({"data_provider": [1, 2]}, "data_provider is list; expected a DataProvider"),
         ({"strategy": {"actor": {"gpu_ids": [0]}}}, "strategy = .*docs/placements.md"),
         ({"criticmodel": None}, "did you mean critic_model"),
-        ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: no average of rewards"),
+        ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: .*reward_smoothing"),
         ({"config": {"batch_size": "auto"}}, "batch_size = auto.*verl_hpc plan"),
         ({"config": {"compile_mode": "reduce-overhead"}}, "parallel.fsdp.compile"),
     ],

@@ -132,6 +132,24 @@ def test_a_resumed_trainer_goes_on_as_if_nothing_had_happened(
     assert again.step(prompts) == expected
 
 
+def test_rewards_are_measured_against_their_average_which_goes_on_with_a_resumed_trainer(
+    make_trainer, prompts, tmp_path, model_dir
+):
+    def trainer():
+        adapter = verl_hpc.HfModelAdapter(str(model_dir))
+        return make_trainer(actor_model=adapter, reward_smoothing={"decay": 0.5, "by": "mean"})
+
+    first = trainer()
+    steps = [first.step(prompts) for _ in range(2)]
+    raw = [step["critic/score/mean"] for step in steps]
+    expected = [raw[0], (0.25 * raw[0] + 0.5 * raw[1]) / 0.75]
+    assert [step["reward/ema_mean"] for step in steps] == pytest.approx(expected)
+    first.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    again = trainer()
+    assert again.load_checkpoint(tmp_path) == 2
+    assert again.step(prompts) == first.step(prompts)
+
+
 def test_weights_alone_are_a_step_that_nothing_resumes_from(make_trainer, prompts, tmp_path):
     trainer = make_trainer()
     trainer.step(prompts)

@@ -72,6 +72,11 @@ class TaskConfig(Section):
         given = [n for n in REWARDS if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other; leave one")
+        if self.reward is not None and self.reward.smoothing is not None:
+            raise ValueError(
+                "reward.smoothing: rewards of several tasks are not averaged over steps; leave it "
+                "out, or train the task by itself (reward_smoothing of PPOTrainer)"
+            )
         return self
 
     def of_trainer(self, seed: int) -> PPOConfig:

@@ -67,6 +67,10 @@ def test_tasks_may_be_a_list(tmp_path):
             "reward_function and reward_model exclude each other",
         ),
         (
+            "tasks: {a: {type: ppo, reward: {function: math, smoothing: {}}}}",
+            "rewards of several tasks are not averaged over steps",
+        ),
+        (
             "tasks: {a: {type: constrained_decoding, constraint: {regexp: x}}}",
             "tasks.a.constraint.regexp: no such setting; did you mean regex",
         ),

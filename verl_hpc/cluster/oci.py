@@ -20,7 +20,8 @@ for start in SLURM PMI USER LOGNAME CUDA_VISIBLE ROCR_VISIBLE HIP_VISIBLE; do
 done
 if [ "$kind" = docker ]; then
     for group in $(id -G); do set -- --group-add="$group" "$@"; done
-    set -- --user="$(id -u):$(id -g)" "$@"
+    # An image knows no user of that number, whose home would be /.
+    set -- --user="$(id -u):$(id -g)" --env=HOME=/tmp "$@"
 elif [ -n "${PMI_FD-}" ]; then
     exec 3>&"$PMI_FD"
     export PMI_FD=3
@@ -42,7 +43,7 @@ class _OciConfig(Section):
     gpu: Gpu = "nvidia"
     """Whose devices to bring in: all of the node, or none."""
     options: list[str] = []
-    """More options of `run`, such as --device=/dev/infiniband or --ulimit=memlock=-1:-1."""
+    """More options of `run`, such as --device=/dev/infiniband or --ulimit=host."""
 
     _devices: ClassVar[Mapping[Gpu, Sequence[str]]]
 

@@ -77,7 +77,12 @@ def test_docker_runs_ranks_as_the_user(told):
     assert words[0] == "run"
     assert words[-4:] == ["verl_hpc:1", "python", "-m", "verl_hpc"]
     groups = {f"--group-add={group}" for group in os.getgroups() or [os.getgid()]}
-    assert {f"--user={os.getuid()}:{os.getgid()}", "--env=SLURM_PROCID", *groups} <= set(words)
+    assert {
+        f"--user={os.getuid()}:{os.getgid()}",
+        "--env=SLURM_PROCID",
+        "--env=HOME=/tmp",
+        *groups,
+    } <= set(words)
     assert "--env=HOME" not in words
 
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.checkpoints import load_step, reference_fingerprint, save_step
 from verl_hpc.api.namespace import temporary_directory
 from verl_hpc.api.tasks.shared import SharedModels, renamed
 from verl_hpc.api.tasks.task import Task
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_number
 from verl_hpc.checkpoint.store import complete_steps, point_latest, prune
+from verl_hpc.config.roles import REFERENCE
 from verl_hpc.data.order import Position
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import CheckpointError
@@ -56,7 +57,10 @@ class Checkpoints:
             for kind, role in task.run.roles.items():
                 if isinstance(role.training, OptimizerPath):
                     roles[f"{name}_{kind}"] = renamed(role, f"{name}_{kind}", role.training)
-        self._run: RunContext = replace(first, roles=roles, numbers={})
+        has_reference = any(REFERENCE in task.run.roles for task in tasks.values())
+        # All tasks with a KL divergence take it from the same weights.
+        fingerprint = reference_fingerprint(models.weights) if has_reference else {}
+        self._run: RunContext = replace(first, roles=roles, numbers={}, fingerprint=fingerprint)
 
     def steps(self) -> list[Path]:
         """That are there, newest first."""
@@ -96,7 +100,8 @@ class Checkpoints:
         """Fill everything; the number of steps done, and the state that was saved.
 
         Raises:
-            CheckpointError, ConfigError: there is none, or it is of other tasks or models.
+            CheckpointError, ConfigError: there is none, or it is of other tasks or models, or had
+                other weights as the reference of its KL divergence.
         """
         chosen = self.root if path is None else Path(path)
         steps = complete_steps(chosen)

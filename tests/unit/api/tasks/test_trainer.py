@@ -406,6 +406,19 @@ def test_a_step_of_other_tasks_is_refused(make_trainer):
         make_trainer(("vowels", "pick")).load_checkpoint()
 
 
+@pytest.mark.parametrize("task", ["vowels", "letters"])
+def test_a_step_with_another_reference_is_refused(make_trainer, noisy_dir, task):
+    make_trainer((task, "pick"), pick={"kl_coef": 0.0}).save_checkpoint()
+    other = make_trainer((task, "pick"), path=noisy_dir, pick={"kl_coef": 0.0})
+    before = everything(other)
+    with pytest.raises(ConfigError, match=r"of another trainer.*model\.path.*KL reference"):
+        other.load_checkpoint()
+    assert differ(before, everything(other)) == []
+    # Without a KL divergence the first weights decide nothing.
+    free = {name: {"kl_coef": 0.0} for name in (task, "pick")}
+    assert make_trainer((task, "pick"), path=noisy_dir, **free).load_checkpoint() == 0
+
+
 def test_tasks_yaml_and_a_reward_model(model_dir, rows, tmp_path, monkeypatch):
     from verl_hpc.testing.tiny import make_tiny_model
 

@@ -141,8 +141,9 @@ def test_a_real_pushgateway_has_the_names_and_values(run, gateway):
 
 
 def test_the_textfile_says_the_same(run, gateway):
-    written = samples_of((run.parent / "run.prom").read_text())
-    assert len(written) > 100
+    text = (run.parent / "run.prom").read_text()
+    written = samples_of(text)
+    assert len(written) > 100 and 'verl_step{run="watched"} 2.0' in text
     # The gateway adds a sum, of 0, where there is none.
     pushed = samples_of(read(f"{gateway}/metrics"))
     assert {n: v for n, v in pushed.items() if n in written} == written

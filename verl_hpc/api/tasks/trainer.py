@@ -276,7 +276,11 @@ class Trainer:
         }
 
     def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
-        """See `PPOTrainer.add_metrics_exporter`; a `MetricsExporter` has tasks as a label."""
+        """See `PPOTrainer.add_metrics_exporter`; a `MetricsExporter` has tasks as a label.
+
+        Raises:
+            ConfigError: as there; or it has told of metrics without that label.
+        """
         self._sinks.add(sink_of(exporter, self.namespace, by_task=True))
 
     def enable_3d_hybrid_engine(self) -> str:

@@ -462,6 +462,14 @@ def test_prometheus_is_told_of_each_task(make_trainer, tmp_path):
         assert found["verl_critic_score_mean", name] == mean
         assert metrics[f"task/{name}/timing_s/rollout"] < metrics[f"task/{name}/seconds"]
     assert ("verl_kl_divergence", "vowels") in found and found["verl_step", None] == 1
+    assert 'verl_step{run="search-rl"}' in (tmp_path / "tasks.prom").read_text()
+
+
+def test_an_exporter_that_has_told_of_no_tasks_is_refused(make_trainer, tmp_path):
+    exporter = MetricsExporter(textfile=tmp_path / "tasks.prom")
+    exporter.write(1, {"actor/loss": 1.0})  # as a PPOTrainer does
+    with pytest.raises(ConfigError, match="label task.*make another MetricsExporter"):
+        make_trainer(("vowels",)).add_metrics_exporter(exporter)
 
 
 def test_a_namespace_is_before_files_and_names(make_trainer, tmp_path):

@@ -207,8 +207,9 @@ class Task:
 
 
 def divided(config: PPOConfig, num_prompts: int) -> PPOConfig:
-    """With as many optimizer steps as are nearest to batch_size responses each, of those that
-    divide a step's responses; how many prompts of a task a step has is drawn."""
+    """With a batch_size that divides a step's responses; how many prompts of a task a step has is
+    drawn. It is the number of optimizer steps that comes nearest to what was asked for, not their
+    size: 11 responses at a batch_size of 4 are one step, and not 11 steps of one response each."""
     if config.batch_size is None:
         return config
     count = num_prompts * config.num_samples

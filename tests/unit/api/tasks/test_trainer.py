@@ -490,9 +490,9 @@ def test_a_guard_does_not_watch_what_is_never_seen(make_trainer):
 
 @pytest.mark.parametrize(
     ("prompts", "batch_size", "sizes"),
-    [(7, 5, 7), (8, 5, 4), (8, 4, 4), (12, 5, 6), (5, 2, 5), (3, 8, 3), (1, 1, 1)],
+    [(7, 5, 7), (8, 5, 4), (8, 4, 4), (12, 5, 6), (5, 2, 5), (3, 8, 3), (1, 1, 1), (11, 4, 11)],
 )
-def test_optimizer_steps_are_of_about_so_many_responses(prompts, batch_size, sizes):
+def test_a_step_has_about_as_many_optimizer_steps_as_asked_for(prompts, batch_size, sizes):
     config = PPOConfig(batch_size=batch_size)
     assert divided(config, prompts).batch_size == sizes
 

@@ -79,7 +79,8 @@ runs: $(READY_DEV)
 	$(STRICT) $(PYTEST) tests/slurm tests/jobs tests/web
 
 jobs: $(READY_DEV)
-	$(PYTEST) tests/jobs
+	launch/install.sh $(VENV) pushgateway
+	$(STRICT) $(PYTEST) tests/jobs
 
 slurm: $(READY_DEV)
 	launch/install.sh $(VENV) slurm
@@ -94,7 +95,8 @@ web: $(READY_DEV)
 # Its jobs of four vLLM engines were not tried three at a time.
 slow: WORKERS = 2
 slow: $(READY_DEV)
-	$(PYTEST) --slow tests/jobs tests/unit
+	launch/install.sh $(VENV) pushgateway
+	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit
 	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.

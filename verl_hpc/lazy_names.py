@@ -32,7 +32,6 @@ def lazy_names(
         return value
 
     def names() -> list[str]:
-        own = {"__version__"} & set(vars(sys.modules[package]))
-        return sorted({*own, *modules})
+        return sorted({*vars(sys.modules[package]), *modules})
 
     return get, names

@@ -11,6 +11,7 @@ from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.config.roles import ACTOR, REFERENCE
+from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED
@@ -59,11 +60,16 @@ def fingerprint_of(run: RunContext) -> dict[str, str]:
     that the KL divergence is taken from."""
     found = {TRAINED: ", ".join(sorted(role.name for role in run.trained))}
     if REFERENCE in run.roles:
-        digest = Digest()
-        for _, tensor in sorted(run.roles[ACTOR].trained.weights.items()):
-            digest.add(tensor.detach().cpu().contiguous())
-        found |= {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
+        found |= reference_fingerprint(run.roles[ACTOR].trained)
     return found
+
+
+def reference_fingerprint(actor: TrainingEngine) -> dict[str, str]:
+    """Of the weights that a KL divergence is taken from: the actor's, before it is trained."""
+    digest = Digest()
+    for _, tensor in sorted(actor.weights.items()):
+        digest.add(tensor.detach().cpu().contiguous())
+    return {FIRST_WEIGHTS: str(digest.found()), f"roles.{REFERENCE}.path": SAME_AS_FIRST}
 
 
 def load_step(run: RunContext, path: Path, namespace: str) -> Progress:

@@ -16,7 +16,11 @@ class TakesName(Protocol):
     """An exporter whose metrics have names of their own."""
 
     def named(self, run: str) -> None:
-        """Tell them from another run's."""
+        """Tell them from another run's.
+
+        Raises:
+            ConfigError: they are of another run.
+        """
 
 
 @runtime_checkable
@@ -24,7 +28,11 @@ class KnowsTasks(Protocol):
     """An exporter that tells tasks apart in its own way."""
 
     def by_task(self) -> None:
-        """Metrics are of several tasks."""
+        """Metrics are of several tasks.
+
+        Raises:
+            ConfigError: it was told of others.
+        """
 
 
 def sink_of(exporter: Any, namespace: str = "", by_task: bool = False) -> Sink:
@@ -35,7 +43,7 @@ def sink_of(exporter: Any, namespace: str = "", by_task: bool = False) -> Sink:
         by_task: metrics are of several tasks, `task/NAME/...`.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is neither, or belongs to another trainer.
     """
     writes = callable(getattr(exporter, "write", None))
     if not writes and not callable(exporter):

@@ -246,11 +246,11 @@ class PPOTrainer:
         """Hand it every step's metrics, and seconds as `timing_s/rollout`, `timing_s/reward` and
         `timing_s/update`: to its `write(step, metrics)`, or by calling it so.
 
-        Names begin with the namespace; a `MetricsExporter` has it as its label `run`. One that
-        fails is reported once and dropped; it does not end training.
+        Names begin with the namespace; a `MetricsExporter` without a `run_name` has it as its label
+        `run`. One that fails is reported once and dropped; it does not end training.
 
         Raises:
-            ConfigError: it is neither.
+            ConfigError: it is neither, or belongs to a trainer of another namespace.
         """
         self._sinks.add(sink_of(exporter, self.namespace))
 

@@ -30,9 +30,18 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
             f"  {MIGRATE} {path} > run.yaml\n"
             "which every command takes (`train` takes verl's keys, too)"
         )
+    return parse_overridden(tree, overrides, str(path))
+
+
+def parse_overridden(tree: dict[str, Any], overrides: Sequence[str], origin: str) -> RunConfig:
+    """Put `a.b=value` overrides into a tree of plain values, and check it.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
     for word in overrides:
         put(tree, *parse_override(word))
-    return parse_config(tree, str(path))
+    return parse_config(tree, origin)
 
 
 def parse_config(tree: Mapping[str, Any], origin: str = "config") -> RunConfig:

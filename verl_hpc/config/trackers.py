@@ -34,7 +34,8 @@ def _check_textfile(path: str) -> str:
 
 
 class PrometheusConfig(Section):
-    """Rank 0 gives the metrics of each step to Prometheus, in one way or several."""
+    """Rank 0 gives the metrics of each step to Prometheus, in one way or several, with the
+    name of the run as their label `run`."""
 
     pushgateway: Annotated[str, Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")] | None = None
     """Address of a Pushgateway, such as http://monitor:9091, that rank 0 pushes to; one that does
@@ -44,9 +45,9 @@ class PrometheusConfig(Section):
     reaches the node may read the metrics there."""
     textfile: Annotated[PathText, AfterValidator(_check_textfile)] | None = None
     """File for the node exporter's textfile collector, on rank 0's node; each step replaces it in
-    one piece."""
+    one piece, so that each run needs one of its own."""
     job_name: Label = "verl_hpc"
-    """The label `job` at the Pushgateway, beside `run`, the name of the run."""
+    """The label `job` at the Pushgateway; elsewhere it is that of Prometheus's own settings."""
 
     @model_validator(mode="after")
     def _goes_somewhere(self) -> PrometheusConfig:

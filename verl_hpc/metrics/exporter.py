@@ -75,10 +75,11 @@ class MetricsExporter:
 
     Args:
         pushgateway_url: of a Pushgateway, such as http://monitor:9091.
-        job_name: its label `job` there.
-        run_name: its label `run` there; none if empty.
+        job_name: its label `job` there; a scrape has that of Prometheus's own settings.
+        run_name: label `run` of all metrics, wherever they go; if empty, the namespace of the
+            trainer that it is given to, or none.
         port: that Prometheus scrapes, on all interfaces of this node.
-        textfile: for the node exporter's textfile collector.
+        textfile: for the node exporter's textfile collector; of one run alone.
 
     Raises:
         ConfigError: the port is taken, an address is none, or no destination is given.
@@ -105,7 +106,7 @@ class MetricsExporter:
             )
         if not job_name:
             raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
-        self._metrics = PrometheusMetrics()
+        self._metrics, self._has_name = PrometheusMetrics(run_name), bool(run_name)
         self._failing: set[Destination] = set()
         self._destinations: list[Destination] = []
         if port is not None:
@@ -129,14 +130,24 @@ class MetricsExporter:
         )
 
     def named(self, run: str) -> None:
-        """Its label `run` at a Pushgateway, where it has none."""
-        self._grouping.setdefault("run", run)
+        """Its label `run`, where it was made without.
+
+        Raises:
+            ConfigError: it has another one, or has told of steps without.
+        """
+        if not self._has_name:
+            self._metrics.named(run)
+            self._grouping["run"] = run
 
     def stage(self, name: str) -> None:
         """Prometheus is told of finished steps only."""
 
     def by_task(self) -> None:
-        """Metrics are of several tasks, each with its name as a label."""
+        """Metrics are of several tasks, each with its name as a label.
+
+        Raises:
+            ConfigError: it has told of metrics without.
+        """
         self._metrics.by_task()
 
     def rewards(self, values: Iterable[float], task: str = "") -> None:

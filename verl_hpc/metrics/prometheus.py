@@ -12,6 +12,9 @@ Metrics of metrics.jsonl are gauges, `actor/grad_norm` is `verl_actor_grad_norm`
     verl_gpu_memory_used_bytes                gauge: of rank 0's GPU; none on CPU ranks
     verl_step                                 gauge: the last step that is done
 
+All have a label `run`, where the run has a name: neither the port's address nor the node exporter's
+tells two runs of a node apart.
+
 Where several tasks train one actor (`task/NAME/...`), each of these has a label `task` as well, and
 gauges are by task, too: `task/solve/actor/grad_norm` is `verl_actor_grad_norm{task="solve"}`.
 
@@ -27,6 +30,7 @@ from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
+from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.names import (
     CPU,
     GPU_MEMORY_USED,
@@ -78,18 +82,52 @@ _M = TypeVar("_M", Gauge, Histogram)
 
 
 class PrometheusMetrics:
-    """A registry of one run."""
+    """A registry of one run.
 
-    def __init__(self) -> None:
+    Args:
+        run: label of all metrics; none if empty.
+    """
+
+    def __init__(self, run: str = "") -> None:
         self.registry = CollectorRegistry()
-        self._by_task = False
+        self._run, self._by_task, self._told = run, False, False
         self._begin()
 
+    def named(self, run: str) -> None:
+        """Give all metrics a label `run`, before any is told.
+
+        Raises:
+            ConfigError: they have another, or were told without.
+        """
+        if run == self._run:
+            return
+        if self._run or self._told:
+            raise ConfigError(
+                f"MetricsExporter: its metrics have the label run = {self._run!r}, and those of "
+                f"this trainer are to have {run!r}; make another MetricsExporter for it"
+            )
+        self._run = run
+        self._begin_again()
+
     def by_task(self) -> None:
-        """Give all metrics but the step a label `task`, before any is told."""
+        """Give all metrics but the step a label `task`, before any is told.
+
+        Raises:
+            ConfigError: they were told without.
+        """
+        if self._by_task:
+            return
+        if self._told:
+            raise ConfigError(
+                "MetricsExporter: it has told of metrics without the label task, which those of "
+                "several tasks have; make another MetricsExporter for this trainer"
+            )
+        self._by_task = True
+        self._begin_again()
+
+    def _begin_again(self) -> None:
         for one in (self._operators, self._steps, *self._fixed.values()):
             self.registry.unregister(one)
-        self._by_task = True
         self._begin()
 
     def _begin(self) -> None:
@@ -104,12 +142,12 @@ class PrometheusMetrics:
         self._taken = {PREFIX + "operator_latency_seconds", PREFIX + "step_latency_seconds"}
         # What has fixed names comes first, so that no other metric can have one of them.
         self._fixed = {
-            "step": Gauge(PREFIX + "step", "The last step that is done", registry=self.registry),
+            "step": self._gauge("step", "The last step that is done", has_task=False),
             "kl": self._gauge("kl_divergence", "KL divergence, nats a token", "to"),
             "cpu": self._gauge("operator_cpu_seconds", "CPU seconds of an operator", "operator"),
         }
-        self._taken |= {PREFIX + n for n in ("step", "rollout_latency_seconds", "reward")}
-        self._taken.add(PREFIX + "gpu_memory_used_bytes")
+        more = ("rollout_latency_seconds", "reward", "gpu_memory_used_bytes")
+        self._taken |= {PREFIX + name for name in more}
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Take a finished step.
@@ -117,15 +155,17 @@ class PrometheusMetrics:
         Args:
             values: by their names in metrics.jsonl; NaN and infinities are kept as such.
         """
-        self._fixed["step"].set(step)
+        self._told = True
+        self._at(self._fixed["step"], None).set(step)
         for name, value in values.items():
             self._take(*self._task_of(name), value)
 
     def _task_of(self, name: str) -> tuple[str, str]:
         """A task and the rest of a metric's name; no task of one that has none."""
         if self._by_task and name.startswith("task/"):
-            _, task, rest = name.split("/", 2)
-            return task, rest
+            task, slash, rest = name.removeprefix("task/").partition("/")
+            if slash:
+                return task, rest
         return "", name
 
     def _take(self, task: str, name: str, value: float) -> None:
@@ -149,13 +189,18 @@ class PrometheusMetrics:
 
     def rewards(self, values: Iterable[float], task: str = "") -> None:
         """Take the scores of all responses of a step."""
+        self._told = True
         if self._rewards is None:
             self._rewards = self._histogram("reward", "Scores of responses", _REWARDS)
         for value in values:
             self._at(self._rewards, task).observe(value)
 
-    def _at(self, metric: _M, task: str, *labels: str) -> _M:
-        labels = (task, *labels) if self._by_task else labels
+    def _at(self, metric: _M, task: str | None, *labels: str) -> _M:
+        """The one with these labels; a task of None is of a metric that has none."""
+        if self._by_task and task is not None:
+            labels = (task, *labels)
+        if self._run:
+            labels = (self._run, *labels)
         return metric.labels(*labels) if labels else metric
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
@@ -163,8 +208,10 @@ class PrometheusMetrics:
             PREFIX + name, text, self._labels(labels), buckets=buckets, registry=self.registry
         )
 
-    def _labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return ("task", *labels) if self._by_task else tuple(labels)
+    def _labels(self, labels: Sequence[str], has_task: bool = True) -> tuple[str, ...]:
+        run = ("run",) if self._run else ()
+        task = ("task",) if self._by_task and has_task else ()
+        return (*run, *task, *labels)
 
     def _of(self, metric: str, name: str | None = None) -> Gauge:
         if metric not in self._gauges:
@@ -176,6 +223,7 @@ class PrometheusMetrics:
             self._gauges[metric] = self._gauge(name, metric)
         return self._gauges[metric]
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+    def _gauge(self, name: str, text: str, *labels: str, has_task: bool = True) -> Gauge:
         self._taken.add(PREFIX + name)
-        return Gauge(PREFIX + name, text, self._labels(labels), registry=self.registry)
+        of = self._labels(labels, has_task)
+        return Gauge(PREFIX + name, text, of, registry=self.registry)

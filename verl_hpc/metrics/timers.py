@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 from verl_hpc.metrics.names import CPU, STEP_SECONDS, TIMING
 
@@ -53,3 +54,13 @@ class Timers:
         self._cpu.clear()
         self._drained, self._drained_cpu = now, cpu
         return values
+
+
+class Stages(ExitStack):
+    """What lasts as long as one operator of a step; the next one ends it."""
+
+    def begin(self, *blocks: AbstractContextManager[Any]) -> None:
+        """End what is under way, and enter these."""
+        self.close()
+        for block in blocks:
+            self.enter_context(block)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from verl_hpc.config.foreign import is_foreign
-from verl_hpc.config.load import parse_config
+from verl_hpc.config.load import parse_config, parse_overridden
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
@@ -101,11 +101,14 @@ def migrate_tree(tree: Mapping[str, Any], words: Sequence[str] = ()) -> Migratio
 
 
 def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migration:
-    """A run's file, with overrides in the file's own language."""
-    from verl_hpc.config.load import load_config
+    """A run's file, with overrides in the file's own language.
 
+    Raises:
+        ConfigError: as `load_config`, or as `migrate_file`.
+    """
     tree = read_tree(Path(path))
-    return migrate_tree(tree, words) if is_foreign(tree) else load_config(path, words)
+    foreign = is_foreign(tree)
+    return migrate_tree(tree, words) if foreign else parse_overridden(tree, words, str(path))
 
 
 def translate(spoken: Spoken) -> Migration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 
 import torch
 
@@ -13,7 +12,7 @@ from verl_hpc.errors import VerlHpcError
 from verl_hpc.flow import Abandoned, Pipeline
 from verl_hpc.flow.picture import flow_mermaid, flow_text
 from verl_hpc.metrics.flow_view import FILE_NAME as FLOW
-from verl_hpc.metrics.timers import Timers
+from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.metrics.traces import Traces
 from verl_hpc.planner.bases import told_bases
 from verl_hpc.runs.heartbeat import Heartbeat
@@ -49,7 +48,7 @@ class Loop:
         self._saves: Saves
         self._rollout_has: int | None = None
         """The step whose weights the rollout engine has."""
-        self._stages = ExitStack()
+        self._stages = Stages()
         self._steps = Steps(run, recipe, self._enter_operator, self._weights_to_rollout)
         if run.rollout is not None:
             run.rollout.wants_to_leave = lambda: self._droppable and self.stop.wish().at_once
@@ -250,8 +249,7 @@ class Loop:
             self.heartbeat.beat(name, self._step_now)
             if self._step_now == 0:
                 announce(name, self.config.metrics.terminal)
-        self._stages.enter_context(self.timers(name))
-        self._stages.enter_context(self._traces.operator(name))
+        self._stages.begin(self.timers(name), self._traces.operator(name))
 
     def _owes_evaluation(self, step: int) -> bool:
         """Whether the step is one to evaluate after, and that has not been done."""

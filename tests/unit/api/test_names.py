@@ -33,6 +33,13 @@ def test_every_name_that_dir_lists_is_there():
         assert getattr(verl_hpc, name).__name__ == name
 
 
+def test_dir_lists_what_else_a_package_has():
+    import verl_hpc.metrics.sinks
+
+    assert {"MetricsExporter", "sinks", "__doc__", "__path__"} <= set(dir(verl_hpc.metrics))
+    assert {"__version__", "metrics", "__name__"} <= set(dir(verl_hpc))
+
+
 def test_another_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Nope'"):
         _ = verl_hpc.Nope

@@ -200,8 +200,8 @@ def test_a_namespace_is_in_the_names_that_exporters_are_told(make_trainer, promp
     assert all(name.startswith("search-rl/") for name in told)
     assert {"search-rl/loss", "search-rl/timing_s/rollout"} <= told.keys()
     text = (tmp_path / "verl.prom").read_text()
-    assert "verl_rollout_latency_seconds_count 1.0" in text
-    assert f"verl_reward_count {len(prompts)}.0" in text
+    assert 'verl_rollout_latency_seconds_count{run="search-rl"} 1.0' in text
+    assert f'verl_reward_count{{run="search-rl"}} {len(prompts)}.0' in text
 
 
 @pytest.mark.parametrize(

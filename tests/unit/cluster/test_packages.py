@@ -6,6 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -14,29 +16,63 @@ from verl_hpc.cli.main import main
 from verl_hpc.cluster.checks import check_packages
 from verl_hpc.errors import ConfigError
 
-TRACKED = {"metrics": {"wandb": {"project": "letters"}}}
+
+@dataclass(frozen=True)
+class Tracker:
+    """A field of metrics, and the package that it needs."""
+
+    name: str
+    settings: Any
+    module: str
+    package: str
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """Settings of a run that it watches."""
+        return {"metrics": {self.name: self.settings}}
+
+    @property
+    def needed(self) -> str:
+        """How the error begins."""
+        return f"metrics.{self.name} needs the package {self.package}, which is not installed"
+
+
+TRACKERS = [
+    Tracker("tensorboard", True, "tensorboard", "tensorboard"),
+    Tracker("prometheus", {"textfile": "run.prom"}, "prometheus_client", "prometheus-client"),
+    Tracker("wandb", {"project": "letters"}, "wandb", "wandb"),
+    Tracker("mlflow", {}, "mlflow", "mlflow-skinny"),
+    Tracker("swanlab", {"project": "letters"}, "swanlab", "swanlab"),
+]
+each_tracker = pytest.mark.parametrize("tracker", TRACKERS, ids=lambda tracker: tracker.name)
 
 
 @pytest.fixture
-def without_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = importlib.util.find_spec
+def missing(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    """A tracker whose package is not installed; importing it is an error."""
+    real, hidden = importlib.util.find_spec, tracker.module
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *of: None if name == "wandb" else real(name, *of)
+        importlib.util, "find_spec", lambda name, *of: None if name == hidden else real(name, *of)
     )
+    monkeypatch.setitem(sys.modules, hidden, None)
+    return tracker
 
 
-def test_a_missing_package_is_refused(tmp_path, without_wandb) -> None:
-    asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=TRACKED)
-    with pytest.raises(ConfigError, match=r"^metrics.wandb needs the package wandb, .*pip install"):
+@each_tracker
+def test_a_missing_package_is_refused(tmp_path, missing: Tracker) -> None:
+    asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=missing.run)
+    with pytest.raises(ConfigError, match=f"^{missing.needed}.*pip install {missing.package} "):
         check_packages(asked)
 
 
-def test_one_that_is_there_is_no_word(tmp_path) -> None:
-    asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=TRACKED)
+@each_tracker
+def test_one_that_is_there_is_no_word(tmp_path, tracker: Tracker) -> None:
+    asked = request(tmp_path, site=profile(tmp_path, python=sys.executable), run=tracker.run)
     assert check_packages(asked) == ""
 
 
-def test_a_run_without_trackers_needs_none(tmp_path, without_wandb) -> None:
+@each_tracker
+def test_a_run_without_trackers_needs_none(tmp_path, missing: Tracker) -> None:
     assert check_packages(request(tmp_path)) == ""
 
 
@@ -49,46 +85,51 @@ def test_a_run_without_trackers_needs_none(tmp_path, without_wandb) -> None:
         {"container": {"kind": "apptainer", "image": "/images/a.sif"}},
     ],
 )
-def test_another_python_is_not_judged_from_here(tmp_path, without_wandb, fields) -> None:
+@each_tracker
+def test_another_python_is_not_judged_from_here(tmp_path, missing: Tracker, fields) -> None:
     site = profile(tmp_path, **{"python": sys.executable} | fields)
-    told = check_packages(request(tmp_path, site=site, run=TRACKED))
-    assert told.startswith("metrics.wandb needs wandb: the ranks' Python is not this one")
+    told = check_packages(request(tmp_path, site=site, run=missing.run))
+    needs = f"metrics.{missing.name} needs {missing.package}"
+    assert told.startswith(f"{needs}: the ranks' Python is not this one")
 
 
+@each_tracker
 @pytest.mark.parametrize("words", [[], ["--sweep", "seed=0,1"]])
 def test_the_command_says_it_once_and_submits_nothing(
-    tmp_path, monkeypatch, capsys, without_wandb, words
+    tmp_path, monkeypatch, capsys, missing: Tracker, words
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "site.yaml", CPU_SITE | {"python": sys.executable})
-    write(tmp_path / "run.yaml", RUN | TRACKED)
+    write(tmp_path / "run.yaml", RUN | missing.run)
     files = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "1", "--time", "10"]
     assert main(["submit", *files, *words, "--dry-run"]) == 1
     shown = capsys.readouterr()
-    assert shown.err.count("needs the package wandb") == 1
+    assert shown.err.count(missing.needed) == 1
     assert shown.out == ""
 
 
-WITHOUT_WANDB = """
+WITHOUT = """
 import importlib.util, sys
 from verl_hpc.cli.main import main
+_, hidden, *words = sys.argv
 real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *of: None if name == "wandb" else real(name, *of)
-status = main(sys.argv[1:])
-print(*{"torch", "mpi4py"} & set(sys.modules))
+importlib.util.find_spec = lambda name, *of: None if name == hidden else real(name, *of)
+status = main(words)
+print(*{hidden, "torch", "mpi4py"} & set(sys.modules))
 sys.exit(status)
 """
 
 
-def test_training_ends_before_anything_is_started(tmp_path) -> None:
-    file = write(tmp_path / "run.yaml", RUN | TRACKED | {"directory": str(tmp_path)})
+@each_tracker
+def test_training_ends_before_anything_is_started(tmp_path, tracker: Tracker) -> None:
+    file = write(tmp_path / "run.yaml", RUN | tracker.run | {"directory": str(tmp_path)})
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_WANDB, "train", "--config", file],
+        [sys.executable, "-c", WITHOUT, tracker.module, "train", "--config", file],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONHASHSEED": "0"},
     )
     assert (done.returncode, done.stdout) == (1, "\n")
-    assert done.stderr.startswith("ConfigError: metrics.wandb needs the package wandb")
+    assert done.stderr.startswith(f"ConfigError: {tracker.needed}")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()

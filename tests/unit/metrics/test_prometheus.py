@@ -88,6 +88,34 @@ def test_a_metric_cannot_have_a_name_that_is_taken(name: str) -> None:
     assert found["verl_step",] == 3
 
 
+def test_a_metric_whose_name_begins_as_a_task_s_is_of_no_task() -> None:
+    metrics = PrometheusMetrics()
+    metrics.by_task()
+    metrics.step(1, {"task/x": 0.5, "task/solve/x": 0.25})
+    found = values(metrics)
+    assert found["verl_task_x", ""] == 0.5
+    assert found["verl_x", "solve"] == 0.25
+
+
+def test_labels_are_chosen_before_the_first_step() -> None:
+    metrics = PrometheusMetrics()
+    metrics.by_task()
+    metrics.named("mine")
+    metrics.rewards([1.0], "solve")
+    metrics.step(1, {"task/solve/x": 0.25})
+    metrics.by_task()
+    metrics.named("mine")
+    assert values(metrics)["verl_x", "mine", "solve"] == 0.25
+    with pytest.raises(ConfigError, match="label run = 'mine'.*make another MetricsExporter"):
+        metrics.named("other")
+    plain = PrometheusMetrics()
+    plain.rewards([1.0])
+    with pytest.raises(ConfigError, match="without the label task.*make another MetricsExporter"):
+        plain.by_task()
+    with pytest.raises(ConfigError, match="label run = ''.*to have 'mine'"):
+        plain.named("mine")
+
+
 def test_two_metrics_of_one_name_are_two_gauges() -> None:
     metrics = PrometheusMetrics()
     for step in (1, 2):
@@ -105,8 +133,9 @@ def test_a_file_is_replaced_in_one_piece(tmp_path) -> None:
         before = file.stat().st_ino
         sinks.write(2, STEP)
         assert file.stat().st_ino != before
-    assert "verl_step 1.0" in first
-    assert "verl_step 2.0" in file.read_text()
+    # The node exporter reads the files of all runs of a node as one.
+    assert f'verl_step{{run="{tmp_path.name}"}} 1.0' in first
+    assert f'verl_step{{run="{tmp_path.name}"}} 2.0' in file.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["run.prom"]
 
 
@@ -132,13 +161,20 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-def test_a_port_is_scraped_while_the_run_lasts() -> None:
+@pytest.mark.parametrize(("given", "run"), [({}, "project"), ({"run_name": "mine"}, "mine")])
+def test_a_port_is_scraped_while_the_run_lasts(given: dict, run: str, tmp_path) -> None:
     port = free_port()
-    exporter = MetricsExporter(port=port)
+    exporter = MetricsExporter(port=port, textfile=tmp_path / "run.prom", **given)
+    exporter.named("project")
+    exporter.rewards([1.0])
     exporter.write(4, STEP)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        assert b"verl_step 4.0" in answer.read()
+        scraped = answer.read().decode()
     exporter.close()
+    for text in (scraped, (tmp_path / "run.prom").read_text()):
+        assert f'verl_step{{run="{run}"}} 4.0' in text
+        for family in text_string_to_metric_families(text):
+            assert {sample.labels["run"] for sample in family.samples} == {run}
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
@@ -194,7 +230,7 @@ def test_a_gateway_that_is_away_is_told_once_and_found_again(
         thread.join()
     path, body = got[-1]
     assert path == "/metrics/job/job/run/mine"
-    assert b"verl_step 3.0" in body
+    assert b'verl_step{run="mine"} 3.0' in body
     assert len(caplog.records) == 1
     assert "each step tries again" in caplog.records[0].getMessage()
 

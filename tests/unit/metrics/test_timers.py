@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_hpc.metrics.timers import Timers
+from verl_hpc.metrics.timers import Stages, Timers
 
 
 class Clock:
@@ -91,3 +91,17 @@ def test_a_block_that_raises_is_timed(clock: Clock) -> None:
         "cpu_s/reward": 0.25,
         "cpu_s/step": 0.5,
     }
+
+
+def test_a_stage_ends_the_one_before_also_after_an_error(clock: Clock) -> None:
+    timers = Timers()
+    with pytest.raises(ValueError, match="broken"), Stages() as stages:
+        for name, seconds in (("rollout", 2.0), ("update", 3.0), ("rollout", 0.5)):
+            stages.begin(timers(name), timers("inside"))
+            clock.wait(seconds)
+        raise ValueError("broken")
+    clock.wait(4.0)
+    found = timers.drain()
+    assert found["timing_s/rollout"] == found["timing_s/rollout/inside"] == 2.5
+    assert found["timing_s/update"] == 3.0
+    assert found["timing_s/step"] == 9.5

@@ -8,6 +8,7 @@ import pytest
 
 from verl_hpc.cli.main import main
 from verl_hpc.cli.train import _ranks_to_start
+from verl_hpc.config import tree
 from verl_hpc.config.load import load_config
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import LaunchError
@@ -77,18 +78,26 @@ def test_the_file_that_migrate_prints_is_the_same_run(tmp_path, capsys):
 
 
 def test_a_file_of_verls_keys_is_the_same_run(tmp_path):
-    tree = {}
+    keys = {}
     for word in QUICKSTART[:-1]:
         name, _, value = word.lstrip("+").partition("=")
         *sections, last = name.split(".")
-        node = tree
+        node = keys
         for section in sections:
             node = node.setdefault(section, {})
         node[last] = value if "/" in value else migrate_value(value)
     file = tmp_path / "verl.yaml"
-    file.write_text(write_yaml(tree))
+    file.write_text(write_yaml(keys))
     ours = load_config(ROOT / "configs/run/quickstart.yaml")
     assert load_run(file, QUICKSTART[-1:]).config() == ours
+
+
+def test_a_file_of_ours_is_read_once(monkeypatch):
+    file = ROOT / "configs/run/quickstart.yaml"
+    expected, read, files = load_config(file, ["seed=3"]), tree._read, []
+    monkeypatch.setattr(tree, "_read", lambda path: files.append(path) or read(path))
+    assert load_run(file, ["seed=3"]) == expected
+    assert len(files) == len(set(files)) > 0
 
 
 def migrate_value(text):

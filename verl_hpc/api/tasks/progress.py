@@ -1,24 +1,24 @@
-"""Checkpoints of several tasks on one actor, and means between evaluations."""
+"""Checkpoints of several tasks on one actor."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from verl_hpc.api.checkpoints import load_step, save_step
+from verl_hpc.api.checkpoints import load_step, reference_fingerprint, save_step
 from verl_hpc.api.namespace import temporary_directory
 from verl_hpc.api.tasks.shared import SharedModels, renamed
 from verl_hpc.api.tasks.task import Task
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import step_number
 from verl_hpc.checkpoint.store import complete_steps, point_latest, prune
+from verl_hpc.config.roles import REFERENCE
 from verl_hpc.data.order import Position
 from verl_hpc.engines.shared_module import OptimizerPath
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, ConfigError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.number import Number
 from verl_hpc.trainer.state import Progress
@@ -30,7 +30,8 @@ AWAY = "rolled_back_"
 
 class Checkpoints:
     """Steps with the shared actor and critic, and of every task its head and optimizers:
-    `actor`, `critic`, `TASK_actor` and `TASK_critic`.
+    `actor`, `critic`, `TASK_actor` and `TASK_critic`. Steps that are there are only added to by a
+    training that goes on from one of them.
 
     Args:
         models: what tasks share.
@@ -50,17 +51,38 @@ class Checkpoints:
         self._namespace = namespace
         self._models, self._keep = models, keep
         self.root = directory / "checkpoints"
+        self._claimed = self._loaded = False
         first = next(iter(tasks.values())).run
         roles = dict(models.roles(first))
         for name, task in tasks.items():
             for kind, role in task.run.roles.items():
                 if isinstance(role.training, OptimizerPath):
                     roles[f"{name}_{kind}"] = renamed(role, f"{name}_{kind}", role.training)
-        self._run: RunContext = replace(first, roles=roles, numbers={})
+        has_reference = any(REFERENCE in task.run.roles for task in tasks.values())
+        # All tasks with a KL divergence take it from the same weights.
+        fingerprint = reference_fingerprint(models.weights) if has_reference else {}
+        self._run: RunContext = replace(first, roles=roles, numbers={}, fingerprint=fingerprint)
 
     def steps(self) -> list[Path]:
         """That are there, newest first."""
         return complete_steps(self.root)
+
+    def claim(self, step: int) -> None:
+        """Once, before training goes on from a step: put the later ones away.
+
+        Raises:
+            ConfigError: there are steps, and none was loaded.
+        """
+        if self._claimed:
+            return
+        there = self.steps()
+        if there and not self._loaded:
+            raise ConfigError(
+                f"Trainer: {self.root} has steps up to {there[0].name}; call load_checkpoint() to "
+                "go on from there, or set another name or output_dir in tasks.yaml"
+            )
+        self._claimed = True
+        self._put_away_after(step)
 
     def before(self, step: int) -> Path | None:
         """The newest that is not after a step, or the oldest there is; None without any."""
@@ -73,7 +95,9 @@ class Checkpoints:
 
         Raises:
             CheckpointError: it could not be written.
+            ConfigError: the directory has steps of another training.
         """
+        self.claim(step)
         run, models = self._run, self._models
         place = run.place("actor")
         run.numbers = {name: Number(value, place) for name, value in state.items()}
@@ -96,7 +120,8 @@ class Checkpoints:
         """Fill everything; the number of steps done, and the state that was saved.
 
         Raises:
-            CheckpointError, ConfigError: there is none, or it is of other tasks or models.
+            CheckpointError, ConfigError: there is none, or it is of other tasks or models, or had
+                other weights as the reference of its KL divergence.
         """
         chosen = self.root if path is None else Path(path)
         steps = complete_steps(chosen)
@@ -109,13 +134,14 @@ class Checkpoints:
                 "give it the tasks that it was saved with"
             )
         progress = load_step(self._run, step.path, "")
+        self._loaded, self._claimed = True, False
         return progress.step, dict(step.state.numbers)
 
     def _components(self) -> set[str]:
         names = set(self._run.roles)
         return names | {f"{name}.optimizer" for name in names}
 
-    def put_away_after(self, step: int) -> None:
+    def _put_away_after(self, step: int) -> None:
         """Rename later steps, so that nothing goes on from them."""
         for path in self.steps():
             if (step_number(path) or 0) > step:
@@ -126,36 +152,3 @@ class Checkpoints:
                 path.with_name(f"step_{step_number(path)}").unlink(missing_ok=True)
         if self.steps():
             point_latest(self.steps()[0])
-
-
-class Evaluation:
-    """Means of metrics since the last time they were taken."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, name: str, value: float) -> None:
-        """A value that is not finite is left out."""
-        if math.isfinite(value):
-            self._sums[name] = self._sums.get(name, 0.0) + value
-            self._counts[name] = self._counts.get(name, 0) + 1
-
-    def take(self) -> dict[str, float]:
-        """The means, and begin anew."""
-        found = {name: total / self._counts[name] for name, total in self._sums.items()}
-        self._sums, self._counts = {}, {}
-        return found
-
-    def state(self) -> dict[str, float]:
-        """As numbers by name."""
-        sums = {f"sum/{name}": value for name, value in self._sums.items()}
-        return sums | {f"count/{name}": float(count) for name, count in self._counts.items()}
-
-    def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from what `state` gave."""
-        split = {name: name.partition("/") for name in state}
-        self._sums = {rest: state[n] for n, (kind, _, rest) in split.items() if kind == "sum"}
-        self._counts = {
-            rest: int(state[n]) for n, (kind, _, rest) in split.items() if kind == "count"
-        }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +25,7 @@ from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
 from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
-from verl_hpc.metrics.timers import Timers
+from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.recipe import Recipe
@@ -168,14 +167,11 @@ class Task:
         self._plain.add(problems)
         recipe, pipeline = self._flow(len(rows))
         recipe.metrics.clear()
-        with ExitStack() as running:
-
-            def enter(operator: str, place: str) -> None:
-                del place
-                running.close()
-                running.enter_context(timers(operator))
-
-            values = pipeline.run(rows=StepRows(step, rows), enter=enter)
+        with Stages() as stages:
+            values = pipeline.run(
+                rows=StepRows(step, rows),
+                enter=lambda operator, _: stages.begin(timers(operator)),
+            )
         self.scores = list(values["scores"].values)
         return self._named(dict(recipe.metrics), timers.drain())
 
@@ -207,8 +203,9 @@ class Task:
 
 
 def divided(config: PPOConfig, num_prompts: int) -> PPOConfig:
-    """With as many optimizer steps as are nearest to batch_size responses each, of those that
-    divide a step's responses; how many prompts of a task a step has is drawn."""
+    """With a batch_size that divides a step's responses; how many prompts of a task a step has is
+    drawn. It is the number of optimizer steps that comes nearest to what was asked for, not their
+    size: 11 responses at a batch_size of 4 are one step, and not 11 steps of one response each."""
     if config.batch_size is None:
         return config
     count = num_prompts * config.num_samples

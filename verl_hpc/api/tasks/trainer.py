@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from verl_hpc.api.exporters import Exports, sink_of
+from verl_hpc.api.exporters import Exports
 from verl_hpc.api.namespace import namespaced
 from verl_hpc.api.ranks import check_one_process
 from verl_hpc.api.rewards import Reward
 from verl_hpc.api.tasks.batches import TaskBatches
+from verl_hpc.api.tasks.evaluation import Evaluation
 from verl_hpc.api.tasks.guard import Fall, Rollback, SafetyGuard
-from verl_hpc.api.tasks.hybrid import hybrid_engine
-from verl_hpc.api.tasks.progress import Checkpoints, Evaluation
+from verl_hpc.api.tasks.progress import Checkpoints
+from verl_hpc.api.tasks.records import Records
 from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler
 from verl_hpc.api.tasks.settings import TasksConfig, load_tasks, parse_tasks
 from verl_hpc.api.tasks.shared import SharedModels
@@ -24,15 +25,11 @@ from verl_hpc.api.tasks.task import Task
 from verl_hpc.api.tasks.watch import Watch
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
-from verl_hpc.metrics.log import MetricsLog
-from verl_hpc.metrics.sinks import Sink, Sinks
+from verl_hpc.metrics.sinks import Sink
 
 _logger = logging.getLogger(__name__)
-TASKS = "tasks.yaml"
-"""In the directory of a training: everything decided."""
 
 
 class Trainer:
@@ -99,13 +96,10 @@ class Trainer:
         self._checkpoints = Checkpoints(
             self.models, self.tasks, self._directory, self.config.keep, self.namespace
         )
-        self._evaluation = Evaluation()
+        self._evaluation = Evaluation(self._batches, self.config.evaluate_every, self.tasks)
         self._watch = Watch(self.config)
-        self._scheduler: DynamicTaskWeightScheduler | None = None
+        self._records = Records(self.config, self._directory, self.namespace, self.tasks)
         self._step, self._ended = 0, False
-        self._claimed = self._loaded = False
-        self._sinks = Sinks([])
-        self._log: MetricsLog | None = None
 
     def _check_names(self, setting: str, names: Mapping[str, Any]) -> None:
         for name in names:
@@ -140,7 +134,7 @@ class Trainer:
             ConfigError: the directory has steps of another training; or a guard or scheduler names
                 a metric that there is not.
         """
-        self._claim()
+        self._checkpoints.claim(self._step)
         last = self.config.steps if num_steps is None else self._step + num_steps
         found: list[dict[str, float]] = []
         self._ended = False
@@ -160,7 +154,7 @@ class Trainer:
         Raises:
             DataError: a prompt of no task; and as `train`.
         """
-        self._claim()
+        self._checkpoints.claim(self._step)
         by_task = self._batches.by_task(problems)
         metrics: dict[str, float] = {}
         for name, part in by_task.items():
@@ -172,61 +166,12 @@ class Trainer:
         if fallen is not None:
             metrics |= self._roll_back(*fallen)
         else:
-            self._evaluate(metrics, by_task)
+            self._evaluation.look(step, metrics, by_task)
             every = self.config.checkpoint_every
             if every and self._step % every == 0:
                 self.save_checkpoint()
-        self._write(step, metrics, by_task)
+        self._records.write(step, metrics, {name: len(part) for name, part in by_task.items()})
         return metrics
-
-    def _claim(self) -> None:
-        """Once, before training: steps that are there are those that it goes on from.
-
-        Raises:
-            ConfigError: nothing was loaded, and there are some.
-        """
-        if self._claimed:
-            return
-        self._claimed, there = True, self._checkpoints.steps()
-        if there and not self._loaded:
-            self._claimed = False
-            raise ConfigError(
-                f"Trainer: {self._checkpoints.root} has steps up to {there[0].name}; call "
-                "load_checkpoint() to go on from there, or set another name or output_dir in "
-                "tasks.yaml"
-            )
-        self._checkpoints.put_away_after(self._step)
-
-    def _evaluate(self, metrics: Mapping[str, float], learned: Iterable[str]) -> None:
-        """Every so many steps tell the scheduler the means of what tasks are judged by.
-
-        Args:
-            learned: names of tasks that took a step.
-        """
-        if self._scheduler is None:
-            return
-        for name in learned:
-            value = self._scheduler.value_of(name, metrics)
-            if value is not None:
-                self._evaluation.add(self._scheduler.key_of(name), value)
-        if self._step % self.config.evaluate_every == 0:
-            self._batches.set_weights(self._scheduler.update(self._evaluation.take()))
-
-    def _write(
-        self, step: int, metrics: Mapping[str, float], tasks: Mapping[str, Sequence[Problem]]
-    ) -> None:
-        if self._log is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._log = MetricsLog(self._directory, step - 1)
-            (self._directory / TASKS).write_text(write_yaml(self.config.tree()), encoding="utf-8")
-        self._log.write(step, metrics)
-        for name in tasks:
-            self._sinks.rewards(self.tasks[name].scores, name)
-        self._sinks.write(step, metrics)
-        for name in tasks:
-            of = {key: metrics[f"task/{name}/{key}"] for key in ("reward", "tokens_per_second")}
-            text = "step %s %s: %s prompts, reward %.4g, %.0f tokens/s"
-            _logger.info(text, step, name, len(tasks[name]), *of.values())
 
     def set_task_scheduler(self, scheduler: DynamicTaskWeightScheduler) -> None:
         """Let a scheduler set the weights of tasks from now on, every `evaluate_every` steps; its
@@ -235,14 +180,7 @@ class Trainer:
         Raises:
             ConfigError: it is of other tasks, or the data loader takes no weights.
         """
-        there, here = set(scheduler.weights), set(self.tasks)
-        if there != here:
-            raise ConfigError(
-                f"set_task_scheduler: initial_weights has {', '.join(sorted(there))}, and "
-                f"tasks.yaml has {', '.join(sorted(here))}; give every task a weight"
-            )
-        self._batches.set_weights(scheduler.weights)
-        self._scheduler = scheduler
+        self._evaluation.set_scheduler(scheduler)
 
     def add_guard(self, guard: SafetyGuard) -> None:
         """Have metrics watched; the first guard that sees a fall acts.
@@ -264,7 +202,6 @@ class Trainer:
         self.load_checkpoint(step)
         watch.num_rollbacks, watch.lr_factor = rollbacks, factor
         self._differ()
-        self._claim()
         # With the number of rollbacks: a job that is killed now does not fall again.
         self.save_checkpoint()
         rollback = Rollback(fall, self._step, watch.seed, factor)
@@ -276,8 +213,12 @@ class Trainer:
         }
 
     def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
-        """See `PPOTrainer.add_metrics_exporter`; a `MetricsExporter` has tasks as a label."""
-        self._sinks.add(sink_of(exporter, self.namespace, by_task=True))
+        """See `PPOTrainer.add_metrics_exporter`; a `MetricsExporter` has tasks as a label.
+
+        Raises:
+            ConfigError: as there; or it has told of metrics without that label.
+        """
+        self._records.add(exporter)
 
     def enable_3d_hybrid_engine(self) -> str:
         """Say what serves as HybridFlow's 3D-HybridEngine here: in one process training and
@@ -285,11 +226,11 @@ class Trainer:
 
         Returns:
             What was logged.
-
-        Raises:
-            ConfigError: the process is one of several ranks, with what serves there.
         """
-        text = hybrid_engine()
+        text = (
+            "3D hybrid engine: one process, in which training and generation share the weights of "
+            "one module: there is one layout, and nothing to reshard"
+        )
         _logger.info("%s", text)
         return text
 
@@ -301,7 +242,6 @@ class Trainer:
             CheckpointError: it could not be written.
             ConfigError: the directory has steps of another training.
         """
-        self._claim()
         return self._checkpoints.save(self._step, self._state())
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
@@ -311,18 +251,15 @@ class Trainer:
             CheckpointError, ConfigError: there is none, or it is of other tasks or models.
         """
         self._step, state = self._checkpoints.load(path)
-        self._loaded, self._claimed = True, False
         self._load_state(state)
         return self._step
 
     def _state(self) -> dict[str, float]:
         parts: dict[str, Mapping[str, float]] = {
             "data": self._batches.state(),
-            "evaluation": self._evaluation.state(),
+            **self._evaluation.state(),
             **self._watch.state(),
         }
-        if self._scheduler is not None:
-            parts["scheduler"] = self._scheduler.state()
         for name, task in self.tasks.items():
             if task.condition is not None:
                 parts[f"condition_{name}"] = task.condition.state()
@@ -336,10 +273,7 @@ class Trainer:
         self._watch.load_state(parts)
         self._differ()
         self._batches.load_state(parts["data"])
-        self._evaluation.load_state(parts.get("evaluation", {}))
-        if self._scheduler is not None:
-            self._scheduler.load_state(parts.get("scheduler", {}))
-            self._batches.set_weights(self._scheduler.weights)
+        self._evaluation.load_state(parts)
         for name, task in self.tasks.items():
             if task.condition is not None:
                 task.condition.load_state(parts.get(f"condition_{name}", {}))

@@ -328,7 +328,7 @@ def test_one_process_has_nothing_to_reshard(make_trainer, monkeypatch):
     assert "share the weights of one module" in trainer.enable_3d_hybrid_engine()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match=r"one of 4 ranks.*train --ranks 4.*zero_redundancy"):
-        trainer.enable_3d_hybrid_engine()
+        make_trainer(("pick",))
 
 
 @pytest.mark.parametrize(
@@ -406,6 +406,19 @@ def test_a_step_of_other_tasks_is_refused(make_trainer):
         make_trainer(("vowels", "pick")).load_checkpoint()
 
 
+@pytest.mark.parametrize("task", ["vowels", "letters"])
+def test_a_step_with_another_reference_is_refused(make_trainer, noisy_dir, task):
+    make_trainer((task, "pick"), pick={"kl_coef": 0.0}).save_checkpoint()
+    other = make_trainer((task, "pick"), path=noisy_dir, pick={"kl_coef": 0.0})
+    before = everything(other)
+    with pytest.raises(ConfigError, match=r"of another trainer.*model\.path.*KL reference"):
+        other.load_checkpoint()
+    assert differ(before, everything(other)) == []
+    # Without a KL divergence the first weights decide nothing.
+    free = {name: {"kl_coef": 0.0} for name in (task, "pick")}
+    assert make_trainer((task, "pick"), path=noisy_dir, **free).load_checkpoint() == 0
+
+
 def test_tasks_yaml_and_a_reward_model(model_dir, rows, tmp_path, monkeypatch):
     from verl_hpc.testing.tiny import make_tiny_model
 
@@ -449,6 +462,14 @@ def test_prometheus_is_told_of_each_task(make_trainer, tmp_path):
         assert found["verl_critic_score_mean", name] == mean
         assert metrics[f"task/{name}/timing_s/rollout"] < metrics[f"task/{name}/seconds"]
     assert ("verl_kl_divergence", "vowels") in found and found["verl_step", None] == 1
+    assert 'verl_step{run="search-rl"}' in (tmp_path / "tasks.prom").read_text()
+
+
+def test_an_exporter_that_has_told_of_no_tasks_is_refused(make_trainer, tmp_path):
+    exporter = MetricsExporter(textfile=tmp_path / "tasks.prom")
+    exporter.write(1, {"actor/loss": 1.0})  # as a PPOTrainer does
+    with pytest.raises(ConfigError, match="label task.*make another MetricsExporter"):
+        make_trainer(("vowels",)).add_metrics_exporter(exporter)
 
 
 def test_a_namespace_is_before_files_and_names(make_trainer, tmp_path):
@@ -469,9 +490,9 @@ def test_a_guard_does_not_watch_what_is_never_seen(make_trainer):
 
 @pytest.mark.parametrize(
     ("prompts", "batch_size", "sizes"),
-    [(7, 5, 7), (8, 5, 4), (8, 4, 4), (12, 5, 6), (5, 2, 5), (3, 8, 3), (1, 1, 1)],
+    [(7, 5, 7), (8, 5, 4), (8, 4, 4), (12, 5, 6), (5, 2, 5), (3, 8, 3), (1, 1, 1), (11, 4, 11)],
 )
-def test_optimizer_steps_are_of_about_so_many_responses(prompts, batch_size, sizes):
+def test_a_step_has_about_as_many_optimizer_steps_as_asked_for(prompts, batch_size, sizes):
     config = PPOConfig(batch_size=batch_size)
     assert divided(config, prompts).batch_size == sizes
 

@@ -54,7 +54,9 @@ class Groups:
         return None
 
     def close(self) -> None:
-        """Free all groups; nobody may use them any more."""
+        """Free all groups; nobody may use them any more. Every rank of the world calls it."""
+        # To a rank that still connects, one that has gone ahead and freed the group looks dead.
+        dist.barrier()
         living = set(dist.distributed_c10d._world.pg_map)
         for group in self._made.values():
             if group is not None and group in living:

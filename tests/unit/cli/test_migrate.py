@@ -63,10 +63,8 @@ def test_this_verbs_own_options(capsys):
 
 def comments(said):
     """All of them, in a line."""
-    lines = said.out.splitlines()
-    return " ".join(
-        " ".join(line for line in lines if line.startswith("#")).replace("#", "").split()
-    )
+    lines = (line.strip("# ") for line in said.out.splitlines() if line.startswith("#"))
+    return " ".join(lines)
 
 
 def test_refused_keys_with_the_same_reason_are_told_together(capsys):

@@ -1,6 +1,7 @@
 """docs/tuning.md: its settings, metrics, links and figures are there."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,13 @@ def test_verbs_of_the_page_are_verbs(verb, capsys):
     with pytest.raises(SystemExit) as left:
         main([verb, "--help"])
     assert left.value.code == 0 and capsys.readouterr().out
+
+
+def test_submissions_of_the_page_have_what_submit_wants(capsys):
+    """They get as far as the site profile that is not here."""
+    page = PAGE.replace("\\\n", "")
+    commands = re.findall(r"^    python -m verl_hpc\.submit (.*)$", page, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert main(["submit", *shlex.split(command)]) == 1
+        assert "my_site.yaml: no such file" in capsys.readouterr().err

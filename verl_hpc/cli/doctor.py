@@ -85,7 +85,12 @@ def _login(arguments: argparse.Namespace) -> int:
         needs = "--config" if arguments.config else "--nodes"
         raise ConfigError(f"{needs} needs --cluster: the site profile, see slurm/")
     request = None if profile is None else _request(arguments, profile)
-    verdicts = _shown(check_login(request, has_config=arguments.config is not None), arguments.json)
+    found = check_login(
+        request,
+        has_config=arguments.config is not None,
+        has_nodes=arguments.nodes is not None,
+    )
+    verdicts = _shown(found, arguments.json)
     if request is None or arguments.nodes is None:
         return _end(verdicts, arguments.json)
     if any_fails(verdicts):

@@ -1,8 +1,8 @@
 """Show a verl command line, script or YAML file as a run's file of ours; starts nothing.
 
-Above the settings is a comment for each key of verl that was refused or converted. The exit status
-is 3 if one was refused. A script's variables are those of the environment and of its own
-assignments; nothing in it is run.
+Above the settings comments say which keys of verl were refused, and what is to know of those that
+were converted. The exit status is 3 if one was refused. A script's variables are those of the
+environment and of its own assignments; nothing in it is run.
 
 examples:
   python -m verl_hpc migrate run_qwen3_8b_megatron.sh > run.yaml

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import check_trackers
 from verl_hpc.errors import LaunchError, VerlHpcError
-from verl_hpc.migration.translate import Migration, load_run
+from verl_hpc.migration.translate import Migration, load_run, told_together
 from verl_hpc.runs.contract import OUTCOME, RESTART
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.garbage import pause_collection
@@ -115,8 +115,8 @@ def _load(path: str, overrides: Sequence[str]) -> Loaded:
 def tell_notes(found: Migration) -> None:
     """Say on one rank what has become of keys that were converted."""
     if environment.launcher_rank() == 0:
-        for key, text in found.notes.items():
-            print(f"verl_hpc: {key}: {text}", file=sys.stderr)
+        for text in told_together(found.notes.items()):
+            print(f"verl_hpc: {text}", file=sys.stderr)
 
 
 def _ranks_to_start(ranks: int | None, wanted: int | None) -> int | None:

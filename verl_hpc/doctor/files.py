@@ -13,6 +13,7 @@ import verl_hpc
 from verl_hpc.cluster.checks import inputs, is_file, model_directory, outside
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
+from verl_hpc.config.run import RunConfig
 from verl_hpc.config.trackers import wanted_trackers
 from verl_hpc.doctor.quota import Quota, read_quotas
 from verl_hpc.errors import ClusterError, ConfigError, ModelError
@@ -61,12 +62,18 @@ def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
     for quota in quotas:
         free = min(free, quota.free_bytes)
         found += f", {_shown(quota)}"
-    needed = _checkpoints(request, job) if has_config else None
-    if needed is not None:
+    config = request.config
+    each = _checkpoint(request, job) if has_config else None
+    count = _num_checkpoints(config)
+    needed = (each or 0) * count
+    if each is not None:
         found += f"; checkpoints need about {needed / _GB:,.1f} GB"
+        found += f" if there are {count:,}" * (config.steps is None)
     if any(quota.free_files < _FILES for quota in quotas):
         return fails("run directory", found, "remove files, or set directory=...")
-    if free < (needed or 0):
+    if free < needed:
+        if config.steps is None and free >= 2 * (each or 0):
+            return unknown("run directory", found, "how many there are follows from the data")
         todo = "make room, lower checkpoint.keep, or set directory=..."
         return fails("run directory", found, todo)
     return ok("run directory", found)
@@ -171,8 +178,17 @@ def _python_verdict(python: str, needed: list[str], answer: dict) -> Verdict:
     return ok("python", text)
 
 
-def _checkpoints(request: Request, job: Job) -> float | None:
-    """Bytes of the checkpoints that a run keeps, one more being written; None if unknown."""
+def _num_checkpoints(config: RunConfig) -> int:
+    """That are there at a time, at most: those that are kept, and one that is being written."""
+    most = config.checkpoint.keep
+    if config.steps is not None:
+        every = config.checkpoint.every or config.steps
+        most = min(most, -(-config.steps // every))
+    return most + 1
+
+
+def _checkpoint(request: Request, job: Job) -> float | None:
+    """Bytes of one; None if unknown."""
     parameters = 0
     for role in request.config.role_settings.values():
         if not role.trainable:
@@ -184,7 +200,7 @@ def _checkpoints(request: Request, job: Job) -> float | None:
             parameters += read_architecture(directory).num_parameters
         except ModelError:
             return None
-    return parameters * _CHECKPOINT_BYTES * (request.config.checkpoint.keep + 1)
+    return parameters * _CHECKPOINT_BYTES
 
 
 def _model(name: str, path: Path) -> Verdict:

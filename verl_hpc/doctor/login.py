@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from verl_hpc.cluster.checks import check_request
 from verl_hpc.cluster.job import Job, plan_job
@@ -19,18 +20,23 @@ from verl_hpc.doctor.slurm import (
     check_tools,
 )
 from verl_hpc.errors import VerlHpcError
-from verl_hpc.runs.verdict import Verdict, fails, ok
+from verl_hpc.planner.search.sizes import node_counts
+from verl_hpc.runs.verdict import Verdict, fails, ok, unknown
 from verl_hpc.slurm.tools import Runner, run_tool
+
+_MOST_TRIED = 1024
+"""Nodes, where nobody has said how many."""
 
 
 def check_login(
-    request: Request | None, *, has_config: bool, run: Runner = run_tool
+    request: Request | None, *, has_config: bool, has_nodes: bool = True, run: Runner = run_tool
 ) -> Iterator[Verdict]:
     """Verdicts in the order in which they are worth reading.
 
     Args:
         request: the job that is meant; None if no site profile was given.
         has_config: whether its run is the user's own, or a stand-in.
+        has_nodes: whether somebody has said on how many nodes it is to run.
 
     Raises:
         ConfigError: a job that cannot be asked for.
@@ -52,7 +58,7 @@ def check_login(
     yield _expectations(request.profile)
     if has_config:
         yield from check_inputs(request, job)
-        yield _check_layout(request, job)
+        yield _check_layout(request, job, has_nodes)
 
 
 def _ask_slurm(request: Request, run: Runner) -> Iterator[Verdict]:
@@ -80,10 +86,17 @@ def _expectations(profile: Profile) -> Verdict:
     return ok("expected", ", ".join(shown))
 
 
-def _check_layout(request: Request, job: Job) -> Verdict:
-    ranks = f"{request.nodes} x {request.profile.site.ranks_per_node} ranks"
-    try:
-        check_request(request, job)
-    except VerlHpcError as error:
-        return fails("layout", str(error), "see --help of submit")
-    return ok("layout", f"the run can be laid out on {ranks}")
+def _check_layout(request: Request, job: Job, has_nodes: bool) -> Verdict:
+    """On the nodes that are asked for, or else on the fewest of those that are tried."""
+    errors = []
+    for nodes in [request.nodes] if has_nodes else node_counts(_MOST_TRIED):
+        try:
+            check_request(replace(request, nodes=nodes), job)
+        except VerlHpcError as error:
+            errors.append(str(error))
+            continue
+        ranks = f"{nodes} x {request.profile.site.ranks_per_node} ranks"
+        return ok("layout", f"the run can be laid out on {ranks}")
+    if has_nodes or errors[-1] == errors[-2]:  # else it is a matter of their number
+        return fails("layout", errors[-1], "see --help of submit")
+    return unknown("layout", errors[0], "`submit --dry-run --nodes N` looks at N nodes")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from verl_hpc.config.plain_yaml import write_yaml
@@ -15,27 +15,27 @@ from verl_hpc.migration.legacy import COMPUTED, RENAMED, TUTORIAL
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import Row
 from verl_hpc.migration.table import ROWS
-from verl_hpc.migration.translate import Migration, told
+from verl_hpc.migration.translate import Migration, told_together
 
 _WIDTH = 100
 HEADING = "## The keys, by group\n\n"
 
 
 def as_yaml(found: Migration) -> str:
-    """A run's file; above the settings, a comment for each key that is refused or converted."""
+    """A run's file; above the settings, comments on keys that are refused or converted."""
     lines = ["# A run of verl_hpc, from verl's keys. What is not here is verl_hpc's default."]
     if found.ranks is not None:
         lines.append(f"# Ranks: {found.ranks}; mpiexec -n, srun --ntasks, or submit's nodes.")
     if found.refused:
         lines += ["#", "# Refused, and not in this file:"]
-        lines += _comments(told(one) for one in found.refused)
+        lines += _comments(told_together(found.why_refused()))
     if found.notes:
         lines += ["#", "# To know:"]
-        lines += _comments(f"{key}: {text}" for key, text in found.notes.items())
+        lines += _comments(told_together(found.notes.items()))
     return "\n".join(lines) + "\n" + write_yaml(found.tree())
 
 
-def _comments(texts: Iterator[str]) -> Iterator[str]:
+def _comments(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         yield from textwrap.wrap(
             text,

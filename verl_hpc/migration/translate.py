@@ -44,6 +44,10 @@ class Migration:
             put(found, name, value)
         return found
 
+    def why_refused(self) -> list[tuple[str, str]]:
+        """Keys that are refused, and why."""
+        return [(one.key, _why(one)) for one in self.refused]
+
     def config(self) -> RunConfig:
         """The run.
 
@@ -51,7 +55,7 @@ class Migration:
             ConfigError: keys that cannot be honoured, or settings that do not go together.
         """
         if self.refused:
-            lines = [f"  {told(one)}" for one in self.refused]
+            lines = [f"  {line}" for line in told_together(self.why_refused())]
             raise ConfigError("\n".join(["verl's keys that cannot be honoured:", *lines]))
         try:
             return parse_config(self.tree(), "verl's keys")
@@ -70,8 +74,19 @@ class Migration:
 
 def told(one: Refused) -> str:
     """A key that is refused, why, and what to use instead."""
-    instead = f"; nearest of ours: {one.near}" if one.near else ""
-    return f"{one.key}: {one}{instead}"
+    return f"{one.key}: {_why(one)}"
+
+
+def told_together(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """Keys and what is said of each, those of which the same is said in one text."""
+    keys: dict[str, list[str]] = {}
+    for key, reason in reasons:
+        keys.setdefault(reason, []).append(key)
+    return [f"{', '.join(names)}: {reason}" for reason, names in keys.items()]
+
+
+def _why(one: Refused) -> str:
+    return f"{one}; nearest of ours: {one.near}" if one.near else str(one)
 
 
 def migrate(words: Sequence[str]) -> Migration:

@@ -72,6 +72,26 @@ def test_a_run(capsys):
     assert "ok       layout" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["parallel.tensor_parallel=4"],
+            "ok       layout         the run can be laid out on 2 x 2",
+        ),
+        (
+            ["parallel.data_parallel=7"],
+            "unknown  layout         --nodes 1 x 2 ranks = 2: parallel.d",
+        ),
+        (["parallel.tensor_parallel=4", "--nodes", "1"], "fails    layout         --nodes 1 x 2 r"),
+    ],
+    ids=["fewest", "none tried", "one"],
+)
+def test_on_how_many_nodes_a_run_can_be_laid_out(words, told, capsys):
+    assert doctor("--cluster", "site.yaml", "--config", "run.yaml", *words) == 1
+    assert f"\n{told}" in capsys.readouterr().out
+
+
 def test_json(capsys):
     assert doctor("--cluster", "site.yaml", "--json") == 1
     tree = json.loads(capsys.readouterr().out)

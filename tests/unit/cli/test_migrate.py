@@ -59,3 +59,24 @@ def test_this_verbs_own_options(capsys):
     assert status == 0, said.err
     assert "size: 64" in said.out
     assert shown(capsys, "--keys", "data.seed")[0] == 0
+
+
+def comments(said):
+    """All of them, in a line."""
+    lines = (line.strip("# ") for line in said.out.splitlines() if line.startswith("#"))
+    return " ".join(lines)
+
+
+def test_refused_keys_with_the_same_reason_are_told_together(capsys):
+    words = ["distillation.enabled=true", "trainer.val_only=true", "distillation.nnodes=2"]
+    status, said = shown(capsys, *COMMAND.split(), *words)
+    assert status == 3 and "refused 3 of verl's keys" in said.err
+    assert "distillation.enabled, distillation.nnodes: a recipe of its own" in comments(said)
+    assert "trainer.val_only: a run takes" in comments(said)
+
+
+def test_keys_of_which_the_same_is_to_know_are_told_together(capsys):
+    words = ["trainer.default_local_dir=runs/a", "trainer.project_name=b"]
+    _, said = shown(capsys, *COMMAND.split(), *words, "trainer.experiment_name=c")
+    told = "trainer.project_name, trainer.experiment_name: decides nothing beside the other keys"
+    assert told in comments(said)

@@ -118,6 +118,35 @@ def test_room(here, monkeypatch):
     assert "checkpoint.keep" in verdict.todo
 
 
+@pytest.mark.parametrize(
+    ("overrides", "count"),
+    [
+        (["steps=500", "checkpoint.every=100"], 6),
+        (["steps=500", "checkpoint.every=300"], 3),
+        (["steps=500"], 2),
+        (["steps=null", "epochs=1", "checkpoint.every=100"], 1_000_001),
+    ],
+    ids=["every", "and the last", "the last", "as many as the data"],
+)
+def test_no_more_checkpoints_than_saves(here, monkeypatch, overrides, count):
+    """verl keeps all of them by default."""
+    monkeypatch.setattr(doctor_files, "_GB", 1.0)
+    number = read_architecture(here / "model").num_parameters
+    verdict = room(request(here, "checkpoint.keep=1000000", *overrides))
+    assert f"need about {number * 14 * count:,.1f} GB" in verdict.found
+
+
+@pytest.mark.parametrize(("free", "state"), [(1.5, "fails"), (2.5, "unknown"), (1e7, "ok")])
+def test_room_where_the_data_say_how_many_checkpoints_there_are(here, monkeypatch, free, state):
+    free *= read_architecture(here / "model").num_parameters * 14
+    disk = type("", (), {"free": free})
+    monkeypatch.setattr(doctor_files.shutil, "disk_usage", lambda path: disk)
+    verdict = room(request(here, "steps=null", "epochs=1", "checkpoint.keep=1000000"))
+    assert (verdict.state, bool(verdict.todo)) == (state, state != "ok")
+    assert verdict.found.endswith("GB if there are 1,000,001")
+
+
+EVERY = ("steps=99", "checkpoint.every=1")
 SIZES = {"vocab_size": 1_000, "intermediate_size": 1_000, "num_hidden_layers": 100}
 
 
@@ -136,7 +165,9 @@ def test_checkpoints_have_each_trained_roles_own_model(here, where, overrides):
     (here / where).mkdir(parents=True)
     (here / where / "config.json").write_text(json.dumps(tree | SIZES))
     sizes = [read_architecture(here / name).num_parameters for name in ("model", where)]
-    verdict = room(request(here, "algorithm.advantage.name=gae", "checkpoint.keep=9", *overrides))
+    verdict = room(
+        request(here, "algorithm.advantage.name=gae", "checkpoint.keep=9", *EVERY, *overrides)
+    )
     assert verdict.found.endswith(f"need about {sum(sizes) * 14 * 10 / 1e9:,.1f} GB")
 
 

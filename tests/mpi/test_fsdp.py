@@ -24,6 +24,7 @@ ON_4 = pytest.mark.world(4)
 MODELS = [
     ("llama", False, {}),
     ("qwen2", True, {}),
+    ("ernie4_5", True, {}),
     ("llama", True, {"forward_prefetch": True}),
     ("llama", False, {"shard_size": 1}),
     pytest.param("qwen2", True, {"shard_size": 2, "forward_prefetch": True}, marks=ON_4),

@@ -34,6 +34,7 @@ MODELS = [
     ("qwen2", True),
     ("qwen3", True),
     ("phi3", False),
+    ("ernie4_5", True),
 ]
 
 

@@ -90,11 +90,13 @@ def test_every_pair_of_layouts(here, tiny_model, engines, pair):
 
 
 @pytest.mark.world(2)
-@pytest.mark.parametrize("sizes, rollout_tp", [({"pp": 2}, 2), ({"tp": 2}, 1)])
-def test_projections_that_the_checkpoint_has_in_one_tensor(
-    here, tiny_model, engines, sizes, rollout_tp
-):
-    directory = tiny_model("phi3", hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+@pytest.mark.parametrize(
+    "family, sizes, rollout_tp",
+    [("phi3", {"pp": 2}, 2), ("phi3", {"tp": 2}, 1), ("ernie4_5", {"tp": 2}, 1)],
+)
+def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_tp):
+    """phi3 has several projections in one tensor, ernie4_5 rotates neighbours in a head."""
+    directory = tiny_model(family, hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
     arrives(here, directory, engines, TrainLayout(**sizes), rollout_tp)
 
 

@@ -86,6 +86,10 @@ class Architecture:
     def qk_norm(self) -> bool:
         return self.layer_table.has("self_attn.q_norm.weight")
 
+    @property
+    def rotary_interleaved(self) -> bool:
+        return self.layer_table.rotary_interleaved
+
     def shape(self, row: Row) -> tuple[int, ...]:
         """Shape of a tensor of a decoder layer."""
         return tuple(getattr(self, size) for size in row.shape)
@@ -207,6 +211,7 @@ def _refuse_variants(fields: HfConfig, origin: str) -> None:
     refused = {
         "attention_bias": fields.attention_bias and not has_bias,
         "mlp_bias": fields.mlp_bias,
+        "use_bias": fields.use_bias,
         "quantization_config": fields.quantization_config,
         "is_encoder_decoder": fields.is_encoder_decoder,
         "return_dict": fields.return_dict is False,

@@ -89,6 +89,7 @@ FAMILIES: Mapping[str, LayerTable] = {
     "qwen2": LayerTable((_INPUT_NORM, _Q, _Q_BIAS, _K, _K_BIAS, _V, _V_BIAS, _O, *_MLP)),
     "qwen3": LayerTable((_INPUT_NORM, _Q, _K, _V, *_QK_NORM, _O, *_MLP)),
     "phi3": LayerTable((_INPUT_NORM, *_FUSED_QKV, _O, *_FUSED_MLP)),
+    "ernie4_5": LayerTable(_LLAMA.rows, rotary_interleaved=True),
     "mixtral": LayerTable(
         (_INPUT_NORM, _Q, _K, _V, _O, *_router("block_sparse_moe.gate.weight")),
         _experts("block_sparse_moe.experts", "w1", "w3", "w2"),

@@ -56,6 +56,35 @@ SCALED_ROPE: Mapping[str, type[BaseModel]] = {
 """Ways to scale positions, by rope_type."""
 
 
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072},
+    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128, "max_position_embeddings": 32768},
+    "phi3": {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+    "ernie4_5": {
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 131072,
+    },
+    "mixtral": {
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 131072,
+    },
+    "qwen3_moe": {
+        "num_key_value_heads": 4,
+        "moe_intermediate_size": 768,
+        "max_position_embeddings": 32768,
+    },
+}
+"""By `model_type`, what transformers takes where a `config.json` leaves a field out, and `HfConfig`
+would not: vLLM and fully_shard compute with transformers' value."""
+
+
 class HfConfig(BaseModel):
     """The fields that are read here; others, such as most token ids, are left to transformers.
 
@@ -75,6 +104,7 @@ class HfConfig(BaseModel):
     tie_word_embeddings: Flag | None = None
     attention_bias: Flag | None = None
     mlp_bias: Flag | None = None
+    use_bias: Flag | None = None
     hidden_act: str = "silu"
     quantization_config: dict[str, Any] | None = None
     rms_norm_eps: Epsilon = 1e-6
@@ -160,12 +190,13 @@ class _Theta(BaseModel):
 
 
 def parse_hf_config(config: Mapping[str, Any], origin: str) -> HfConfig:
-    """Check the contents of a `config.json`.
+    """Check the contents of a `config.json`; what it leaves out is as in transformers.
 
     Raises:
         ModelError: a field of the wrong type or out of range, or sizes that contradict each other.
     """
     try:
-        return HfConfig.model_validate(config)
+        defaults = DEFAULTS.get(str(config.get("model_type")), {})
+        return HfConfig.model_validate({**defaults, **config})
     except ValidationError as error:
         raise ModelError(f"{origin}:\n{explain(error, HfConfig)}") from None

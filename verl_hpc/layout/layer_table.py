@@ -58,10 +58,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """The tensors of a decoder layer, and those of each of its experts."""
+    """The tensors of a decoder layer, and those of each of its experts.
+
+    Args:
+        rows: of the layer.
+        expert_rows: of each expert.
+        rotary_interleaved: rotary embeddings turn neighbours in a head, elements 0 and 1, and not
+            an element of its first half and one of its second.
+    """
 
     rows: tuple[Row, ...]
     expert_rows: tuple[Row, ...] = ()
+    rotary_interleaved: bool = False
 
     @property
     def is_fused(self) -> bool:

@@ -80,7 +80,7 @@ def make_tiny_model(
     """Write config, random weights (float32 safetensors) and a tokenizer to `directory`.
 
     Args:
-        family: llama, mistral, qwen2, qwen3 or phi3.
+        family: a `model_type` that transformers knows.
         tied: share embedding and output weights.
         head: score makes a sequence classifier with one label, as reward models are.
         seed: of the random weights.

@@ -137,6 +137,28 @@ PUBLISHED = {
         ),
         14_659_507_200,
     ),
+    "ERNIE-4.5-0.3B-PT": (
+        _config(
+            "ernie4_5",
+            18,
+            1024,
+            3072,
+            16,
+            2,
+            103424,
+            head_dim=128,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+            max_position_embeddings=131072,
+            rms_norm_eps=1e-5,
+            rope_scaling=None,
+            rope_theta=500000.0,
+            tie_word_embeddings=True,
+            use_bias=False,
+        ),
+        360_748_032,
+    ),
     "Mixtral-8x7B": (
         _config(
             "mixtral",

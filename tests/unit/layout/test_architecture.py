@@ -13,6 +13,7 @@ from verl_hpc.layout.not_mapped import NOT_MAPPED
 LLAMA = PUBLISHED["Llama-3.1-8B"][0]
 MOE = PUBLISHED["Qwen3-30B-A3B"][0]
 PHI = PUBLISHED["Phi-4"][0]
+ERNIE = PUBLISHED["ERNIE-4.5-0.3B-PT"][0]
 
 
 @pytest.mark.parametrize("model", [*PUBLISHED, *NAMED])
@@ -86,7 +87,7 @@ def test_mixtral_spells_its_experts_in_its_own_way():
     assert shapes[f"{base}.experts.7.w2.weight"] == (4096, 14336)
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "phi3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3", "phi3", "ernie4_5"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_tensors_are_those_of_transformers(family, tied):
     import torch
@@ -111,6 +112,35 @@ def test_tensors_are_those_of_transformers(family, tied):
     theirs = {name: tuple(p.shape) for name, p in model.named_parameters()}
     assert {name: spec.shape for name, spec in arch.tensors().items()} == theirs
     assert ("lm_head.weight" in theirs) is not tied
+
+
+READ_ALIKE = {
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_size",
+    "tie_word_embeddings": "tied_embeddings",
+    "rms_norm_eps": "norm_epsilon",
+    "max_position_embeddings": "max_positions",
+    "num_experts_per_tok": "experts_per_token",
+    "moe_intermediate_size": "ffn_size",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_config_leaves_out_is_as_in_transformers(family):
+    from transformers import AutoConfig
+
+    theirs = AutoConfig.for_model(family)
+    sizes = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
+    given = {name: getattr(theirs, name) for name in (*sizes, "vocab_size")}
+    experts = {"num_experts": 128} if FAMILIES[family].expert_rows else {}
+    ours = architecture_from(
+        {"model_type": family, "use_sliding_window": False, **given, **experts}
+    )
+    for name, attribute in READ_ALIKE.items():
+        if (value := getattr(theirs, name, None)) is not None:
+            assert getattr(ours, attribute) == value, name
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+    assert ours.rope_scaling is None
 
 
 def test_tensors_come_in_checkpoint_order():
@@ -166,6 +196,7 @@ def test_plain_rotary_embeddings_have_no_scaling(scaling):
 REFUSED = {
     "attention_bias": (LLAMA, {"attention_bias": True}, ["attention_bias = True"]),
     "mlp_bias": (LLAMA, {"mlp_bias": True}, ["mlp_bias = True"]),
+    "ernie4_5's biases": (ERNIE, {"use_bias": True}, ["use_bias = True"]),
     "quantised": (
         LLAMA,
         {"quantization_config": {"quant_method": "fp8"}},

@@ -112,7 +112,9 @@ def transformer_config(
         masked_softmax_fusion=False,
         bias_activation_fusion=on_gpu,
         bias_dropout_fusion=on_gpu,
-        apply_rope_fusion=fused,
+        rotary_interleaved=arch.rotary_interleaved,
+        # Megatron-core calls Transformer Engine's kernel of packed rows without saying this.
+        apply_rope_fusion=fused and not arch.rotary_interleaved,
         # Transformer Engine's layers could do without Apex, the output layer could not.
         gradient_accumulation_fusion=on_gpu and has_apex_gradient_fusion(),
         cross_entropy_loss_fusion=False,
@@ -227,6 +229,7 @@ def _build_chunk(
         model.rotary_pos_emb = PackedRotaryEmbedding(
             kv_channels=arch.head_size,
             rotary_percent=1.0,
+            rotary_interleaved=arch.rotary_interleaved,
             rotary_base=arch.rope_theta,
             use_cpu_initialization=config.use_cpu_initialization,
         )

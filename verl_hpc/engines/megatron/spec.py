@@ -88,7 +88,12 @@ class PackedRotaryEmbedding(RotaryEmbedding):
         """(T, 1, 1, size) angles."""
         frequencies: torch.Tensor = self.inv_freq.to(self.positions.device)
         angles = torch.outer(self.positions[0].to(frequencies.dtype), frequencies)
-        return torch.cat((angles, angles), dim=-1)[:, None, None, :]
+        both = (
+            angles.repeat_interleave(2, dim=-1)
+            if self.rotary_interleaved
+            else torch.cat((angles, angles), dim=-1)
+        )
+        return both[:, None, None, :]
 
 
 def local_block_spec(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.mpi.engines_for_tests import gathered
 from tests.mpi.sft_for_tests import encode, update
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.read import Step
@@ -78,22 +79,6 @@ def state(here, run):
     """The same of its master weights and moments."""
     engine = run.roles["actor"].training
     return gathered(here, engine.optimizer_map(), engine.optimizer_tensors())
-
-
-def gathered(here, shard_map, memory):
-    mine = {}
-    for region in shard_map.held_by(here.world.rank):
-        local = memory[region.view.name]
-        window = local.as_strided(
-            region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
-        )
-        mine[region.tensor, region.box] = window.clone()
-    whole = {n: torch.full(s.shape, float("nan")) for n, s in shard_map.tensors.items()}
-    for part in here.control.allgather(mine):
-        for (name, box), value in part.items():
-            whole[name][box.slices] = value
-    assert not any(t.isnan().any() for t in whole.values())
-    return whole
 
 
 @pytest.mark.parametrize("before", range(len(LAYOUTS)))

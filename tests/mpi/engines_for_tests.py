@@ -22,6 +22,7 @@ from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.planner import plan_transfer
 from verl_hpc.layout.safetensors import safetensors_shard_map
+from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.transfer.execute import Transfer
 from verl_hpc.transfer.files import SafetensorsReader
@@ -126,6 +127,25 @@ def held(weights, region) -> torch.Tensor:
     """A copy of what a region's memory holds, in the shape of its box."""
     local = weights[region.view.name].clone()  # its own storage, so that offsets count from 0
     return local.as_strided(region.box.shape, region.view.strides, region.view.offset)
+
+
+def gathered(
+    here, shard_map: ShardMap, memory: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """All logical tensors of a map of which each rank holds regions, gathered the slow way."""
+    mine = {}
+    for region in shard_map.held_by(here.world.rank):
+        local = memory[region.view.name]
+        window = local.as_strided(
+            region.box.shape, region.view.strides, local.storage_offset() + region.view.offset
+        )
+        mine[region.tensor, region.box] = window.clone()
+    whole = {n: torch.full(s.shape, float("nan")) for n, s in shard_map.tensors.items()}
+    for part in here.control.allgather(mine):
+        for (name, box), value in part.items():
+            whole[name][box.slices] = value
+    assert not any(t.isnan().any() for t in whole.values())
+    return whole
 
 
 def some_sequences(count: int, vocab_size: int, seed: int = 0) -> list[torch.Tensor]:

@@ -21,6 +21,18 @@ def replica_share(layout: TrainLayout) -> slice:
     return slice(index, None, layout.num_replicas)
 
 
+def num_outputs(head, sequences) -> int:
+    """What a loss over a step's sequences is divided by."""
+    return len(sequences) if head == "score" else sum(len(s) for s in sequences)
+
+
+def score_loss(head, sequences):
+    """Of outputs of any head, whatever the micro-batches."""
+    name = {"language_model": "log_probs", "value": "values", "score": "scores"}[head]
+    size = num_outputs(head, sequences)
+    return lambda _, found: (sum(getattr(o, name).square().sum() for o in found) / size, {})
+
+
 def by_checkpoint_name(gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """transformers stacks experts, and their gate and up projections, in memory alone."""
     found = {}

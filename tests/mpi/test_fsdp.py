@@ -1,23 +1,18 @@
-"""fully_shard computes what transformers and Megatron-core compute, within 1e-5 in float32.
-
-Loss, log-probs, entropy, every row of every gradient that a rank owns, the gradient norm, and the
-weights behind an update.
-"""
+"""fully_shard computes what transformers and Megatron-core compute, within 1e-5 in float32: loss,
+log-probs, entropy, every row of every gradient that a rank owns, and the gradient norm."""
 
 import math
 
 import pytest
 import torch
 
-from tests.mpi.engines_for_tests import build_engine, held, responses, some_sequences
+from tests.mpi.engines_for_tests import build_engine, responses, some_sequences
+from tests.mpi.fsdp_for_tests import gradients_at_step, rows_equal
 from tests.mpi.parity import TOLERANCE, outputs_equal, replica_share
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.engines.protocol import Wanted
 from verl_hpc.errors import ClusterError, TrainingError
-from verl_hpc.layout.heads import HEAD_TENSORS
 from verl_hpc.layout.megatron import TrainLayout
-from verl_hpc.layout.planner import plan_transfer
-from verl_hpc.transfer.execute import Transfer
 
 pytestmark = pytest.mark.world(2, 4)
 ON_4 = pytest.mark.world(4)
@@ -29,18 +24,6 @@ MODELS = [
     ("llama", False, {"shard_size": 1}),
     pytest.param("qwen2", True, {"shard_size": 2, "forward_prefetch": True}, marks=ON_4),
 ]
-
-
-def gradients_at_step(engine):
-    """Filled in the engine's next update: reduced gradients of this rank's rows."""
-    seen, step = {}, engine.optimizer.step
-
-    def spy():
-        seen.update({name: g.clone() for name, g in engine.optimizer.gradients().items()})
-        return step()
-
-    engine.optimizer.step = spy
-    return seen
 
 
 def summed(num_tokens):
@@ -74,92 +57,7 @@ def test_everything_equals_transformers(here, tiny_model, reference, family, tie
     metrics = engine.update(mine, summed(num_tokens))
     assert metrics["loss"] == pytest.approx(loss.item(), abs=TOLERANCE)
     assert metrics["grad_norm"] == pytest.approx(norm, rel=TOLERANCE)
-    owned = engine.shard_map.held_by(here.world.rank)
-    assert {region.view.name for region in owned} == set(seen)
-    for region in owned:
-        wanted = gradients[region.tensor][region.box.slices]
-        torch.testing.assert_close(held(seen, region), wanted, atol=TOLERANCE, rtol=0)
-
-
-def rows_like(here, engine, other):
-    """What another engine's parameters hold, on the rows of this one."""
-    memory = {n: torch.empty_like(w) for n, w in engine.weights.items()}
-    plan = plan_transfer(other.shard_map, engine.shard_map, here.world.node_of)
-    Transfer(plan, here.world.rank).run(other.weights, memory, torch.float32)
-    return memory
-
-
-def score_loss(head, sequences):
-    """Of outputs of any head, whatever the micro-batches."""
-    name = {"language_model": "log_probs", "value": "values", "score": "scores"}[head]
-    size = sum(len(s) for s in sequences)
-    return lambda _, found: (sum(getattr(o, name).square().sum() for o in found) / size, {})
-
-
-SETTINGS = [
-    pytest.param(dict(head="value"), marks=ON_4),
-    pytest.param(dict(head="score"), marks=ON_4),
-    pytest.param(dict(recompute="full"), marks=ON_4),
-    pytest.param(dict(fsdp=FsdpConfig(reshard_after_forward=False), clip_grad=0.1), marks=ON_4),
-    # Adam that divides by no tiny moment, which would make steps of what is rounding.
-    dict(epsilon=0.1, lr=1e-1),
-    pytest.param(
-        dict(fsdp=FsdpConfig(shard_size=2), epsilon=0.1, lr=1e-1, max_tokens=40, clip_grad=1.0),
-        marks=ON_4,
-    ),
-    # As much decay as half a step of rounding does not hide; norms have none.
-    dict(max_tokens=40, weight_decay=10.0),
-]
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_updates_equal_megatron(here, tiny_model, settings):
-    """Also where a rank has fewer sequences than others, or none."""
-    settings = dict(settings)
-    ours = {n: settings.pop(n) for n in ("fsdp", "recompute") if n in settings}
-    size = ours["fsdp"].shard_size if "fsdp" in ours else None
-    layouts = {"megatron": None, "fsdp": size}
-    classifier = {"head": "score"} if settings.get("head") == "score" else {}
-    directory = tiny_model("qwen3", not classifier, **classifier)
-    # Three steps: the second is of moments, and one sequence leaves all ranks but one without.
-    batches = [some_sequences(7, 256, seed=1), some_sequences(1, 256), some_sequences(9, 256)]
-    found = {}
-    for name, more in (("megatron", {}), ("fsdp", {"engine": "fsdp", **ours})):
-        layout = TrainLayout(dp=here.world.size, shard_size=layouts[name])
-        engine = build_engine(here, directory, layout, **settings, **more)
-        if engine.head == "value":
-            fill_head(engine, here.world.rank)
-        mine, first = replica_share(layout), {n: w.clone() for n, w in engine.weights.items()}
-        outputs = engine.infer(batches[0][mine])
-        loss = [score_loss(engine.head, batch) for batch in batches]
-        steps = [engine.update(b[mine], one) for b, one in zip(batches, loss, strict=True)]
-        found[name] = engine, outputs, steps
-    (one, *expected), (other, *mine) = found["megatron"], found["fsdp"]
-    for theirs, ours_ in zip(expected[0], mine[0], strict=True):
-        for field, value in vars(theirs.detached()).items():
-            if value is not None:
-                torch.testing.assert_close(getattr(ours_, field), value, atol=TOLERANCE, rtol=0)
-    for theirs, ours_ in zip(expected[1], mine[1], strict=True):
-        assert ours_ == pytest.approx(theirs, rel=TOLERANCE, abs=1e-7)
-    after = rows_like(here, other, one)
-    for name, weight in other.weights.items():
-        # Adam divides by the root of the second moment: of the tiniest gradients, half a step is
-        # rounding.
-        far = TOLERANCE if "epsilon" in settings else 5e-4
-        torch.testing.assert_close(weight, after[name], atol=far, rtol=0)
-        if "epsilon" in settings:
-            assert (weight - first[name]).abs().max() > 100 * TOLERANCE, name
-
-
-def fill_head(engine, rank):
-    """A head that is not there starts at zero, and trains nothing below it."""
-    name = HEAD_TENSORS[engine.head]
-    whole = torch.linspace(-1, 1, engine.arch.hidden_size)[None]
-    for region in engine.shard_map.held_by(rank):
-        if region.tensor == name:
-            local = engine.weights[region.view.name].view(-1)
-            local[: whole.numel()] = whole[region.box.slices].flatten()
-    engine.weights_changed()
+    rows_equal(engine, seen, gradients)
 
 
 @pytest.mark.world(2)

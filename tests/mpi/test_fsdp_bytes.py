@@ -6,8 +6,7 @@ import torch
 
 from tests.mpi.engines_for_tests import build_engine, some_sequences
 from tests.mpi.fsdp_bytes import GATHER, REDUCE, SCATTER, counting
-from tests.mpi.parity import replica_share
-from tests.mpi.test_fsdp import score_loss
+from tests.mpi.parity import replica_share, score_loss
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.layout.megatron import TrainLayout

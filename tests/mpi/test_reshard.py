@@ -28,17 +28,21 @@ def replicas_for(layout: TrainLayout, rollout_tp: int):
 def pairs(size: int):
     """Layout pairs of this world size and what trains, those that share an engine next to each
     other."""
-    found = [
-        (TrainLayout(tp=tp, pp=pp, dp=dp), rollout_tp, "megatron")
+    layouts = [
+        (TrainLayout(tp=tp, pp=pp, dp=dp), "megatron")
         for tp, pp, dp in SIZES
         if tp * pp * dp == size
+    ]
+    if size > 1:
+        layouts.append((TrainLayout(dp=size), "fsdp"))
+    if size > 2:
+        layouts.append((TrainLayout(dp=size, shard_size=2), "fsdp"))
+    found = [
+        (layout, rollout_tp, engine)
+        for layout, engine in layouts
         for rollout_tp in (1, 2, 4)
         if size % rollout_tp == 0
     ]
-    if size > 1:
-        found += [(TrainLayout(dp=size), rollout_tp, "fsdp") for rollout_tp in (1, 2)]
-    if size > 2:
-        found += [(TrainLayout(dp=size, shard_size=2), rollout_tp, "fsdp") for rollout_tp in (1, 2)]
     return sorted(found, key=lambda pair: replicas_for(*pair[:2]))
 
 

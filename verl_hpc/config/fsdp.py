@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from verl_hpc.section import Section
 
@@ -28,6 +28,24 @@ OF_MEGATRON = (
 """Settings of `parallel` that fully_shard does not honour."""
 
 
+CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that replay CUDA graphs."""
+
+
+def _without_graphs(mode: object) -> object:
+    if mode in CUDA_GRAPH_MODES:
+        raise ValueError(
+            "this mode of torch.compile replays CUDA graphs. Of those it records one for every "
+            "number of tokens, and packed rows have all; and a graph reads weights where they lay "
+            "when it was recorded, while fully_shard gathers them anew for every pass. Choose "
+            "default, or none"
+        )
+    return mode
+
+
+Compile = Annotated[Literal["none", "default"], BeforeValidator(_without_graphs)]
+
+
 class FsdpConfig(Section):
     """How fully_shard shares a model between its ranks (PyTorch's FSDP2)."""
 
@@ -43,7 +61,7 @@ class FsdpConfig(Section):
     more for the backward pass (ZeRO-3, arXiv 1910.02054), or kept between the two."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Element type in which gradients are summed over ranks."""
-    compile: Literal["none", "default"] = "none"
+    compile: Compile = "none"
     """default compiles each layer with torch.compile, all but its attention; on GPUs alone."""
     kernels: Literal["auto", "flash_attention", "torch"] = "auto"
     """auto takes FlashAttention and Liger's norms and SwiGLU on GPUs where they are installed and

@@ -356,6 +356,14 @@ FSDP = {"engine": "fsdp"}
         ({"parallel": FSDP | {"pipeline_parallel": 2}}, "pipeline_parallel = 2 with"),
         ({"parallel": FSDP | {"context_parallel": 2}}, "context_parallel = 2 with"),
         ({"parallel": FSDP | {"expert_parallel": 2}}, "expert_parallel = 2 with"),
+        (
+            {"parallel": FSDP | {"fsdp": {"compile": "reduce-overhead"}}},
+            "compile = 'reduce-overhead': this mode .* CUDA graphs.*Choose default, or none",
+        ),
+        (
+            {"parallel": FSDP | {"fsdp": {"compile": "max-autotune"}}},
+            "compile = 'max-autotune': .* CUDA graphs",
+        ),
         ({"parallel": FSDP | {"recompute": "selective"}}, "recompute = selective with"),
         (
             {"parallel": FSDP | {"recompute": "full", "recompute_num_layers": 2}},

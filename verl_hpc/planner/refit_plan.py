@@ -90,6 +90,7 @@ def _planned(
         quantization=rollout.quantization,
         ignored_layers=list(rollout.ignored_layers),
     )
+    assert trainer in ("megatron", "fsdp"), trainer
     shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
     source = shard_map(arch, train, dtype=dtype)
     target = rollout_shard_map(engines, arch, replicas, rollout.dtype)

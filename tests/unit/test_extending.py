@@ -4,14 +4,21 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from typing_extensions import get_protocol_members
 
 from tests.unit.trainer.runs import loop
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.plain_yaml import read_yaml
+from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.engines.module import ModuleEngine
 from verl_hpc.engines.protocol import TrainingEngine
-from verl_hpc.rollout.protocol import RolloutEngine
+from verl_hpc.layout.architecture import read_architecture
+from verl_hpc.rollout.protocol import RolloutEngine, Sampling
+from verl_hpc.runtime.world import World
+from verl_hpc.testing.local import tiny_architecture
 from verl_hpc.testing.local_run import local_run
+from verl_hpc.testing.tiny import make_tiny_model
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
@@ -44,10 +51,46 @@ def test_the_files_of_the_page_train(tmp_path, monkeypatch):
     [("A training engine", TrainingEngine), ("A rollout engine", RolloutEngine)],
 )
 def test_the_page_has_the_members_of_a_protocol_and_no_others(heading, protocol):
-    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| [^|]+ \| (`.*`) \|$", section, re.MULTILINE)
+    rows = re.findall(r"^\| [^|]+ \| (`.*`) \|$", section(heading), re.MULTILINE)
     members = get_protocol_members(protocol)
     assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted(members)
+
+
+def section(heading):
+    return PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"), [("A training engine", "megatron|fsdp"), ("A rollout engine", "vllm|hf")]
+)
+def test_the_page_has_every_file_that_asks_for_an_engine_by_name(heading, names):
+    asks = re.compile(rf'\b(?:engine|trainer) [!=]= "(?:{names})"')
+    files = [f for f in (ROOT / "verl_hpc").rglob("*.py") if asks.search(f.read_text("utf-8"))]
+    found = {str(file.relative_to(ROOT)) for file in files}
+    assert len(found) > 5
+    of_tables = {"verl_hpc/layout/layer_table.py"}  # of parameters' names
+    assert sorted(f for f in found - of_tables if f"`{f}`" not in section(heading)) == []
+
+
+def test_the_rollout_engine_of_the_page_takes_the_likeliest_token(tmp_path):
+    (text,) = [text for text in blocks("python") if "(HfEngine)" in text]
+    names = {}
+    exec(compile(text, "likeliest.py", "exec"), names)
+    model = make_tiny_model(tmp_path, num_hidden_layers=1)
+    config = RolloutConfig(engine="hf", max_prompt_tokens=4, max_response_tokens=8)
+    arguments = read_architecture(model), str(model), str(model), ((0,),), config, "float32"
+    engine = names["Likeliest"](World(0, 1, 0, 1, 0, (0,), "host", "cpu"), *arguments)
+    one, other = (engine.generate([[5, 6]], Sampling(8), [seed])[0] for seed in (1, 2))
+    assert one == other
+    (outputs,) = trained_from(engine).infer([torch.tensor([5, 6, *one.tokens])])
+    torch.testing.assert_close(torch.tensor(one.log_probs), outputs.log_probs[1:])
+
+
+def trained_from(engine):
+    """A training engine of the same weights."""
+    return ModuleEngine(
+        engine._model, tiny_architecture(), "language_model", None, torch.device("cpu")
+    )
 
 
 def test_files_and_names_of_the_page_are_there():
@@ -57,6 +100,8 @@ def test_files_and_names_of_the_page_are_there():
     for name, file in (
         ("FAMILIES", "verl_hpc/layout/families.py"),
         ("NOT_MAPPED", "verl_hpc/layout/not_mapped.py"),
+        ("DEFAULTS", "verl_hpc/layout/hf_config.py"),
+        ("REFUSED", "tests/unit/layout/test_architecture.py"),
         ("PUBLISHED", "tests/unit/layout/models.py"),
         ("MODELS", "tests/mpi/test_megatron_parity.py"),
         ("test_tensors_are_those_of_transformers", "tests/unit/layout/test_architecture.py"),
@@ -64,6 +109,8 @@ def test_files_and_names_of_the_page_are_there():
         ("Engine", "verl_hpc/config/rollout.py"),
         ("build_engine", "verl_hpc/engines/factory.py"),
         ("engine_shard_map", "verl_hpc/engines/factory.py"),
+        ("describe_kernels", "verl_hpc/engines/factory.py"),
+        ("hf_shard_map", "verl_hpc/layout/rollout.py"),
         ("rollout_shard_map", "verl_hpc/layout/rollout.py"),
         ("import_engine", "verl_hpc/rollout/factory.py"),
         ("build_rollout", "verl_hpc/rollout/factory.py"),

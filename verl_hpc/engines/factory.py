@@ -99,6 +99,7 @@ def build_engine(
             name=name,
             lora=lora,
         )
+    assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron.engine import MegatronEngine
     from verl_hpc.engines.megatron.parallel import started
 
@@ -161,6 +162,7 @@ def engine_shard_map(
         from verl_hpc.engines.fsdp.engine import engine_shard_map as sharded
 
         return sharded(arch, layout, model, head, trainable)
+    assert engine == "megatron", engine
     from verl_hpc.engines.megatron.build import engine_shard_map as shard_map
 
     return shard_map(arch, layout, model, head)
@@ -176,6 +178,7 @@ def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, 
         from verl_hpc.engines.fsdp.kernels import choose_kernels
 
         return choose_kernels(model, parallel.fsdp or FsdpConfig()).describe()
+    assert parallel.engine == "megatron", parallel.engine
     from verl_hpc.engines.megatron import precision
 
     return precision.describe_kernels(model)

@@ -174,7 +174,8 @@ class TrainingEngine(InferenceEngine, Protocol):
         Tensors are named '<kind>/<logical name>', kind being main, exp_avg or exp_avg_sq.
 
         Args:
-            primary: leave out what a model-parallel mate holds as well and stands for.
+            primary: leave out what another rank of the layout holds as well and stands for, so
+                that each element is one rank's to save.
         """
         ...
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from verl_hpc.config import rollout as rollouts
 from verl_hpc.config.model import Engine
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.rollout import RolloutConfig
@@ -62,7 +63,7 @@ def trained_dtype(role: RoleSettings) -> str:
 class _Engines(NamedTuple):
     """What of a configuration decides where engines keep their weights; hashable."""
 
-    engine: Literal["vllm", "hf", "none"]
+    engine: rollouts.Engine
     num_stages: int
     expert_parallel: bool
     dtype: str
@@ -89,6 +90,7 @@ def _planned(
         quantization=rollout.quantization,
         ignored_layers=list(rollout.ignored_layers),
     )
+    assert trainer in ("megatron", "fsdp"), trainer
     shard_map = fsdp_shard_map if trainer == "fsdp" else megatron_shard_map
     source = shard_map(arch, train, dtype=dtype)
     target = rollout_shard_map(engines, arch, replicas, rollout.dtype)

@@ -87,6 +87,7 @@ def build_rollout(
         from verl_hpc.rollout.hf import HfEngine
 
         return HfEngine(world, arch, model, tokenizer, replicas, config, dtype)
+    assert config.engine == "vllm", config.engine
     if importlib.util.find_spec("vllm") is None:
         raise ConfigError(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "

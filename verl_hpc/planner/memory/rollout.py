@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from verl_hpc.config.rollout import RolloutConfig
+from verl_hpc.config.rollout import Engine, RolloutConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.generation import cache_bytes_per_token, layers_per_rollout_stage
@@ -36,7 +36,7 @@ class RolloutShape:
     tp: int
     pp: int
     expert_parallel: bool
-    engine: Literal["vllm", "hf", "none"]
+    engine: Engine
     longest: int
     """Tokens of a prompt and its response."""
     utilization: float

@@ -186,6 +186,8 @@ def test_what_is_read(tmp_path, text, words):
         ("A=1\ncase $B in\n  a) A=2 ;;\n  (b) echo ;;\nesac\nC=1", "line 3: $A is"),
         ("A=1\nf() {{ local B=1; A=2; }}\nf", "line 3: $A is set"),
         ("A=1\n((A++))", "line 2: $A is set by a command"),
+        ("A=1\nwhile IFS= read -r A; do echo; done < x", "line 2: $A is"),
+        ("A=1\nif [ -d x ]; then unset A; fi", "line 2: $A is"),
         ("read A", "line 1: $A is set by a command"),
         ("A=1\nA[1]=2", "line 2: $A is set by index"),
     ],

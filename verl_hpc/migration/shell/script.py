@@ -32,7 +32,7 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DECLARES = ("export", "local", "declare", "typeset", "readonly")
 _PLAIN_OPTION = re.compile(r"-[agrx]+")
-_NAMED = ("read", "mapfile", "readarray", "getopts", "let")
+_NAMED = ("unset", "read", "mapfile", "readarray", "getopts", "let")
 """Commands that set the variables that they name."""
 _MOVES = ("cd", "pushd", "popd")
 _SAYS = ("echo", "printf", ":")
@@ -92,10 +92,11 @@ class _Script:
                 at = commands.index(step.command) + 1
                 _check_whole(step.command, commands[at] if at < len(commands) else None)
                 return self.expander.fields(behind)
+            words = _without_its_environment(step.words)
             if step.run == Run.YES:
-                self._follow(step.words)
+                self._follow(words)
             elif step.run == Run.PERHAPS:
-                self._skip(step)
+                self._skip(step, words)
             if step.chained != Run.NO:
                 sure = step.chained == Run.YES
                 blocks.truth = self._truth(step.words) if sure else None
@@ -128,14 +129,14 @@ class _Script:
                 self._sets(words), words[0].line, "is set by a command, and nothing is run"
             )
 
-    def _skip(self, step: Step) -> None:
+    def _skip(self, step: Step, words: Sequence[Word]) -> None:
         """A command that is perhaps run."""
-        names, local = self._sets(step.words), step.words[0].bare == "local"
+        names, local = self._sets(words), words[0].bare == "local"
         if step.function:
             self.functions.setdefault(step.function, set()).update(() if local else names)
         else:
             where = "a branch, a loop or behind && or ||, which is not followed"
-            self._forget(names, step.words[0].line, f"is set in {where}")
+            self._forget(names, words[0].line, f"is set in {where}")
 
     def _sets(self, words: Sequence[Word]) -> set[str]:
         """The variables that a command may set."""
@@ -217,6 +218,12 @@ class _Script:
 
 def _are_assignments(words: Sequence[Word]) -> bool:
     return all(_ASSIGNED.match(word.source) for word in words)
+
+
+def _without_its_environment(words: Sequence[Word]) -> Sequence[Word]:
+    """A command without the `NAME=value` before it, which are its own."""
+    start = next((i for i, word in enumerate(words) if not _ASSIGNED.match(word.source)), 0)
+    return words[start:]
 
 
 def _defaults(words: Iterable[Word]) -> list[str]:

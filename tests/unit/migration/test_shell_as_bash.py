@@ -1,11 +1,12 @@
 """Scripts are read as bash reads them: bash itself is asked."""
 
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from verl_hpc.errors import ConfigError
@@ -87,6 +88,35 @@ def test_words(script):
         assert expected is None or any(text in str(error) for text in told), error
         return
     assert found == expected
+
+
+SIGNS = list("$(){}[]'\"`\\\n;&|<># =!1a/")
+KEYWORDS = [
+    "if",
+    "then",
+    "fi",
+    "else",
+    "elif",
+    "case",
+    "esac",
+    "for",
+    "do",
+    "done",
+    "function",
+    "[[",
+    "]]",
+    "set",
+]
+OPENINGS = ["A=", "$A", "${A", "${A:-", "$((", "))", "<<E", "E\n", "A=(", "2>", "f()"]
+PIECES = [*SIGNS, *OPENINGS, *map("{} ".format, KEYWORDS), "-m verl.trainer.main_ppo "]
+
+
+@settings(max_examples=300, deadline=2000)
+@given(joined(st.sampled_from(PIECES), most=40))
+@example(")-m verl.trainer.main_ppo a=1 ))")
+def test_no_text_is_more_than_an_error(script):
+    with suppress(ConfigError):
+        by_us(script)
 
 
 TERM = st.one_of(st.integers(0, 99).map(str), st.sampled_from(["p", "$p", "q", "-3", "zero"]))

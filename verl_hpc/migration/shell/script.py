@@ -253,7 +253,8 @@ def _check_whole(command: Command, following: Command | None) -> None:
                 f"line {word.line}: a blank behind the backslash ends the command, and bash passes "
                 "nothing of what follows; take the blank away"
             )
-    more = following is not None and re.match(r"[-+~$\"']|[^\s]*=", following.words[0].source)
+    first = following.words[0].source if following is not None and following.words else ""
+    more = re.match(r"[-+~$\"']|[^\s]*=", first)
     if command.cut is not None and more:
         raise ConfigError(
             f"line {command.cut}: a comment ends the command, and bash passes nothing of what "

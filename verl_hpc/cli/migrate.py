@@ -104,7 +104,7 @@ def _behind(words: list[str], module: str) -> list[str]:
     Raises:
         ConfigError: it is another module.
     """
-    from verl_hpc.migration.shell import PROGRAMS
+    from verl_hpc.migration.shell.script import PROGRAMS
 
     if module not in PROGRAMS:
         raise ConfigError(f"-m {module}: expected one of {', '.join(PROGRAMS)}")
@@ -132,7 +132,7 @@ def _of_program(words: Sequence[str]) -> list[str]:
 
 
 def _found(words: Sequence[str]) -> Migration:
-    from verl_hpc.migration.shell import command_words, words_of
+    from verl_hpc.migration.shell.script import command_words, words_of
 
     if not words:
         raise ConfigError("nothing to migrate: give a script, a YAML file, or verl's command line")

@@ -16,7 +16,7 @@ def _paths(values: Values, key: str) -> list[str]:
     paths = found if isinstance(found, list) else [found]
     if not all(isinstance(path, str) and path for path in paths):
         raise Refused(key, "expected a file, or a list of files")
-    return [at_home(path) for path in paths]
+    return [at_home(key, path) for path in paths]
 
 
 def _source(values: Values, draft: Draft, which: str, key: str, limit: str) -> None:

@@ -85,10 +85,11 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     elif name not in _OF_SEQUENCES:
         draft.put("algorithm.aggregation", values[key], key)
     elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
+        whose = "" if key in values else " (verl's default)"
         raise Refused(
             key,
-            f"= {values[key]}: verl sums KL and entropy so, and {mode} by {own}; here all terms of "
-            "a loss are summed alike",
+            f"= {values[key]}{whose}: verl sums KL and entropy so, and {mode} by {own}; here all "
+            "terms of a loss are summed alike",
             f"{key}={own}",
         )
     elif key in values:

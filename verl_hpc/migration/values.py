@@ -13,6 +13,8 @@ from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.migration.reference import Form, reference
 
 _SELECT = re.compile(r"\$\{oc\.select:([^,{}]+)(?:,(.*))?\}")
+_RESOLVER = re.compile(r"\$\{[^{}]*:[^{}]*\}?")
+"""Of OmegaConf's: the environment, the time, or code."""
 _REFERENCE = re.compile(r"\$\{([^:{}]+)\}")
 
 
@@ -62,12 +64,18 @@ class Values:
 
     def _default(self, key: str, above: tuple[str, ...]) -> Any:
         forms = reference().forms
-        found = forms[self.form].get(key)
-        if found is None:  # also of keys that only the other form has
-            found = next((keys[key] for keys in forms.values() if key in keys), None)
+        of_form = (forms[self.form], *forms.values())  # also keys that only the other form has
+        found = next((keys[key] for keys in of_form if key in keys), None)
         return self._resolved(key, found, above)
 
     def _resolved(self, key: str, value: Any, above: tuple[str, ...]) -> Any:
+        """With other keys' values in the place of interpolations.
+
+        Raises:
+            Refused: an interpolation is not of a key.
+        """
+        if isinstance(value, list):
+            return [self._resolved(key, element, above) for element in value]
         if not isinstance(value, str) or "${" not in value:
             return value
         select = _SELECT.fullmatch(value)
@@ -80,6 +88,9 @@ class Values:
         whole = _REFERENCE.fullmatch(value)
         if whole:
             return self._of(_absolute(key, whole[1]), above)
+        computed = _RESOLVER.search(value)
+        if computed:
+            raise Refused(key, f"= {value}: {computed[0]} is not computed here; write its value")
         return _REFERENCE.sub(lambda it: self._part(_absolute(key, it[1]), above), value)
 
     def _part(self, key: str, above: tuple[str, ...]) -> str:
@@ -126,7 +137,7 @@ class Values:
         Raises:
             Refused: as `text`.
         """
-        return at_home(self.text(key))
+        return at_home(key, self.text(key))
 
     def flag(self, key: str) -> bool:
         """true or false.
@@ -149,9 +160,19 @@ class Values:
         return {**whole, **found} if isinstance(whole, Mapping) else found
 
 
-def at_home(path: str) -> str:
-    """A path with ~ written out."""
-    return str(Path(path).expanduser()) if path.startswith("~") else path
+def at_home(key: str, path: str) -> str:
+    """A path with ~ written out.
+
+    Raises:
+        Refused: there is no such user here.
+    """
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        user = path.partition("/")[0]
+        raise Refused(key, f"= {path}: {user} has no home directory here; write it out") from None
 
 
 def _as_text(key: str, value: Any) -> str:

@@ -8,9 +8,10 @@ from verl_hpc.config.load import load_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
 from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
-from verl_hpc.migration.reference import reference
+from verl_hpc.migration.reference import Reference, reference
 from verl_hpc.migration.table import find
 from verl_hpc.migration.translate import load_run, migrate, migrate_tree, told
+from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import read_words
 from verl_hpc.planner.layouts import place_roles
 
@@ -335,7 +336,11 @@ def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
         "verl sums gspo by seq-mean-token-mean whatever it says, and so it is here"
     )
     penalised = [*GSPO, "actor_rollout_ref.actor.use_kl_loss=true"]
-    assert "here all terms of a loss are summed alike" in told(migrate(penalised).refused[0])
+    said = told(migrate(penalised).refused[0])
+    assert "here all terms of a loss are summed alike" in said
+    assert "= token-mean (verl's default): verl" in said
+    said = told(migrate([*penalised, f"{AGGREGATION}=token-mean"]).refused[0])
+    assert "= token-mean: verl" in said
     alike = migrate([*penalised, f"{AGGREGATION}=seq-mean-token-mean"])
     assert alike.config().algorithm.aggregation is None
 
@@ -381,3 +386,32 @@ def test_columns_of_images_are_told():
 def test_the_last_part_of_a_name_says_most(key, words):
     with pytest.raises(ConfigError, match=words):
         migrate([*BASE, f"+{key}=1"])
+
+
+@pytest.mark.parametrize("key", ["actor_rollout_ref.model.path", "data.train_files"])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("~nosuchuser/x", "~nosuchuser has no home directory here; write it out"),
+        ("${oc.env:HOME}", "${oc.env:HOME} is not computed here; write its value"),
+        ("x/${oc.env:HOME}", "${oc.env:HOME} is not computed here"),
+        ("${oc.env:A,${.b}}", "is not computed here"),
+        ("${now:%Y}_${trainer.nnodes}", "${now:%Y} is not computed here"),
+    ],
+)
+def test_what_only_another_machine_or_time_knows_is_refused(key, value, said):
+    for text in (value, f"['{value}']") if key == "data.train_files" else (value,):
+        refused = [told(one) for one in migrate([*BASE, f"{key}={text}"]).refused]
+        assert len(refused) == 1 and refused[0].startswith(key) and said in refused[0]
+
+
+def test_a_key_is_looked_up_within_a_list():
+    given = {"data.train_files": ["${.val_files}/a", "b"], "data.val_files": "c"}
+    assert Values(given, "fsdp")["data.train_files"] == ["c/a", "b"]
+
+
+def test_a_default_that_is_null_is_not_another_forms(monkeypatch):
+    forms = {"fsdp": {"a": 1, "b": 2}, "megatron": {"a": None}}
+    monkeypatch.setattr("verl_hpc.migration.values.reference", lambda: Reference("", forms))
+    assert Values({}, "megatron").default("a") is None
+    assert Values({}, "megatron").default("b") == 2

@@ -1,0 +1,58 @@
+"""How many of verl's own scripts run here as they are? Reads them; starts nothing.
+
+git clone https://github.com/volcengine/verl && git -C verl checkout b178a3cd56
+python -m benchmarks.verl_scripts verl/examples
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.shell.script import words_of
+from verl_hpc.migration.translate import migrate, told
+
+_STARTS = re.compile(r"-m\s+verl\.trainer\.main_ppo(?![\w.])")
+_HOME = {"HOME": "/home/me"}
+"""All that scripts find in the environment."""
+
+
+def outcome(script: Path) -> tuple[str, list[str]]:
+    """What becomes of a script, and why it is no run."""
+    try:
+        words = words_of(script, _HOME)
+    except ConfigError as error:
+        return "asks for what is not in the script", [str(error).removeprefix(f"{script}: ")]
+    try:
+        found = migrate(words)
+        if found.refused:
+            return "keys are refused by name", [told(one) for one in found.refused]
+        found.config()
+    except ConfigError as error:
+        return "a word or a setting is an error", [str(error)]
+    return "a run", []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--why", action="store_true", help="each script's reasons as well")
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    for script in sorted(arguments.folder.rglob("*.sh")):
+        if not _STARTS.search(script.read_text(encoding="utf-8")):
+            continue
+        what, reasons = outcome(script)
+        counts[what] += 1
+        if arguments.why:
+            print(f"{script}: {what}", *reasons, sep="\n  ")
+    print("| of verl's scripts | number |\n|---|---|")
+    for what, number in counts.most_common():
+        print(f"| {what} | {number} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Verl's scripts are counted by what becomes of them."""
+
+import pytest
+
+from benchmarks.verl_scripts import outcome
+
+WORDS = "data.train_files=a data.val_files=b actor_rollout_ref.model.path=m steps=1"
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "why"),
+    [
+        ("", "a run", ""),
+        ("trainer.device=npu", "keys are refused by name", "trainer.device"),
+        ("data.seed=$SEED", "asks for what is not in the script", "line 1: $SEED is not known"),
+        ("data.no_such_key=1", "a word or a setting is an error", "data.no_such_key"),
+    ],
+)
+def test_what_becomes_of_a_script(tmp_path, more, what, why):
+    script = tmp_path / "run.sh"
+    script.write_text(f"python3 -m verl.trainer.main_ppo {WORDS} {more}\n")
+    found, reasons = outcome(script)
+    assert found == what and why in "".join(reasons)

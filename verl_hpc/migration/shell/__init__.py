@@ -1,0 +1,1 @@
+"""Scripts that start verl: read as bash reads them, never run."""

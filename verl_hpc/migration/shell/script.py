@@ -1,0 +1,281 @@
+"""A shell script that starts verl, as the words of its command.
+
+Nothing is run. Assignments, arrays, `${NAME:-default}`, `$((...))` of whole numbers and branches
+that compare variables are followed; what depends on more is an error that names the variable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from verl_hpc.config.foreign import MIGRATE
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.shell.blocks import Blocks, Run, Step, tested
+from verl_hpc.migration.shell.expansion import Expander, Unknown, Value
+from verl_hpc.migration.shell.parse import commands_of
+from verl_hpc.migration.shell.tree import Command, Parameter, Text, Word
+
+PROGRAMS = ("verl.trainer.main_ppo", "verl_hpc.trainer.main_ppo")
+_OF_OTHERS = {
+    "sft": "its counterpart is a file of ours with recipe: sft (docs/recipes.md)",
+    "generation": "answers of a model are an evaluation here (docs/evaluation.md)",
+    "eval": "answers of a model are an evaluation here (docs/evaluation.md)",
+    "async": "generation beside training is rollout.staleness (docs/asynchronous.md)",
+    "model_merger": "python -m verl_hpc export writes a step for transformers",
+}
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_DECLARES = ("export", "local", "declare", "typeset", "readonly")
+_PLAIN_OPTION = re.compile(r"-[agrx]+")
+_NAMED = ("unset", "read", "mapfile", "readarray", "getopts", "let")
+"""Commands that set the variables that they name."""
+_MOVES = ("cd", "pushd", "popd")
+_SAYS = ("echo", "printf", ":")
+"""Commands whose words are no command."""
+
+
+def words_of(path: Path, environment: Mapping[str, str]) -> list[str]:
+    """The words behind the program's name.
+
+    Args:
+        path: of a script.
+        environment: variables that the script takes from where it is started.
+
+    Raises:
+        ConfigError: it cannot be read, does not start verl, or asks for a variable that is not
+            known.
+    """
+    try:
+        commands = commands_of(path.read_text(encoding="utf-8"))
+        return _Script(path.name, environment).words(commands)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: cannot be read: its brackets are too deep") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def command_words(words: list[str]) -> list[str]:
+    """Those behind the program's name; all of them if it is not there."""
+    for index, word in enumerate(words):
+        if word in PROGRAMS:
+            rest = words[index + 1 :]
+            end = next((i for i, w in enumerate(rest) if re.match(r"\d?>|[|&;]", w)), len(rest))
+            return rest[:end]
+    return words
+
+
+class _Script:
+    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+        self.name, self.environment = name, environment
+        variables: dict[str, Value] = {"PWD": str(Path.cwd()), **environment, "@": []}
+        self.variables, self.expander = variables, Expander(variables, name)
+        self.functions: dict[str, set[str]] = {}
+        """The variables that each assigns, if it is called."""
+
+    def words(self, commands: Sequence[Command]) -> list[str]:
+        """Of the first command that starts verl.
+
+        Raises:
+            ConfigError: none does, or its words are not known.
+        """
+        blocks = Blocks()
+        for step in blocks.steps(commands):
+            behind = _behind_program(step.words)
+            if behind is not None and step.within == Run.YES:
+                at = commands.index(step.command) + 1
+                _check_whole(step.command, commands[at] if at < len(commands) else None)
+                return self.expander.fields(behind)
+            words = _without_its_environment(step.words)
+            if step.run == Run.YES:
+                self._follow(words)
+            elif step.run == Run.PERHAPS:
+                self._skip(step, words)
+            if step.chained != Run.NO:
+                sure = step.chained == Run.YES
+                blocks.truth = self._truth(step.words) if sure else None
+        raise ConfigError(f"starts none of {', '.join(PROGRAMS)}{_started(commands)}")
+
+    def _truth(self, words: Sequence[Word]) -> bool | None:
+        return True if _are_assignments(words) else tested(words, self.expander)
+
+    def _follow(self, words: Sequence[Word]) -> None:
+        """A command that is run, as far as it sets variables."""
+        first, behind = words[0].bare, words[1:]
+        options = [word.bare or "" for word in behind if word.source.startswith(("-", "+"))]
+        if _are_assignments(words):
+            for word in words:
+                self._assign(word)
+        elif first in _DECLARES and all(_PLAIN_OPTION.fullmatch(option) for option in options):
+            for word in behind:
+                self._assign(word)
+        elif first == "unset":
+            for word in behind:
+                self.variables.pop(word.plain or "", None)
+        elif first == "set" and "--" in options:
+            at = next(i for i, word in enumerate(words) if word.bare == "--")
+            self._set("@", lambda: self.expander.fields(words[at + 1 :]))
+        elif first == ":":
+            with suppress(ConfigError):  # for what ${NAME:=...} sets
+                self.expander.fields(behind)
+        else:
+            self._forget(
+                self._sets(words), words[0].line, "is set by a command, and nothing is run"
+            )
+
+    def _skip(self, step: Step, words: Sequence[Word]) -> None:
+        """A command that is perhaps run."""
+        names, local = self._sets(words), words[0].bare == "local"
+        if step.function:
+            self.functions.setdefault(step.function, set()).update(() if local else names)
+        else:
+            where = "a branch, a loop or behind && or ||, which is not followed"
+            self._forget(names, words[0].line, f"is set in {where}")
+
+    def _sets(self, words: Sequence[Word]) -> set[str]:
+        """The variables that a command may set."""
+        first = words[0].bare
+        found = set(_defaults(words))
+        if first in _NAMED or words[0].source.startswith("(("):
+            found |= {name for word in words for name in _NAME.findall(word.source)}
+        elif first in ("for", "select"):
+            found |= {name for word in words[1:2] for name in _NAME.findall(word.source)}
+        elif first in _MOVES:
+            found.add("PWD")
+        elif first in self.functions:
+            found |= self.functions[first]
+        elif first == "set" and any(word.bare == "--" for word in words):
+            found.add("@")
+        elif _are_assignments(words) or first in _DECLARES:
+            found |= {match[1] for word in words if (match := _ASSIGNED.match(word.source))}
+        return found
+
+    def _forget(self, names: Iterable[str], line: int, why: str) -> None:
+        """What the user sets instead is taken; else it is an error where it is asked for."""
+        for name in names:
+            if name in self.environment and name != "PWD":
+                self.variables[name] = self.environment[name]
+                continue
+            settable = name not in ("PWD", "@")
+            way = f"; set it before the command: {name}=... {MIGRATE} {self.name}"
+            self.variables[name] = Unknown(f"line {line}: ${name} {why}{way if settable else ''}")
+
+    def _assign(self, word: Word) -> None:
+        match = _ASSIGNED.match(word.source)
+        if match is None:
+            return
+        name, index, more = match[1], match[2], bool(match[3])
+        if index is not None:
+            self._forget([name], word.line, "is set by index, which is not read")
+            return
+        if word.array is not None:
+            self._set(name, lambda: self._elements(word), more)
+            return
+        first, *rest = word.parts
+        assert isinstance(first, Text)
+        value = replace(word, parts=(Text(first.text[match.end() :], quoted=False), *rest))
+        own = bool(rest) and isinstance(rest[0], Parameter) and rest[0].name == name
+        self._set(name, lambda: self.expander.text(value), more, own)
+
+    def _elements(self, word: Word) -> list[str]:
+        if any(element.source.startswith("[") for element in word.array or ()):
+            raise ConfigError(f"line {word.line}: {word.source}: indices of an array are not read")
+        return self.expander.fields(word.array or ())
+
+    def _set(
+        self, name: str, value: Callable[[], Value], more: bool = False, own: bool = False
+    ) -> None:
+        """What cannot be read is an error where the command asks for it.
+
+        Args:
+            more: it is added to what is there.
+            own: the user can set the variable instead.
+        """
+        try:
+            found = value()
+        except ConfigError as error:
+            way = f"{name}=... {MIGRATE} {self.name}"
+            told = f"; or set it: {way}" if own and way not in str(error) else ""
+            found = Unknown(f"{error} ({name}{told})")
+        before = self.variables.get(name) if more else None
+        if before is None or isinstance(found, Unknown):
+            self.variables[name] = found
+        elif isinstance(before, Unknown):
+            return
+        elif isinstance(found, list):
+            self.variables[name] = [*([before] if isinstance(before, str) else before), *found]
+        elif isinstance(before, list):
+            self.variables[name] = ["".join([*before[:1], found]), *before[1:]]
+        else:
+            self.variables[name] = before + found
+
+
+def _are_assignments(words: Sequence[Word]) -> bool:
+    return all(_ASSIGNED.match(word.source) for word in words)
+
+
+def _without_its_environment(words: Sequence[Word]) -> Sequence[Word]:
+    """A command without the `NAME=value` before it, which are its own."""
+    start = next((i for i, word in enumerate(words) if not _ASSIGNED.match(word.source)), 0)
+    return words[start:]
+
+
+def _defaults(words: Iterable[Word]) -> list[str]:
+    """The variables that `${NAME:=...}` sets."""
+    return [
+        part.name
+        for word in words
+        for part in word.parts
+        if isinstance(part, Parameter) and part.operator in ("=", ":=")
+    ]
+
+
+def _behind_program(words: Sequence[Word]) -> Sequence[Word] | None:
+    """What follows `-m PROGRAM`, if that is what a command runs."""
+    plain = [word.plain for word in words]
+    for index, word in enumerate(plain):
+        if word in PROGRAMS and plain[index - 1 : index] == ["-m"] and plain[0] not in _SAYS:
+            return words[index + 1 :]
+    return None
+
+
+def _check_whole(command: Command, following: Command | None) -> None:
+    """Raises: ConfigError: bash passes less to verl than who wrote the script believes."""
+    for word in command.words:
+        if word.source == "\\ ":
+            raise ConfigError(
+                f"line {word.line}: a blank behind the backslash ends the command, and bash passes "
+                "nothing of what follows; take the blank away"
+            )
+    first = following.words[0].source if following is not None and following.words else ""
+    more = re.match(r"[-+~$\"']|[^\s]*=", first)
+    if command.cut is not None and more:
+        raise ConfigError(
+            f"line {command.cut}: a comment ends the command, and bash passes nothing of what "
+            "follows; move the comment above the command"
+        )
+
+
+def _started(commands: Sequence[Command]) -> str:
+    """What it starts instead, and what that is here."""
+    for command in commands:
+        plain = [word.plain or "" for word in command.words]
+        named = [name for option, name in pairwise(plain) if option == "-m"]
+        name = next((name for name in named if name.startswith("verl")), None)
+        if name is None or plain[0] in _SAYS:
+            continue
+        if name in PROGRAMS:
+            return (
+                " outside of branches, loops and functions, which are not read; give the command "
+                "itself"
+            )
+        module = name.rpartition(".")[2]
+        says = next((says for word, says in _OF_OTHERS.items() if word in module), None)
+        return f", but {name}" if says is None else f", but {name}; {says}"
+    return ""

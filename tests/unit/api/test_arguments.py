@@ -1,8 +1,10 @@
 """What a wrong argument of the Python surface is answered with."""
 
+import json
 import shutil
 import sqlite3
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,12 +47,16 @@ def test_of_a_provider(rows, given, error, words):
 
 def test_of_a_provider_that_reads(rows):
     provider = verl_hpc.DataProvider(rows, "jsonl")
-    for count in (0, -1, "4"):
+    for count in (0, -1, "4", True, 4.0, np.float64(4)):
         with pytest.raises(DataError, match=r"read: .* rows; expected at least 1"):
             provider.read(count)
     for state in ({"epch": 0}, {"epoch": 0, "offset": "8"}, None):
         with pytest.raises(DataError, match="expected what state_dict"):
             provider.load_state_dict(state)
+    assert len(provider.read(np.int64(4))) == 4
+    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 4}'
+    provider.load_state_dict({"epoch": np.int64(0), "offset": np.int32(8)})
+    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 8}'
     provider.close()
     with pytest.raises(DataError, match="closed"):
         provider.read(1)
@@ -89,6 +95,15 @@ def test_a_loader_of_other_tasks_does_not_go_on(tasks):
         ([[[1, 2], [3, 4]]], {}, DataError, "row 0 is list"),
         ([torch.ones(2, 3)], {}, DataError, r"Tensor of shape \(2, 3\)"),
         (iter(IDS), {}, DataError, "no len"),
+        ([1, 2, 3], {}, DataError, "row 0 is int, not a sequence of token ids"),
+        ([[1], None], {}, DataError, "row 1 is NoneType, not"),
+        ([{"input_ids": 5}], {}, DataError, "row 0 is int, not"),
+        ([{"input_ids": None}], {}, DataError, "row 0 is NoneType, not"),
+        ([torch.tensor(3)], {}, DataError, r"Tensor of shape \(\), not"),
+        (IDS, {"lengths": [1, -2]}, DataError, r"lengths = \[1, -2\]; expected a whole number"),
+        (IDS, {"lengths": [1, None]}, DataError, r"lengths = \[1, None\]; expected"),
+        (IDS, {"lengths": [1.5, 2]}, DataError, r"lengths = \[1.5, 2\]; expected"),
+        (IDS, {"lengths": 5}, DataError, "lengths = 5; expected"),
     ],
 )
 def test_of_a_sampler(dataset, settings, error, words):
@@ -100,6 +115,11 @@ def test_rows_as_tokenizers_return_tensors_have_their_length():
     dataset = [{"input_ids": torch.ones(1, length)} for length in (5, 6)]
     assert verl_hpc.DynamicBatchSampler(dataset, 10).lengths == [5, 6]
     assert len(verl_hpc.DynamicBatchSampler(dataset, 10)) == 2
+
+
+@pytest.mark.parametrize("lengths", [torch.tensor([1, 2]), np.array([1, 2]), (np.int64(1), 2)])
+def test_lengths_of_torch_and_numpy_are_numbers(lengths):
+    assert verl_hpc.DynamicBatchSampler(IDS, 9, lengths).lengths == [1, 2]
 
 
 def test_of_a_database():
@@ -267,6 +287,19 @@ def test_texts_and_rows_of_a_provider_are_prompts_of_a_step(make_trainer, rows, 
     found = trainer.rollout(batch)
     assert [r.problem.ground_truth for r in found] == ["a0", "a1"]
     assert trainer.step(batch) and trainer.global_step == 1
+
+
+def test_settings_of_numpy_are_numbers(make_trainer):
+    given = {"num_samples": np.int64(2), "lr": np.float32(0.5), "seed": np.int32(3)}
+    config = make_trainer(**given).config
+    assert (config.num_samples, config.lr, config.seed) == (2, 0.5, 3)
+
+
+@pytest.mark.parametrize("name", ["DataProvider", "get_dataloader"])
+def test_a_collate_fn_is_told_what_serves_instead(rows, tasks, name):
+    given = {"DataProvider": (rows, "jsonl"), "get_dataloader": (tasks, {"a": 1}, 4)}
+    with pytest.raises(ConfigError, match=f"{name}: collate_fn .*DynamicBatchSampler.*Collator"):
+        getattr(verl_hpc, name)(*given[name], collate_fn=list)
 
 
 def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):

@@ -1,6 +1,8 @@
 """What a wrong argument of the Python surface is answered with."""
 
 import json
+import math
+import queue
 import shutil
 import sqlite3
 
@@ -125,6 +127,28 @@ def test_lengths_of_torch_and_numpy_are_numbers(lengths):
 def test_of_a_database():
     with pytest.raises(DataError, match="OperationalError: no such table.*SELECT"):
         DatabaseSource(sqlite3.connect(":memory:"), "SELECT * FROM nowhere").read(1)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "words"),
+    [
+        ("QueueSource", (None,), "rows_queue = None; expected a queue of"),
+        ("QueueSource", (queue.Queue(), "60"), "timeout_s = '60'"),
+        ("MessageSource", (None,), "consumer = None; Input should be iterable"),
+        ("MessageSource", ([], 3), "decode = 3; Input should be callable"),
+        ("DatabaseSource", (None, "SELECT 1"), "connection = None; expected a connection of"),
+        ("DatabaseSource", (sqlite3.connect(":memory:"), None), "query = None"),
+    ],
+)
+def test_of_a_source(source, given, words):
+    with pytest.raises(ConfigError, match=f"^{source}: {words}"):
+        getattr(verl_hpc, source)(*given)
+
+
+def test_a_queue_is_not_waited_for_backwards_or_for_ever():
+    for seconds in (-1.0, math.inf, math.nan):
+        with pytest.raises(DataError, match="timeout_s = .*; expected at least 0"):
+            verl_hpc.QueueSource(queue.Queue(), seconds)
 
 
 class Numbers(PromptSource):

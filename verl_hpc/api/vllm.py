@@ -70,7 +70,7 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         Raises:
             ConfigError: another argument.
         """
-        from verl_hpc.api.prompts import rows_of
+        from verl_hpc.api.token_ids import rows_of
 
         prompts = rows_of(input_ids, attention_mask)
         structured = structured_of(kwargs)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 
+from verl_hpc.config.arguments import checked, having
 from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Response, Sampling
 
@@ -128,9 +130,10 @@ class VLLMActorModel(vLLMActor):
         ConfigError: vLLM is not installed, or cannot start with these.
     """
 
+    @checked
     def __init__(
         self,
-        model_name: str,
+        model_name: str | Path,
         tensor_parallel_size: int = 1,
         max_num_seqs: int = 256,
         dtype: str = "auto",
@@ -151,7 +154,7 @@ class VLLMActorModel(vLLMActor):
             **options,
         }
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        super().__init__(build_llm(model_name, device, chosen))
+        super().__init__(build_llm(str(model_name), device, chosen))
 
 
 class vLLMAdapter:  # noqa: N801 (the tutorials' name)
@@ -161,7 +164,8 @@ class vLLMAdapter:  # noqa: N801 (the tutorials' name)
         actor: a `vLLMActor` or `VLLMActorModel`, or anything with `generate`.
     """
 
-    def __init__(self, actor: Any) -> None:
+    @checked
+    def __init__(self, actor: Annotated[Any, having("a vLLMActor", "generate")]) -> None:
         self.actor = actor
         self._lock = threading.Lock()
 

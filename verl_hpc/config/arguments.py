@@ -6,7 +6,9 @@ import functools
 import inspect
 import numbers
 import operator
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
@@ -34,7 +36,10 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.cache
     def adapters() -> dict[str, TypeAdapter[Any]]:
-        hints = get_type_hints(function, include_extras=True)
+        # What is returned may be imported for type checkers alone.
+        said = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        here = vars(sys.modules[function.__module__])
+        hints = get_type_hints(SimpleNamespace(__annotations__=said), here, include_extras=True)
         for name, parameter in signature.parameters.items():
             if parameter.kind is parameter.VAR_KEYWORD and name in hints:
                 hints[name] = dict[str, hints[name]]  # type: ignore[valid-type]

@@ -245,8 +245,12 @@ def test_rewards_by_name_see_the_reference(make_trainer, prompts):
     trainer = make_trainer(reward_fn="always_the_reference")
     found = trainer.step(prompts, references=[2.0] * 16)
     assert found["critic/score/mean"] == 2.0
-    with pytest.raises(RewardError, match="is a function of verl_hpc"):
-        verl_hpc.register_reward(type("F", (), {"__name__": "math"})())
+
+    def math(sampled_response, reference_answer):
+        return 0.0
+
+    with pytest.raises(RewardError, match="math is a function of verl_hpc"):
+        verl_hpc.register_reward(math)
 
 
 @pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])

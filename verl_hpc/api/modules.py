@@ -13,11 +13,20 @@ from verl_hpc.config.explain import shown
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture, architecture_from
 
+_COMPILED = "_orig_mod."
+"""What torch.compile puts before the names of a module's parameters."""
 
-def names_of(module: torch.nn.Module) -> Mapping[str, str] | None:
-    """Names of its parameters in checkpoints by those in the module, where they differ."""
+
+def names_of(module: torch.nn.Module) -> Mapping[str, str]:
+    """Names of its parameters in checkpoints by those in the module; a compiled one has those of
+    the module that it was made of."""
     named = getattr(module, "logical_names", None)
-    return named() if callable(named) else None
+    known = named() if callable(named) else {}
+    found = {}
+    for name, _ in module.named_parameters():
+        plain = name.replace(_COMPILED, "")
+        found[name] = known.get(name, known.get(plain, plain)).replace(_COMPILED, "")
+    return found
 
 
 def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
@@ -70,8 +79,9 @@ def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
 
 def as_critic(model: torch.nn.Module | None) -> torch.nn.Module | None:
     """The module that gives values: of a language model its decoder's copy with a head."""
-    if isinstance(model, PreTrainedModel) and model.get_output_embeddings() is not None:
-        return CriticModel(model)
+    inner = getattr(model, "_orig_mod", model)
+    if isinstance(inner, PreTrainedModel) and inner.get_output_embeddings() is not None:
+        return CriticModel(inner)
     return model
 
 

@@ -239,6 +239,7 @@ class PPOTrainer:
         Raises:
             ConfigError: the state without the optimizer.
             CheckpointError: it could not be written.
+            ModelError: a parameter has no dimensions.
         """
         with temporary_directory(self.namespace) as scratch:
             return save_step(

@@ -52,7 +52,7 @@ class SharedModels:
         if self.critic is None:
             return None
         names = names_of(self.critic)
-        head = [VALUE_HEAD] if VALUE_HEAD in dict(self.critic.named_parameters()) else []
+        head = [VALUE_HEAD] if VALUE_HEAD in names.values() else []
         arch = sizes_of(self.critic)
         return SharedModule(self.critic, arch, "value", self.device, names, leave_out=head)
 

@@ -41,8 +41,8 @@ def save_step(
             "without Adam's state; set both, or neither for weights alone"
         )
     for role in run.trained:
-        for name, tensor in role.trained.weights.items():
-            if tensor.ndim == 0:
+        for name, spec in role.trained_map.tensors.items():
+            if not spec.shape:
                 raise ModelError(
                     f"save_checkpoint: {name} of {role.name} has no dimensions, and tensors of a "
                     "step have some; give it the shape (1,)"

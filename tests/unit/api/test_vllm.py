@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import os
 import re
 
 import pytest
@@ -44,17 +43,10 @@ def small_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def actor(small_dir):
-    """In this process, which starts in seconds; what vLLM changes in it is put back."""
-    environ = dict(os.environ)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        patch.setattr(torch, "set_num_threads", torch.set_num_threads)
-        made = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, dtype="float32", **OPTIONS)
-        yield made
-        made.llm_engine.llm_engine.engine_core.shutdown()
-        assert not torch.distributed.is_initialized()
-    os.environ.clear()
-    os.environ.update(environ)
+    """In a process of its own: one that starts here looks into all modules that tests have."""
+    made = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, dtype="float32", **OPTIONS)
+    yield made
+    made.llm_engine.llm_engine.engine_core.shutdown()
 
 
 def test_a_real_engine_answers_as_the_model_does(small_dir, actor, tokenizer):

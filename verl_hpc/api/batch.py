@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
 from verl_hpc.rewards.request import Request
@@ -86,9 +87,8 @@ class Batch(Sequence[Rollout]):
         Raises:
             DataError: there are as many rewards as there are not responses.
         """
-        check_rewards(self, rewards)
-        pairs = zip(self, rewards, strict=True)
-        return Batch([replace(r, reward=float(v)) for r, v in pairs], self._tokenizer)
+        pairs = zip(self, numbers_of(self, rewards), strict=True)
+        return Batch([replace(r, reward=v) for r, v in pairs], self._tokenizer)
 
     def with_more(self, rollouts: Sequence[Rollout]) -> Batch:
         """The same, and others behind."""
@@ -115,10 +115,26 @@ class Batch(Sequence[Rollout]):
         return Columns(range(len(self)), dict(values))
 
 
-def check_rewards(batch: Batch, rewards: Sequence[float]) -> None:
-    """Raises: DataError: there is not one for each response."""
-    if len(rewards) != len(batch):
-        raise DataError(f"{len(rewards)} rewards for {len(batch)} responses; give one for each")
+def numbers_of(batch: Batch, rewards: Any, said: str = "rewards") -> list[float]:
+    """A number for each response; a tensor of torch or numpy may have them.
+
+    Args:
+        said: what errors call them.
+
+    Raises:
+        DataError: they are no numbers, or not as many as responses.
+    """
+    try:
+        found = None if isinstance(rewards, str) else [float(reward) for reward in rewards]
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise DataError(f"{said} = {shown(rewards)}; expected a number for each response")
+    if len(found) != len(batch):
+        raise DataError(
+            f"{said}: {len(found)} rewards for {len(batch)} responses; give one for each"
+        )
+    return found
 
 
 def scores_of(found: Sequence[Score]) -> Scores:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import Sampler
 
 from verl_hpc.config.arguments import checked
+from verl_hpc.config.explain import shown
 from verl_hpc.data.order import permute
 from verl_hpc.errors import DataError
 
@@ -24,8 +26,8 @@ class DynamicBatchSampler(Sampler[list[int]]):
         seed: of the order.
 
     Raises:
-        DataError: a row that is longer than the budget or has no token ids, another number of
-            lengths than of rows, or a budget below one token.
+        DataError: a row that is longer than the budget or has no token ids, lengths that are no
+            numbers of tokens or not one for each row, or a budget below one token.
     """
 
     @checked
@@ -42,8 +44,9 @@ class DynamicBatchSampler(Sampler[list[int]]):
                 f"max_tokens_per_batch = {max_tokens_per_batch}; expected at least 1 token"
             )
         rows = _rows_of(dataset)
-        given = [_length(dataset[i], i) for i in range(rows)] if lengths is None else lengths
-        self.lengths = [int(length) for length in given]
+        self.lengths = (
+            [_length(dataset[i], i) for i in range(rows)] if lengths is None else _given(lengths)
+        )
         if len(self.lengths) != rows:
             raise DataError(
                 f"lengths has {len(self.lengths)} numbers, and the dataset has {rows} rows"
@@ -88,6 +91,20 @@ def _rows_of(dataset: Any) -> int:
     return len(dataset)
 
 
+def _given(lengths: Any) -> list[int]:
+    """Raises: DataError: they are no numbers of tokens."""
+    try:
+        found = [operator.index(length) for length in lengths]
+    except TypeError:
+        found = [-1]
+    if any(length < 0 for length in found):
+        raise DataError(
+            f"DynamicBatchSampler: lengths = {shown(lengths)}; expected a whole number of tokens "
+            "for each row, at least 0, or None, which reads the rows"
+        )
+    return found
+
+
 def _length(row: Any, index: int) -> int:
     """Tokens of a row: of (L,) ids, or of (1, L) as tokenizers give with return_tensors."""
     if isinstance(row, Mapping) and "input_ids" not in row:
@@ -99,11 +116,16 @@ def _length(row: Any, index: int) -> int:
     shape = getattr(ids, "shape", None)
     if shape is not None and len(shape) == 2 and shape[0] == 1:
         return int(shape[1])
-    is_nested = len(ids) > 0 and not isinstance(ids, str) and hasattr(ids[0], "__len__")
-    if isinstance(ids, str) or (len(shape) != 1 if shape is not None else is_nested):
-        raise DataError(
-            f"DynamicBatchSampler: row {index} is {type(ids).__name__}"
-            f"{'' if shape is None else f' of shape {tuple(shape)}'}, not a sequence of token ids; "
-            "tokenise it, or give lengths"
-        )
-    return len(ids)
+    if len(shape) == 1 if shape is not None else _is_flat(ids):
+        return len(ids)
+    raise DataError(
+        f"DynamicBatchSampler: row {index} is {type(ids).__name__}"
+        f"{'' if shape is None else f' of shape {tuple(shape)}'}, not a sequence of token ids; "
+        "tokenise it, or give lengths"
+    )
+
+
+def _is_flat(ids: Any) -> bool:
+    if isinstance(ids, str) or not isinstance(ids, Sequence):
+        return False
+    return not ids or not hasattr(ids[0], "__len__")

@@ -12,7 +12,7 @@ from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
 from verl_hpc.config.roles import ACTOR, REFERENCE
 from verl_hpc.engines.protocol import TrainingEngine
-from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED
 from verl_hpc.trainer.saves import save_parts
@@ -41,6 +41,13 @@ def save_step(
             "save_checkpoint: save_training_state without save_optimizer: training cannot go on "
             "without Adam's state; set both, or neither for weights alone"
         )
+    for role in run.trained:
+        for name, spec in role.trained_map.tensors.items():
+            if not spec.shape:
+                raise ModelError(
+                    f"save_checkpoint: {name} of {role.name} has no dimensions, and tensors of a "
+                    "step have some; give it the shape (1,)"
+                )
     config = getattr(actor, "config", None)
     if config is not None:
         config.save_pretrained(scratch)

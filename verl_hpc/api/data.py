@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_hpc.api.namespace import namespaced, temporary_directory
-from verl_hpc.config.arguments import checked
+from verl_hpc.config.arguments import checked, plain_number
 from verl_hpc.config.data import FilesConfig
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import OPTIONAL_COLUMNS, FilesSource
@@ -129,7 +129,7 @@ class DataProvider:
         Raises:
             DataError: a malformed row, less than one row, or the provider is closed.
         """
-        check_count(count, "DataProvider")
+        count = check_count(count, "DataProvider")
         if self._is_closed:
             raise DataError("DataProvider.read: it is closed; make another")
         if self._workers is None:
@@ -170,16 +170,22 @@ class DataProvider:
         self._scratch.cleanup()
 
 
-def check_count(count: int, where: str) -> None:
-    """Raises: DataError: it is no number of rows to read."""
+def check_count(count: Any, where: str) -> int:
+    """The number of rows to read.
+
+    Raises:
+        DataError: it is none.
+    """
+    count = plain_number(count)
     if type(count) is not int or count < 1:
         raise DataError(f"{where}.read: {shown(count)} rows; expected at least 1")
+    return int(count)
 
 
 def position_of(state: Any, where: str) -> Position:
     """Raises: DataError: it is not what `state_dict` gives."""
     try:
-        epoch, offset = state["epoch"], state["offset"]
+        epoch, offset = plain_number(state["epoch"]), plain_number(state["offset"])
     except (KeyError, TypeError):
         epoch = offset = None
     if any(type(number) is not int or number < 0 for number in (epoch, offset)):

@@ -73,8 +73,7 @@ class TaskDataLoader:
         Raises:
             DataError: a malformed row, or less than one row.
         """
-        check_count(count, "TaskDataLoader")
-        found = []
+        count, found = check_count(count, "TaskDataLoader"), []
         for _ in range(count):
             name = self._task_of(self.count)
             (problem,) = self._tasks[name].read(1)

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_hpc.api.models import ActorModel, CriticModel
+from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
@@ -30,7 +31,7 @@ _QUANTISED = ("int4", "int8", "nf4", "fp4", "awq", "gptq")
 
 
 def load_causal_lm(
-    model_name: str, dtype: str = "float32", device: str | torch.device = "cpu"
+    model_name: str, dtype: str | torch.dtype = "float32", device: str | torch.device = "cpu"
 ) -> PreTrainedModel:
     """A language model of transformers; code that a model directory brings is never run.
 
@@ -93,11 +94,12 @@ def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:
 _ROLES = ("actor", "critic")
 
 
+@checked
 def get_actor_critic(
-    model_name: str,
+    model_name: str | Path,
     use_vllm: bool = False,
     device_map: str | torch.device | Mapping[str, Any] | None = None,
-    dtype: str | Mapping[str, str] = "float32",
+    dtype: str | torch.dtype | Mapping[str, Any] = "float32",
 ) -> tuple[ActorModel | VLLMActorModel, CriticModel]:
     """Actor and critic that start from the same model.
 
@@ -113,6 +115,7 @@ def get_actor_critic(
         ConfigError: a role, device or element type that is not there.
         ModelError: it is not here, or transformers cannot load it.
     """
+    model_name = str(model_name)
     if use_vllm and isinstance(device_map, Mapping) and "actor" in device_map:
         raise ConfigError(
             f"device_map['actor'] = {device_map['actor']!r} with use_vllm: vLLM takes the device "

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from verl_hpc.api.assemble import as_actor, end_tokens
 from verl_hpc.api.batch import Batch, Rollout
+from verl_hpc.api.modules import as_actor, check_tokenizer, end_tokens
 from verl_hpc.api.prompts import ids_of, problems_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
@@ -64,13 +64,14 @@ class RolloutManager:
                 f"RolloutManager: temperature = {temperature}, top_p = {top_p}; expected at least "
                 "0, and above 0 up to 1"
             )
+        check_tokenizer(tokenizer, "RolloutManager")
         self.tokenizer, self.num_samples, self.seed = tokenizer, num_samples, seed
         self.calls = 0
         self._limit, self._at_a_time = max_prompt_length, max_batch_size
         self._sampling = Sampling(max_response_length, temperature, top_p)
         self._vllm = actor if getattr(actor, "generates_only", False) else None
         if self._vllm is None:
-            module = as_actor(actor)
+            module = as_actor(actor, "RolloutManager: actor")
             config = RolloutConfig(
                 engine="hf",
                 temperature=temperature,

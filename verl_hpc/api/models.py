@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from verl_hpc.api.mesh import DeviceMesh, check_mesh
+from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ModelError
 from verl_hpc.layout.heads import VALUE_HEAD
 
@@ -83,8 +85,8 @@ class CriticModel(torch.nn.Module):
         decoder = getattr(hf_model, "base_model", None)
         if not isinstance(decoder, torch.nn.Module) or decoder is hf_model:
             raise ModelError(
-                f"{type(self).__name__}: {type(hf_model).__name__} has no decoder (base_model) to "
-                "put a value head on; expected an AutoModelForCausalLM"
+                f"{type(self).__name__}: hf_model is {type(hf_model).__name__}, which has no "
+                "decoder (base_model) to put a value head on; expected an AutoModelForCausalLM"
             )
         self.config = hf_model.config
         self._prefix = str(hf_model.base_model_prefix)
@@ -125,12 +127,18 @@ class HfModelAdapter(ActorModel):
         device: where they go.
 
     Raises:
+        ConfigError: a device or an element type that is not there.
         ModelError: transformers cannot load it.
     """
 
+    @checked
     def __init__(
-        self, model_name: str, dtype: str = "float32", device: str | torch.device = "cpu"
+        self,
+        model_name: str | Path,
+        dtype: str | torch.dtype = "float32",
+        device: str | torch.device = "cpu",
     ) -> None:
-        from verl_hpc.api.loading import load_causal_lm
+        from verl_hpc.api.loading import device_here, load_causal_lm
 
-        super().__init__(load_causal_lm(model_name, dtype, device))
+        place = device_here(f"HfModelAdapter: device = {device!r}", device)
+        super().__init__(load_causal_lm(str(model_name), dtype, place))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from verl_hpc.api.batch import Batch, Rollout
+from verl_hpc.api.batch import Batch, Rollout, numbers_of
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
@@ -24,6 +24,7 @@ class RolloutNode:
         name: in the flow.
     """
 
+    @checked
     def __init__(self, trainer: PPOTrainer, name: str = "responses") -> None:
         self.trainer, self.name = trainer, name
 
@@ -140,6 +141,7 @@ class UpdateNode:
         name: in the flow.
     """
 
+    @checked
     def __init__(self, trainer: PPOTrainer, name: str = "metrics") -> None:
         self.trainer, self.name = trainer, name
 
@@ -176,17 +178,10 @@ def _with_rewards(
         raise ConfigError(f"{name}: no RewardNode is before it; add one")
 
     def run(**values: Any) -> Any:
-        given = [(node.weight, values[node.name]) for node in nodes]
-        for node, (_, rewards) in zip(nodes, given, strict=True):
-            if len(rewards) != len(values["batch"]):
-                raise DataError(
-                    f"{node.name} gives {len(rewards)} rewards for {len(values['batch'])} responses"
-                )
-        sums = [
-            float(sum(weight * rewards[i] for weight, rewards in given))
-            for i in range(len(values["batch"]))
-        ]
-        return func(values["batch"], sums)
+        batch = values["batch"]
+        given = [(node.weight, numbers_of(batch, values[node.name], node.name)) for node in nodes]
+        sums = [sum(weight * rewards[i] for weight, rewards in given) for i in range(len(batch))]
+        return func(batch, sums)
 
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(n, kind) for n in ("batch", *(node.name for node in nodes))]

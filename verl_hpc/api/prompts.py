@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
+from verl_hpc.api.token_ids import all_count, rows_of
+from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import encode_prompt
 from verl_hpc.errors import DataError
@@ -82,9 +82,10 @@ def problems_of(
 
     Args:
         input_ids: (B, L) tensor of whole numbers, or B lists of ids of any length, or B texts; a
-            mapping with input_ids and attention_mask, as tokenizers give.
+            mapping with input_ids and attention_mask, as tokenizers give. Tensors may be torch's
+            or numpy's.
         attention_mask: (B, L), 1 where a token counts; None leaves out the tokenizer's padding at
-            both ends.
+            both ends of token ids, while texts have none.
         references: what is right, of each row.
 
     Raises:
@@ -100,19 +101,13 @@ def problems_of(
         input_ids = input_ids["input_ids"]
     if isinstance(input_ids, list | tuple) and all(isinstance(row, str) for row in input_ids):
         input_ids = [tokenizer.encode(text) for text in input_ids]
-    rows = _lists(input_ids)
-    masks = _lists(attention_mask) if attention_mask is not None else [None] * len(rows)
-    truths = list(references) if references is not None else [None] * len(rows)
-    for name, given in (("attention_mask", masks), ("references", truths)):
-        if len(given) != len(rows):
-            raise DataError(f"{name} has {len(given)} rows, and input_ids has {len(rows)}")
-    if not rows:
-        raise DataError("input_ids has no prompts; give at least one")
+        attention_mask = all_count(input_ids) if attention_mask is None else attention_mask
+    rows = rows_of(input_ids, attention_mask, getattr(tokenizer, "pad_token_id", None))
+    truths = _each(references) if references is not None else [None] * len(rows)
+    if len(truths) != len(rows):
+        raise DataError(f"references has {len(truths)} rows, and input_ids has {len(rows)}")
     found = []
-    for index, (row, mask, truth) in enumerate(zip(rows, masks, truths, strict=True)):
-        if mask is not None and len(mask) != len(row):
-            raise DataError(f"prompt {index} has {len(row)} tokens, and its mask {len(mask)}")
-        ids = _without_padding(row, mask, getattr(tokenizer, "pad_token_id", None))
+    for index, (ids, truth) in enumerate(zip(rows, truths, strict=True)):
         _check_tokens(ids, index, tokenizer)
         if not ids:
             raise DataError(f"prompt {index} has no tokens but padding")
@@ -130,12 +125,12 @@ def asked(
     references: Sequence[Any] | None = None,
 ) -> list[Problem]:
     """As `problems_of`, or rows of a provider, which have prompts and references of their own."""
-    is_rows = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], Problem)
-    if not is_rows:
+    is_list = isinstance(prompts, list | tuple) and len(prompts) > 0
+    if not (is_list and isinstance(prompts[0], Problem)):
         return problems_of(prompts, tokenizer, attention_mask, references)
-    truths = references or [row.ground_truth for row in prompts]
+    truths = references if references is not None else [row.ground_truth for row in prompts]
     ids = [encode_prompt(row, tokenizer, "auto") for row in prompts]
-    found = problems_of(ids, tokenizer, None, truths)
+    found = problems_of(ids, tokenizer, all_count(ids), truths)
     return [
         replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
         for row, problem in zip(prompts, found, strict=True)
@@ -148,37 +143,12 @@ def ids_of(problem: Problem) -> list[int]:
     return list(problem.prompt.ids)
 
 
-def rows_of(input_ids: Any, attention_mask: Any = None) -> list[list[int]]:
-    """Token ids of each row, without what the mask leaves out."""
-    rows = _lists(input_ids)
-    masks = _lists(attention_mask) if attention_mask is not None else [[1] * len(r) for r in rows]
-    return [_without_padding(row, mask, None) for row, mask in zip(rows, masks, strict=True)]
-
-
-def _lists(rows: Any) -> list[list[int]]:
-    if isinstance(rows, torch.Tensor):
-        if rows.ndim not in (1, 2):
-            raise DataError(
-                f"input_ids has the shape {tuple(rows.shape)}; expected (prompts, tokens)"
-            )
-        rows = rows[None] if rows.ndim == 1 else rows
-        return [row.tolist() for row in rows]
-    if not isinstance(rows, Sequence):
+def _each(references: Any) -> list[Any]:
+    if isinstance(references, str) or not isinstance(references, Iterable):
         raise DataError(
-            f"input_ids is {type(rows).__name__}; expected a tensor (prompts, tokens), lists of "
-            "token ids, or texts"
+            f"references = {shown(references)}; expected a list of what is right, one a prompt"
         )
-    if len(rows) and isinstance(rows[0], int):
-        rows = [rows]
-    return [_list(row) for row in rows]
-
-
-def _list(row: Any) -> list[int]:
-    if isinstance(row, torch.Tensor) and row.ndim == 1:
-        return row.tolist()  # type: ignore[no-any-return]
-    if isinstance(row, str) or not isinstance(row, Sequence):
-        raise DataError(f"a prompt is {type(row).__name__}; expected token ids, or texts alone")
-    return list(row)
+    return list(references)
 
 
 def _check_tokens(ids: list[int], index: int, tokenizer: Any) -> None:
@@ -193,14 +163,3 @@ def _check_tokens(ids: list[int], index: int, tokenizer: Any) -> None:
                 f"prompt {index} has {token!r} in the place of a token; expected whole numbers "
                 f"below {known}, which is what the tokenizer has"
             )
-
-
-def _without_padding(row: list[int], mask: list[int] | None, pad: int | None) -> list[int]:
-    if mask is not None:
-        return [token for token, counts in zip(row, mask, strict=True) if counts]
-    start, stop = 0, len(row)
-    while start < stop and row[start] == pad:
-        start += 1
-    while stop > start and row[stop - 1] == pad:
-        stop -= 1
-    return row[start:stop]

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.arguments import checked
+from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.config.reward import REWARD_FUNCTIONS, RewardConfig
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.registry import fitted
@@ -20,13 +21,21 @@ Reward = str | Callable[..., Any] | None
 """A name, a function, or None: every response is worth 0, and only the KL penalty teaches."""
 
 
+@checked
 def register_reward(function: _F) -> _F:
     """Make a function known by its own name in this process: `reward_fn="its_name"`.
 
     Raises:
-        RewardError: the house has a function of that name, or another one is known by it.
+        ConfigError: it is no function.
+        RewardError: it has no name of its own, the house has a function of that name, or another
+            one is known by it.
     """
-    name = function.__name__
+    name = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise RewardError(
+            f"register_reward: {shown(function)} has no name to be known by; define it with def, "
+            "or give it itself as reward_fn"
+        )
     if name in REWARD_FUNCTIONS:
         raise RewardError(f"register_reward: {name} is a function of verl_hpc; rename yours")
     other = _REGISTERED.setdefault(name, function)

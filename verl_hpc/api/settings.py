@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from verl_hpc.algorithms import advantages
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.choices import members
+from verl_hpc.config.arguments import plain_number
 from verl_hpc.config.explain import explain, near_or_all
 from verl_hpc.config.load import parse_config
 from verl_hpc.config.reward import SmoothingConfig
@@ -109,7 +110,8 @@ def parse_ppo(config: Mapping[str, Any] | PPOConfig | None) -> PPOConfig:
             "in it: `python -m verl_hpc plan` says what fits; give a number"
         )
     try:
-        return PPOConfig.model_validate(dict(config or {}))
+        given = {name: plain_number(value) for name, value in (config or {}).items()}
+        return PPOConfig.model_validate(given)
     except ValidationError as error:
         raise ConfigError("PPOTrainer config:\n" + explain(error, PPOConfig)) from None
 

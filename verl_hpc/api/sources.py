@@ -5,9 +5,12 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 from verl_hpc.api.data import check_count
+from verl_hpc.config.arguments import checked, having
+from verl_hpc.config.explain import shown
 from verl_hpc.data.files import problem_of
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
@@ -33,9 +36,14 @@ class PromptSource:
         return Position(0, self.count)
 
     def seek(self, position: Position) -> None:
-        """Go on behind so many rows."""
+        """Go on behind so many rows; of what does not come again, with what is there now."""
         self.count = position.offset
-        self._rows = self._rows_from(self.count) if self.comes_again else self.rows()
+        if self.comes_again or not hasattr(self, "_rows"):
+            self._begin()
+
+    def _begin(self) -> None:
+        rows = self._rows_from(self.count) if self.comes_again else self.rows()
+        self._rows, self._taken = enumerate(rows, self.count), list[Problem]()
 
     def _rows_from(self, start: int) -> Iterator[Mapping[str, Any]]:
         return islice(self.rows(), start, None)
@@ -45,28 +53,40 @@ class PromptSource:
         raise NotImplementedError(f"{type(self).__name__} has no rows()")
 
     def read(self, count: int) -> list[Problem]:
-        """The next problems.
+        """The next problems. Rows that have come before an error are kept for the next call; a
+        malformed one is left out then.
 
         Raises:
             DataError: there are fewer left, a row is malformed, or less than one is asked for.
         """
-        check_count(count, type(self).__name__)
+        name = type(self).__name__
+        count = check_count(count, name)
         if not hasattr(self, "_rows"):
-            self._rows = self.rows()
-        found = []
-        for row in islice(self._rows, count):
-            where = f"{type(self).__name__} row {self.count}"
+            self._begin()
+        for number, row in islice(self._rows, max(count - len(self._taken), 0)):
+            where = f"{name} row {number}"
             try:
-                found.append(problem_of(row, self.count, where))
+                self._taken.append(problem_of(_mapping(row), number, where))
             except DataError as error:
                 raise DataError(f"{where}: {error}") from None
-            self.count += 1
-        if len(found) < count:
+        if len(self._taken) < count:
             raise DataError(
-                f"{type(self).__name__}: {len(found)} of {count} rows were left; ask for fewer, "
-                "or give a source that has more"
+                f"{name}: {len(self._taken)} of {count} rows were left; ask for fewer, or give a "
+                "source that has more"
             )
+        found, self._taken = self._taken[:count], self._taken[count:]
+        self.count = found[-1].index + 1
         return found
+
+
+def _mapping(row: Any) -> Mapping[str, Any]:
+    """Raises: DataError: it is none."""
+    if not isinstance(row, Mapping):
+        raise DataError(
+            f'{shown(row)}; expected a mapping with columns, such as {{"prompt": ..., "answer": '
+            "...}"
+        )
+    return row
 
 
 class DatabaseSource(PromptSource):
@@ -78,7 +98,12 @@ class DatabaseSource(PromptSource):
         query: whose columns are verl's.
     """
 
-    def __init__(self, connection: Any, query: str) -> None:
+    @checked
+    def __init__(
+        self,
+        connection: Annotated[Any, having("a connection of Python's DB-API", "cursor")],
+        query: str,
+    ) -> None:
         self._connection, self._query = connection, query
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
@@ -92,8 +117,7 @@ class DatabaseSource(PromptSource):
         if cursor.description is None:
             raise DataError(f"DatabaseSource: the query {self._query!r} gives no rows")
         names = [column[0] for column in cursor.description]
-        for values in cursor:
-            yield dict(zip(names, values, strict=True))
+        return (dict(zip(names, values, strict=True)) for values in cursor)
 
 
 class QueueSource(PromptSource):
@@ -106,20 +130,29 @@ class QueueSource(PromptSource):
 
     comes_again = False
 
-    def __init__(self, rows_queue: Any, timeout_s: float = 60.0) -> None:
+    @checked
+    def __init__(
+        self,
+        rows_queue: Annotated[Any, having("a queue of `queue` or `multiprocessing`", "get")],
+        timeout_s: float = 60.0,
+    ) -> None:
+        if not 0 <= timeout_s < inf:
+            raise DataError(f"QueueSource: timeout_s = {timeout_s}; expected at least 0 seconds")
         self._queue, self._timeout_s = rows_queue, timeout_s
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
-        while True:
-            try:
-                row = self._queue.get(timeout=self._timeout_s)
-            except queue.Empty:
-                raise DataError(
-                    f"QueueSource: no row came within timeout_s = {self._timeout_s:g}"
-                ) from None
-            if row is None:
-                return
-            yield row
+        # No generator: it would have ended with the first time-out.
+        return iter(self._take, None)
+
+    def _take(self) -> Mapping[str, Any]:
+        try:
+            row: Mapping[str, Any] = self._queue.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise DataError(
+                f"QueueSource: no row came within timeout_s = {self._timeout_s:g}; those before it "
+                "are kept: read again"
+            ) from None
+        return row
 
 
 class MessageSource(PromptSource):
@@ -132,6 +165,7 @@ class MessageSource(PromptSource):
 
     comes_again = False
 
+    @checked
     def __init__(
         self, consumer: Iterable[Any], decode: Callable[[Any], Mapping[str, Any]] | None = None
     ) -> None:

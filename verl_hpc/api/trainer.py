@@ -4,39 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from verl_hpc.api.assemble import as_actor, as_critic, assemble, check_tokenizer
-from verl_hpc.api.batch import Batch, batch_of, check_rewards, scores_of
+from verl_hpc.api.assemble import assemble
+from verl_hpc.api.batch import Batch, batch_of, numbers_of, scores_of
 from verl_hpc.api.checkpoints import fingerprint_of, load_step, save_step
 from verl_hpc.api.data import check_provider
 from verl_hpc.api.exporters import Exports, sink_of
+from verl_hpc.api.modules import as_actor, as_critic, check_tokenizer
 from verl_hpc.api.namespace import namespaced, temporary_directory
+from verl_hpc.api.parts import StepParts
 from verl_hpc.api.prompts import StepPrompts, asked
 from verl_hpc.api.ranks import check_one_process, check_strategy
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
 from verl_hpc.api.switches import check_code, refused, watched
 from verl_hpc.config.arguments import checked
-from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
-from verl_hpc.flow import DataFlow
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.metrics.timers import Timers
-from verl_hpc.trainer.batch import StepRows
 from verl_hpc.trainer.operators.score import Scores
-from verl_hpc.trainer.recipe import Recipe
-from verl_hpc.trainer.recipes.rl import rl
 from verl_hpc.trainer.state import Progress
 
-_MADE = ("responses", "sequences", "scores")
-"""Values of a step that are there before its update."""
 _STEPS_OF = 8
 """Prompts that `train` takes for a step, if nobody says."""
 
@@ -87,8 +82,15 @@ class PPOTrainer:
         self.tokenizer, self.data_provider = tokenizer, data_provider
         self._prompts, self._sinks, self._timers = StepPrompts(), Sinks([]), Timers()
         self._progress = Progress(0, Position())
+        config_of = partial(
+            run_config,
+            self.config,
+            name=self.namespace or "python",
+            dtype=str(next(self.actor_model.parameters()).dtype).removeprefix("torch."),
+            has_critic=critic_model is not None,
+        )
         self._run = assemble(
-            self._run_config(1),
+            config_of(num_prompts=1),
             self.actor_model,
             self.critic_model,
             tokenizer,
@@ -96,24 +98,13 @@ class PPOTrainer:
             scorer_of(reward_fn),
         )
         self._run.fingerprint = fingerprint_of(self._run)
-        self._recipes: dict[int, Recipe] = {}
+        self._parts = StepParts(self._run, config_of)
         self._values: dict[str, Any] = {}
-        self._recipe(1)  # makes the numbers that load_checkpoint fills
 
     @property
     def global_step(self) -> int:
         """Steps done."""
         return self._progress.step
-
-    def _run_config(self, num_prompts: int) -> RunConfig:
-        dtype = str(next(self.actor_model.parameters()).dtype).removeprefix("torch.")
-        return run_config(
-            self.config,
-            name=self.namespace or "python",
-            dtype=dtype,
-            has_critic=self.critic_model is not None,
-            num_prompts=num_prompts,
-        )
 
     def step(
         self,
@@ -149,15 +140,17 @@ class PPOTrainer:
         """The first part of a step: `num_samples` responses to each prompt."""
         return self._rollout(asked(input_ids, self.tokenizer, attention_mask, references))
 
+    @checked
     def rewards(self, batch: Batch) -> list[float]:
         """The second part: what reward_fn says of each response."""
         return list(self._scores(batch).values)
 
-    def update(self, batch: Batch, rewards: Sequence[float]) -> dict[str, float]:
+    @checked
+    def update(self, batch: Batch, rewards: Any) -> dict[str, float]:
         """The third part: learn from responses that have a reward each; metrics as of `step`."""
-        check_rewards(batch, rewards)
+        scores = Scores(numbers_of(batch, rewards))
         with self._watched():
-            return self._update(batch, Scores([float(value) for value in rewards]))
+            return self._update(batch, scores)
 
     @checked
     def train(self, num_steps: int) -> list[dict[str, float]]:
@@ -176,12 +169,9 @@ class PPOTrainer:
         return [self._step(asked(read(count), self.tokenizer)) for _ in range(num_steps)]
 
     def _rollout(self, problems: Sequence[Problem]) -> Batch:
-        step, rows = self.global_step + 1, self._prompts.add(problems)
-        recipe = self._recipe(len(rows))
-        recipe.metrics.clear()
-        rest = [op.name for op in recipe.operators if op.name != "rollout"]
+        rows = self._prompts.add(problems)
         with self._timers("rollout"):
-            values = recipe.without(*rest).compile().run(rows=StepRows(step, rows))
+            values = self._parts.rollout(self.global_step + 1, rows)
         return batch_of(values["responses"], values["sequences"], problems, self.tokenizer)
 
     def _scores(self, batch: Batch) -> Scores:
@@ -190,25 +180,8 @@ class PPOTrainer:
         return scores_of(scorer(batch.requests))
 
     def _update(self, batch: Batch, scores: Scores) -> dict[str, float]:
-        samples = batch.samples
-        num_prompts = len({sample.group for sample in samples})
-        recipe = self._recipe(max(num_prompts, len(batch) // self.config.num_samples))
-        flow = recipe.of_step(self.global_step + 1).without("rollout", "reward")
-        flow.inputs = (*flow.inputs, *_MADE)
-        # Not a recipe's own: nothing generates here, and models have the device.
-        pipeline = DataFlow.compile(flow)
-        recipe.metrics.clear()
-        rows = range(num_prompts)
-        made: dict[str, Any] = {
-            "responses": samples,
-            "sequences": batch.columns(self._run.session.device),
-        }
         with self._timers("update"):
-            values = pipeline.run(
-                rows=StepRows(self.global_step + 1, list(rows)), scores=scores, **made
-            )
-        metrics = {**recipe.metrics, **scores.metrics}
-        metrics = {"loss": metrics["actor/loss"], **metrics}
+            values, metrics = self._parts.update(self.global_step + 1, batch, scores)
         position = getattr(self.data_provider, "position", None)
         if not isinstance(position, Position):
             position = Position(0, self._prompts.count)
@@ -217,13 +190,6 @@ class PPOTrainer:
         self._sinks.rewards(scores.values)
         self._sinks.write(self.global_step, metrics | self._timers.drain())
         return metrics
-
-    def _recipe(self, num_prompts: int) -> Recipe:
-        """Of steps of so many prompts; they differ in their mini-batches alone."""
-        if num_prompts not in self._recipes:
-            run = replace(self._run, config=self._run_config(num_prompts))
-            self._recipes[num_prompts] = rl(run)
-        return self._recipes[num_prompts]
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -254,6 +220,7 @@ class PPOTrainer:
         """
         self._sinks.add(sink_of(exporter, self.namespace))
 
+    @checked
     def save_checkpoint(
         self, path: str | Path, save_optimizer: bool = False, save_training_state: bool = False
     ) -> Path:
@@ -272,6 +239,7 @@ class PPOTrainer:
         Raises:
             ConfigError: the state without the optimizer.
             CheckpointError: it could not be written.
+            ModelError: a parameter has no dimensions.
         """
         with temporary_directory(self.namespace) as scratch:
             return save_step(
@@ -285,6 +253,7 @@ class PPOTrainer:
                 save_training_state,
             )
 
+    @checked
     def load_checkpoint(self, path: str | Path) -> int:
         """Go on from a step that was saved with its optimizer and training state, or from the
         newest one below `path` (and the namespace); the number of steps done.

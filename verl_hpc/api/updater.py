@@ -7,6 +7,7 @@ from typing import Any
 
 from verl_hpc.api.batch import Batch
 from verl_hpc.api.loading import tokenizer_of
+from verl_hpc.api.modules import as_actor
 from verl_hpc.api.ranks import check_strategy
 from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
@@ -47,6 +48,7 @@ class PPORoleUpdater:
                 "on several ranks, with roles on ranks of their own, is a run of `python -m "
                 "verl_hpc train` (docs/placements.md)"
             )
+        model = as_actor(model, "PPORoleUpdater: model")
         if tokenizer is None:
             tokenizer = tokenizer_of(model, "PPORoleUpdater")
         self.engine, self.overlap_comm = engine, overlap_comm

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 
+from verl_hpc.api.generation import Generation
+from verl_hpc.api.token_ids import rows_of
+from verl_hpc.config.arguments import checked, having
 from verl_hpc.errors import ConfigError
 from verl_hpc.rollout.protocol import Response, Sampling
-
-_SAMPLED = {"max_new_tokens": "max_tokens", "temperature": "temperature", "top_p": "top_p"}
-_TAKEN = (*_SAMPLED, "top_k", "min_p", "repetition_penalty", "do_sample", "seed")
 
 
 class vLLMActor:  # noqa: N801 (the tutorials' name)
@@ -46,72 +47,47 @@ class vLLMActor:  # noqa: N801 (the tutorials' name)
         sampling: Sampling,
         seeds: Sequence[int],
         structured: Mapping[str, Any] | None = None,
+        ends: Sequence[int] | None = None,
     ) -> list[Response]:
         """A response with log-probs to each prompt of token ids.
 
         Args:
             structured: fields of vLLM's StructuredOutputsParams, such as {"choice": [...]}.
+            ends: tokens that end a response, in the place of the model's own.
+
+        Raises:
+            DataError: a prompt that vLLM does not take.
         """
         from verl_hpc.rollout.user_llm import answer
 
-        return answer(self.llm_engine, prompts, sampling, seeds, structured)
+        return answer(self.llm_engine, prompts, sampling, seeds, structured, ends)
 
     def generate(self, input_ids: Any, attention_mask: Any = None, **kwargs: Any) -> torch.Tensor:
         """Prompts with their responses, (B, longest) int64, as transformers' generate gives them:
-        prompts end together, and what is shorter than the longest response ends in its padding, 0.
+        prompts end together, and what is shorter than the longest response ends in its padding,
+        pad_token_id (0).
 
         Args:
             input_ids: (B, L) padded on their left, or B lists of ids.
             attention_mask: (B, L), 0 where a token is padding.
-            kwargs: max_new_tokens, do_sample, temperature, top_p, top_k, min_p,
-                repetition_penalty, seed; choices (texts) or regex, which restrict the response by
-                vLLM's structured outputs.
+            kwargs: transformers' max_new_tokens, max_length, do_sample, temperature, top_p, top_k,
+                min_p, repetition_penalty, stop_strings, eos_token_id and pad_token_id, and seed;
+                choices (texts) or regex, which restrict the response by vLLM's structured outputs.
 
         Raises:
-            ConfigError: another argument.
+            ConfigError: another argument, with the reason.
+            DataError: a prompt that vLLM does not take.
         """
-        from verl_hpc.api.prompts import rows_of
-
-        prompts = rows_of(input_ids, attention_mask)
-        structured = structured_of(kwargs)
-        sampling, seed = sampling_of(kwargs)
-        seeds = [seed + i for i in range(len(prompts))]
-        found = self.respond(prompts, sampling, seeds, structured)
+        prompts, asked = rows_of(input_ids, attention_mask), Generation.of(kwargs)
         width = max(map(len, prompts))
+        seeds = [asked.seed + i for i in range(len(prompts))]
+        found = self.respond(prompts, asked.sampling(width), seeds, asked.structured, asked.ends)
         longest = max(len(r.tokens) for r in found)
-        output = torch.zeros(len(prompts), width + longest, dtype=torch.int64)
+        output = torch.full((len(prompts), width + longest), asked.pad_token_id)
         for row, prompt, response in zip(output, prompts, found, strict=True):
             row[width - len(prompt) : width] = torch.tensor(prompt)
             row[width : width + len(response.tokens)] = torch.tensor(response.tokens)
         return output
-
-
-def structured_of(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Takes choices and regex out of the arguments, by vLLM's names for them.
-
-    Raises:
-        ConfigError: both.
-    """
-    names = {"choices": "choice", "regex": "regex"}
-    found = {vllm: kwargs.pop(name) for name, vllm in names.items() if name in kwargs}
-    if len(found) > 1:
-        raise ConfigError("generate: choices and regex exclude each other; give one")
-    return found
-
-
-def sampling_of(kwargs: dict[str, Any]) -> tuple[Sampling, int]:
-    """What transformers' arguments say, and the seed.
-
-    Raises:
-        ConfigError: an argument that is not honoured.
-    """
-    unknown = sorted(set(kwargs) - set(_TAKEN))
-    if unknown:
-        raise ConfigError(f"generate: {unknown[0]} is not honoured by vLLM here; {_TAKEN} are")
-    given = {_SAMPLED.get(k, k): v for k, v in kwargs.items() if k not in ("do_sample", "seed")}
-    if kwargs.get("do_sample") is False:
-        given["temperature"] = 0.0
-    return Sampling(**{"max_tokens": 20, **given}), int(kwargs.get("seed", 0))
 
 
 class VLLMActorModel(vLLMActor):
@@ -128,9 +104,10 @@ class VLLMActorModel(vLLMActor):
         ConfigError: vLLM is not installed, or cannot start with these.
     """
 
+    @checked
     def __init__(
         self,
-        model_name: str,
+        model_name: str | Path,
         tensor_parallel_size: int = 1,
         max_num_seqs: int = 256,
         dtype: str = "auto",
@@ -151,7 +128,7 @@ class VLLMActorModel(vLLMActor):
             **options,
         }
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        super().__init__(build_llm(model_name, device, chosen))
+        super().__init__(build_llm(str(model_name), device, chosen))
 
 
 class vLLMAdapter:  # noqa: N801 (the tutorials' name)
@@ -161,7 +138,8 @@ class vLLMAdapter:  # noqa: N801 (the tutorials' name)
         actor: a `vLLMActor` or `VLLMActorModel`, or anything with `generate`.
     """
 
-    def __init__(self, actor: Any) -> None:
+    @checked
+    def __init__(self, actor: Annotated[Any, having("a vLLMActor", "generate")]) -> None:
         self.actor = actor
         self._lock = threading.Lock()
 

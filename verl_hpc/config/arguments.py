@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
+import operator
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
+from verl_hpc import ELSEWHERE
 from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.errors import ConfigError
 
@@ -20,7 +25,8 @@ _STRICT = ConfigDict(arbitrary_types_allowed=True, strict=True)
 
 def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """The function, which names an argument that it does not have, or whose type is another than
-    its annotation's. What is handed on is what was given; `Any` is not looked at.
+    its annotation's. What is handed on is what was given, a number of numpy as Python's; `Any` is
+    not looked at.
 
     Raises:
         ConfigError: by calls of it.
@@ -30,36 +36,81 @@ def checked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.cache
     def adapters() -> dict[str, TypeAdapter[Any]]:
-        hints = get_type_hints(function)
+        # What is returned may be imported for type checkers alone.
+        said = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        here = vars(sys.modules[function.__module__])
+        hints = get_type_hints(SimpleNamespace(__annotations__=said), here, include_extras=True)
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is parameter.VAR_KEYWORD and name in hints:
+                hints[name] = dict[str, hints[name]]  # type: ignore[valid-type]
         hints = {name: hints.get(name, Any) for name in signature.parameters}
         return {n: TypeAdapter(h, config=_STRICT) for n, h in hints.items() if h is not Any}
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            given = signature.bind(*args, **kwargs).arguments
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             names = [name for name in signature.parameters if name != "self"]
             unknown = [name for name in kwargs if name not in names]
             why = (
-                f"{unknown[0]} is no argument of it; {near_or_all(unknown[0], names, 'arguments')}"
+                f"{unknown[0]} is no argument of it; {_instead(unknown[0], names)}"
                 if unknown
                 else f"{error}; its arguments are {', '.join(names)}"
             )
             raise ConfigError(f"{said}: {why}") from None
+        given = bound.arguments
         for name, adapter in adapters().items():
             if name in given:
+                given[name] = plain_number(given[name])
                 _check(f"{said}: {name}", given[name], adapter)
-        return function(*args, **kwargs)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
+def having(what: str, *methods: str) -> AfterValidator:
+    """For an annotation of `checked`: `Annotated[Any, having("a queue", "get")]`.
+
+    Args:
+        what: is expected, for the error.
+        methods: that it has.
+    """
+
+    def check(value: Any) -> Any:
+        if not all(callable(getattr(value, method, None)) for method in methods):
+            raise ValueError(f"expected {what}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _instead(unknown: str, names: list[str]) -> str:
+    return ELSEWHERE.get(unknown) or near_or_all(unknown, names, "arguments")
+
+
+def plain_number(value: Any) -> Any:
+    """Python's own, of a number of numpy or of another library."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, numbers.Integral):
+        return operator.index(value)
+    return float(value) if isinstance(value, numbers.Real) else value
+
+
+def _numbers(value: Any) -> Any:
+    """The same for all that a list or a mapping has."""
+    if isinstance(value, dict):
+        return {key: plain_number(part) for key, part in value.items()}
+    return [plain_number(part) for part in value] if type(value) is list else plain_number(value)
+
+
 def _check(said: str, value: Any, adapter: TypeAdapter[Any]) -> None:
     try:
-        adapter.validate_python(value)
+        adapter.validate_python(_numbers(value))
     except ValidationError as error:
-        reasons = list(dict.fromkeys(one["msg"] for one in error.errors(include_url=False)))
+        reasons = [one["msg"] for one in error.errors(include_url=False)]
+        reasons = list(dict.fromkeys(r.removeprefix("Value error, ") for r in reasons))
         where = "".join(f"[{place!r}]" for place in _inside(error))
         raise ConfigError(f"{said}{where} = {shown(value)}; {', or '.join(reasons)}") from None
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from transformers import AutoConfig
 from vllm import LLM
+from vllm.exceptions import VLLMValidationError
 
-from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.errors import ConfigError, DataError, ModelError
 from verl_hpc.rollout import vllm_cpu
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
@@ -59,6 +60,7 @@ def answer(
     sampling: Sampling,
     seeds: Sequence[int],
     structured: Mapping[str, Any] | None = None,
+    ends: Sequence[int] | None = None,
 ) -> list[Response]:
     """A response to each prompt.
 
@@ -68,11 +70,19 @@ def answer(
         sampling: how tokens are chosen.
         seeds: of each response.
         structured: as `Requests`.
+        ends: as `Requests`.
+
+    Raises:
+        DataError: a prompt that vLLM does not take.
     """
     before = [NOT_BEGUN] * len(prompts)
-    requests = Requests(llm.llm_engine, prompts, sampling, before, structured=structured)
+    requests = Requests(llm.llm_engine, prompts, sampling, before, structured=structured, ends=ends)
     for index, seed in enumerate(seeds):
-        requests.begin(index, NOT_BEGUN, seed)
+        try:
+            requests.begin(index, NOT_BEGUN, seed)
+        except (ValueError, VLLMValidationError) as error:
+            requests.abort()
+            raise DataError(f"prompt {index}: vLLM refuses it: {in_one_line(error)}") from error
     while requests.are_running:
         requests.step()
     return requests.responses()

@@ -29,6 +29,7 @@ class Requests:
         before: what each response begins with.
         routed: keeps what routers choose; None where nobody asks.
         structured: fields of vLLM's StructuredOutputsParams, which restrict what is sampled.
+        ends: tokens that end a response, in the place of the model's own.
     """
 
     def __init__(
@@ -39,11 +40,14 @@ class Requests:
         before: Sequence[Response],
         routed: RoutedExperts | None = None,
         structured: Mapping[str, Any] | None = None,
+        ends: Sequence[int] | None = None,
     ) -> None:
         self._engine, self._prompts, self._sampling = engine, prompts, sampling
         self._parameters = _parameters(sampling)
         if structured:
             self._parameters.structured_outputs = StructuredOutputsParams(**structured)
+        if ends is not None:
+            self._parameters.ignore_eos, self._parameters.stop_token_ids = True, list(ends)
         self._routed = routed
         self._internal: dict[int, str] = {}
         """The engine's own name of each prompt's request."""

@@ -1,13 +1,19 @@
 """What a wrong argument of the Python surface is answered with."""
 
+import copy
+import json
+import math
+import queue
 import shutil
 import sqlite3
 
+import numpy as np
 import pytest
 import torch
 
 import verl_hpc
 from tests.unit.api.test_data import write
+from verl_hpc.api.prompts import asked
 from verl_hpc.api.sources import DatabaseSource, PromptSource
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
@@ -45,12 +51,16 @@ def test_of_a_provider(rows, given, error, words):
 
 def test_of_a_provider_that_reads(rows):
     provider = verl_hpc.DataProvider(rows, "jsonl")
-    for count in (0, -1, "4"):
+    for count in (0, -1, "4", True, 4.0, np.float64(4)):
         with pytest.raises(DataError, match=r"read: .* rows; expected at least 1"):
             provider.read(count)
     for state in ({"epch": 0}, {"epoch": 0, "offset": "8"}, None):
         with pytest.raises(DataError, match="expected what state_dict"):
             provider.load_state_dict(state)
+    assert len(provider.read(np.int64(4))) == 4
+    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 4}'
+    provider.load_state_dict({"epoch": np.int64(0), "offset": np.int32(8)})
+    assert json.dumps(provider.state_dict()) == '{"epoch": 0, "offset": 8}'
     provider.close()
     with pytest.raises(DataError, match="closed"):
         provider.read(1)
@@ -89,6 +99,15 @@ def test_a_loader_of_other_tasks_does_not_go_on(tasks):
         ([[[1, 2], [3, 4]]], {}, DataError, "row 0 is list"),
         ([torch.ones(2, 3)], {}, DataError, r"Tensor of shape \(2, 3\)"),
         (iter(IDS), {}, DataError, "no len"),
+        ([1, 2, 3], {}, DataError, "row 0 is int, not a sequence of token ids"),
+        ([[1], None], {}, DataError, "row 1 is NoneType, not"),
+        ([{"input_ids": 5}], {}, DataError, "row 0 is int, not"),
+        ([{"input_ids": None}], {}, DataError, "row 0 is NoneType, not"),
+        ([torch.tensor(3)], {}, DataError, r"Tensor of shape \(\), not"),
+        (IDS, {"lengths": [1, -2]}, DataError, r"lengths = \[1, -2\]; expected a whole number"),
+        (IDS, {"lengths": [1, None]}, DataError, r"lengths = \[1, None\]; expected"),
+        (IDS, {"lengths": [1.5, 2]}, DataError, r"lengths = \[1.5, 2\]; expected"),
+        (IDS, {"lengths": 5}, DataError, "lengths = 5; expected"),
     ],
 )
 def test_of_a_sampler(dataset, settings, error, words):
@@ -102,9 +121,36 @@ def test_rows_as_tokenizers_return_tensors_have_their_length():
     assert len(verl_hpc.DynamicBatchSampler(dataset, 10)) == 2
 
 
+@pytest.mark.parametrize("lengths", [torch.tensor([1, 2]), np.array([1, 2]), (np.int64(1), 2)])
+def test_lengths_of_torch_and_numpy_are_numbers(lengths):
+    assert verl_hpc.DynamicBatchSampler(IDS, 9, lengths).lengths == [1, 2]
+
+
 def test_of_a_database():
     with pytest.raises(DataError, match="OperationalError: no such table.*SELECT"):
         DatabaseSource(sqlite3.connect(":memory:"), "SELECT * FROM nowhere").read(1)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "words"),
+    [
+        ("QueueSource", (None,), "rows_queue = None; expected a queue of"),
+        ("QueueSource", (queue.Queue(), "60"), "timeout_s = '60'"),
+        ("MessageSource", (None,), "consumer = None; Input should be iterable"),
+        ("MessageSource", ([], 3), "decode = 3; Input should be callable"),
+        ("DatabaseSource", (None, "SELECT 1"), "connection = None; expected a connection of"),
+        ("DatabaseSource", (sqlite3.connect(":memory:"), None), "query = None"),
+    ],
+)
+def test_of_a_source(source, given, words):
+    with pytest.raises(ConfigError, match=f"^{source}: {words}"):
+        getattr(verl_hpc, source)(*given)
+
+
+def test_a_queue_is_not_waited_for_backwards_or_for_ever():
+    for seconds in (-1.0, math.inf, math.nan):
+        with pytest.raises(DataError, match="timeout_s = .*; expected at least 0"):
+            verl_hpc.QueueSource(queue.Queue(), seconds)
 
 
 class Numbers(PromptSource):
@@ -267,6 +313,85 @@ def test_texts_and_rows_of_a_provider_are_prompts_of_a_step(make_trainer, rows, 
     found = trainer.rollout(batch)
     assert [r.problem.ground_truth for r in found] == ["a0", "a1"]
     assert trainer.step(batch) and trainer.global_step == 1
+
+
+def test_settings_of_numpy_are_numbers(make_trainer):
+    given = {"num_samples": np.int64(2), "lr": np.float32(0.5), "seed": np.int32(3)}
+    config = make_trainer(**given).config
+    assert (config.num_samples, config.lr, config.seed) == (2, 0.5, 3)
+
+
+@pytest.mark.parametrize("name", ["DataProvider", "get_dataloader"])
+def test_a_collate_fn_is_told_what_serves_instead(rows, tasks, name):
+    given = {"DataProvider": (rows, "jsonl"), "get_dataloader": (tasks, {"a": 1}, 4)}
+    with pytest.raises(ConfigError, match=f"{name}: collate_fn .*DynamicBatchSampler.*Collator"):
+        getattr(verl_hpc, name)(*given[name], collate_fn=list)
+
+
+@pytest.fixture
+def marked(tokenizer):
+    """Encodes texts between two tokens that it also pads with."""
+    made = copy.deepcopy(tokenizer)
+    encode, made.pad_token = made.encode, made.eos_token
+    made.encode = lambda text, **_: [made.eos_token_id, *encode(text), made.eos_token_id]
+    return made
+
+
+def test_texts_and_rows_keep_what_looks_like_padding(marked, rows):
+    end, (text, more) = marked.eos_token_id, (marked.encode(t) for t in ("one", "p0"))
+    assert text[0] == text[-1] == end
+    (problem,) = asked(["one"], marked)
+    assert list(problem.prompt.ids) == text
+    (batch, *_) = verl_hpc.DataProvider(rows, "jsonl", batch_size=1)
+    (problem,) = asked(batch, marked)
+    assert list(problem.prompt.ids) == more
+    for padded in (torch.tensor([text]), [text]):
+        assert list(asked(padded, marked)[0].prompt.ids) == text[1:-1]
+        assert list(asked(padded, marked, torch.ones(1, len(text)))[0].prompt.ids) == text
+
+
+def test_a_tuple_of_rows_may_have_references_in_a_tensor(tokenizer, rows):
+    (batch, *_) = verl_hpc.DataProvider(rows, "jsonl", batch_size=2)
+    found = asked(tuple(batch), tokenizer, references=torch.tensor([3, 4]))
+    assert [int(problem.ground_truth) for problem in found] == [3, 4]
+    assert [p.ground_truth for p in asked(tuple(batch), tokenizer)] == ["a0", "a1"]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([[5, 6], [7, 8]]),
+        np.array([[5, 6], [7, 8]], dtype=np.int32),
+        [np.array([5, 6]), np.array([7, 8])],
+        [[np.int64(5), 6], (7, np.int32(8))],
+    ],
+)
+def test_token_ids_of_numpy_are_prompts(tokenizer, ids):
+    found = asked(ids, tokenizer, np.ones((2, 2)))
+    assert [problem.prompt.ids for problem in found] == [(5, 6), (7, 8)]
+    assert all(type(token) is int for problem in found for token in problem.prompt.ids)
+    assert [p.prompt.ids for p in asked(list(ids[0]), tokenizer)] == [(5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"references": "ab"}, "references = 'ab'; expected a list"),
+        ({"references": 5}, "references = 5; expected a list"),
+        ({"attention_mask": 5}, "attention_mask is int"),
+        ({"attention_mask": torch.ones(1, 1, 1)}, r"attention_mask has the shape \(1, 1, 1\)"),
+    ],
+)
+def test_of_what_goes_with_prompts(tokenizer, given, words):
+    with pytest.raises(DataError, match=words):
+        asked([[1], [2]], tokenizer, **given)
+
+
+def test_numbers_of_numpy_that_are_no_tokens(tokenizer):
+    with pytest.raises(DataError, match=r"prompt 0 has 1.5"):
+        asked(np.array([[1.5]]), tokenizer)
+    with pytest.raises(DataError, match=r"the shape \(1, 1, 2\)"):
+        asked(np.array([[[1, 2]]]), tokenizer)
 
 
 def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 import verl_hpc
+from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError
 
 ROWS = [{"prompt": f"p{i}", "answer": f"a{i}"} for i in range(10)]
@@ -235,6 +236,55 @@ def test_rows_of_a_queue_and_of_messages():
     assert prompts(verl_hpc.MessageSource([message()]).read(1)) == ["p1"]
     with pytest.raises(DataError, match="not JSON"):
         verl_hpc.MessageSource(["{"]).read(1)
+
+
+def test_a_queue_goes_on_after_a_time_out_with_the_rows_that_had_come():
+    rows = queue.Queue()
+    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
+    with pytest.raises(DataError, match="no row came within"):
+        source.read(2)
+    rows.put(ROWS[0])
+    with pytest.raises(DataError, match="no row came within"):
+        source.read(2)
+    assert source.count == 0
+    rows.put(ROWS[1])
+    rows.put(ROWS[2])
+    assert prompts(source.read(2)) == ["p0", "p1"] and source.count == 2
+    source.seek(source.position)
+    assert prompts(source.read(1)) == ["p2"]
+    rows.put(ROWS[3])
+    rows.put(None)
+    with pytest.raises(DataError, match="1 of 2 rows were left; ask for fewer"):
+        source.read(2)
+    assert prompts(source.read(1)) == ["p3"]
+    with pytest.raises(DataError, match="0 of 1 rows were left"):
+        source.read(1)
+
+
+@pytest.mark.parametrize("bad", [{"answer": "no prompt"}, "no mapping", None])
+def test_a_malformed_row_costs_none_of_its_neighbours(bad):
+    class Rows(verl_hpc.PromptSource):
+        def rows(self):
+            return iter([ROWS[0], bad, *ROWS[2:5]])
+
+    source = Rows()
+    with pytest.raises(DataError, match="Rows row 1: "):
+        source.read(2)
+    assert source.position == Position(0, 0)
+    assert prompts(source.read(2)) == ["p0", "p2"] and source.position == Position(0, 3)
+    again = Rows()
+    again.seek(source.position)
+    assert prompts(again.read(2)) == prompts(source.read(2)) == ["p3", "p4"]
+
+
+def test_a_database_that_was_not_ready_is_asked_again():
+    connection = sqlite3.connect(":memory:")
+    source = verl_hpc.DatabaseSource(connection, "SELECT * FROM t")
+    with pytest.raises(DataError, match="no such table"):
+        source.read(1)
+    connection.execute("CREATE TABLE t (prompt TEXT)")
+    connection.execute("INSERT INTO t VALUES ('p0')")
+    assert prompts(source.read(1)) == ["p0"]
 
 
 def test_rows_without_token_ids_have_no_length():

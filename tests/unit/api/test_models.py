@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM
 
 import verl_hpc
 from verl_hpc.errors import ConfigError, ModelError
@@ -39,11 +41,60 @@ def test_shared_parameters_are_refused(hf_model, tokenizer):
         verl_hpc.PPOTrainer(actor, critic, tokenizer)
 
 
+def compiled(module):
+    return torch.compile(module, backend="eager")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: (verl_hpc.ActorModel(compiled(model)), verl_hpc.CriticModel(model)),
+        lambda model: (compiled(verl_hpc.ActorModel(model)), compiled(verl_hpc.CriticModel(model))),
+        lambda model: (compiled(model), compiled(model)),
+    ],
+)
+def test_a_checkpoint_of_a_compiled_model_is_one_of_the_model(
+    model_dir, hf_model, tokenizer, tmp_path, make
+):
+    config = {"lr": 1e-2, "kl_coef": 0.01, "max_response_length": 3}
+    trainer = verl_hpc.PPOTrainer(*make(hf_model), tokenizer, config)
+    trainer.step(["one", "two"])
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    plain = AutoModelForCausalLM.from_pretrained(model_dir)
+    again = verl_hpc.PPOTrainer(plain, plain, tokenizer, config)
+    assert again.load_checkpoint(tmp_path) == 1
+    trained = hf_model.state_dict()
+    assert all(torch.equal(trained[name], p) for name, p in plain.state_dict().items())
+
+
+def test_a_compiled_model_is_called(hf_model, tokenizer):
+    calls = []
+
+    def backend(module, inputs):
+        calls.append(module)
+        return module.forward
+
+    actor = verl_hpc.ActorModel(torch.compile(hf_model, backend=backend))
+    actor(torch.tensor([[5, 6]]))
+    assert calls
+
+
 def test_groups_of_one_rank_are_bound(hf_model):
     actor = verl_hpc.ActorModel(hf_model)
     tensor, pipeline = verl_hpc.DeviceMesh("tensor", _Group(1)), verl_hpc.DeviceMesh("pipeline")
     actor.set_device_mesh(tp_mesh=tensor, pp_mesh=pipeline)
     assert actor.tp_mesh is tensor and actor.pp_mesh is pipeline
+
+
+def test_a_real_group_of_one_rank_is_bound(hf_model, tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = verl_hpc.DeviceMesh("tensor", dist.new_group([0]))
+        actor = verl_hpc.ActorModel(hf_model)
+        actor.set_device_mesh(tp_mesh=mesh)
+        assert mesh.size == 1 and actor.tp_mesh is mesh
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import verl_hpc
 from verl_hpc.errors import ConfigError
 
 
-@pytest.mark.parametrize("variable", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"])
+@pytest.mark.parametrize(
+    "variable", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"]
+)
 @pytest.mark.parametrize("name", ["PPOTrainer", "Trainer"])
 def test_one_of_several_ranks_is_refused_before_anything_is_read(monkeypatch, name, variable):
-    """Hydra (MPICH, and srun with pmi2), Open MPI and torchrun tell their ranks so."""
+    """Hydra (MPICH, and srun with pmi2), Open MPI, torchrun and srun tell their ranks so."""
     monkeypatch.setenv(variable, "2")
     trainers = {
         "PPOTrainer": lambda: verl_hpc.PPOTrainer(None),

@@ -1,7 +1,12 @@
 """PPO in one process: it learns, resumes bit for bit, and refuses what it cannot honour."""
 
+import copy
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
@@ -263,8 +268,12 @@ def test_rewards_by_name_see_the_reference(make_trainer, prompts):
     trainer = make_trainer(reward_fn="always_the_reference")
     found = trainer.step(prompts, references=[2.0] * 16)
     assert found["critic/score/mean"] == 2.0
-    with pytest.raises(RewardError, match="is a function of verl_hpc"):
-        verl_hpc.register_reward(type("F", (), {"__name__": "math"})())
+
+    def math(sampled_response, reference_answer):
+        return 0.0
+
+    with pytest.raises(RewardError, match="math is a function of verl_hpc"):
+        verl_hpc.register_reward(math)
 
 
 @pytest.mark.parametrize(("response", "right"), [("4", 1.0), ("so \\boxed{8/2}", 1.0), ("5", 0.0)])
@@ -274,3 +283,47 @@ def test_accuracy_is_of_text_or_of_mathematics(response, right):
 
     (score,) = scorer_of("accuracy_reward")([Request(0, "", "4", {}, response)])
     assert score.value == right
+
+
+class _Scaled(verl_hpc.ActorModel):
+    """With a parameter that has no dimensions."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.scale * super().forward(input_ids, attention_mask).logits
+
+
+def test_a_parameter_without_dimensions_is_of_the_first_weights(model_dir, make_trainer, tmp_path):
+    def trainer(scale):
+        actor = _Scaled(AutoModelForCausalLM.from_pretrained(model_dir))
+        actor.scale.data.fill_(scale)
+        return make_trainer(actor_model=actor)
+
+    first = trainer(1.0)
+    assert trainer(1.0)._run.fingerprint == first._run.fingerprint
+    assert trainer(2.0)._run.fingerprint != first._run.fingerprint
+    first.step(["one", "two"])
+    assert first.actor_model.scale != 1.0
+    with pytest.raises(
+        ModelError, match=r"save_checkpoint: scale of actor has no dimensions.*\(1,\)"
+    ):
+        first.save_checkpoint(tmp_path)
+
+
+def test_temporary_files_begin_with_the_namespace(make_trainer, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    trainer, seen = make_trainer(namespace="search-rl"), []
+    trainer.tokenizer = copy.copy(trainer.tokenizer)
+    trainer.tokenizer.save_pretrained = lambda directory: seen.append(Path(directory))
+    trainer.save_checkpoint(tmp_path / "steps")
+    (directory,) = seen
+    assert directory.parent == tmp_path and directory.name.startswith("search-rl-")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "p"}')
+    provider = verl_hpc.DataProvider(tmp_path / "rows.jsonl", "jsonl", namespace="search-rl")
+    names = {path.name for path in tmp_path.iterdir()} - {"steps", "rows.jsonl"}
+    assert names and all(name.startswith("search-rl-") for name in names)
+    provider.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"steps", "rows.jsonl"}

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import verl_hpc
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.testing.tiny import make_tiny_model
 
@@ -31,19 +31,63 @@ def test_another_engine_is_refused():
         verl_hpc.vLLMActor(3)
 
 
-@pytest.mark.slow
-def test_a_real_engine_answers_as_the_model_does(tmp_path, tokenizer):
-    # vLLM's attention on CPUs takes heads of at least 32.
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
-    model_dir = make_tiny_model(tmp_path, "qwen2", **sizes)
-    hf_model = AutoModelForCausalLM.from_pretrained(model_dir)
-    options = {"max_model_len": 64, "enforce_eager": True, "kv_cache_memory_bytes": 2**26}
-    actor = verl_hpc.VLLMActorModel(str(model_dir), 1, 4, dtype="float32", **options)
+# As little of vLLM as starts: its attention on CPUs takes heads of at least 32.
+SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+OPTIONS = {"max_model_len": 64, "enforce_eager": True, "kv_cache_memory_bytes": 2**26}
+
+
+@pytest.fixture(scope="module")
+def small_dir(tmp_path_factory):
+    return make_tiny_model(tmp_path_factory.mktemp("small"), "qwen2", **SIZES)
+
+
+@pytest.fixture(scope="module")
+def actor(small_dir):
+    """In a process of its own: one that starts here looks into all modules that tests have."""
+    made = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, dtype="float32", **OPTIONS)
+    yield made
+    made.llm_engine.llm_engine.engine_core.shutdown()
+
+
+def test_a_real_engine_answers_as_the_model_does(small_dir, actor, tokenizer):
+    hf_model = AutoModelForCausalLM.from_pretrained(small_dir)
     ids = torch.tensor([[5, 6, 7]])
     found = actor.generate(ids, max_new_tokens=4, do_sample=False)
     assert torch.equal(found, hf_model.generate(ids, max_new_tokens=4, do_sample=False))
     again = verl_hpc.vLLMActor(actor.llm_engine)
-    assert torch.equal(again.generate(ids, max_new_tokens=4, do_sample=False), found)
+    assert torch.equal(again.generate(ids, max_length=7, do_sample=False), found)
+    # The first new token ends this one, and the other is padded on its left.
+    ended = again.generate(
+        [[5, 6, 7], [9]],
+        max_new_tokens=3,
+        do_sample=False,
+        eos_token_id=int(found[0, 3]),
+        pad_token_id=2,
+    )
+    assert ended[0].tolist() == [*found[0, :4].tolist(), *[2] * (ended.shape[1] - 4)]
+    assert ended[1, :3].tolist() == [2, 2, 9]
+    with pytest.raises(ConfigError, match="vLLM computes no gradients"):
+        verl_hpc.PPOTrainer(actor, None, tokenizer)
+
+
+def test_a_manager_asks_a_real_engine(actor, tokenizer):
+    manager = verl_hpc.RolloutManager(actor, tokenizer, 2, max_response_length=4, seed=3)
+    batch = manager.generate(["one"])
+    assert len(batch) == 2 and all(len(r.log_probs) == len(r.response_ids) for r in batch)
+
+
+def test_what_a_real_engine_refuses_leaves_it_as_it_was(actor):
+    with pytest.raises(ConfigError, match="temperature = -1"):
+        actor.generate([[5]], temperature=-1)
+    with pytest.raises(DataError, match="prompt 1: vLLM refuses it: .*64"):
+        actor.generate([[5], [6] * 70])
+    with pytest.raises(DataError, match="prompt 0 has 1 tokens, and its mask 2"):
+        actor.generate([[5]], [[1, 1]])
+    expected = actor.generate([[5]], max_new_tokens=3, do_sample=False)
+    assert torch.equal(actor.generate([[5]], max_new_tokens=3, do_sample=False), expected)
+
+
+def test_a_response_is_restricted(actor, tokenizer):
     texts = {"do", "dog"}
     chosen = actor.generate([[5, 6]] * 8, max_new_tokens=6, choices=sorted(texts))
     assert {tokenizer.decode(row[2:], skip_special_tokens=True) for row in chosen} <= texts
@@ -51,9 +95,19 @@ def test_a_real_engine_answers_as_the_model_does(tmp_path, tokenizer):
     assert re.fullmatch("[0-9]{2}", tokenizer.decode(restricted.tokens, skip_special_tokens=True))
     # Of ten digits, about alike: not of the whole vocabulary.
     assert sum(restricted.log_probs[:2]) / 2 > math.log(1 / 30)
-    with pytest.raises(ConfigError, match="choices and regex exclude"):
-        actor.generate(ids, choices=["a"], regex="b")
-    with pytest.raises(ConfigError, match="num_beams is not honoured"):
-        actor.generate(ids, num_beams=4)
-    with pytest.raises(ConfigError, match="vLLM computes no gradients"):
-        verl_hpc.PPOTrainer(actor, None, tokenizer)
+
+
+def test_an_actor_by_name_with_vllm_and_its_critic(small_dir, actor, monkeypatch):
+    """Of vLLM's start the engine of this module stands in for a second one."""
+    asked = []
+
+    def build(model, device, options):
+        asked.append((model, options["dtype"]))
+        return actor.llm_engine
+
+    monkeypatch.setattr("verl_hpc.rollout.user_llm.build_llm", build)
+    found, critic = verl_hpc.get_actor_critic(small_dir, use_vllm=True, dtype={"critic": "bf16"})
+    assert asked == [(str(small_dir), "float32")]
+    assert isinstance(found, verl_hpc.VLLMActorModel)
+    assert found.generate([[5]], max_new_tokens=2).shape == (1, 3)
+    assert critic(torch.tensor([[5, 6]])).shape == (1, 2)

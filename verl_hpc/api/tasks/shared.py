@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from verl_hpc.api.assemble import Given, as_actor, device_of, end_tokens, names_of, sizes_of
+from verl_hpc.api.assemble import Given
 from verl_hpc.api.loading import tokenizer_of
+from verl_hpc.api.modules import as_actor, device_of, end_tokens, names_of, sizes_of
 from verl_hpc.api.tasks.heads import ActorHead, CriticHead
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.config.roles import ACTOR, CRITIC
@@ -36,7 +37,7 @@ class SharedModels:
     """
 
     def __init__(self, actor: Any, critic: torch.nn.Module | None, tokenizer: Any) -> None:
-        self.actor, self.critic = as_actor(actor), critic
+        self.actor, self.critic = as_actor(actor, "Trainer: actor"), critic
         if not any(p.requires_grad for p in self.actor.parameters()):
             raise ModelError(f"actor: {type(self.actor).__name__} has no parameters to train")
         self.device, self.arch = device_of(self.actor), sizes_of(self.actor)
@@ -51,7 +52,7 @@ class SharedModels:
         if self.critic is None:
             return None
         names = names_of(self.critic)
-        head = [VALUE_HEAD] if VALUE_HEAD in dict(self.critic.named_parameters()) else []
+        head = [VALUE_HEAD] if VALUE_HEAD in names.values() else []
         arch = sizes_of(self.critic)
         return SharedModule(self.critic, arch, "value", self.device, names, leave_out=head)
 

@@ -1,0 +1,138 @@
+"""Arguments of transformers' `generate`, in vLLM's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from verl_hpc.config.arguments import plain_number
+from verl_hpc.config.explain import explain, shown
+from verl_hpc.config.rollout import HOTTEST_VLLM, Temperature
+from verl_hpc.errors import ConfigError
+from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.section import (
+    Fraction,
+    Integer,
+    NonNegative,
+    Number,
+    Positive,
+    PositiveFinite,
+    Section,
+    Seed,
+)
+
+_WHO = "vLLMActor.generate"
+_TOKENS = "token ids alone are returned; respond() has their log-probs, too"
+_FUNCTIONS = "vLLM calls no functions of transformers'; choices or regex restrict a response"
+_FILTERS = "vLLM has no such filter; it has top_k, top_p, min_p and repetition_penalty"
+_BEAMS = "vLLM samples one continuation, and searches no beams"
+_LEAST = "vLLM is not told how short a response may be; it ends where the model ends it"
+_NOT_HONOURED: Mapping[str, tuple[Any, str]] = {
+    **dict.fromkeys(("num_beams", "num_beam_groups"), (1, _BEAMS)),
+    "length_penalty": (1.0, _BEAMS),
+    "early_stopping": (False, _BEAMS),
+    "num_return_sequences": (1, "give a prompt so often, or use RolloutManager(num_samples=...)"),
+    **dict.fromkeys(("min_new_tokens", "min_length"), (0, _LEAST)),
+    "no_repeat_ngram_size": (0, _FILTERS),
+    "typical_p": (1.0, _FILTERS),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), (0.0, _FILTERS)),
+    **dict.fromkeys(("penalty_alpha", "bad_words_ids", "suppress_tokens"), (None, _FILTERS)),
+    **dict.fromkeys(
+        ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn"), (None, _FUNCTIONS)
+    ),
+    **dict.fromkeys(
+        ("return_dict_in_generate", "output_scores", "output_logits"), (False, _TOKENS)
+    ),
+    **dict.fromkeys(("output_attentions", "output_hidden_states"), (False, _TOKENS)),
+    "use_cache": (True, "vLLM always keeps keys and values"),
+    "generation_config": (None, "give its settings one by one"),
+    "bos_token_id": (None, "prompts are taken as they are; put it before them"),
+    "tokenizer": (None, "vLLM has the model's"),
+    "streamer": (None, "responses come when all have ended; vLLMAdapter has generate_async"),
+}
+"""What transformers has, with the value that is no wish, and why another one is refused."""
+
+
+class Generation(Section):
+    """What `vLLMActor.generate` takes besides prompts."""
+
+    max_new_tokens: Positive | None = None
+    """Longest response; 20 where max_length says nothing either, as with transformers."""
+    max_length: Positive | None = None
+    """Of the longest prompt with its response; max_new_tokens goes before it."""
+    do_sample: Annotated[bool, Field(strict=True)] = True
+    """False takes the likeliest token each time."""
+    temperature: Annotated[Temperature, Field(le=HOTTEST_VLLM)] = 1.0
+    top_p: Annotated[Number, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[Integer, Field(ge=-1, le=2**31 - 1)] = -1
+    min_p: Fraction = 0.0
+    repetition_penalty: PositiveFinite = 1.0
+    seed: Seed = 0
+    stop_strings: str | list[str] = []
+    """That end a response, and are its end."""
+    eos_token_id: NonNegative | list[NonNegative] | None = None
+    """Tokens that end a response, in the place of the model's own."""
+    pad_token_id: NonNegative = 0
+    choices: list[str] | None = None
+    """Texts, one of which is the response."""
+    regex: str | None = None
+    """That the response matches."""
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Generation:
+        """Arguments by name; None asks for nothing.
+
+        Raises:
+            ConfigError: one that is not honoured, with the reason, or a value that is not allowed.
+        """
+        given = {k: plain_number(v) for k, v in arguments.items() if v is not None}
+        for name in sorted(_NOT_HONOURED.keys() & given):
+            nothing, reason = _NOT_HONOURED[name]
+            if (value := given.pop(name)) != nothing:
+                raise ConfigError(f"{_WHO}: {name} = {shown(value)} is not honoured: {reason}")
+        try:
+            found = cls.model_validate(given)
+        except ValidationError as error:
+            raise ConfigError(f"{_WHO}:\n{explain(error, cls)}") from None
+        if found.choices is not None and found.regex is not None:
+            raise ConfigError(f"{_WHO}: choices and regex exclude each other; give one")
+        return found
+
+    def sampling(self, longest: int) -> Sampling:
+        """How tokens are chosen.
+
+        Args:
+            longest: tokens of the longest prompt.
+
+        Raises:
+            ConfigError: max_length leaves no room for a response.
+        """
+        max_tokens = self.max_new_tokens or (self.max_length or longest + 20) - longest
+        if max_tokens < 1:
+            raise ConfigError(
+                f"{_WHO}: max_length = {self.max_length}, and a prompt has {longest} tokens; raise "
+                "it, or give max_new_tokens"
+            )
+        stop = self.stop_strings
+        return Sampling(
+            max_tokens,
+            self.temperature if self.do_sample else 0.0,
+            self.top_p,
+            self.top_k,
+            self.min_p,
+            self.repetition_penalty,
+            (stop,) if isinstance(stop, str) else tuple(stop),
+        )
+
+    @property
+    def ends(self) -> list[int] | None:
+        """Tokens that end a response; None for the model's own."""
+        return [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
+
+    @property
+    def structured(self) -> dict[str, Any]:
+        """What restricts a response, by vLLM's names."""
+        named = {"choice": self.choices, "regex": self.regex}
+        return {name: value for name, value in named.items() if value is not None}

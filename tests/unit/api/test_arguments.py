@@ -1,6 +1,5 @@
 """What a wrong argument of the Python surface is answered with."""
 
-import copy
 import json
 import math
 import queue
@@ -13,7 +12,6 @@ import torch
 
 import verl_hpc
 from tests.unit.api.test_data import write
-from verl_hpc.api.prompts import asked
 from verl_hpc.api.sources import DatabaseSource, PromptSource
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
@@ -326,72 +324,6 @@ def test_a_collate_fn_is_told_what_serves_instead(rows, tasks, name):
     given = {"DataProvider": (rows, "jsonl"), "get_dataloader": (tasks, {"a": 1}, 4)}
     with pytest.raises(ConfigError, match=f"{name}: collate_fn .*DynamicBatchSampler.*Collator"):
         getattr(verl_hpc, name)(*given[name], collate_fn=list)
-
-
-@pytest.fixture
-def marked(tokenizer):
-    """Encodes texts between two tokens that it also pads with."""
-    made = copy.deepcopy(tokenizer)
-    encode, made.pad_token = made.encode, made.eos_token
-    made.encode = lambda text, **_: [made.eos_token_id, *encode(text), made.eos_token_id]
-    return made
-
-
-def test_texts_and_rows_keep_what_looks_like_padding(marked, rows):
-    end, (text, more) = marked.eos_token_id, (marked.encode(t) for t in ("one", "p0"))
-    assert text[0] == text[-1] == end
-    (problem,) = asked(["one"], marked)
-    assert list(problem.prompt.ids) == text
-    (batch, *_) = verl_hpc.DataProvider(rows, "jsonl", batch_size=1)
-    (problem,) = asked(batch, marked)
-    assert list(problem.prompt.ids) == more
-    for padded in (torch.tensor([text]), [text]):
-        assert list(asked(padded, marked)[0].prompt.ids) == text[1:-1]
-        assert list(asked(padded, marked, torch.ones(1, len(text)))[0].prompt.ids) == text
-
-
-def test_a_tuple_of_rows_may_have_references_in_a_tensor(tokenizer, rows):
-    (batch, *_) = verl_hpc.DataProvider(rows, "jsonl", batch_size=2)
-    found = asked(tuple(batch), tokenizer, references=torch.tensor([3, 4]))
-    assert [int(problem.ground_truth) for problem in found] == [3, 4]
-    assert [p.ground_truth for p in asked(tuple(batch), tokenizer)] == ["a0", "a1"]
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        np.array([[5, 6], [7, 8]]),
-        np.array([[5, 6], [7, 8]], dtype=np.int32),
-        [np.array([5, 6]), np.array([7, 8])],
-        [[np.int64(5), 6], (7, np.int32(8))],
-    ],
-)
-def test_token_ids_of_numpy_are_prompts(tokenizer, ids):
-    found = asked(ids, tokenizer, np.ones((2, 2)))
-    assert [problem.prompt.ids for problem in found] == [(5, 6), (7, 8)]
-    assert all(type(token) is int for problem in found for token in problem.prompt.ids)
-    assert [p.prompt.ids for p in asked(list(ids[0]), tokenizer)] == [(5, 6)]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"references": "ab"}, "references = 'ab'; expected a list"),
-        ({"references": 5}, "references = 5; expected a list"),
-        ({"attention_mask": 5}, "attention_mask is int"),
-        ({"attention_mask": torch.ones(1, 1, 1)}, r"attention_mask has the shape \(1, 1, 1\)"),
-    ],
-)
-def test_of_what_goes_with_prompts(tokenizer, given, words):
-    with pytest.raises(DataError, match=words):
-        asked([[1], [2]], tokenizer, **given)
-
-
-def test_numbers_of_numpy_that_are_no_tokens(tokenizer):
-    with pytest.raises(DataError, match=r"prompt 0 has 1.5"):
-        asked(np.array([[1.5]]), tokenizer)
-    with pytest.raises(DataError, match=r"the shape \(1, 1, 2\)"):
-        asked(np.array([[[1, 2]]]), tokenizer)
 
 
 def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):

@@ -209,9 +209,11 @@ def _codeforces(row: Row, _: int) -> Example:
     examples = [
         f"{_fenced(test, 'input')}\n{_fenced(test, 'output')}" for test in _tests(row, "examples")
     ]
+    units = {"time_limit": "seconds", "memory_limit": "megabytes"}
+    limits = [f"{row[name]} {unit}" for name, unit in units.items() if row.get(name) is not None]
     parts = [
         (row.get("title") or "", question),
-        ("Limits", f"{row.get('time_limit')} seconds, {row.get('memory_limit')} megabytes"),
+        ("Limits", ", ".join(limits)),
         ("Input", row.get("input_format")),
         ("Output", row.get("output_format")),
         ("Examples", "\n".join(examples)),

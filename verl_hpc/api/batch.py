@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,12 +123,9 @@ def numbers_of(batch: Batch, rewards: Any, said: str = "rewards") -> list[float]
         said: what errors call them.
 
     Raises:
-        DataError: they are no numbers, or not as many as responses.
+        DataError: they are no finite numbers, or not as many as responses.
     """
-    try:
-        found = None if isinstance(rewards, str) else [float(reward) for reward in rewards]
-    except (TypeError, ValueError):
-        found = None
+    found = _finite(rewards)
     if found is None:
         raise DataError(f"{said} = {shown(rewards)}; expected a number for each response")
     if len(found) != len(batch):
@@ -135,6 +133,17 @@ def numbers_of(batch: Batch, rewards: Any, said: str = "rewards") -> list[float]
             f"{said}: {len(found)} rewards for {len(batch)} responses; give one for each"
         )
     return found
+
+
+def _finite(values: Any) -> list[float] | None:
+    """None if one is no number, or not finite; of a mapping keys would be taken."""
+    if isinstance(values, str | Mapping):
+        return None
+    try:
+        found = [float(value) for value in values]
+    except (TypeError, ValueError):
+        return None
+    return found if all(map(math.isfinite, found)) else None
 
 
 def scores_of(found: Sequence[Score]) -> Scores:

@@ -114,9 +114,13 @@ def _length(row: Any, index: int) -> int:
         )
     ids = row["input_ids"] if isinstance(row, Mapping) else row
     shape = getattr(ids, "shape", None)
-    if shape is not None and len(shape) == 2 and shape[0] == 1:
+    if shape is None:
+        is_row = _is_flat(ids)
+    elif len(shape) == 2 and shape[0] == 1:
         return int(shape[1])
-    if len(shape) == 1 if shape is not None else _is_flat(ids):
+    else:
+        is_row = len(shape) == 1
+    if is_row:
         return len(ids)
     raise DataError(
         f"DynamicBatchSampler: row {index} is {type(ids).__name__}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,7 +144,8 @@ def ids_of(problem: Problem) -> list[int]:
 
 
 def _each(references: Any) -> list[Any]:
-    if isinstance(references, str) or not isinstance(references, Iterable):
+    is_one = isinstance(references, str | Mapping) or getattr(references, "ndim", 1) == 0
+    if is_one or not isinstance(references, Iterable):
         raise DataError(
             f"references = {shown(references)}; expected a list of what is right, one a prompt"
         )

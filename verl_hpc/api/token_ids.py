@@ -57,14 +57,16 @@ def _lists(rows: Any, name: str) -> list[list[int]]:
         )
     if len(rows) and isinstance(rows[0], Integral):
         rows = [rows]
-    return [_list(row) for row in rows]
+    return [_list(row, name) for row in rows]
 
 
-def _list(row: Any) -> list[int]:
+def _list(row: Any, name: str) -> list[int]:
     if _is_tensor(row) and row.ndim == 1:
         return row.tolist()  # type: ignore[no-any-return]
     if isinstance(row, str) or not isinstance(row, Sequence):
-        raise DataError(f"a prompt is {type(row).__name__}; expected token ids, or texts alone")
+        if name == "input_ids":
+            raise DataError(f"a prompt is {type(row).__name__}; expected token ids, or texts alone")
+        raise DataError(f"a row of {name} is {type(row).__name__}; expected whole numbers, 1 or 0")
     return [plain_number(token) for token in row]
 
 

@@ -209,15 +209,17 @@ def _codeforces(row: Row, _: int) -> Example:
     examples = [
         f"{_fenced(test, 'input')}\n{_fenced(test, 'output')}" for test in _tests(row, "examples")
     ]
-    parts = {
-        str(row.get("title") or ""): question,
-        "Limits": f"{row.get('time_limit')} seconds, {row.get('memory_limit')} megabytes",
-        "Input": row.get("input_format"),
-        "Output": row.get("output_format"),
-        "Examples": "\n".join(examples),
-        "Note": row.get("note"),
-    }
-    texts = [f"## {title}\n{text.strip()}" for title, text in parts.items() if text]
+    units = {"time_limit": "seconds", "memory_limit": "megabytes"}
+    limits = [f"{row[name]} {unit}" for name, unit in units.items() if row.get(name) is not None]
+    parts = [
+        (row.get("title") or "", question),
+        ("Limits", ", ".join(limits)),
+        ("Input", row.get("input_format")),
+        ("Output", row.get("output_format")),
+        ("Examples", "\n".join(examples)),
+        ("Note", row.get("note")),
+    ]
+    texts = [f"## {title}\n{text.strip()}" for title, text in parts if text]
     tests = _tests(row, "official_tests")
     truth = {f"{name}s": [test[name] for test in tests] for name in ("input", "output")}
     prompt = "\n\n".join([*texts, _PROGRAM])

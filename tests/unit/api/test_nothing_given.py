@@ -1,6 +1,7 @@
 """What None, or a value of another kind, in the place of an argument is answered with."""
 
 import functools
+import math
 
 import pytest
 import torch
@@ -87,7 +88,10 @@ def test_of_a_trainer(trainer, call, words):
         call(trainer)
 
 
-@pytest.mark.parametrize("rewards", [None, 3, "ab", ["a", "b"], [None, None]])
+@pytest.mark.parametrize(
+    "rewards",
+    [None, 3, "ab", ["a", "b"], [None, None], {0: 1.0, 1: 0.5}, [math.nan, 1.0], [math.inf, 1.0]],
+)
 def test_rewards_that_are_no_numbers(trainer, rewards):
     batch = trainer.rollout(["one", "two"])
     for take in (functools.partial(trainer.update, batch), batch.scored):

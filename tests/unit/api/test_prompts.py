@@ -67,7 +67,10 @@ def test_token_ids_of_numpy_are_prompts(tokenizer, ids):
     [
         ({"references": "ab"}, "references = 'ab'; expected a list"),
         ({"references": 5}, "references = 5; expected a list"),
+        ({"references": {"a": 1, "b": 2}}, "references = {'a': 1, 'b': 2}; expected a list"),
+        ({"references": torch.tensor(5)}, r"references = tensor\(5\); expected a list"),
         ({"attention_mask": 5}, "attention_mask is int"),
+        ({"attention_mask": ["1", "1"]}, "a row of attention_mask is str; expected whole numbers"),
         ({"attention_mask": torch.ones(1, 1, 1)}, r"attention_mask has the shape \(1, 1, 1\)"),
     ],
 )

@@ -334,6 +334,22 @@ def test_problems_of_codeforces_are_scored_by_their_tests(tmp_path):
     assert [found["score"] for found in score(asked)] == [1.0, 0.0]
 
 
+def test_a_problem_of_codeforces_may_be_called_as_a_part_of_it(tmp_path):
+    row = CODEFORCES_ROW | {"title": "Examples"}
+    (problem,) = prepared(tmp_path, "codeforces", [row], ending="parquet")
+    prompt = problem.prompt[0]["content"]
+    assert prompt.startswith("## Examples\nDouble a number.") and "\n## Examples\ninput:" in prompt
+
+
+def test_a_problem_of_codeforces_without_limits_says_nothing_of_them(tmp_path):
+    row = without(CODEFORCES_ROW, "time_limit") | {"memory_limit": None}
+    (problem,) = prepared(tmp_path, "codeforces", [row])
+    prompt = problem.prompt[0]["content"]
+    assert "Limits" not in prompt and "None" not in prompt
+    (problem,) = prepared(tmp_path, "codeforces", [CODEFORCES_ROW | {"memory_limit": None}])
+    assert "## Limits\n1.0 seconds\n\n## Input" in problem.prompt[0]["content"]
+
+
 def test_problems_of_codeforces_that_tests_cannot_decide_are_left_out_and_counted(tmp_path, capsys):
     unfit = [
         {"interaction_format": "Print ?, read an answer."},

@@ -189,6 +189,10 @@ def test_what_is_read(tmp_path, text, words):
         ("A=1\nwhile IFS= read -r A; do echo; done < x", "line 2: $A is"),
         ("A=1\nif [ -d x ]; then unset A; fi", "line 2: $A is"),
         ("read A", "line 1: $A is set by a command"),
+        ("A=1\nprintf -v A %s 2", "line 2: $A is set by a command"),
+        ("A=1\neval 'A=2'", "line 2: $A is set by a command"),
+        ("A=1\n((B = 2, A <<= 1))", "line 2: $A is set by a command"),
+        ("A=1\nfor ((A = 0; A < 2; ++A)); do echo; done", "line 2: $A is set in a branch"),
         ("A=1\nA[1]=2", "line 2: $A is set by index"),
     ],
 )
@@ -196,6 +200,20 @@ def test_a_variable_that_is_perhaps_set_is_not_known(tmp_path, text, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         read(tmp_path, f"{text.format(START)}\n{START} a=$A", B="a")
     assert read(tmp_path, f"{text.format(START)}\n{START} a=1", B="a") == ["a=1"]
+
+
+@pytest.mark.parametrize("test", ["A > 1", "A == 1 && A <= B", "A != 1 || B >= A"])
+def test_a_comparison_of_numbers_sets_nothing(tmp_path, test):
+    assert read(tmp_path, f"A=1; B=2\nif (({test})); then C=1; fi\n{START} a=$A b=$B") == [
+        "a=1",
+        "b=2",
+    ]
+
+
+@pytest.mark.parametrize("text", ["${A,,}", "${A//x/y}", "${A[@]/x/y}", "$(basename ${A,,})"])
+def test_an_operator_gives_nothing_to_a_variable_that_is_not_known(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"\$A is not known; set it before the command"):
+        read(tmp_path, f"{START} a={text}")
 
 
 def test_the_user_decides_what_a_branch_does(tmp_path):

@@ -227,6 +227,8 @@ def _changed(asked: Parameter, value: str | list[str] | None) -> str | list[str]
         found = [one.replace(old, new, 1 if asked.operator == "/" else -1) for one in listed]
     else:
         raise ConfigError(f"{asked.source} is not read; write its value there")
+    if value is None:
+        return None
     return found if not isinstance(value, str) else found[0]
 
 

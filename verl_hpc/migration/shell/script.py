@@ -32,8 +32,13 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DECLARES = ("export", "local", "declare", "typeset", "readonly")
 _PLAIN_OPTION = re.compile(r"-[agrx]+")
-_NAMED = ("unset", "read", "mapfile", "readarray", "getopts", "let")
+_NAMED = ("unset", "read", "mapfile", "readarray", "getopts", "let", "eval")
 """Commands that set the variables that they name."""
+_SET_IN_SUM = re.compile(
+    r"(?:\+\+|--)\s*([A-Za-z_]\w*)"
+    r"|([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+)
+"""`++NAME`, `NAME++`, `NAME += 1` and its like; no comparison."""
 _MOVES = ("cd", "pushd", "popd")
 _SAYS = ("echo", "printf", ":")
 """Commands whose words are no command."""
@@ -142,8 +147,12 @@ class _Script:
         """The variables that a command may set."""
         first = words[0].bare
         found = set(_defaults(words))
-        if first in _NAMED or words[0].source.startswith("(("):
+        if first in _NAMED:
             found |= {name for word in words for name in _NAME.findall(word.source)}
+        elif words[0].source.startswith("(("):
+            found |= {one or other for one, other in _SET_IN_SUM.findall(words[0].source)}
+        elif first == "printf" and len(words) > 2 and words[1].bare == "-v":
+            found |= set(_NAME.findall(words[2].source))
         elif first in ("for", "select"):
             found |= {name for word in words[1:2] for name in _NAME.findall(word.source)}
         elif first in _MOVES:

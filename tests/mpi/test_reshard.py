@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.mpi import plugin
-from tests.mpi.engines_for_tests import build_engine, held, some_sequences
+from tests.mpi.engines_for_tests import build_engine, gathered, held, some_sequences
+from tests.mpi.parity import replica_share, score_loss
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.layout.generation import generation_groups, zero_redundancy_applies
 from verl_hpc.layout.megatron import TrainLayout
@@ -106,7 +107,15 @@ def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_
 
 def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
     rank = here.world.rank
-    trainer = build_engine(here, directory, layout, lr=None, engine=engine)
+    """What a Megatron layout has read, and what fully_shard has learned from it."""
+    trains = engine == "fsdp"
+    trainer = build_engine(here, directory, layout, lr=1e-2 if trains else None, engine=engine)
+    source = safetensors_of(directory)
+    if trains:
+        batch = some_sequences(2 * layout.dp, 256)
+        trainer.update(batch[replica_share(layout)], score_loss(trainer.head, batch))
+        first, source = source, gathered(here, trainer.shard_map, trainer.weights)
+        assert all((source[name] - first[name]).abs().max() > 1e-3 for name in source)
     replicas = replicas_for(layout, rollout_tp)
     rollout = engines(directory, trainer.arch, replicas)
     for parameter in rollout.weights.values():
@@ -117,7 +126,6 @@ def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
     stats = Transfer(plan, rank).run(trainer.weights, rollout.weights, rollout.dtype)
     rollout.finish_update()
 
-    source = safetensors_of(directory)
     for region in rollout.shard_map.held_by(rank):
         arrived = held(rollout.weights, region)
         assert torch.equal(arrived, source[region.tensor][region.box.slices]), region

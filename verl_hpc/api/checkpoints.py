@@ -81,7 +81,7 @@ def reference_fingerprint(actor: TrainingEngine) -> dict[str, str]:
 
 def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
     """See `PPOTrainer.load_checkpoint`."""
-    step = _find(path, namespace)
+    step = find_step(path, namespace)
     if not (step / STATE).is_file():
         raise CheckpointError(
             f"{step} has no training state; save with save_optimizer=True and "
@@ -96,7 +96,12 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
         ) from None
 
 
-def _find(path: Path, namespace: str) -> Path:
+def find_step(path: Path, namespace: str = "") -> Path:
+    """A step's directory, or the newest one below a path.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     if path.is_dir() and step_number(path.resolve()) is not None:
         return path.resolve()
     if path.name == LATEST and path.exists():

@@ -29,9 +29,21 @@ def names_of(module: torch.nn.Module) -> Mapping[str, str]:
     return found
 
 
-def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
-    """Raises: ModelError: nothing to train, or parameters of both at once."""
-    for name, module in (("actor_model", actor), ("critic_model", critic)):
+def check_apart(
+    actor: torch.nn.Module,
+    critic: torch.nn.Module | None,
+    said: str = "actor_model",
+    critic_said: str = "critic_model",
+) -> None:
+    """Refuse models that cannot be trained apart.
+
+    Args:
+        said, critic_said: what errors call them.
+
+    Raises:
+        ModelError: nothing to train, or parameters of both at once.
+    """
+    for name, module in ((said, actor), (critic_said, critic)):
         if module is not None and not any(p.requires_grad for p in module.parameters()):
             raise ModelError(
                 f"{name}: {type(module).__name__} has no parameters that are trained; give it "
@@ -43,7 +55,7 @@ def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
     shared = [name for name, p in actor.named_parameters() if id(p) in mine]
     if shared:
         raise ModelError(
-            f"critic_model shares {shared[0]} with actor_model, so that the critic's updates would "
+            f"{critic_said} shares {shared[0]} with {said}, so that the critic's updates would "
             "change the policy unseen; leave copy_weights of CriticModel True"
         )
 

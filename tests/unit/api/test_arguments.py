@@ -401,3 +401,8 @@ def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_pa
 def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
     with pytest.raises(ConfigError, match="actor_model is in float64"):
         verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
+
+
+def test_a_negative_number_of_steps(make_trainer):
+    with pytest.raises(ConfigError, match=r"PPOTrainer.train: num_steps = -1; .*equal to 0"):
+        make_trainer(data_provider=Numbers()).train(-1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from verl_hpc.api.modules import config_of
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
@@ -48,7 +49,7 @@ def save_step(
                     f"save_checkpoint: {name} of {role.name} has no dimensions, and tensors of a "
                     "step have some; give it the shape (1,)"
                 )
-    config = getattr(actor, "config", None)
+    config = config_of(actor)
     if config is not None:
         config.save_pretrained(scratch)
     if callable(getattr(tokenizer, "save_pretrained", None)):

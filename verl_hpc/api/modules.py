@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.config.explain import shown
@@ -109,9 +109,15 @@ def check_tokenizer(tokenizer: Any, who: str) -> None:
         )
 
 
+def config_of(module: torch.nn.Module) -> PreTrainedConfig | None:
+    """Of a model of transformers; others, such as Megatron's, have one of another kind."""
+    found = getattr(module, "config", None)
+    return found if isinstance(found, PreTrainedConfig) else None
+
+
 def sizes_of(module: torch.nn.Module) -> Architecture:
     """Of a model of transformers; of another one as much as operators ask for."""
-    config = getattr(module, "config", None)
+    config = config_of(module)
     if config is None:
         widths = [p.shape[-1] for p in module.parameters() if p.ndim > 1]
         hidden = max(widths, default=1)

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import verl_hpc
 from tests.unit.api.test_data import write
@@ -416,3 +417,16 @@ def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
 def test_a_negative_number_of_steps(make_trainer):
     with pytest.raises(ConfigError, match=r"PPOTrainer.train: num_steps = -1; .*equal to 0"):
         make_trainer(data_provider=Numbers()).train(-1)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_prompt_beyond_the_positions_of_the_model(tokenizer, wrapped):
+    """gpt2's are learned, so that torch would say no more than an index that is out of range."""
+    sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes))
+    actor = verl_hpc.ActorModel(model) if wrapped else model
+    trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, {"max_response_length": 6})
+    assert "loss" in trainer.step([[5] * 10])
+    words = "a prompt of 11 tokens, with max_response_length = 6, is above the 16 positions of the"
+    with pytest.raises(DataError, match=words):
+        trainer.step([[5], [5] * 11])

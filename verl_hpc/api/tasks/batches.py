@@ -76,6 +76,7 @@ class TaskBatches:
 
         Raises:
             DataError: a row that cannot be used, or a loader without batches.
+            ConfigError: a generator has ended.
         """
         for _ in range(2):
             if self._iterator is None:
@@ -86,6 +87,8 @@ class TaskBatches:
                 rows = _rows(batch, f"dataloader: batch {self._count}")
                 return [self._problem(i, row) for i, row in enumerate(rows)]
             self._iterator = None
+            if self._count:
+                self.check_goes_back()
         raise DataError("dataloader: it has no batches; give it rows")
 
     def _problem(self, index: int, row: Any) -> Problem:

@@ -52,6 +52,17 @@ def test_a_critic_that_shares_weights_with_the_actor_is_refused(trainer_of):
         trainer_of([], critic=lambda model: verl_hpc.CriticModel(model, copy_weights=False))
 
 
+def test_models_without_anything_to_train_are_refused(trainer_of, model_dir):
+    def frozen(model):
+        return verl_hpc.CriticModel(model).requires_grad_(False)
+
+    with pytest.raises(ModelError, match="^critic: CriticModel has no parameters that are tr"):
+        trainer_of([], critic=frozen)
+    actor = verl_hpc.HfModelAdapter(str(model_dir)).requires_grad_(False)
+    with pytest.raises(ModelError, match="^actor: HfModelAdapter has no parameters that are tr"):
+        verl_hpc.Trainer(actor, None, [], {"tasks": {"a": {"type": "ppo"}}})
+
+
 def test_a_language_model_is_wrapped_as_a_critic(trainer_of):
     trainer = trainer_of([[{"task": "a", "prompt": "x"}]], critic=lambda model: model)
     assert isinstance(trainer.models.critic, verl_hpc.CriticModel)
@@ -91,6 +102,12 @@ def test_a_generator_cannot_be_gone_back_in(trainer_of):
     trainer.train(2)
     with pytest.raises(ConfigError, match=words):
         trainer.load_checkpoint()
+
+
+def test_a_generator_that_has_ended_is_named(trainer_of):
+    trainer = trainer_of(iter([[{"task": "a", "prompt": "x"}]]))
+    with pytest.raises(ConfigError, match="dataloader is a list_iterator, which gives each batch"):
+        trainer.train(2)
 
 
 def test_a_new_generator_is_gone_on_in(trainer_of):

@@ -26,7 +26,11 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in modules:
             hint = f": {elsewhere[name]}" if name in elsewhere else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+            words = f"module {package!r} has no attribute {name!r}{hint}"
+            # `from package import name` would drop an AttributeError's words.
+            if hint and sys._getframe(1).f_code.co_name == "_handle_fromlist":
+                raise ImportError(words)
+            raise AttributeError(words)
         value = getattr(import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value

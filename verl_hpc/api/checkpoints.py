@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from verl_hpc.api.modules import config_of
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
@@ -48,7 +49,7 @@ def save_step(
                     f"save_checkpoint: {name} of {role.name} has no dimensions, and tensors of a "
                     "step have some; give it the shape (1,)"
                 )
-    config = getattr(actor, "config", None)
+    config = config_of(actor)
     if config is not None:
         config.save_pretrained(scratch)
     if callable(getattr(tokenizer, "save_pretrained", None)):
@@ -81,7 +82,7 @@ def reference_fingerprint(actor: TrainingEngine) -> dict[str, str]:
 
 def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
     """See `PPOTrainer.load_checkpoint`."""
-    step = _find(path, namespace)
+    step = find_step(path, namespace)
     if not (step / STATE).is_file():
         raise CheckpointError(
             f"{step} has no training state; save with save_optimizer=True and "
@@ -96,7 +97,12 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
         ) from None
 
 
-def _find(path: Path, namespace: str) -> Path:
+def find_step(path: Path, namespace: str = "") -> Path:
+    """A step's directory, or the newest one below a path.
+
+    Raises:
+        CheckpointError: there is none.
+    """
     if path.is_dir() and step_number(path.resolve()) is not None:
         return path.resolve()
     if path.name == LATEST and path.exists():

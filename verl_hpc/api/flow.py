@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from verl_hpc import flow
+from verl_hpc.config.arguments import checked
 from verl_hpc.errors import FlowError
 from verl_hpc.flow import Operator as Operator
 
@@ -33,6 +34,7 @@ class DataFlow(flow.DataFlow):
         inputs: values that `pipeline.run` is given, too.
     """
 
+    @checked
     def __init__(self, name: str = "flow", inputs: Sequence[str] = ()) -> None:
         super().__init__(name, inputs)
         self.nodes: list[Operator | Node] = []

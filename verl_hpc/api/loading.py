@@ -14,7 +14,7 @@ from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
-from verl_hpc.sources.local import local_directory, needs_fetch, not_cached
+from verl_hpc.sources.local import model_directory
 
 if TYPE_CHECKING:
     from verl_hpc.api.vllm import VLLMActorModel
@@ -55,16 +55,10 @@ def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
     Raises:
         ModelError: it is not here, or cannot be read.
     """
-    if needs_fetch(name):
-        raise not_cached({setting: name})
-    if not Path(local_directory(name)).is_dir():
-        raise ModelError(
-            f"{setting} = {name!r}: no such directory, and nothing is downloaded here; `python -m "
-            "verl_hpc fetch ORG/NAME` brings a model of a hub, which is then given as ORG/NAME"
-        )
+    directory = model_directory(setting, name)
     try:
         return kind.from_pretrained(
-            local_directory(name), local_files_only=True, trust_remote_code=False, **settings
+            directory, local_files_only=True, trust_remote_code=False, **settings
         )
     except Exception as error:  # every class of models and tokenizers fails in its own way
         raise ModelError(

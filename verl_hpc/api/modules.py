@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.config.explain import shown
@@ -29,9 +29,21 @@ def names_of(module: torch.nn.Module) -> Mapping[str, str]:
     return found
 
 
-def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
-    """Raises: ModelError: nothing to train, or parameters of both at once."""
-    for name, module in (("actor_model", actor), ("critic_model", critic)):
+def check_apart(
+    actor: torch.nn.Module,
+    critic: torch.nn.Module | None,
+    said: str = "actor_model",
+    critic_said: str = "critic_model",
+) -> None:
+    """Refuse models that cannot be trained apart.
+
+    Args:
+        said, critic_said: what errors call them.
+
+    Raises:
+        ModelError: nothing to train, or parameters of both at once.
+    """
+    for name, module in ((said, actor), (critic_said, critic)):
         if module is not None and not any(p.requires_grad for p in module.parameters()):
             raise ModelError(
                 f"{name}: {type(module).__name__} has no parameters that are trained; give it "
@@ -43,7 +55,7 @@ def check_apart(actor: torch.nn.Module, critic: torch.nn.Module | None) -> None:
     shared = [name for name, p in actor.named_parameters() if id(p) in mine]
     if shared:
         raise ModelError(
-            f"critic_model shares {shared[0]} with actor_model, so that the critic's updates would "
+            f"{critic_said} shares {shared[0]} with {said}, so that the critic's updates would "
             "change the policy unseen; leave copy_weights of CriticModel True"
         )
 
@@ -97,9 +109,15 @@ def check_tokenizer(tokenizer: Any, who: str) -> None:
         )
 
 
+def config_of(module: torch.nn.Module) -> PreTrainedConfig | None:
+    """Of a model of transformers; others, such as Megatron's, have one of another kind."""
+    found = getattr(module, "config", None)
+    return found if isinstance(found, PreTrainedConfig) else None
+
+
 def sizes_of(module: torch.nn.Module) -> Architecture:
     """Of a model of transformers; of another one as much as operators ask for."""
-    config = getattr(module, "config", None)
+    config = config_of(module)
     if config is None:
         widths = [p.shape[-1] for p in module.parameters() if p.ndim > 1]
         hidden = max(widths, default=1)

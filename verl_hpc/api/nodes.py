@@ -13,6 +13,7 @@ from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.flow import Operator
+from verl_hpc.section import Finite
 
 
 class RolloutNode:
@@ -54,7 +55,7 @@ class RewardNode:
 
     @checked
     def __init__(
-        self, reward_fn: Reward = None, weight: float = 1.0, name: str | None = None
+        self, reward_fn: Reward = None, weight: Finite = 1.0, name: str | None = None
     ) -> None:
         self.weight, self.name = weight, name or type(self).__name__.lower()
         own = type(self).score is not RewardNode.score

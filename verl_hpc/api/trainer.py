@@ -29,6 +29,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sink, Sinks
 from verl_hpc.metrics.timers import Timers
+from verl_hpc.section import NonNegative
 from verl_hpc.trainer.operators.score import Scores
 from verl_hpc.trainer.state import Progress
 
@@ -153,7 +154,7 @@ class PPOTrainer:
             return self._update(batch, scores)
 
     @checked
-    def train(self, num_steps: int) -> list[dict[str, float]]:
+    def train(self, num_steps: NonNegative) -> list[dict[str, float]]:
         """Steps on prompts of the data provider, rollout_batch_size (8) each.
 
         Returns:

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from verl_hpc.algorithms.allowed import unpacked
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ModelError
+from verl_hpc.errors import DataError, ModelError
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.constraint import Constraint, Restricted
 from verl_hpc.rollout.hf import HfEngine
-from verl_hpc.rollout.protocol import Sampling
+from verl_hpc.rollout.protocol import Response, Sampling
 
 
 class ModuleRollout(HfEngine):
@@ -52,10 +53,28 @@ class ModuleRollout(HfEngine):
         self._constraint = constraint
         settings = getattr(module, "config", None)
         self.attention: str = getattr(settings, "_attn_implementation", None) or "the module's"
+        text = settings.get_text_config() if isinstance(settings, PreTrainedConfig) else None
+        self._positions: int | None = getattr(text, "max_position_embeddings", None)
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
         return self._weights
+
+    def _continue(
+        self,
+        prompts: Sequence[Sequence[int]],
+        before: Sequence[Response],
+        sampling: Sampling,
+        seeds: Sequence[int],
+    ) -> list[Response]:
+        longest = max(map(len, prompts))
+        if self._positions is not None and longest + sampling.max_tokens > self._positions:
+            raise DataError(
+                f"a prompt of {longest} tokens, with max_response_length = {sampling.max_tokens}, "
+                f"is above the {self._positions} positions of the actor's model; shorten the "
+                "prompt, or lower max_response_length"
+            )
+        return super()._continue(prompts, before, sampling, seeds)
 
     def _read(
         self,

@@ -15,7 +15,7 @@ from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm_requests import Requests
 from verl_hpc.rollout.vllm_settings import checked, in_one_line
-from verl_hpc.sources.local import local_directory, needs_fetch, not_cached
+from verl_hpc.sources.local import model_directory
 
 
 def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
@@ -30,9 +30,7 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
         ModelError: the model is not here.
     """
     chosen = checked(options, device)
-    if needs_fetch(model):
-        raise not_cached({"model_name": model})
-    model = local_directory(model)
+    model = model_directory("model_name", model)
     if device == "cpu":
         vllm_cpu.check_heads(_head_size(model), f"model_name = {model}", "HfModelAdapter")
         # A prompt that is cut in two fails there where requests have seeds.

@@ -103,6 +103,21 @@ def required_directory(setting: str, text: str) -> Path:
     return Path(local_directory(text))
 
 
+def model_directory(setting: str, text: str) -> str:
+    """The directory of a model that is read here, where nothing is downloaded.
+
+    Raises:
+        ModelError: there is none, of a path, of a name on a hub, or of a bare name.
+    """
+    found = required_directory(setting, text)
+    if not found.is_dir():
+        raise ModelError(
+            f"{setting} = {text!r}: no such directory, and nothing is downloaded here; `python -m "
+            "verl_hpc fetch ORG/NAME` brings a model of a hub, which is then given as ORG/NAME"
+        )
+    return str(found)
+
+
 def fetch_command(names: Any) -> str:
     """The command that brings models into the cache."""
     return f"python -m verl_hpc fetch {' '.join(dict.fromkeys(names))}"

@@ -5,13 +5,16 @@ import math
 import queue
 import shutil
 import sqlite3
+import sys
 
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import verl_hpc
 from tests.unit.api.test_data import write
+from verl_hpc import ELSEWHERE
 from verl_hpc.api.sources import DatabaseSource, PromptSource
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
@@ -212,8 +215,11 @@ def test_of_flows():
 
     with pytest.raises(FlowError, match=r"Nameless has no name; call super\(\)"):
         verl_hpc.DataFlow().add_operator(Nameless())
-    with pytest.raises(ConfigError, match="RewardNode: weight = 'x'"):
-        verl_hpc.RewardNode(len, weight="x")
+    for weight in ("x", math.nan, math.inf):
+        with pytest.raises(ConfigError, match=f"RewardNode: weight = '?{weight}"):
+            verl_hpc.RewardNode(len, weight=weight)
+    with pytest.raises(ConfigError, match="DataFlow: inputs = 'prompts'"):
+        verl_hpc.DataFlow(inputs="prompts")
 
 
 def test_functions_of_python_chain():
@@ -361,8 +367,9 @@ def test_a_model_of_the_cache(model_dir, tmp_path, monkeypatch):
 
 def test_a_bare_name_is_not_looked_for_on_the_network(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelError, match="model_name = 'gpt2': no such directory.*fetch ORG/NAME"):
-        verl_hpc.HfModelAdapter("gpt2")
+    for make in (verl_hpc.HfModelAdapter, verl_hpc.VLLMActorModel):
+        with pytest.raises(ModelError, match="name = 'gpt2': no such directory.*fetch ORG/NAME"):
+            make("gpt2")
 
 
 def test_heads_that_vllm_has_no_kernel_for(model_dir):
@@ -374,6 +381,10 @@ def test_heads_that_vllm_has_no_kernel_for(model_dir):
 
 @pytest.mark.parametrize("name", ["StreamingDataset", "collate_fn", "MetricsExporter"])
 def test_names_that_are_elsewhere(name):
+    for package in ("verl_hpc", "verl_hpc.data"):
+        with pytest.raises(ImportError, match=f"no attribute '{name}': .*{ELSEWHERE[name][-9:]}"):
+            exec(f"from {package} import {name}")
+        assert not hasattr(sys.modules[package], name)
     with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
         getattr(verl_hpc, name)
     with pytest.raises(AttributeError, match=f"no attribute '{name}': "):
@@ -401,3 +412,21 @@ def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_pa
 def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
     with pytest.raises(ConfigError, match="actor_model is in float64"):
         verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
+
+
+def test_a_negative_number_of_steps(make_trainer):
+    with pytest.raises(ConfigError, match=r"PPOTrainer.train: num_steps = -1; .*equal to 0"):
+        make_trainer(data_provider=Numbers()).train(-1)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_prompt_beyond_the_positions_of_the_model(tokenizer, wrapped):
+    """gpt2's are learned, so that torch would say no more than an index that is out of range."""
+    sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes))
+    actor = verl_hpc.ActorModel(model) if wrapped else model
+    trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, {"max_response_length": 6})
+    assert "loss" in trainer.step([[5] * 10])
+    words = "a prompt of 11 tokens, with max_response_length = 6, is above the 16 positions of the"
+    with pytest.raises(DataError, match=words):
+        trainer.step([[5], [5] * 11])

@@ -1,5 +1,7 @@
 """Actors and critics around models of transformers, and the groups they are bound to."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -144,3 +146,26 @@ def test_what_no_role_can_have_is_refused_by_name(model_dir, given, words):
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelError, match="no such directory"):
         verl_hpc.get_actor_critic(str(tmp_path / "nothing"))
+
+
+def test_a_model_whose_config_is_not_of_transformers_is_trained(hf_model, tokenizer, tmp_path):
+    """As Megatron's have one of their own."""
+
+    class Inner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.config = hf_model, SimpleNamespace(hidden_size=32)
+
+    class Own(verl_hpc.ActorModel):
+        def forward(self, input_ids, attention_mask=None):
+            return self.hf_model.inner(input_ids, attention_mask=attention_mask)
+
+        def generate(self, input_ids, **kwargs):
+            return self.hf_model.inner.generate(input_ids, **kwargs)
+
+    actor = Own(Inner())
+    actor.set_device_mesh(verl_hpc.DeviceMesh("tensor"), verl_hpc.DeviceMesh("pipeline"))
+    trainer = verl_hpc.PPOTrainer(actor, None, tokenizer, {"max_response_length": 3})
+    assert "loss" in trainer.step(["one", "two"])
+    trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
+    assert trainer.load_checkpoint(tmp_path) == 1

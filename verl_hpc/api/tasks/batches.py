@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from verl_hpc.api.tasks.settings import TasksConfig
-from verl_hpc.config.explain import near_or_all
+from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.data.files import problem_of
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError, DataError
@@ -76,6 +76,7 @@ class TaskBatches:
 
         Raises:
             DataError: a row that cannot be used, or a loader without batches.
+            ConfigError: a generator has ended.
         """
         for _ in range(2):
             if self._iterator is None:
@@ -83,8 +84,11 @@ class TaskBatches:
             batch = next(self._iterator, None)
             if batch is not None:
                 self._count += 1
-                return [self._problem(i, row) for i, row in enumerate(_rows(batch))]
+                rows = _rows(batch, f"dataloader: batch {self._count}")
+                return [self._problem(i, row) for i, row in enumerate(rows)]
             self._iterator = None
+            if self._count:
+                self.check_goes_back()
         raise DataError("dataloader: it has no batches; give it rows")
 
     def _problem(self, index: int, row: Any) -> Problem:
@@ -116,6 +120,16 @@ class TaskBatches:
             found[name].append(problem)
         return {name: part for name, part in found.items() if part}
 
+    def check_goes_back(self) -> None:
+        """Raises: ConfigError: batches that are gone do not come again."""
+        has_position = callable(getattr(self._loader, "load_state_dict", None))
+        if hasattr(self._loader, "__next__") and not has_position:
+            raise ConfigError(
+                f"dataloader is a {type(self._loader).__name__}, which gives each batch once, so "
+                "that training cannot go back to earlier ones; give a list, or an object whose "
+                "__iter__ begins anew"
+            )
+
     def state(self) -> dict[str, float]:
         """The position, as numbers by name."""
         found = {"batches": float(self._count)}
@@ -124,12 +138,20 @@ class TaskBatches:
         return found
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from what `state` gave; a loader without a position is read up to there."""
+        """Go on from what `state` gave; a loader without a position is read up to there.
+
+        Raises:
+            ConfigError: it is a generator that has begun.
+            DataError: it has no batches.
+        """
+        has_begun = self._count > 0
         self._count, self._iterator = int(state["batches"]), None
         of_loader = {k.removeprefix("loader/"): v for k, v in state.items() if "/" in k}
         if callable(getattr(self._loader, "load_state_dict", None)) and of_loader:
             self._loader.load_state_dict(_nested(of_loader))
             return
+        if has_begun:
+            self.check_goes_back()
         left = self._count
         while left:
             self._iterator = iter(self._loader)
@@ -139,13 +161,22 @@ class TaskBatches:
             left -= read
 
 
-def _rows(batch: Any) -> Sequence[Any]:
-    """Of a list of rows, or of a mapping of columns, as torch's DataLoader makes them."""
-    if isinstance(batch, Mapping):
-        return [
-            dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)
-        ]
-    return list(batch)
+def _rows(batch: Any, where: str) -> Sequence[Any]:
+    """Of a list of rows, or of a mapping of columns, as torch's DataLoader makes them.
+
+    Raises:
+        DataError: columns that are none, or of different lengths.
+    """
+    if not isinstance(batch, Mapping):
+        return list(batch)
+    columns = [() if isinstance(c, str | Mapping) else c for c in batch.values()]
+    lengths = {len(c) if hasattr(c, "__len__") else 0 for c in columns}
+    if len(lengths) != 1 or 0 in lengths:
+        raise DataError(
+            f"{where} is a mapping, {shown(batch)}; expected a list of rows, or as many values in "
+            "each column (rows of chats, and of columns of their own, are a collate_fn=list)"
+        )
+    return [dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -153,12 +184,12 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
             found |= _flat(value, f"{prefix}{name}/")
-        elif isinstance(value, int):
+        elif isinstance(value, int) and float(value) == value:
             found[f"{prefix}{name}"] = float(value)
         else:
             raise DataError(
-                f"dataloader: state_dict has {prefix}{name} of {type(value).__name__}; a "
-                "checkpoint holds whole numbers by name"
+                f"dataloader: state_dict has {prefix}{name} = {shown(value)}; a checkpoint holds "
+                "whole numbers by name, of at most 2**53"
             )
     return found
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
-from verl_hpc.api.checkpoints import load_step, reference_fingerprint, save_step
+from verl_hpc.api.checkpoints import find_step, load_step, reference_fingerprint, save_step
 from verl_hpc.api.namespace import temporary_directory
 from verl_hpc.api.tasks.shared import SharedModels, renamed
 from verl_hpc.api.tasks.task import Task
@@ -123,9 +123,7 @@ class Checkpoints:
             CheckpointError, ConfigError: there is none, or it is of other tasks or models, or had
                 other weights as the reference of its KL divergence.
         """
-        chosen = self.root if path is None else Path(path)
-        steps = complete_steps(chosen)
-        step = Step(steps[0] if steps else chosen.resolve())
+        step = Step(find_step(self.root if path is None else Path(path)))
         here, there = self._components(), set(step.components)
         if here != there:
             names = ", ".join(sorted(here ^ there))

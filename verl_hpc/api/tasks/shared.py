@@ -11,12 +11,21 @@ import torch
 
 from verl_hpc.api.assemble import Given
 from verl_hpc.api.loading import tokenizer_of
-from verl_hpc.api.modules import as_actor, device_of, end_tokens, names_of, sizes_of
+from verl_hpc.api.modules import (
+    as_actor,
+    as_critic,
+    check_apart,
+    check_tokenizer,
+    device_of,
+    end_tokens,
+    names_of,
+    sizes_of,
+)
 from verl_hpc.api.tasks.heads import ActorHead, CriticHead
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.config.roles import ACTOR, CRITIC
 from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
-from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.errors import ConfigError
 from verl_hpc.layout.heads import VALUE_HEAD
 from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.trainer.context import RunContext
@@ -28,7 +37,8 @@ class SharedModels:
 
     Args:
         actor: an `ActorModel`, or an AutoModelForCausalLM.
-        critic: a `CriticModel`, whose decoder the value heads of tasks read; None.
+        critic: a `CriticModel`, whose decoder the value heads of tasks read, or a language model,
+            of whose decoder a copy is taken; None.
         tokenizer: of both; None takes the one that the actor was loaded with.
 
     Raises:
@@ -37,11 +47,11 @@ class SharedModels:
     """
 
     def __init__(self, actor: Any, critic: torch.nn.Module | None, tokenizer: Any) -> None:
-        self.actor, self.critic = as_actor(actor, "Trainer: actor"), critic
-        if not any(p.requires_grad for p in self.actor.parameters()):
-            raise ModelError(f"actor: {type(self.actor).__name__} has no parameters to train")
+        self.actor, self.critic = as_actor(actor, "Trainer: actor"), as_critic(critic)
+        check_apart(self.actor, self.critic, "actor", "critic")
         self.device, self.arch = device_of(self.actor), sizes_of(self.actor)
         self.tokenizer = tokenizer if tokenizer is not None else tokenizer_of(self.actor, "Trainer")
+        check_tokenizer(self.tokenizer, "Trainer")
         self.ends = end_tokens(self.actor, self.tokenizer)
         names = names_of(self.actor)
         self.weights = SharedModule(self.actor, self.arch, "language_model", self.device, names)

@@ -28,6 +28,7 @@ from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sink
+from verl_hpc.section import NonNegative
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ class Trainer:
 
     Args:
         actor: an `ActorModel`, or an AutoModelForCausalLM.
-        critic: a `CriticModel`: tasks have a value head each on its decoder; None.
+        critic: a `CriticModel`, or an AutoModelForCausalLM, of whose decoder a copy is taken: tasks
+            have a value head each on it; None.
         dataloader: what `get_dataloader` gives; or an iterable of batches, lists of rows with the
             columns task, prompt and, where it is known, answer or ground_truth.
         config_path: tasks.yaml, or its settings as a mapping.
@@ -122,7 +124,8 @@ class Trainer:
         """Of metrics.jsonl, checkpoints, and tasks.yaml as it was understood."""
         return self._directory
 
-    def train(self, num_steps: int | None = None) -> list[dict[str, float]]:
+    @checked
+    def train(self, num_steps: NonNegative | None = None) -> list[dict[str, float]]:
         """Take steps, `steps` of tasks.yaml in all if it is not said how many more.
 
         Returns:
@@ -144,12 +147,13 @@ class Trainer:
             found.append(self.step(self._batches.next()))
         return found
 
+    @checked
     def step(self, problems: Sequence[Problem]) -> dict[str, float]:
         """One step on given prompts, whose extra["task"] says which task each is of.
 
         Returns:
-            `task/NAME/...` of every task that has some, `task/NAME/weight`, and of a rollback
-            `guard/rollback_from`, `guard/rollback_to` and `guard/num_rollbacks`.
+            `task/NAME/...` of every task that has some, `task/NAME/weight`; of a rollback
+            `guard/rollback_from` and `guard/rollback_to`, and from then on `guard/num_rollbacks`.
 
         Raises:
             DataError: a prompt of no task; and as `train`.
@@ -170,9 +174,12 @@ class Trainer:
             every = self.config.checkpoint_every
             if every and self._step % every == 0:
                 self.save_checkpoint()
+        if self._watch.num_rollbacks:
+            metrics["guard/num_rollbacks"] = float(self._watch.num_rollbacks)
         self._records.write(step, metrics, {name: len(part) for name, part in by_task.items()})
         return metrics
 
+    @checked
     def set_task_scheduler(self, scheduler: DynamicTaskWeightScheduler) -> None:
         """Let a scheduler set the weights of tasks from now on, every `evaluate_every` steps; its
         initial weights take the place of others.
@@ -182,12 +189,15 @@ class Trainer:
         """
         self._evaluation.set_scheduler(scheduler)
 
+    @checked
     def add_guard(self, guard: SafetyGuard) -> None:
         """Have metrics watched; the first guard that sees a fall acts.
 
         Raises:
-            ConfigError: checkpoints are not saved, or are gone before the guard needs them.
+            ConfigError: checkpoints are not saved, or are gone before the guard needs them; or the
+                data loader's batches are.
         """
+        self._batches.check_goes_back()
         self._watch.add(guard, self._batches.weights or {})
 
     def _roll_back(self, guard: SafetyGuard, fall: Fall) -> dict[str, float]:
@@ -209,7 +219,6 @@ class Trainer:
         return {
             "guard/rollback_from": float(fall.step),
             "guard/rollback_to": float(self._step),
-            "guard/num_rollbacks": float(rollbacks),
         }
 
     def add_metrics_exporter(self, exporter: Sink | Exports) -> None:
@@ -244,6 +253,7 @@ class Trainer:
         """
         return self._checkpoints.save(self._step, self._state())
 
+    @checked
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Go on from a step's directory, or from the newest one; the number of steps done.
 

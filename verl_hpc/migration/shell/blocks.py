@@ -16,6 +16,9 @@ Truth: TypeAlias = bool | None
 """Whether a command succeeds; None where that is not known."""
 
 
+_LOOPS = ("for", "select", "while", "until")
+
+
 class Run(IntEnum):
     """Whether a command is run."""
 
@@ -46,6 +49,8 @@ class Step:
     """Whether && or || before it let it run."""
     function: str
     """Within which it is; else empty."""
+    once: bool
+    """Whether it is run where it stands: within no loop and no function."""
 
     @property
     def run(self) -> Run:
@@ -72,7 +77,8 @@ class Blocks:
             if words:
                 within = max((block.run for block in self.stack), default=Run.YES)
                 function = next((b.name for b in reversed(self.stack) if b.name), "")
-                yield Step(command, words, within, self._chained(command.before), function)
+                once = not function and not any(b.kind in _LOOPS for b in self.stack)
+                yield Step(command, words, within, self._chained(command.before), function, once)
             if command.after == ")" and self._within("("):
                 self.stack.pop()
 
@@ -104,6 +110,8 @@ class Blocks:
             elif keyword in ("fi", "done", "esac", "}"):
                 if self.stack:
                     self.stack.pop()
+                if keyword != "}":
+                    self.truth = None  # an if of which no branch is taken succeeds
             elif keyword in ("then", "elif", "else"):
                 self._branch(keyword)
             elif keyword not in ("do", "time"):

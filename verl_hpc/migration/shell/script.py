@@ -108,7 +108,7 @@ class _Script:
                 self._follow(words)
             elif step.run == Run.PERHAPS:
                 self._skip(step, words)
-            if step.chained != Run.NO:
+            if step.run != Run.NO:
                 sure = step.chained == Run.YES and step.once
                 blocks.truth = self._truth(step.words) if sure else None
         raise ConfigError(f"starts none of {', '.join(PROGRAMS)}{_started(commands)}")

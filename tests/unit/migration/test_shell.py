@@ -290,6 +290,7 @@ def test_a_command_is_no_text_about_it(tmp_path, text):
         ("{} a=1 \\ \n  b=2", "line 1: a blank behind the backslash ends the command"),
         ("{} a=1 \\\n\n  b.c=2", "line 3: b.c=2 is no part of the command above it"),
         ("{} a=1\n  +b.c=$A \\\n d=1", "line 2: +b.c=$A is no part of the command above it"),
+        (f"[ -d x ] && {{}} a=1 || {START} a=2", "line 1: nothing here says whether this"),
         ("A=1; exit\n{} a=1", "line 1: exit ends it before verl is started"),
         ("{} a={{b,c}}", "line 1: a={{b,c}}: bash makes several words"),
         ('A=1\n{} "a=1', 'line 2: " is not closed'),

@@ -143,6 +143,8 @@ def test_no_text_is_more_than_an_error(script):
         "set -- a=1 b=2; set c=1 d=2\nRUN $@",
         "set -o pipefail -- a=1\nRUN $@",
         "exit 0\nRUN a=1",
+        "[ -d /nowhere ] && RUN a=1\nRUN a=2",
+        "[ -d / ] || RUN a=1\nRUN a=2",
         "A=1; true || { echo x; A=2; }\nRUN a=$A",
         "A=1; true || { :; false; } && A=2\nRUN a=$A",
         "A=1; ls / > /dev/null || { :; false; } && A=2\nRUN a=$A",

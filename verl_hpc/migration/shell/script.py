@@ -25,6 +25,7 @@ from verl_hpc.migration.shell.sets import (
     defaults,
     quoted_names,
     sets_arguments,
+    without_its_environment,
 )
 from verl_hpc.migration.shell.tree import Command, Parameter, Text, Word
 
@@ -45,7 +46,7 @@ _ENDS = ("exit", "return")
 _MOVES = ("cd", "pushd", "popd")
 _SAYS = ("echo", "printf", ":")
 """Commands whose words are no command."""
-_OF_BASH = ("HOSTNAME", "UID", "EUID", "PPID", "RANDOM", "SECONDS", "LINENO", "BASH_SOURCE")
+_OF_BASH = ["HOSTNAME", "UID", "EUID", "PPID", "RANDOM", "SECONDS", "LINENO", "BASH_SOURCE"]
 _BY_COMMAND = "is set by a command, and nothing is run"
 
 
@@ -102,8 +103,9 @@ class _Script:
             if behind is not None and step.within == Run.YES and step.chained != Run.NO:
                 at = commands.index(step.command) + 1
                 _check_whole(step.command, commands[at] if at < len(commands) else None)
+                _check_first(step, commands[at:])
                 return self.expander.fields(behind)
-            words = _without_its_environment(step.words)
+            words = without_its_environment(step.words)
             if step.run == Run.YES:
                 self._follow(words)
             elif step.run == Run.PERHAPS:
@@ -240,12 +242,6 @@ class _Script:
             self.variables[name] = before + found
 
 
-def _without_its_environment(words: Sequence[Word]) -> Sequence[Word]:
-    """A command without the `NAME=value` before it, which are its own."""
-    start = next((i for i, word in enumerate(words) if not ASSIGNED.match(word.source)), 0)
-    return words[start:]
-
-
 def _behind_program(words: Sequence[Word]) -> Sequence[Word] | None:
     """What follows `-m PROGRAM`, if that is what a command runs."""
     plain = [word.plain for word in words]
@@ -274,6 +270,15 @@ def _check_whole(command: Command, following: Command | None) -> None:
         raise ConfigError(
             f"line {following.line}: {first} is no part of the command above it, which bash passes "
             "without; end each line of the command by a backslash, and leave no line empty"
+        )
+
+
+def _check_first(step: Step, later: Sequence[Command]) -> None:
+    """Raises: ConfigError: it is perhaps not run, and another one is."""
+    if step.chained == Run.PERHAPS and any(_behind_program(c.words) is not None for c in later):
+        raise ConfigError(
+            f"line {step.command.line}: nothing here says whether this command is run, or a later "
+            "one that starts verl; give the command itself"
         )
 
 

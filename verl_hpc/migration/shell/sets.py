@@ -47,3 +47,9 @@ def defaults(words: Iterable[Word]) -> list[str]:
         for part in word.parts
         if isinstance(part, Parameter) and part.operator in ("=", ":=")
     ]
+
+
+def without_its_environment(words: Sequence[Word]) -> Sequence[Word]:
+    """A command without the `NAME=value` before it, which are its own."""
+    start = next((i for i, word in enumerate(words) if not ASSIGNED.match(word.source)), 0)
+    return words[start:]

@@ -25,6 +25,11 @@ _GPT2 = (
     "learned positions in place of rotary embeddings, LayerNorm with biases in place of RMSNorm, "
     "biases of all linear layers, GELU without a gate, and"
 )
+_GEMMA = (
+    "embeddings that are multiplied by the root of the hidden size, RMSNorm that adds one to its "
+    "weights, and GELU in the MLP's gate"
+)
+_FOUR_NORMS = "norms behind attention and MLP, sliding windows in some layers"
 
 NOT_MAPPED: Mapping[str, str] = {
     "gpt2": f"{_GPT2} weights that its checkpoint has transposed (Conv1D)",
@@ -45,6 +50,10 @@ NOT_MAPPED: Mapping[str, str] = {
     "qwen3_next": _LINEAR_ATTENTION,
     "qwen3_5": f"{_LINEAR_ATTENTION}; {_VISION}",
     "qwen3_5_moe": f"{_LINEAR_ATTENTION}; {_VISION}",
+    "gemma": _GEMMA,
+    "gemma2": f"{_GEMMA}, {_FOUR_NORMS}, and soft caps on attention and on logits",
+    "gemma3_text": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ",
+    "gemma3": f"{_GEMMA}, {_FOUR_NORMS}, whose rotary embeddings differ; {_VISION}",
     "gpt_oss": "attention sinks and sliding windows in every second layer, biases of experts and "
     "of the router, clamped SwiGLU with interleaved gate and up rows, and MXFP4 checkpoints",
     "qwen2_vl": _VISION,

@@ -10,6 +10,7 @@ from verl_hpc.migration.row import Draft, Row, any_value, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
 _ROLLOUT = "actor_rollout_ref.rollout"
+_WARMUP = "trainer.critic_warmup"
 _TOKENS = "batch.max_tokens_per_micro_batch"
 
 
@@ -83,9 +84,12 @@ def _micro_batches(values: Values, draft: Draft) -> None:
 def _value_clip(values: Values, draft: Draft) -> None:
     if has_critic(values):
         draft.put("critic.value_clip", values["critic.cliprange_value"], "critic.cliprange_value")
-        draft.put("critic.warmup_steps", values["trainer.critic_warmup"], "trainer.critic_warmup")
+        first = values.whole(_WARMUP, least=0)
+        draft.put("critic.warmup_steps", max(first - 1, 0), _WARMUP)
+        if first:
+            draft.note(_WARMUP, f"verl trains the actor from step {first} on")
         return
-    for key in ("critic.cliprange_value", "trainer.critic_warmup"):
+    for key in ("critic.cliprange_value", _WARMUP):
         if key in values and values[key] != values.default(key):
             near = "algorithm.adv_estimator=gae"
             raise Refused(key, "nothing here trains a critic; leave it out", near)
@@ -158,7 +162,7 @@ ROWS: list[Row] = [
         _value_clip,
         {
             "critic.cliprange_value": ("critic.value_clip", ""),
-            "trainer.critic_warmup": ("critic.warmup_steps", ""),
+            _WARMUP: ("critic.warmup_steps", "less one: the actor's first step"),
         },
     ),
     *together(

@@ -27,7 +27,8 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
     return [
         *fsdp_rows(model),
         fixed(
-            f"{fsdp}.full_determinism", "the same seed always gives the same weights", also=(True,)
+            f"{fsdp}.full_determinism",
+            "a step is reproducible bit for bit on CPUs, and not on GPUs (docs/gpu.md)",
         ),
         *all_fixed(_below(megatron, megatron_keys), "verl_hpc sets it itself", _PARALLEL),
         *all_fixed(_below(megatron, loading), _CHECKPOINTS, "model.path, checkpoint"),

@@ -170,7 +170,11 @@ ROWS: list[Row] = [
     fixed(f"{R}.nnodes", "ranks that only generate have a label", "placement.rollout"),
     fixed(f"{R}.n_gpus_per_node", "as rollout.nnodes", "placement.rollout"),
     fixed(f"{R}.data_parallel_size", "there are as many engines as ranks make", "rollout"),
-    fixed(f"{R}.full_determinism", "samples follow from the seed, whatever the batch", "seed"),
+    fixed(
+        f"{R}.full_determinism",
+        "samples follow from the seed; on GPUs log-probs are rounded as the batch has it",
+        "VLLM_BATCH_INVARIANT=1 in the environment (docs/placements.md)",
+    ),
     fixed(f"{R}.ignore_eos", "a response ends where the model ends it", "rollout.stop"),
     fixed(f"{R}.cudagraph_capture_sizes", "vLLM chooses them", "rollout.enforce_eager"),
     fixed(f"{R}.free_cache_engine", "an engine always sleeps while the trainer has its GPU"),

@@ -114,7 +114,10 @@ ROWS = [
     *together(
         _length,
         {
-            "trainer.total_epochs": ("epochs", "unless total_training_steps is given"),
+            "trainer.total_epochs": (
+                "epochs",
+                "unless total_training_steps is given; no row is left out",
+            ),
             "trainer.total_training_steps": ("steps", ""),
         },
     ),

@@ -38,6 +38,7 @@ def test_every_family_is_among_the_published_models():
         ("qwen2_moe", "a shared expert with a gate"),
         ("gpt2", "learned positions .* LayerNorm with biases .* transposed .Conv1D."),
         ("qwen", "its publisher's own Python code, which is not run here"),
+        ("gemma2", "embeddings that are multiplied .* soft caps on attention and on logits"),
         ("qwen2_5_vl", "images in prompts: a processor's column .* positions of three axes"),
         ("qwen3_vl", "images in prompts: .* .deepstack"),
     ],

@@ -290,7 +290,9 @@ def _models():
     yield Case(f"{MODEL}.tokenizer_path", "t", "model.tokenizer")
     yield Case("data.tokenizer", "t", "model.tokenizer")
     yield Case("critic.cliprange_value", 0.2, "critic.value_clip")
-    yield Case("trainer.critic_warmup", 5, "critic.warmup_steps")
+    # verl trains the actor from the step of that number on.
+    yield Case("trainer.critic_warmup", 5, "critic.warmup_steps", 4)
+    yield Case("trainer.critic_warmup", 1, "critic.warmup_steps", 0)
     fp8 = {f"{OVERRIDES}.fp8": "hybrid"}
     yield Case(f"{OVERRIDES}.fp8", "hybrid", "model.fp8.format")
     yield Case(f"{OVERRIDES}.fp8_recipe", "tensorwise", "model.fp8.recipe", beside=fp8)

@@ -59,7 +59,7 @@ PPO = [
     "critic.optim.lr=5e-4",
     "critic.optim.weight_decay=0",
     "critic.optim.betas=[0.9,0.95]",
-    "trainer.critic_warmup=5",
+    "trainer.critic_warmup=6",
     "trainer.default_local_dir=runs/quickstart_ppo",
 ]
 

@@ -119,6 +119,54 @@ def test_no_text_is_more_than_an_error(script):
         by_us(script)
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "M=b; [ $M = a ] && RUN a=1\n[ $M = b ] && RUN a=2",
+        "M=b; [ $M = b ] || RUN a=1\nRUN a=2",
+        "N=1; X=$(false) || N=8\nRUN n=$N",
+        "A=1; if [ -d /nowhere ]; then false; fi && A=2\nRUN a=$A",
+        "i=0; A=1\nwhile [ $i -lt 2 ]; do\n  [ $i = 1 ] && A=2\n  i=$((i+1))\ndone\nRUN a=$A",
+        "i=0; A=1\nfor x in 1 2; do\n  if [ $i = 1 ]; then A=2; fi\n  i=1\ndone\nRUN a=$A",
+        "M=b; f() { if [ $M = a ]; then A=2; fi; }\nM=a; A=1; f\nRUN a=$A",
+        "f() { g; }; g() { A=2; }; A=1; f\nRUN a=$A",
+        "f() { A=2; }; A=1; if ! f; then B=1; fi\nRUN a=$A",
+        "A=1; command export A=2\nRUN a=$A",
+        "A=1; builtin read A <<< 2\nRUN a=$A",
+        "A=1; printf -v A 2\nRUN a=$A",
+        "A=1; eval A=2\nRUN a=$A",
+        'A=1; export "A=2"\nRUN a=$A',
+        "A=1; : $((A=2))\nRUN a=$A",
+        "A=1; echo $((A++)) > /dev/null\nRUN a=$A",
+        ": ${A:=$(echo 1)} ${B:=2}\nRUN a=${A:-3} b=${B:-4}",
+        "set -- a=1 b=2; shift\nRUN $@",
+        "set -- a=1 b=2; set c=1 d=2\nRUN $@",
+        "set -o pipefail -- a=1\nRUN $@",
+        "exit 0\nRUN a=1",
+        "[ -d /nowhere ] && RUN a=1\nRUN a=2",
+        "[ -d / ] || RUN a=1\nRUN a=2",
+        "A=1; true || { echo x; A=2; }\nRUN a=$A",
+        "A=1; true || { :; false; } && A=2\nRUN a=$A",
+        "A=1; ls / > /dev/null || { :; false; } && A=2\nRUN a=$A",
+        "A=1; true || if true; then A=2; fi\nRUN a=$A",
+        "A=1; false && { B=1; A=2; }\nRUN a=$A",
+        "M=a; if [ $M = a ]; then exit 0; fi\nRUN a=1",
+        "IFS=,; A=a,b\nRUN $A",
+        "IFS=$'\\n\\t'; A='a b'\nRUN $A",
+        "L=(a b); L=x\nRUN ${L[@]}",
+        'L=(a b); unset "L[0]"\nRUN ${L[@]}',
+        "RUN a={x:{y:1},z:2}",
+        "RUN a=${HOSTNAME:-x} b=${UID:-1}",
+    ],
+)
+def test_never_other_words_than_bashs(script):
+    script = script.replace("RUN", START)
+    expected = by_bash(script)
+    assert expected is not None
+    with suppress(ConfigError):
+        assert by_us(script) == expected
+
+
 TERM = st.one_of(st.integers(0, 99).map(str), st.sampled_from(["p", "$p", "q", "-3", "zero"]))
 SIGN = st.sampled_from(["+", "-", "*", "/", "%", " - ", " / ", "**", "<", "&&", "//"])
 

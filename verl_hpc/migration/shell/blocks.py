@@ -16,6 +16,9 @@ Truth: TypeAlias = bool | None
 """Whether a command succeeds; None where that is not known."""
 
 
+_LOOPS = ("for", "select", "while", "until")
+
+
 class Run(IntEnum):
     """Whether a command is run."""
 
@@ -32,6 +35,8 @@ class _Block:
     """Of an if: whether one of its branches is."""
     name: str = ""
     """Of a function."""
+    chained: Run = Run.YES
+    """Whether && or || before it let it run."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Step:
     """Whether && or || before it let it run."""
     function: str
     """Within which it is; else empty."""
+    once: bool
+    """Whether it is run where it stands: within no loop and no function."""
 
     @property
     def run(self) -> Run:
@@ -68,11 +75,13 @@ class Blocks:
             if command.before == "(" and not self._within("case"):
                 self.stack.append(_Block("(", Run.PERHAPS, name=self.named))
                 self.named = ""
-            words = self._opened(command.words)
+            words = self._opened(command.words, self._chained(command.before))
             if words:
-                within = max((block.run for block in self.stack), default=Run.YES)
+                runs = [max(block.run, block.chained) for block in self.stack]
+                within = max(runs, default=Run.YES)
                 function = next((b.name for b in reversed(self.stack) if b.name), "")
-                yield Step(command, words, within, self._chained(command.before), function)
+                once = not function and not any(b.kind in _LOOPS for b in self.stack)
+                yield Step(command, words, within, self._chained(command.before), function, once)
             if command.after == ")" and self._within("("):
                 self.stack.pop()
 
@@ -86,7 +95,7 @@ class Blocks:
             return Run.PERHAPS
         return Run.YES if self.truth == (before == "&&") else Run.NO
 
-    def _opened(self, words: Sequence[Word]) -> Sequence[Word]:
+    def _opened(self, words: Sequence[Word], chained: Run) -> Sequence[Word]:
         """What is left of a command behind its keywords."""
         while words:
             keyword = words[0].bare
@@ -99,11 +108,12 @@ class Blocks:
             if keyword in ("while", "until", "if", "{"):
                 always = keyword == "if" or (keyword == "{" and not self.named)
                 run = Run.YES if always else Run.PERHAPS
-                self.stack.append(_Block(keyword, run, name=self.named))
+                self.stack.append(_Block(keyword, run, name=self.named, chained=chained))
                 self.named = ""
             elif keyword in ("fi", "done", "esac", "}"):
-                if self.stack:
-                    self.stack.pop()
+                block = self.stack.pop() if self.stack else None
+                if keyword != "}" or (block is not None and block.chained != Run.YES):
+                    self.truth = None  # an if of which no branch is taken succeeds
             elif keyword in ("then", "elif", "else"):
                 self._branch(keyword)
             elif keyword not in ("do", "time"):

@@ -18,6 +18,7 @@ from verl_hpc.migration.shell.tree import Parameter, Part, Program, Sum, Text, W
 
 _FORMAT = re.compile(r"\+((?:[^%]|%[aAbBcdDeFHIjmMpRsSTuUVwWxXyYzZ%])*)")
 _BRACES = re.compile(r"\{[^{}]*,[^{}]*\}|\{[^{}]+\.\.[^{}]+\}")
+_NO_COMMA = re.compile(r"\{[^{},]*\}")
 _PATTERN = re.compile(r"[*?\[\\]")
 _CHOICES = ("-", "=", "?", "+")
 _CASES = {",,": str.lower, "^^": str.upper}
@@ -33,8 +34,8 @@ Value: TypeAlias = str | list[str] | Unknown
 class _Fields:
     """Words that grow part by part."""
 
-    def __init__(self, splits: bool) -> None:
-        self.splits = splits
+    def __init__(self, splits: bool, by: Value | None = None) -> None:
+        self.splits, self.by = splits, by
         self.done: list[str] = []
         self.current: str | None = None
 
@@ -42,6 +43,8 @@ class _Fields:
         if quoted or not self.splits:
             self.current = (self.current or "") + text
             return
+        if self.by is not None and set(text) & {*" \t\n", *self.by}:
+            raise ConfigError(f"{text!r} is split by IFS, which is set; put it into quotes")
         for piece in re.split(r"([ \t\n]+)", text):
             if piece.strip(" \t\n"):
                 self.current = (self.current or "") + piece
@@ -71,7 +74,7 @@ class Expander:
         found: list[str] = []
         for word in words:
             _check_braces(word)
-            fields = _Fields(splits=True)
+            fields = _Fields(splits=True, by=self.variables.get("IFS"))
             self._add(word, fields)
             fields.end()
             found += fields.done
@@ -237,8 +240,13 @@ def _check_braces(word: Word) -> None:
     plain = "".join(
         part.text if isinstance(part, Text) and not part.quoted else "\0" for part in word.parts
     )
-    if word.array is None and _BRACES.search(plain):
-        raise ConfigError(
-            f"line {word.line}: {word.source}: bash makes several words of {{a,b}} outside of "
-            "quotes; put it into quotes"
-        )
+    while word.array is None:
+        if _BRACES.search(plain):
+            raise ConfigError(
+                f"line {word.line}: {word.source}: bash makes several words of {{a,b}} outside of "
+                "quotes; put it into quotes"
+            )
+        outside = _NO_COMMA.sub("\0", plain)
+        if outside == plain:
+            return
+        plain = outside

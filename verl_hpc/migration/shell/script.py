@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,17 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.migration.shell.blocks import Blocks, Run, Step, tested
 from verl_hpc.migration.shell.expansion import Expander, Unknown, Value
 from verl_hpc.migration.shell.parse import commands_of
+from verl_hpc.migration.shell.sets import (
+    ASSIGNED,
+    NAME,
+    are_assignments,
+    counted,
+    defaults,
+    quoted_names,
+    set_in_sum,
+    sets_arguments,
+    without_its_environment,
+)
 from verl_hpc.migration.shell.tree import Command, Parameter, Text, Word
 
 PROGRAMS = ("verl.trainer.main_ppo", "verl_hpc.trainer.main_ppo")
@@ -28,20 +38,17 @@ _OF_OTHERS = {
     "async": "generation beside training is rollout.staleness (docs/asynchronous.md)",
     "model_merger": "python -m verl_hpc export writes a step for transformers",
 }
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?(\+?)=")
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _DECLARES = ("export", "local", "declare", "typeset", "readonly")
 _PLAIN_OPTION = re.compile(r"-[agrx]+")
 _NAMED = ("unset", "read", "mapfile", "readarray", "getopts", "let", "eval")
 """Commands that set the variables that they name."""
-_SET_IN_SUM = re.compile(
-    r"(?:\+\+|--)\s*([A-Za-z_]\w*)"
-    r"|([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
-)
-"""`++NAME`, `NAME++`, `NAME += 1` and its like; no comparison."""
+_PREFIXES = ("!", "command", "builtin")
+_ENDS = ("exit", "return")
 _MOVES = ("cd", "pushd", "popd")
 _SAYS = ("echo", "printf", ":")
 """Commands whose words are no command."""
+_OF_BASH = ["HOSTNAME", "UID", "EUID", "PPID", "RANDOM", "SECONDS", "LINENO", "BASH_SOURCE"]
+_BY_COMMAND = "is set by a command, and nothing is run"
 
 
 def words_of(path: Path, environment: Mapping[str, str]) -> list[str]:
@@ -79,7 +86,8 @@ def command_words(words: list[str]) -> list[str]:
 class _Script:
     def __init__(self, name: str, environment: Mapping[str, str]) -> None:
         self.name, self.environment = name, environment
-        variables: dict[str, Value] = {"PWD": str(Path.cwd()), **environment, "@": []}
+        own = {name: Unknown(f"${name} is bash's own; write its value there") for name in _OF_BASH}
+        variables: dict[str, Value] = {"PWD": str(Path.cwd()), **own, **environment, "@": []}
         self.variables, self.expander = variables, Expander(variables, name)
         self.functions: dict[str, set[str]] = {}
         """The variables that each assigns, if it is called."""
@@ -93,46 +101,54 @@ class _Script:
         blocks = Blocks()
         for step in blocks.steps(commands):
             behind = _behind_program(step.words)
-            if behind is not None and step.within == Run.YES:
+            if behind is not None and step.within == Run.YES and step.chained != Run.NO:
                 at = commands.index(step.command) + 1
                 _check_whole(step.command, commands[at] if at < len(commands) else None)
+                _check_first(step, commands[at:])
                 return self.expander.fields(behind)
-            words = _without_its_environment(step.words)
+            words = without_its_environment(step.words)
             if step.run == Run.YES:
                 self._follow(words)
             elif step.run == Run.PERHAPS:
                 self._skip(step, words)
-            if step.chained != Run.NO:
-                sure = step.chained == Run.YES
+            if step.run != Run.NO:
+                sure = step.chained == Run.YES and step.once
                 blocks.truth = self._truth(step.words) if sure else None
         raise ConfigError(f"starts none of {', '.join(PROGRAMS)}{_started(commands)}")
 
     def _truth(self, words: Sequence[Word]) -> bool | None:
-        return True if _are_assignments(words) else tested(words, self.expander)
+        if not are_assignments(words):
+            return tested(words, self.expander)
+        programs = any(re.search(r"\$\(|`", word.source) for word in words)
+        return None if programs else True
 
     def _follow(self, words: Sequence[Word]) -> None:
         """A command that is run, as far as it sets variables."""
         first, behind = words[0].bare, words[1:]
         options = [word.bare or "" for word in behind if word.source.startswith(("-", "+"))]
-        if _are_assignments(words):
+        self._forget(counted(words), words[0].line, _BY_COMMAND)
+        if are_assignments(words):
             for word in words:
                 self._assign(word)
         elif first in _DECLARES and all(_PLAIN_OPTION.fullmatch(option) for option in options):
             for word in behind:
                 self._assign(word)
-        elif first == "unset":
+            self._forget(quoted_names(behind), words[0].line, _BY_COMMAND)
+        elif first == "unset" and not any("[" in word.source for word in behind):
             for word in behind:
                 self.variables.pop(word.plain or "", None)
-        elif first == "set" and "--" in options:
-            at = next(i for i, word in enumerate(words) if word.bare == "--")
-            self._set("@", lambda: self.expander.fields(words[at + 1 :]))
+        elif first == "set" and words[1:2] and words[1].bare == "--":
+            self._set("@", lambda: self.expander.fields(words[2:]))
+        elif first in _ENDS:
+            raise ConfigError(f"line {words[0].line}: {first} ends it before verl is started")
         elif first == ":":
-            with suppress(ConfigError):  # for what ${NAME:=...} sets
-                self.expander.fields(behind)
+            for word in behind:  # for what ${NAME:=...} sets
+                try:
+                    self.expander.fields([word])
+                except ConfigError:
+                    self._forget(defaults([word]), word.line, _BY_COMMAND)
         else:
-            self._forget(
-                self._sets(words), words[0].line, "is set by a command, and nothing is run"
-            )
+            self._forget(self._sets(words), words[0].line, _BY_COMMAND)
 
     def _skip(self, step: Step, words: Sequence[Word]) -> None:
         """A command that is perhaps run."""
@@ -145,24 +161,25 @@ class _Script:
 
     def _sets(self, words: Sequence[Word]) -> set[str]:
         """The variables that a command may set."""
+        words = words[next((i for i, w in enumerate(words) if w.bare not in _PREFIXES), 0) :]
         first = words[0].bare
-        found = set(_defaults(words))
-        if first in _NAMED:
-            found |= {name for word in words for name in _NAME.findall(word.source)}
+        found = {*defaults(words), *counted(words)}
+        names_one = first == "printf" and words[1:2] and words[1].bare == "-v"
+        if first in _NAMED or names_one:
+            found |= {name for word in words for name in NAME.findall(word.source)}
         elif words[0].source.startswith("(("):
-            found |= {one or other for one, other in _SET_IN_SUM.findall(words[0].source)}
-        elif first == "printf" and len(words) > 2 and words[1].bare == "-v":
-            found |= set(_NAME.findall(words[2].source))
+            found |= set_in_sum(words[0].source)
         elif first in ("for", "select"):
-            found |= {name for word in words[1:2] for name in _NAME.findall(word.source)}
+            found |= {name for word in words[1:2] for name in NAME.findall(word.source)}
         elif first in _MOVES:
             found.add("PWD")
         elif first in self.functions:
-            found |= self.functions[first]
-        elif first == "set" and any(word.bare == "--" for word in words):
+            found.update(*self.functions.values())  # it may call the others
+        elif first == "shift" or (first == "set" and sets_arguments(words[1:])):
             found.add("@")
-        elif _are_assignments(words) or first in _DECLARES:
-            found |= {match[1] for word in words if (match := _ASSIGNED.match(word.source))}
+        elif are_assignments(words) or first in (*_DECLARES, "eval"):
+            found |= {match[1] for word in words if (match := ASSIGNED.match(word.source))}
+            found |= quoted_names(words)
         return found
 
     def _forget(self, names: Iterable[str], line: int, why: str) -> None:
@@ -176,7 +193,7 @@ class _Script:
             self.variables[name] = Unknown(f"line {line}: ${name} {why}{way if settable else ''}")
 
     def _assign(self, word: Word) -> None:
-        match = _ASSIGNED.match(word.source)
+        match = ASSIGNED.match(word.source)
         if match is None:
             return
         name, index, more = match[1], match[2], bool(match[3])
@@ -212,7 +229,10 @@ class _Script:
             way = f"{name}=... {MIGRATE} {self.name}"
             told = f"; or set it: {way}" if own and way not in str(error) else ""
             found = Unknown(f"{error} ({name}{told})")
-        before = self.variables.get(name) if more else None
+        now = self.variables.get(name)
+        before = now if more else None
+        if not more and isinstance(now, list) and isinstance(found, str):
+            found = [found, *now[1:]]
         if before is None or isinstance(found, Unknown):
             self.variables[name] = found
         elif isinstance(before, Unknown):
@@ -223,26 +243,6 @@ class _Script:
             self.variables[name] = ["".join([*before[:1], found]), *before[1:]]
         else:
             self.variables[name] = before + found
-
-
-def _are_assignments(words: Sequence[Word]) -> bool:
-    return all(_ASSIGNED.match(word.source) for word in words)
-
-
-def _without_its_environment(words: Sequence[Word]) -> Sequence[Word]:
-    """A command without the `NAME=value` before it, which are its own."""
-    start = next((i for i, word in enumerate(words) if not _ASSIGNED.match(word.source)), 0)
-    return words[start:]
-
-
-def _defaults(words: Iterable[Word]) -> list[str]:
-    """The variables that `${NAME:=...}` sets."""
-    return [
-        part.name
-        for word in words
-        for part in word.parts
-        if isinstance(part, Parameter) and part.operator in ("=", ":=")
-    ]
 
 
 def _behind_program(words: Sequence[Word]) -> Sequence[Word] | None:
@@ -268,6 +268,20 @@ def _check_whole(command: Command, following: Command | None) -> None:
         raise ConfigError(
             f"line {command.cut}: a comment ends the command, and bash passes nothing of what "
             "follows; move the comment above the command"
+        )
+    if following is not None and re.match(r"[\w+~]+\.[\w.]+=", first):
+        raise ConfigError(
+            f"line {following.line}: {first} is no part of the command above it, which bash passes "
+            "without; end each line of the command by a backslash, and leave no line empty"
+        )
+
+
+def _check_first(step: Step, later: Sequence[Command]) -> None:
+    """Raises: ConfigError: it is perhaps not run, and another one is."""
+    if step.chained == Run.PERHAPS and any(_behind_program(c.words) is not None for c in later):
+        raise ConfigError(
+            f"line {step.command.line}: nothing here says whether this command is run, or a later "
+            "one that starts verl; give the command itself"
         )
 
 

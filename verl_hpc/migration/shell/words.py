@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import replace
 
 from verl_hpc.errors import ConfigError
@@ -30,6 +31,8 @@ class Words:
 
     def __init__(self, text: str, line: int) -> None:
         self.text, self.at, self.first = text, 0, line
+        self.ends = [found.start() for found in re.finditer("\n", text)]
+        """Of lines."""
 
     def word(self) -> Word:
         line, start = self.line(), self.at
@@ -219,7 +222,7 @@ class Words:
         return Unread(self.since(start), why)
 
     def line(self, at: int | None = None) -> int:
-        return self.first + self.text.count("\n", 0, self.at if at is None else at)
+        return self.first + bisect_left(self.ends, self.at if at is None else at)
 
     def _open(self, what: str, at: int) -> ConfigError:
         return ConfigError(f"line {self.line(at)}: {what} is not closed")

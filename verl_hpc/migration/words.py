@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 from verl_hpc.config.plain_yaml import read_yaml
@@ -76,7 +77,12 @@ def _option(found: Spoken, name: str, text: str) -> None:
             )
         found.form = _FILES[file]
     elif plain == "config_path":
-        pass  # where verl's own file is; what it says is in the table
+        # Where verl's own file is; what it says is in the table.
+        if PurePosixPath(text).name != "config":
+            raise ConfigError(
+                f"--config-path={text}: verl's own files are in a directory config; give a file of "
+                "your own as --config FILE"
+            )
     else:
         _set(found, plain, text)
 

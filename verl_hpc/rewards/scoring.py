@@ -152,9 +152,11 @@ def failed(
     """
     if config.on_error == "zero":
         return Score(0.0, error=reason)
+    # A function that Python is given has no settings.
+    in_a_file = "reward" in setting.split(".")
+    other = f"set {setting}.on_error to zero" if in_a_file else "let it return 0 for such responses"
     raise RewardError(
-        f"{_words(config, setting, request)}: {reason}; mend the function, or set "
-        f"{setting}.on_error to zero"
+        f"{_words(config, setting, request)}: {reason}; mend the function, or {other}"
     ) from error
 
 

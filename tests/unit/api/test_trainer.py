@@ -155,6 +155,13 @@ def test_rewards_are_measured_against_their_average_which_goes_on_with_a_resumed
     assert again.step(prompts) == first.step(prompts)
 
 
+def test_a_function_that_fails_is_told_what_it_may_do(make_trainer, prompts):
+    trainer = make_trainer(reward_fn=lambda response, reference: 1 / 0)
+    words = "ZeroDivisionError: .*mend the function, or let it return 0 for such responses"
+    with pytest.raises(RewardError, match=words):
+        trainer.step(prompts)
+
+
 def test_weights_alone_are_a_step_that_nothing_resumes_from(make_trainer, prompts, tmp_path):
     trainer = make_trainer()
     trainer.step(prompts)

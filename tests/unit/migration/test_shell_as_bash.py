@@ -76,7 +76,7 @@ def scripts(draw):
     return "\n".join([*lines, draw(st.sampled_from([" ", " \\\n "])).join([START, *words])])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scripts())
 def test_words(script):
     expected = by_bash(script)
@@ -111,7 +111,7 @@ OPENINGS = ["A=", "$A", "${A", "${A:-", "$((", "))", "<<E", "E\n", "A=(", "2>", 
 PIECES = [*SIGNS, *OPENINGS, *map("{} ".format, KEYWORDS), "-m verl.trainer.main_ppo "]
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(joined(st.sampled_from(PIECES), most=40))
 @example(")-m verl.trainer.main_ppo a=1 ))")
 def test_no_text_is_more_than_an_error(script):
@@ -180,7 +180,7 @@ def bracketed(inner):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.recursive(TERM, bracketed, max_leaves=6))
 def test_sums(text):
     script = f"p=7\nq=-p+2\nzero=0\n{START} $(({text}))"

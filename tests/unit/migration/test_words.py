@@ -71,6 +71,7 @@ def test_the_megatron_form(word):
         ("a=[1,2", "the value cannot be read"),
         ("model_engine=veomni", "expected dp, fsdp, megatron"),
         ("--config-name=sft_trainer", "ppo_trainer, ppo_megatron_trainer"),
+        ("--config-path=/mine", "verl's own files are in a directory config; .* --config FILE"),
         ("actor@actor_rollout_ref.actor=mine", "Hydra's configuration groups"),
     ],
 )

@@ -95,12 +95,9 @@ def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[d
 
 
 def assert_same(found, expected, prefixes, *, rel: float = 1e-5) -> None:
-    """Metrics whose names begin with one of `prefixes` are the same, and there are some of each."""
+    """Metrics whose names begin with one of `prefixes` are the same, and there are some."""
     assert len(found) == len(expected) > 0
     compared = 0
-    seen = {name for row in expected for name in row}
-    for prefix in prefixes:
-        assert any(name.startswith(prefix) for name in seen), prefix
     for mine, theirs in zip(found, expected, strict=True):
         for name, number in theirs.items():
             if name.startswith(prefixes):

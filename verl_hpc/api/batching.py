@@ -93,11 +93,12 @@ def _rows_of(dataset: Any) -> int:
 
 def _given(lengths: Any) -> list[int]:
     """Raises: DataError: they are no numbers of tokens."""
+    found: list[int] | None
     try:
         found = [operator.index(length) for length in lengths]
     except TypeError:
-        found = [-1]
-    if any(length < 0 for length in found):
+        found = None
+    if found is None or any(length < 0 for length in found):
         raise DataError(
             f"DynamicBatchSampler: lengths = {shown(lengths)}; expected a whole number of tokens "
             "for each row, at least 0, or None, which reads the rows"

@@ -135,6 +135,7 @@ class DataProvider:
         if self._workers is None:
             rows, behind = self._order.take(self._position, count)
             found = read_problems(self.source, rows)
+            self._position = behind
         else:
             if self._ahead and self._ahead[0][0] != count:
                 self._ahead.clear()
@@ -143,7 +144,6 @@ class DataProvider:
             found = future.result()
             self._position = behind
             self._fill(count)
-        self._position = behind
         return found
 
     def _fill(self, count: int) -> None:

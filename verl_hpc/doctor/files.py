@@ -68,7 +68,8 @@ def check_room(request: Request, job: Job, *, has_config: bool) -> Verdict:
     needed = (each or 0) * count
     if each is not None:
         found += f"; checkpoints need about {needed / _GB:,.1f} GB"
-        found += f" if there are {count:,}" * (config.steps is None)
+        if config.steps is None:
+            found += f" if there are {count:,}"
     if any(quota.free_files < _FILES for quota in quotas):
         return fails("run directory", found, "remove files, or set directory=...")
     if free < needed:

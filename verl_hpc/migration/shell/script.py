@@ -177,7 +177,7 @@ class _Script:
             found.update(*self.functions.values())  # it may call the others
         elif first == "shift" or (first == "set" and sets_arguments(words[1:])):
             found.add("@")
-        elif are_assignments(words) or first in (*_DECLARES, "eval"):
+        elif are_assignments(words) or first in _DECLARES:
             found |= {match[1] for word in words if (match := ASSIGNED.match(word.source))}
             found |= quoted_names(words)
         return found

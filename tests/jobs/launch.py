@@ -107,12 +107,13 @@ def ancestors(process: int) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool], job: subprocess.Popen, timeout: float = 480) -> bool:
-    """True once the condition holds; False if the job ended before."""
+    """True once the condition holds; False if the job has ended and it does not."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
+        over = job.poll() is not None
         if condition():
             return True
-        if job.poll() is not None:
+        if over:
             return False
         time.sleep(0.05)
     raise AssertionError("timed out")

@@ -98,7 +98,8 @@ def test_ranks_meet_and_share_what_was_imported(tmp_path):
     ],
 )
 def test_one_rank_ends_and_takes_the_other_with_it(tmp_path, end, status):
-    job = start(tmp_path, f"if comm.rank == 1: {end}\n{WAIT}")
+    # The other has written its note, too, by the time that one ends.
+    job = start(tmp_path, f"comm.Barrier()\nif comm.rank == 1: {end}\n{WAIT}")
     alive = ranks(tmp_path, job)
     found, output = finish(job, 20)
     # mpiexec may tell of the other, which it has killed.

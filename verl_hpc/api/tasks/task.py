@@ -17,7 +17,7 @@ from verl_hpc.api.tasks.condition import Condition, prompt_of
 from verl_hpc.api.tasks.conditioned import conditioned
 from verl_hpc.api.tasks.constraints import constraint_of
 from verl_hpc.api.tasks.scorers import task_scorer
-from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PPOTask, TaskConfig
+from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PolicyTask, TaskConfig
 from verl_hpc.api.tasks.shared import SharedModels
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
@@ -67,7 +67,7 @@ class Task:
         self.head = self._value_head()
         scorer = task_scorer(name, config, reward, self._device)
         self._prompts, self._plain = StepPrompts(), StepPrompts()
-        critic_lr = config.critic_lr if isinstance(config, PPOTask | ConstrainedTask) else config.lr
+        critic_lr = config.critic_lr if isinstance(config, PolicyTask) else config.lr
         given = models.given(
             config.lr, critic_lr, self.head, self._constraint(constraint), bool(config.kl_coef)
         )
@@ -103,7 +103,7 @@ class Task:
         return constraint is not None and constraint.model is not None
 
     def _value_head(self) -> torch.nn.Module | None:
-        if not isinstance(self.config, PPOTask | ConstrainedTask):
+        if not isinstance(self.config, PolicyTask):
             return None
         default = "critic" if self._models.critic is not None else "none"
         if self.config.value_head is None and self.config.adv_estimator not in (None, "gae"):

@@ -21,6 +21,7 @@ from verl_hpc.api.tasks.records import Records
 from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler
 from verl_hpc.api.tasks.settings import TasksConfig, load_tasks, parse_tasks
 from verl_hpc.api.tasks.shared import SharedModels
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.api.tasks.task import Task
 from verl_hpc.api.tasks.watch import Watch
 from verl_hpc.config.arguments import checked
@@ -273,13 +274,10 @@ class Trainer:
         for name, task in self.tasks.items():
             if task.condition is not None:
                 parts[f"condition_{name}"] = task.condition.state()
-        return {f"{part}/{key}": v for part, found in parts.items() for key, v in found.items()}
+        return joined(parts)
 
     def _load_state(self, state: Mapping[str, float]) -> None:
-        parts: dict[str, dict[str, float]] = {}
-        for key, value in state.items():
-            part, _, name = key.partition("/")
-            parts.setdefault(part, {})[name] = value
+        parts = split(state)
         self._watch.load_state(parts)
         self._differ()
         self._batches.load_state(parts["data"])

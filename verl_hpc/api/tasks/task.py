@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
-from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.rollout.constraint import Constraint
@@ -84,7 +84,7 @@ class Task:
             scorer,
             given,
         )
-        self._flows: dict[tuple[int, int], tuple[Recipe, Pipeline]] = {}
+        self._recipe = cache(self._make_recipe)
 
     def _chosen_device(self) -> torch.device:
         if self.config.device is None:
@@ -165,10 +165,10 @@ class Task:
         timers = Timers()
         rows = self._prompts.add([self._asked(problem) for problem in problems])
         self._plain.add(problems)
-        recipe, pipeline = self._flow(len(rows))
+        recipe = self._recipe(len(rows), self.seed)
         recipe.metrics.clear()
         with Stages() as stages:
-            values = pipeline.run(
+            values = recipe.compile().run(
                 rows=StepRows(step, rows),
                 enter=lambda operator, _: stages.begin(timers(operator)),
             )
@@ -180,16 +180,12 @@ class Task:
         text = self.condition.asked if self.condition is not None else ""
         return replace(problem, prompt=prompt_of(problem, self._models.tokenizer, text))
 
-    def _flow(self, num_prompts: int) -> tuple[Recipe, Pipeline]:
+    def _make_recipe(self, num_prompts: int, seed: int) -> Recipe:
         """Of steps of so many prompts; they differ in their mini-batches, and by the seed."""
-        key = num_prompts, self.seed
-        if key not in self._flows:
-            run = replace(self.run, config=self._config(*key))
-            recipe = (
-                rl(run) if self.condition is None else conditioned(run, self.condition, self._plain)
-            )
-            self._flows[key] = recipe, recipe.compile()
-        return self._flows[key]
+        run = replace(self.run, config=self._config(num_prompts, seed))
+        if self.condition is None:
+            return rl(run)
+        return conditioned(run, self.condition, self._plain)
 
     def _named(self, found: Mapping[str, float], timings: Mapping[str, float]) -> dict[str, float]:
         num_tokens, seconds = found[names.TOKENS], timings[names.STEP_SECONDS]

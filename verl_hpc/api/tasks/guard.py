@@ -1,4 +1,4 @@
-"""A watch over metrics: training goes back where one gets much worse."""
+"""A guard of metrics: training goes back where one gets much worse."""
 
 from __future__ import annotations
 

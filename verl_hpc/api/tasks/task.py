@@ -68,9 +68,8 @@ class Task:
         scorer = task_scorer(name, config, reward, self._device)
         self._prompts, self._plain = StepPrompts(), StepPrompts()
         critic_lr = config.critic_lr if isinstance(config, PolicyTask) else config.lr
-        given = models.given(
-            config.lr, critic_lr, self.head, self._constraint(constraint), bool(config.kl_coef)
-        )
+        constraint = self._constraint(constraint)
+        engines = models.engines(config.lr, critic_lr, self.head)
         try:
             first = self._config(1, seed)
         except ConfigError as error:
@@ -82,7 +81,9 @@ class Task:
             models.tokenizer,
             self._prompts,
             scorer,
-            given,
+            engines,
+            models.reference if config.kl_coef else None,
+            constraint,
         )
         self._recipe = cache(self._make_recipe)
 

@@ -187,4 +187,4 @@ class SafetyGuard:
         self._best = {name: best[name] for name in self.metrics if name in best}
         for name, values in self._newest.items():
             values.clear()
-            values.extend(newest[i][name] for i in sorted(newest) if name in newest[i])
+            values.extend(newest[i][name] for i in sorted(newest, key=int) if name in newest[i])

@@ -238,7 +238,7 @@ def test_a_variable_that_is_given_stays(tmp_path, text):
     file.write_text(f"{text}\nB=${{A:-2}}x\n{START} a=$A b=$B")
     assert words_of(file, {}, {"A": "3"}) == ["a=3", "b=3x"]
     with pytest.raises(ConfigError, match=r"AA=\.\.\. is given, but the script has no such"):
-        words_of(file, {}, {"AA": "3"})
+        words_of(file, {}, {"A": "3", "AA": "3"})
 
 
 @pytest.mark.parametrize("text", ["source site.sh", "[ -f x ] && . ./site.sh", 'eval "$(site)"'])
@@ -263,6 +263,9 @@ def test_a_sourced_file_beside_the_script(tmp_path):
         read(tmp_path, f"source site.sh\n{START} a=1")
     site.write_text(f"{START} b=$A")
     assert read(tmp_path, "A=1\nsource site.sh") == ["b=1"]
+    site.write_text("A=${SITE:-1}\n")
+    read(tmp_path, f"source site.sh\n{START} a=$A")
+    assert words_of(tmp_path / "run.sh", {}, {"SITE": "2"}) == ["a=2"]
     site.write_text("source run.sh\nsource site.sh")
     assert read(tmp_path, f"A=1; source site.sh\n{START} a=$A") == ["a=1"]
     site.write_text('A="')

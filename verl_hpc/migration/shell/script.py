@@ -65,10 +65,12 @@ def words_of(
     """
     try:
         text = path.read_text(encoding="utf-8")
+        script = _Script(path, environment, given or {})
+        words = script.words(commands_of(text))
         for name in given or ():
-            if not re.search(rf"\b{name}\b", text):
+            if name not in script.variables.asked and not re.search(rf"\b{name}\b", text):
                 raise ConfigError(f"{name}=... is given, but the script has no such variable")
-        return _Script(path, environment, given or {}).words(commands_of(text))
+        return words
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
@@ -147,7 +149,7 @@ class _Script:
             below = [Path(folder)] if type(folder) is str else []
             paths = [one / name for one in [*below, self.files[0].parent]]
             path = next(path.resolve() for path in paths if path.is_file())
-            if path in self.files or len(self.files) > _DEEPEST:
+            if path in [one.resolve() for one in self.files] or len(self.files) > _DEEPEST:
                 return None
             return path, commands_of(path.read_text(encoding="utf-8"))
         except (ConfigError, ValueError, StopIteration, OSError):
@@ -283,8 +285,11 @@ class _Script:
         self.variables.unread = f"{self._place(words[0].line)}: {told}"
 
     def _place(self, line: int) -> str:
-        file = "" if len(self.files) == 1 else f"{self.files[-1].name}, "
-        return f"{file}line {line}"
+        return f"{self._file()}line {line}"
+
+    def _file(self) -> str:
+        """Before a line's number, if it is not the script's."""
+        return "" if len(self.files) == 1 else f"{self.files[-1].name}, "
 
     def _forget(self, names: Iterable[str], line: int, why: str) -> None:
         """An error where they are asked for."""
@@ -325,8 +330,7 @@ class _Script:
         except ConfigError as error:
             way = self.expander.way(name)
             told = f"; or {way}" if name != "@" and "give it: " not in str(error) else ""
-            file = "" if len(self.files) == 1 else f"{self.files[-1].name}, "
-            return Unknown(f"{file}{error} ({name}{told})")
+            return Unknown(f"{self._file()}{error} ({name}{told})")
 
     def _put(self, name: str, found: Value, more: bool) -> None:
         """Set it, or add to what is there."""

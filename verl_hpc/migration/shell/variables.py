@@ -22,11 +22,13 @@ class Variables:
         """What the user decides: no command of the script changes it."""
         self._before: list[tuple[str, Value | None]] = []
         """Each name that was set, and what it was until then."""
+        self.asked: set[str] = set()
         self.unread = ""
         """A command that may set any variable, if there was one: its line and text."""
 
     def get(self, name: str) -> Value | None:
         """None if it is not set."""
+        self.asked.add(name)
         return self._now.get(name)
 
     def put(self, name: str, value: Value | None) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from importlib import import_module
 
 import pytest
 import torch
@@ -195,7 +196,7 @@ def test_all_that_tutorials_give_a_trainer_at_once(hf_model, tokenizer, tmp_path
 def megatron_model(vocab_size):
     """One of Megatron-core's, in the groups of this rank alone; its attention needs a GPU, so that
     torch's stands in for it."""
-    import verl_hpc.engines.megatron  # noqa: F401 (before Megatron-core, which it fits to CPUs)
+    import_module("verl_hpc.engines.megatron")  # first: it fits Megatron-core to CPUs
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec

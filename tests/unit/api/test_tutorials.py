@@ -143,6 +143,29 @@ def answers(url):
         return False
 
 
+def pushed_to(gateway):
+    with urllib.request.urlopen(f"{gateway}/metrics", timeout=5) as answer:
+        return answer.read().decode()
+
+
+def test_a_real_gateway_has_every_name_that_tutorials_teach(gateway):
+    """Also that of a GPU's memory, which runs on CPUs do not measure."""
+    exporter = MetricsExporter(pushgateway_url=gateway, job_name="verl_hpc", run_name="mine")
+    exporter.rewards([0.5])
+    step = {"timing_s/rollout": 2.0, "actor/ppo_kl": 0.25, "perf/gpu_memory_used_gb": 1.0}
+    exporter.write(1, step)
+    exporter.close()
+    labels = 'instance="",job="verl_hpc",run="mine"'
+    said = pushed_to(gateway)
+    for sample in (
+        f'verl_rollout_latency_seconds_bucket{{{labels},le="5"}} 1',
+        f'verl_kl_divergence{{{labels},to="old_policy"}} 0.25',
+        f"verl_gpu_memory_used_bytes{{{labels}}} 1",
+        f'verl_reward_bucket{{{labels},le="0.5"}} 1',
+    ):
+        assert sample in said, sample
+
+
 def test_all_that_tutorials_give_a_trainer_at_once(hf_model, tokenizer, tmp_path, gateway):
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(8)]
     provider = verl_hpc.DataProvider(
@@ -175,8 +198,7 @@ def test_all_that_tutorials_give_a_trainer_at_once(hf_model, tokenizer, tmp_path
     assert set(trainer.step(ids)) >= {"loss", "critic/vf_loss"}
     trainer.train(2)
     exporter.close()
-    with urllib.request.urlopen(f"{gateway}/metrics", timeout=5) as answer:
-        pushed = answer.read().decode()
+    pushed = pushed_to(gateway)
     labels = '{instance="",job="verl job",run="search-rl"}'
     for name, value in (
         ("verl_step", 3),

@@ -143,8 +143,8 @@ def _correction(values: Values, draft: Draft) -> None:
 
 
 _LEFT_OUT = (
-    "means are over what is left; verl divides by what is left out, too, so that its gradient is "
-    "smaller by that share"
+    "means are over what is left; verl's divisors count what is left out, too (sequences, and with "
+    "trainer.use_v1 tokens), so that its gradient is smaller by that share"
 )
 
 

@@ -29,8 +29,8 @@ _CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
 _OF_SEQUENCES = ("gspo", "gmpo", "sapo")
 """Losses that verl aggregates in their own way, whatever loss_agg_mode says."""
 _LONGEST = (
-    "without loss_scale_factor verl divides by the longest response of each micro-batch, which "
-    "depends on how a mini-batch is cut; here by rollout.max_response_tokens"
+    "without loss_scale_factor verl (trainer.use_v1) divides by the longest response of each "
+    "micro-batch, which depends on how a mini-batch is cut; here by rollout.max_response_tokens"
 )
 _POLICY = f"{ACTOR}.policy_loss"
 _LOSS = "algorithm.loss"
@@ -89,7 +89,8 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
         draft.put("algorithm.aggregation", None, key)
     elif name not in _OF_SEQUENCES:
         draft.put("algorithm.aggregation", values[key], key)
-        if values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None:
+        is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
+        if is_scaled and values["trainer.use_v1"]:
             draft.note(key, _LONGEST)
     elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
         whose = "" if key in values else " (verl's default)"

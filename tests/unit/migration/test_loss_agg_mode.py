@@ -87,6 +87,8 @@ def test_what_differs_from_verl_is_told(words):
     mode, rejected = f"{ACTOR}.loss_agg_mode", "algorithm.rollout_correction.rollout_rs"
     found = migrate([*words, f"{mode}=seq-mean-token-sum-norm"])
     assert "here by rollout.max_response_tokens" in found.notes[mode]
+    older = migrate([*words, f"{mode}=seq-mean-token-sum-norm", "trainer.use_v1=False"])
+    assert mode not in older.notes  # there responses are padded to data.max_response_length
     assert local_run(found.config()).settings.steps(1.0).scale == 5
     found = migrate([*words, f"{rejected}=seq_mean_k1", f"{rejected}_threshold=2.0"])
     assert "means are over what is left" in found.notes[rejected]

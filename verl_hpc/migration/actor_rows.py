@@ -6,7 +6,7 @@ from verl_hpc.config.model import CriticConfig
 from verl_hpc.migration.engine_choice import compile_rows
 from verl_hpc.migration.models import ACTOR, CRITIC, REF, has_critic
 from verl_hpc.migration.optimizer_rows import optimizer_steps
-from verl_hpc.migration.row import Draft, Row, any_value, fixed, to, together
+from verl_hpc.migration.row import NONE, Draft, Row, any_value, fixed, same, to, together
 from verl_hpc.migration.values import Refused, Values
 
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -24,7 +24,7 @@ def _batch(values: Values, draft: Draft) -> None:
     if not has_critic(values):
         return
     for name in _TWINS:
-        if values[f"{CRITIC}.{name}"] != values[f"{ACTOR}.{name}"]:
+        if not same(values[f"{CRITIC}.{name}"], values[f"{ACTOR}.{name}"]):
             why = f"actor and critic share it, and {ACTOR}.{name} is {values[f'{ACTOR}.{name}']}"
             raise Refused(f"{CRITIC}.{name}", why, _TWINS[name])
 
@@ -99,7 +99,7 @@ def _value_clip(values: Values, draft: Draft) -> None:
 
 def _critic(values: Values, draft: Draft) -> None:
     key = "critic.enable"
-    if values[key] is not None and values[key] != has_critic(values):
+    if values[key] is not None and not same(values[key], has_critic(values)):
         raise Refused(
             key, "adv_estimator: gae has a critic, others have none", "algorithm.advantage"
         )
@@ -110,7 +110,7 @@ def _critic(values: Values, draft: Draft) -> None:
         if values["critic.loss_agg_mode"] != values[f"{ACTOR}.loss_agg_mode"]:
             near = "algorithm.aggregation"
             raise Refused("critic.loss_agg_mode", "actor and critic share it", near)
-        if values["critic.loss_scale_factor"] != values[f"{ACTOR}.loss_scale_factor"]:
+        if not same(values["critic.loss_scale_factor"], values[f"{ACTOR}.loss_scale_factor"]):
             near = "algorithm.loss_scale"
             raise Refused("critic.loss_scale_factor", "actor and critic share it", near)
 
@@ -154,8 +154,12 @@ ROWS: list[Row] = [
             ),
             f"{ACTOR}.ppo_epochs": ("batch.update_epochs", ""),
             f"{ACTOR}.shuffle": ("batch.shuffle_mini_batches", "true becomes samples"),
-            **{f"{CRITIC}.{n}": (ours, "must be the actor's") for n, ours in _TWINS.items()},
         },
+    ),
+    *together(
+        _batch,
+        {f"{CRITIC}.{n}": (ours, "must be the actor's") for n, ours in _TWINS.items()},
+        "agrees",
     ),
     *together(_micro_batches, _limit_rows()),
     *together(
@@ -168,14 +172,20 @@ ROWS: list[Row] = [
     *together(
         _critic,
         {
-            "critic.enable": ("algorithm.advantage.name", "gae has a critic, others have none"),
             "critic.model.path": (
                 "roles.critic.path",
                 "the actor's if not given; a directory, or ORG/NAME on a hub",
             ),
+        },
+    ),
+    *together(
+        _critic,
+        {
+            "critic.enable": ("algorithm.advantage.name", "gae has a critic, others have none"),
             "critic.loss_agg_mode": ("algorithm.aggregation", "must be the actor's"),
             "critic.loss_scale_factor": ("algorithm.loss_scale", "must be the actor's"),
         },
+        "agrees",
     ),
     to(
         f"{ACTOR}.checkpoint.async_save",
@@ -195,17 +205,18 @@ ROWS: list[Row] = [
             (_ROLLOUT, "log_prob_micro_batch_size"),
         )
     ),
-    fixed(f"{ACTOR}.calculate_entropy", "the entropy is always a metric", also=(True,)),
+    fixed(f"{ACTOR}.calculate_entropy", "the entropy is always a metric", "metrics", also=(True,)),
     fixed(
         f"{ACTOR}.calculate_sum_pi_squared",
         "computed where the estimator needs it",
         "algorithm.advantage.name: optimal_token_baseline",
         also=(True,),
     ),
-    fixed(f"{ACTOR}.freeze_vision_tower", "models of images are not supported"),
+    fixed(f"{ACTOR}.freeze_vision_tower", "models of images are not supported", NONE),
     fixed(
         f"{ACTOR}.use_prefix_grouper",
         "responses to one prompt always share its tokens in training",
+        "rollout.num_samples",
         also=(True,),
     ),
     *compile_rows(),

@@ -93,7 +93,7 @@ def _divergence(values: Values, draft: Draft) -> None:
 
 def _groups(values: Values, draft: Draft) -> None:
     section = "algorithm.filter_groups"
-    if not values[f"{section}.enable"]:
+    if not values.flag(f"{section}.enable"):
         return
     metric = values[f"{section}.metric"]
     if metric not in (None, "score", "acc", "seq_reward", "seq_final_reward"):
@@ -109,9 +109,7 @@ def _groups(values: Values, draft: Draft) -> None:
 
 def _correction(values: Values, draft: Draft) -> None:
     weights, reject = values[f"{_CORRECTION}.rollout_is"], values[f"{_CORRECTION}.rollout_rs"]
-    bypass, loss = f"{_CORRECTION}.bypass_mode", f"{_CORRECTION}.loss_type"
-    if values[loss] != "ppo_clip":
-        raise Refused(loss, "the ratio is always clipped", "algorithm.loss")
+    bypass = f"{_CORRECTION}.bypass_mode"
     if values.flag(bypass):
         if reject:
             raise Refused(
@@ -209,15 +207,21 @@ ROWS: list[Row] = [
         _groups,
         {
             "algorithm.filter_groups.enable": ("algorithm.drop_equal_groups", ""),
-            "algorithm.filter_groups.metric": (
-                "algorithm.drop_equal_groups",
-                "score, acc, seq_reward or seq_final_reward: of the score",
-            ),
             "algorithm.filter_groups.max_num_gen_batches": (
                 "batch.refill_rounds",
                 "less the first; 0, no bound, becomes 1000",
             ),
         },
+    ),
+    *together(
+        _groups,
+        {
+            "algorithm.filter_groups.metric": (
+                "algorithm.drop_equal_groups",
+                "score, acc, seq_reward or seq_final_reward: of the score",
+            ),
+        },
+        "agrees",
     ),
     *together(
         _correction,
@@ -237,9 +241,9 @@ ROWS: list[Row] = [
                 "LOWER_UPPER",
             ),
             f"{_CORRECTION}.bypass_mode": ("algorithm.old_log_probs", "true becomes rollout"),
-            f"{_CORRECTION}.loss_type": ("algorithm.loss.name", "ppo_clip alone"),
         },
     ),
+    fixed(f"{_CORRECTION}.loss_type", "the ratio is always clipped", "algorithm.loss"),
     fixed(
         "algorithm.filter_groups.max_inflight_gen_batches",
         "rounds follow each other",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, to, together
+from verl_hpc.migration.row import NONE, Draft, Row, all_fixed, fixed, same, to, together
 from verl_hpc.migration.values import Refused, Values, at_home
 
 _TRAIN, _TEST = "data.train_files", "data.val_files"
 _TRUNCATED = {"error": "error", "left": "truncate_left"}
 READS = "each rank reads its rows itself; there are no workers to set"
+_COLUMNS = "a step's columns are fixed"
+_TOKENS = "conversations always keep the tokens that were sampled"
 _IMAGES = "models of images, video and sound are not supported"
 
 
@@ -60,7 +62,7 @@ def _length(values: Values, draft: Draft) -> None:
         ("data.max_response_length", "response_length", "rollout.max_response_tokens"),
     ):
         twin = f"actor_rollout_ref.rollout.{other}"
-        if twin in values and key in values and values[twin] != values[key]:
+        if twin in values and key in values and not same(values[twin], values[key]):
             raise Refused(twin, f"must be {key}, which is {values[key]}", ours)
         draft.put(ours, values[twin], key, twin)
 
@@ -68,7 +70,7 @@ def _length(values: Values, draft: Draft) -> None:
 def _seed(values: Values, draft: Draft) -> None:
     keys = [key for key in SEEDS if key in values and values[key] is not None]
     for key in keys[1:]:
-        if values[key] != values[keys[0]]:
+        if not same(values[key], values[keys[0]]):
             raise Refused(
                 key, f"one seed decides all random numbers; {keys[0]} is {values[keys[0]]}", "seed"
             )
@@ -93,7 +95,7 @@ SEEDS = (
 
 def _generated(values: Values, draft: Draft) -> None:
     key = "data.gen_batch_size"
-    if values[key] not in (None, values["data.train_batch_size"]):
+    if values[key] is not None and not same(values[key], values["data.train_batch_size"]):
         raise Refused(key, "a round of other prompts asks as many as are missing", _REFILL)
     draft.put("batch.size", values.whole("data.train_batch_size"), "data.train_batch_size")
 
@@ -137,20 +139,28 @@ ROWS: list[Row] = [
         _generated,
         {
             "data.train_batch_size": ("batch.size", "prompts a step"),
-            "data.gen_batch_size": ("batch.size", "must be train_batch_size"),
         },
+    ),
+    *together(
+        _generated, {"data.gen_batch_size": ("batch.size", "must be train_batch_size")}, "agrees"
     ),
     *together(_seed, dict.fromkeys(SEEDS, ("seed", "those that are given must agree"))),
     to("data.shuffle", "data.shuffle"),
     fixed("data.reward_fn_key", "the column is data_source", "a column data_source in the files"),
-    fixed("data.val_batch_size", "an evaluation asks all its prompts at once, as verl's does"),
-    *all_fixed("data.dataloader_num_workers data.filter_overlong_prompts_workers", READS),
+    fixed(
+        "data.val_batch_size",
+        "an evaluation asks all its prompts at once, as verl's does",
+        "rollout.max_num_seqs",
+    ),
+    *all_fixed(
+        "data.dataloader_num_workers data.filter_overlong_prompts_workers", READS, "data.train"
+    ),
     fixed("data.use_shm", "files are read where they are", "a copy in /dev/shm of your own"),
-    fixed("data.validation_shuffle", "an evaluation's rows keep their order"),
-    fixed("data.return_raw_input_ids", "a step's columns are fixed", also=(True,)),
-    fixed("data.return_raw_chat", "a step's columns are fixed", also=(False,)),
-    fixed("data.return_full_prompt", "a step's columns are fixed", also=(True,)),
-    fixed("data.trust_remote_code", "code of a model's directory is never run"),
+    fixed("data.validation_shuffle", "an evaluation's rows keep their order", "data.shuffle"),
+    fixed("data.return_raw_input_ids", _COLUMNS, NONE, also=(True,)),
+    fixed("data.return_raw_chat", _COLUMNS, NONE, also=(False,)),
+    fixed("data.return_full_prompt", _COLUMNS, NONE, also=(True,)),
+    fixed("data.trust_remote_code", "code of a model's directory is never run", NONE),
     *all_fixed(
         "data.custom_cls.path data.custom_cls.name",
         "rows come from files, or from a generated task",
@@ -175,11 +185,13 @@ ROWS: list[Row] = [
         "data.image_key data.video_key data.audio_key data.image_patch_size "
         "data.return_multi_modal_inputs data.mm_processor_kwargs",
         _IMAGES,
+        NONE,
     ),
     fixed(
         "data.continuous_token.enable",
-        "conversations always keep the tokens that were sampled",
+        _TOKENS,
+        "rollout.environment",
         also=(False,),
     ),
-    fixed("data.continuous_token.model_family", "as data.continuous_token.enable", also=("auto",)),
+    fixed("data.continuous_token.model_family", _TOKENS, "rollout.environment", also=("auto",)),
 ]

@@ -29,11 +29,12 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
         fixed(
             f"{fsdp}.full_determinism",
             "a step is reproducible bit for bit on CPUs, and not on GPUs (docs/gpu.md)",
+            "seed",
         ),
         *all_fixed(_below(megatron, megatron_keys), "verl_hpc sets it itself", _PARALLEL),
         *all_fixed(_below(megatron, loading), _CHECKPOINTS, "model.path, checkpoint"),
         *(
-            fixed(f"{megatron}.{name}", "weights are read from model.path as they are", also=(b,))
+            fixed(f"{megatron}.{name}", _WEIGHTS, "model.path", also=(b,))
             for name, b in (("use_mbridge", False), ("vanilla_mbridge", True))
         ),
         *_padding_rows(model, megatron, fsdp),
@@ -42,7 +43,12 @@ def _fixed_rows(model: str, megatron: str, fsdp: str) -> list[Row]:
             fixed(f"{section}.router_replay.*", "files of experts are not kept", _REPLAY)
             for section in (model, megatron)
         ),
-        fixed(f"{overrides}.attention_backend", "the fastest one is taken", also=("auto",)),
+        fixed(
+            f"{overrides}.attention_backend",
+            "the fastest one is taken; with parallel.engine: megatron it cannot be chosen",
+            "parallel.fsdp.kernels",
+            also=("auto",),
+        ),
         *(
             [fixed(overrides, "the reference has the actor's", "parallel.recompute")]
             if model == REF
@@ -61,6 +67,7 @@ _FUSIONS = (
     "moe_permute_fusion apply_rope_fusion gradient_accumulation_fusion masked_softmax_fusion "
     "bias_activation_fusion bias_dropout_fusion"
 )
+_WEIGHTS = "weights are read from model.path as they are"
 _REPLAY = "algorithm.router_replay"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.models import has_critic
-from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, refused, together
+from verl_hpc.migration.row import NONE, Draft, Row, all_fixed, any_value, fixed, refused, together
 from verl_hpc.migration.values import Refused, Values
 
 _MODEL = "actor_rollout_ref.model"
@@ -132,7 +132,7 @@ def _rows(section: str, ours: str) -> list[Row]:
         ),
         fixed(f"{section}.hf_config_path", "config.json is the model's own", "model.path"),
         fixed(f"{section}.use_shm", "files are read where they are", "model.path in /dev/shm"),
-        fixed(f"{section}.trust_remote_code", "code of a model's directory is never run"),
+        fixed(f"{section}.trust_remote_code", "code of a model's directory is never run", NONE),
         fixed(f"{section}.custom_chat_template", "it is the tokenizer's", "model.tokenizer"),
         fixed(f"{section}.external_lib", "no module is imported by name", "reward.function"),
         fixed(f"{section}.override_config", "config.json says what the model is", "model.path"),
@@ -145,7 +145,7 @@ def _rows(section: str, ours: str) -> list[Row]:
             _KERNELS,
             "parallel.fsdp.kernels",
         ),
-        fixed(f"{section}.mtp.*", "layers that predict several tokens are not supported"),
+        fixed(f"{section}.mtp.*", "layers that predict several tokens are not supported", NONE),
     ]
 
 

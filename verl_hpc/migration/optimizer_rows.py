@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.migration.models import ACTOR, CRITIC, has_critic
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, together
+from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, together
 from verl_hpc.migration.values import Refused, Values
 
 _OURS = {ACTOR: "optimizer", CRITIC: "roles.critic.optimizer"}
@@ -18,37 +18,39 @@ def _optimizers(values: Values, draft: Draft) -> None:
         if model == CRITIC and not has_critic(values):
             continue
         section = f"{model}.optim"
-        for name, value in _adam(values, model, section).items():
-            draft.put(f"{ours}.{name}", value, section)
-        for name, value in _schedule(values, draft, section).items():
-            draft.put(f"{ours}.{name}", value, section)
+        found = _adam(values, model, section) | _schedule(values, draft, section)
+        for name, (value, key) in found.items():
+            draft.put(f"{ours}.{name}", value, key)
 
 
-def _adam(values: Values, model: str, section: str) -> dict[str, Any]:
-    betas = values[f"{section}.betas"]
-    if not isinstance(betas, list) or len(betas) != 2:
-        raise Refused(f"{section}.betas", "expected two numbers")
+def _adam(values: Values, model: str, section: str) -> dict[str, tuple[Any, str]]:
+    """Settings, and verl's key of each."""
+    lr, decay, betas = (f"{section}.{name}" for name in ("lr", "weight_decay", "betas"))
+    pair = values[betas]
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise Refused(betas, "expected two numbers")
     clip, older = f"{section}.clip_grad", f"{model}.grad_clip"
+    clip = older if older in values and clip not in values else clip
     found = {
-        "lr": values[f"{section}.lr"],
-        "weight_decay": values[f"{section}.weight_decay"],
-        "beta1": betas[0],
-        "beta2": betas[1],
-        "clip_grad": values[older if older in values and clip not in values else clip],
+        "lr": (values[lr], lr),
+        "weight_decay": (values[decay], decay),
+        "beta1": (pair[0], betas),
+        "beta2": (pair[1], betas),
+        "clip_grad": (values[clip], clip),
     }
     override = f"{section}.override_optimizer_config"
     more = values.below(override)
     if "eps" in more:
-        found["epsilon"] = more.pop("eps")
+        found["epsilon"] = more.pop("eps"), override
     if more:
         raise Refused(override, f"there is no {next(iter(more))} here", "optimizer.epsilon")
     return found
 
 
-def _schedule(values: Values, draft: Draft, section: str) -> dict[str, Any]:
-    """Warm-up and decay. verl counts steps of the trainer, we count optimizer steps."""
+def _schedule(values: Values, draft: Draft, section: str) -> dict[str, tuple[Any, str]]:
+    """Warm-up and decay, as `_adam`. verl counts steps of the trainer, we count optimizer steps."""
     each = optimizer_steps(values)
-    found: dict[str, Any] = {"warmup_steps": _warmup(values, draft, section, each)}
+    found: dict[str, tuple[Any, str]] = {"warmup_steps": _warmup(values, draft, section, each)}
     fsdp = values.form == "fsdp"
     style = f"{section}.{'lr_scheduler_type' if fsdp else 'lr_decay_style'}"
     older = f"{section}.warmup_style"
@@ -56,38 +58,38 @@ def _schedule(values: Values, draft: Draft, section: str) -> dict[str, Any]:
         style = older
     if values[style] not in _STYLES:
         raise Refused(style, f"expected one of {', '.join(_STYLES)}", "optimizer.schedule")
-    found["schedule"] = values[style]
-    least = values[f"{section}.min_lr"] if not fsdp else None
+    found["schedule"] = values[style], style
     if fsdp:
-        ratio = f"{section}.min_lr_ratio"
-        share = 0.0 if values[ratio] is None else values.number(ratio)
-        least = share * values.number(f"{section}.lr")
-    found["min_lr"] = least
-    steps = f"{section}.{'total_training_steps' if fsdp else 'lr_decay_steps'}"
-    if values[steps] not in (None, -1):
-        found["decay_steps"] = values.whole(steps) * each
+        least = f"{section}.min_lr_ratio"
+        share = 0.0 if values[least] is None else values.number(least)
+        found["min_lr"] = share * values.number(f"{section}.lr"), least
+        return found
+    least, steps = f"{section}.min_lr", f"{section}.lr_decay_steps"
+    found["min_lr"] = values[least], least
+    if values[steps] is not None:
+        found["decay_steps"] = values.whole(steps) * each, steps
         draft.note(steps, f"x {each} optimizer steps in a step of the trainer")
     return found
 
 
-def _warmup(values: Values, draft: Draft, section: str, each: int) -> int:
-    key, ratio, total = (
-        f"{section}.lr_warmup_steps",
-        f"{section}.lr_warmup_steps_ratio",
-        "trainer.total_training_steps",
-    )
-    steps = values[key]
-    if steps is not None and values.number(key) >= 0:
-        if steps and each > 1:
+def _warmup(values: Values, draft: Draft, section: str, each: int) -> tuple[int, str]:
+    """verl's ratio is of the steps over which the learning rate decays, and counts where no steps
+    are given, or none."""
+    key, ratio = f"{section}.lr_warmup_steps", f"{section}.lr_warmup_steps_ratio"
+    decay = f"{section}.lr_decay_steps"
+    is_given = values.form == "megatron" and values[decay] is not None
+    total = decay if is_given else "trainer.total_training_steps"
+    if values[key] is not None and values.number(key) > 0:
+        if each > 1:
             draft.note(key, f"x {each} optimizer steps in a step of the trainer")
-        return values.whole(key, least=0) * each
+        return values.whole(key) * each, key
     share = values.number(ratio)
     if not share:
-        return 0
+        return 0, key
     if values[total] is None:
         why = "how many steps there are is known when the data are read"
         raise Refused(ratio, why, f"{total}, or {key}")
-    return int(share * values.whole(total)) * each
+    return int(share * values.whole(total)) * each, ratio
 
 
 def optimizer_steps(values: Values) -> int:
@@ -118,15 +120,14 @@ def _rows(model: str) -> list[Row]:
         f"{section}.lr_warmup_steps": (f"{ours}.warmup_steps", counts),
         f"{section}.lr_warmup_steps_ratio": (
             f"{ours}.warmup_steps",
-            "needs trainer.total_training_steps",
+            "needs trainer.total_training_steps, or lr_decay_steps",
         ),
         f"{section}.lr_scheduler_type": (f"{ours}.schedule", ""),
         f"{section}.warmup_style": (f"{ours}.schedule", "an older name of lr_scheduler_type"),
         f"{section}.lr_decay_style": (f"{ours}.schedule", "constant, linear and cosine"),
         f"{section}.min_lr_ratio": (f"{ours}.min_lr", "times lr"),
         f"{section}.min_lr": (f"{ours}.min_lr", ""),
-        f"{section}.total_training_steps": (f"{ours}.decay_steps", f"{counts}; -1 is the run's"),
-        f"{section}.lr_decay_steps": (f"{ours}.decay_steps", counts),
+        f"{section}.lr_decay_steps": (f"{ours}.decay_steps", f"{counts}; null is the run's"),
     }
     other = "use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype"
     wsd = (
@@ -136,6 +137,7 @@ def _rows(model: str) -> list[Row]:
     return [
         *together(_optimizers, rows),
         *together(_optimizers, {f"{section}.override_optimizer_config.*": (f"{ours}.epsilon", "")}),
+        *any_value(f"{section}.total_training_steps", "verl writes the run's own steps over it"),
         fixed(f"{section}.optimizer", _ADAM, ours, also=("AdamW", "adam", "adamw", "Adam")),
         fixed(f"{section}.optimizer_impl", _ADAM, ours),
         fixed(

@@ -53,7 +53,7 @@ def table(word: str = "") -> str:
 
 
 def _meaning(row: Row) -> str:
-    if row.fate == "honoured":
+    if row.fate in ("honoured", "agrees"):
         return f"-> {', '.join(row.ours)}" + f"   ({row.says})" * bool(row.says)
     taken = _TAKEN[row.fate]
     return f"{taken}: {row.says}" + f"; instead: {row.near}" * bool(row.near)
@@ -82,7 +82,7 @@ def markdown() -> str:
     head = f"{count} keys of verl's two reference configurations, at its commit {commit}, and"
     lines = [f"{head} those that they do not list.", ""]
     for name, rows in groups().items():
-        honoured = [row for row in rows if row.fate == "honoured"]
+        honoured = [row for row in rows if row.fate in ("honoured", "agrees")]
         others = [row for row in rows if row.fate in ("fixed", "refused")]
         free = [row for row in rows if row.fate == "any"]
         lines += [f"### {name}", ""]

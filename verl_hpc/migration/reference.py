@@ -19,6 +19,8 @@ from typing import Any, Literal
 Form = Literal["fsdp", "megatron"]
 FORMS: tuple[Form, Form] = ("fsdp", "megatron")
 """verl composes one of two trees of keys, by model_engine."""
+MISSING = "???"
+"""The default of a key that has none."""
 
 
 @dataclass(frozen=True)

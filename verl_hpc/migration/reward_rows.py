@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, together
+from verl_hpc.migration.row import Draft, Row, all_fixed, fixed, same, together
 from verl_hpc.migration.values import Refused, Values
 
 _OWN = "reward.custom_reward_function"
@@ -27,7 +27,7 @@ def _function(values: Values, draft: Draft) -> None:
 
 def _model(values: Values, draft: Draft) -> None:
     switch, path = f"{_MODEL}.enable", f"{_MODEL}.model_path"
-    if not values[switch]:
+    if values[switch] is None or not values.flag(switch):
         return
     if values[path] is None:
         raise Refused(path, f"is needed with {switch}", "roles.reward.path")
@@ -37,10 +37,12 @@ def _model(values: Values, draft: Draft) -> None:
 
 def _overlong(values: Values, draft: Draft) -> None:
     longest = values["data.max_response_length"]
-    if _LONGEST in values and values[_LONGEST] != longest:
+    if _LONGEST in values and not same(values[_LONGEST], longest):
         why = f"must be data.max_response_length = {longest}"
         raise Refused(_LONGEST, why, "algorithm.overlong")
     given = values.below(_LONG)
+    if given.get("enable") not in (None, True, False):
+        raise Refused(f"{_LONG}.enable", "expected true or false", "algorithm.overlong.buffer")
     if not given.get("enable"):
         return
     if "len" not in given:
@@ -73,10 +75,19 @@ ROWS: list[Row] = [
             f"{_LONG}.enable": ("algorithm.overlong.buffer", "with +"),
             f"{_LONG}.len": ("algorithm.overlong.buffer", "with +"),
             f"{_LONG}.penalty_factor": ("algorithm.overlong.factor", "with +"),
-            _LONGEST: ("rollout.max_response_tokens", "with +; must be max_response_length"),
         },
     ),
-    fixed(f"{_LONG}.log", "the penalty is in the score's metrics", also=(False, True)),
+    *together(
+        _overlong,
+        {_LONGEST: ("rollout.max_response_tokens", "with +; must be max_response_length")},
+        "agrees",
+    ),
+    fixed(
+        f"{_LONG}.log",
+        "the penalty is in the score's metrics",
+        "algorithm.overlong",
+        also=(False, True),
+    ),
     fixed(
         "reward.num_workers",
         "processes are counted by rank, not by run",

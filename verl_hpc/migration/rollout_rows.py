@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from verl_hpc.config.rollout import OTHER_ENGINES
-from verl_hpc.migration.row import Draft, Row, all_fixed, any_value, fixed, to, together
+from verl_hpc.migration.reference import MISSING
+from verl_hpc.migration.row import NONE, Draft, Row, all_fixed, any_value, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
 
 R = "actor_rollout_ref.rollout"
 _VLLM = f"{R}.engine_kwargs.vllm"
 _OPTIONS = "rollout.engine_options"
 _DTYPES = {"bfloat16": "bfloat16", "float32": "float32", "bf16": "bfloat16", "fp32": "float32"}
-_ENGINES = {"vllm": "vllm", "hf": "hf", "???": "vllm"}
+_ENGINES = {"vllm": "vllm", "hf": "hf", MISSING: "vllm"}
 _GIB = 2**30
 _SET = "evaluation.sets.validation"
 
@@ -152,6 +153,7 @@ ROWS: list[Row] = [
                 "at least their sum, which is what an engine has room for",
             )
         },
+        "agrees",
     ),
     *together(
         _samples,
@@ -177,8 +179,17 @@ ROWS: list[Row] = [
     ),
     fixed(f"{R}.ignore_eos", "a response ends where the model ends it", "rollout.stop"),
     fixed(f"{R}.cudagraph_capture_sizes", "vLLM chooses them", "rollout.enforce_eager"),
-    fixed(f"{R}.free_cache_engine", "an engine always sleeps while the trainer has its GPU"),
-    fixed(f"{R}.load_format", _WEIGHTS, also=("auto", "safetensors", "dummy_megatron")),
+    fixed(
+        f"{R}.free_cache_engine",
+        "an engine always sleeps while the trainer has its GPU",
+        "placement.rollout",
+    ),
+    fixed(
+        f"{R}.load_format",
+        _WEIGHTS,
+        "model.path",
+        also=("auto", "safetensors", "dummy_megatron"),
+    ),
     *any_value(
         f"{R}.layered_summon {R}.multi_stage_wake_up "
         f"{R}.checkpoint_engine.update_weights_bucket_megabytes",
@@ -187,12 +198,18 @@ ROWS: list[Row] = [
     fixed(f"{R}.logprobs_mode", "log-probs are compared with the trainer's", "rollout.verify"),
     fixed(f"{R}.scheduling_policy", "vLLM serves in the order of prompts", "rollout.balance"),
     fixed(f"{R}.disable_log_stats", "nothing reads them", "metrics"),
-    fixed(f"{R}.skip_tokenizer_init", "stop strings need the tokenizer", also=(False,)),
+    fixed(
+        f"{R}.skip_tokenizer_init", "stop strings need the tokenizer", "rollout.stop", also=(False,)
+    ),
     fixed(f"{R}.do_sample", "samples are what is trained on", "rollout.temperature"),
     fixed(f"{R}.calculate_log_probs", "always; they prove the new weights", "rollout.verify.probe"),
     fixed(f"{R}.over_sample_rate", "all prompts are waited for", "rollout.staleness"),
     fixed(f"{R}.quantization_config_file", "fp8 in blocks needs no file", "rollout.quantization"),
-    fixed(f"{R}.moe_load_balance_metrics_interval", "a metric of every step of a mixture"),
+    fixed(
+        f"{R}.moe_load_balance_metrics_interval",
+        "a metric of every step of a mixture",
+        "model.router",
+    ),
     *all_fixed(f"{R}.engine_kwargs.sglang {R}.engine_kwargs.trtllm", "vLLM generates", _OPTIONS),
     fixed(f"{R}.engine_kwargs.*", "vLLM generates", _OPTIONS),
     fixed(f"{R}.multi_turn.*", _TURNS, _ENVIRONMENT),
@@ -201,6 +218,6 @@ ROWS: list[Row] = [
     fixed(f"{R}.trace.*", "samples are kept in samples/", "evaluation.save_generations"),
     fixed(f"{R}.prometheus.*", _SERVER, "metrics.prometheus (docs/observability.md)"),
     fixed(f"{R}.disaggregation.*", _SERVER, "placement.rollout"),
-    fixed(f"{R}.mtp", "layers that predict several tokens are not supported"),
+    fixed(f"{R}.mtp", "layers that predict several tokens are not supported", NONE),
     fixed(f"{R}.qat", "training that knows of a quantised rollout is not there", "model.fp8"),
 ]

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from verl_hpc.migration.reference import MISSING
 from verl_hpc.migration.values import Refused, Values
 
-Fate = Literal["honoured", "fixed", "any", "refused"]
+Fate = Literal["honoured", "agrees", "fixed", "any", "refused"]
 RANKS = "ranks"
 """In the place of a setting: how many processes are started."""
+NONE = "none"
+"""In the place of what to use instead, where `says` tells why nothing serves."""
 
 
 @dataclass
@@ -46,16 +49,17 @@ class Row:
     key: str
     """A key; or a pattern, in which `*` is one or more parts of a name."""
     fate: Fate
-    """honoured: it decides a setting of ours. fixed: only values at which verl does what happens
-    here are taken. any: all are taken, for none changes a number here. refused: none is."""
+    """honoured: it decides a setting of ours. agrees: only what goes with the keys that decide the
+    setting is taken, or what makes no difference. fixed: only values at which verl does what
+    happens here are taken. any: all are taken, for none changes a number here. refused: none is."""
     ours: tuple[str, ...] = ()
-    """Settings that it decides."""
+    """Settings that it decides, or that it agrees with."""
     says: str = ""
     """How it is converted, or why it is refused."""
     near: str = ""
-    """What to use instead, in our terms."""
+    """Of keys that are fixed or refused: what to use instead, in our terms, or NONE."""
     convert: Convert | None = None
-    """Of keys that are honoured; several keys may share it."""
+    """Of keys that are honoured, or agree; several keys may share it."""
     also: tuple[Any, ...] = ()
     """Of fixed keys: values that are taken besides verl's default."""
 
@@ -109,7 +113,7 @@ def to(
         value = values[key]
         if words is not None:
             if isinstance(value, list | dict) or value not in words:
-                allowed = ", ".join(str(word) for word in words if word != "???")
+                allowed = ", ".join(str(word) for word in words if word != MISSING)
                 why = (why_not or {}).get(str(value), f"expected one of {allowed}")
                 raise Refused(key, why, ours)
             value = words[value]
@@ -118,19 +122,21 @@ def to(
     return Row(key, "honoured", (ours,), says, convert=convert)
 
 
-def together(convert: Convert, rows: Mapping[str, tuple[str, str]]) -> list[Row]:
+def together(
+    convert: Convert, rows: Mapping[str, tuple[str, str]], fate: Fate = "honoured"
+) -> list[Row]:
     """Keys that one function reads together.
 
     Args:
         rows: settings of ours, apart by spaces, and how it is converted, by key.
     """
     return [
-        Row(key, "honoured", tuple(ours.split()), says, convert=convert)
+        Row(key, fate, tuple(ours.split()), says, convert=convert)
         for key, (ours, says) in rows.items()
     ]
 
 
-def fixed(key: str, says: str, near: str = "", also: tuple[Any, ...] = ()) -> Row:
+def fixed(key: str, says: str, near: str, also: tuple[Any, ...] = ()) -> Row:
     return Row(key, "fixed", says=says, near=near, also=also)
 
 
@@ -139,10 +145,10 @@ def any_value(keys: str, says: str) -> list[Row]:
     return [Row(key, "any", says=says) for key in keys.split()]
 
 
-def all_fixed(keys: str, says: str, near: str = "") -> list[Row]:
+def all_fixed(keys: str, says: str, near: str) -> list[Row]:
     """Keys, apart by white space, that share a reason."""
     return [fixed(key, says, near) for key in keys.split()]
 
 
-def refused(key: str, says: str, near: str = "") -> Row:
+def refused(key: str, says: str, near: str) -> Row:
     return Row(key, "refused", says=says, near=near)

@@ -6,12 +6,23 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from verl_hpc.migration.row import RANKS, Draft, Row, all_fixed, any_value, fixed, to, together
+from verl_hpc.migration.row import (
+    RANKS,
+    Draft,
+    Row,
+    all_fixed,
+    any_value,
+    fixed,
+    same,
+    to,
+    together,
+)
 from verl_hpc.migration.tracker_rows import PROJECTS
 from verl_hpc.migration.tracker_rows import ROWS as TRACKERS
 from verl_hpc.migration.values import Refused, Values
 
 _KEEPS_ALL = 1_000_000
+_SEEN = "CUDA_VISIBLE_DEVICES= in the environment, which hides the GPUs"
 _RAY = "there is no Ray here: ranks are started by srun or mpiexec"
 
 
@@ -53,7 +64,7 @@ def _resume(values: Values, draft: Draft) -> None:
 def _keep(values: Values, draft: Draft) -> None:
     actor, critic = "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep"
     number = values[actor]
-    if critic in values and values[critic] not in (None, number):
+    if critic in values and values[critic] is not None and not same(values[critic], number):
         raise Refused(critic, "a saved step has all models in one directory", actor)
     draft.put("checkpoint.keep", _KEEPS_ALL if number is None else number, actor)
     if number is None:
@@ -130,8 +141,12 @@ ROWS = [
         _keep,
         {
             "trainer.max_actor_ckpt_to_keep": ("checkpoint.keep", f"null becomes {_KEEPS_ALL}"),
-            "trainer.max_critic_ckpt_to_keep": ("checkpoint.keep", "must be the actor's"),
         },
+    ),
+    *together(
+        _keep,
+        {"trainer.max_critic_ckpt_to_keep": ("checkpoint.keep", "must be the actor's")},
+        "agrees",
     ),
     _every("trainer.save_freq", "checkpoint.every"),
     _every("trainer.test_freq", "evaluation.every"),
@@ -170,11 +185,12 @@ ROWS = [
         "checkpoint.keep",
     ),
     fixed("trainer.ray_wait_register_center_timeout", _RAY, "runtime.collective_timeout_s"),
-    fixed("trainer.device", "ranks take the GPUs that there are, or else CPUs; no NPUs"),
+    fixed("trainer.device", "ranks take the GPUs that there are, or else CPUs; no NPUs", _SEEN),
     fixed(
         "trainer.use_v1",
         "verl's trainers differ in divisors of the loss alone, which notes of loss_agg_mode and "
         "rollout_rs tell",
+        "algorithm.aggregation",
         also=(False,),
     ),
     fixed(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
+from verl_hpc.config.explain import shown
 from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import parse_config, parse_overridden
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.legacy import OWN, modern
-from verl_hpc.migration.reference import FORMS, Form, leaves, reference
+from verl_hpc.migration.legacy import OWN, Modern, modern
+from verl_hpc.migration.reference import FORMS, MISSING, Form, leaves, reference
 from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
 from verl_hpc.migration.values import Refused, Values
@@ -123,47 +126,83 @@ def translate(spoken: Spoken) -> Migration:
     Raises:
         ConfigError: a key that verl does not know.
     """
-    found = _translate(spoken)
-    notes = dict(found.notes)
-    for key in spoken.given:
-        if key not in notes and _is_idle(key, spoken, found):
-            notes[key] = "decides nothing beside the other keys that are given"
-    return replace(found, notes=notes)
-
-
-def _is_idle(key: str, spoken: Spoken, found: Migration) -> bool:
-    """Whether a key could as well be left out, though it is not verl's default."""
-    row = find(key)
-    if row is None or row.fate != "honoured" or any(key == one.key for one in found.refused):
-        return False
-    read = {name for names in found.origins.values() for name in names}
-    if key in read or any(key.startswith(f"{name}.") for name in read):
-        return False
-    others = {name: value for name, value in spoken.given.items() if name != key}
-    try:
-        default = Values(others, _form(spoken.form, spoken.given)).default(key)
-    except Refused:  # another key's reference to itself, which is told
-        return False
-    if same(spoken.given[key], default):
-        return False
-    other = _translate(replace(spoken, given=others))
-    return (other.settings, other.ranks) == (found.settings, found.ranks) and not other.refused
-
-
-def _translate(spoken: Spoken) -> Migration:
-    draft, refusals = Draft(), list[Refused]()
     now = modern(spoken.given)
-    given, names = now.found, now.names
+    form = _form(spoken.form, now.found)
+    found = _translate(now, form)
+    return replace(found, notes=dict(_idle(now, form, found)) | dict(found.notes))
+
+
+def _idle(now: Modern, form: Form, found: Migration) -> Iterator[tuple[str, str]]:
+    """Keys without which, all together, the run is the same, and what is said of each; but for
+    those of which something is said already.
+
+    The run without a key is made to see it: what a rule reads, or says that it does, is no proof.
+    """
+    if found.refused:  # a rule that refuses a key stops, and reads no other
+        return
+    values, left = Values(now.found, form), now.found
+    for key in now.found:
+        name = now.names.get(key, key)
+        is_told = name in found.notes or key.startswith(OWN) or name not in now.given
+        if is_told or _is_default(key, values):
+            continue
+        others = {other: value for other, value in left.items() if other != key}
+        if _is_same_run(_translate(replace(now, found=others), form), found):
+            left = others
+            other = replace(now, found=now.found | {key: _another(now.found[key])})
+            is_same = _is_same_run(_translate(other, form), found)
+            yield name, _IDLE if is_same else _AS_WITHOUT
+
+
+_IDLE = "decides nothing beside the other keys that are given"
+_AS_WITHOUT = "says what is taken without it, too"
+
+
+def _another(value: Any) -> Any:
+    """A value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, list):
+        return [*value, "another"]
+    return {**value, "another": 1} if isinstance(value, Mapping) else f"{value}-another"
+
+
+def _is_default(key: str, values: Values) -> bool:
+    """Whether nothing need be told of a key; one without a default has to be given."""
+    try:
+        default = values.default(key)
+        return default == MISSING or same(values[key], default)
+    except Refused:  # it refers to itself, or to what is not computed, and nothing reads it
+        return False
+
+
+def _is_same_run(one: Migration, other: Migration) -> bool:
+    if one.refused or one.ranks != other.ranks:
+        return False
+    if repr(one.settings) == repr(other.settings):  # 1 is not true
+        return True
+    try:
+        return one.config() == other.config()
+    except ConfigError:
+        return False
+
+
+def _translate(now: Modern, form: Form) -> Migration:
+    draft, refusals = Draft(), list[Refused]()
+    given, names = dict(now.found), now.names
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}
-    values = Values(given, _form(spoken.form, given), own)
+    values = Values(given, form, own)
     _check_known(given)
     for key in given:
         row = find(key)
         assert row is not None
         try:
             _check_form(key, values.form)
+            _check_number(key, values)
             row.check(key, values)
-            if row.fate == "any" and not same(values[key], values.default(key)):
+            if row.fate in ("any", "fixed") and not same(values[key], values.default(key)):
                 draft.note(key, f"changes no number: {row.says}")
         except Refused as one:
             refusals.append(one)
@@ -209,6 +248,14 @@ def _check_form(key: str, form: Form) -> None:
         raise Refused(key, f"verl reads it with {other} alone, and this is {form}", _CHOOSE)
 
 
+def _check_number(key: str, values: Values) -> None:
+    """Raises: Refused: true or false where verl's default is a number, which Python would take for
+    1 or 0."""
+    value = values[key]
+    if isinstance(value, bool) and type(values.default(key)) in (int, float):
+        raise Refused(key, f"= {shown(value)}; expected a number")
+
+
 _CHOOSE = "model_engine=megatron, or leave the other engine's keys out"
 
 
@@ -218,19 +265,22 @@ def _converters() -> list[Convert]:
 
 
 def _trimmed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if not _is_default(name, value)}
+    """Without those that are at our default."""
+    return {name: value for name, value in settings.items() if not same(_ours(name), value)}
 
 
-def _is_default(name: str, value: Any) -> bool:
+@cache
+def _ours(name: str) -> Any:
+    """Our default; of a name that has none, what no value is."""
     section: Any = RunConfig
     default: Any = None
     for part in name.split("."):
         field = section.model_fields.get(part) if _is_section(section) else None
         if field is None:
-            return False
+            return PydanticUndefined
         default = field.default
         section = type(default) if isinstance(default, BaseModel) else field.annotation
-    return same(default, value)
+    return default
 
 
 def _is_section(found: Any) -> bool:

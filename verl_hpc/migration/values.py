@@ -67,8 +67,10 @@ class Values:
 
     def _default(self, key: str, above: tuple[str, ...]) -> Any:
         forms = reference().forms
-        of_form = (forms[self.form], *forms.values())  # also keys that only the other form has
-        found = next((keys[key] for keys in of_form if key in keys), None)
+        if key in forms[self.form]:
+            found = forms[self.form][key]
+        else:  # also keys that only the other form has
+            found = next((keys[key] for keys in forms.values() if key in keys), None)
         return self._resolved(key, found, above)
 
     def _resolved(self, key: str, value: Any, above: tuple[str, ...]) -> Any:
@@ -155,12 +157,20 @@ class Values:
 
     def below(self, section: str) -> dict[str, Any]:
         """What is given below a section, by the rest of its key; a mapping that is given as the
-        section's value counts, too."""
+        section's value counts, too.
+
+        Raises:
+            Refused: the section's value is something else.
+        """
         found = {
             k[len(section) + 1 :]: v for k, v in self.given.items() if k.startswith(f"{section}.")
         }
         whole = self.given.get(section)
-        return {**whole, **found} if isinstance(whole, Mapping) else found
+        if whole is None:
+            return found
+        if not isinstance(whole, Mapping):
+            raise Refused(section, f"= {shown(whole)}; expected a section, such as {{name: value}}")
+        return {**whole, **found}
 
 
 def at_home(key: str, path: str) -> str:

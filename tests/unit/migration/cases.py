@@ -1,5 +1,7 @@
 """For every key that is honoured: a value that is not verl's default, and what it comes to."""
 
+from verl_hpc.migration.reference import FORMS, reference
+
 ACTOR, REF, CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
 ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 FSDP = {ACTOR: f"{ACTOR}.fsdp_config", REF: f"{REF}.fsdp_config", CRITIC: "critic.fsdp"}
@@ -15,6 +17,28 @@ NO_CRITIC = GRPO
 VALIDATION = "evaluation.sets.validation"
 TP2 = {f"{model}.megatron.tensor_model_parallel_size": 2 for model in (ACTOR, CRITIC)}
 PP2 = {f"{model}.megatron.pipeline_model_parallel_size": 2 for model in (ACTOR, CRITIC)}
+BASE = {
+    f"{MODEL}.path": "model",
+    "data.train_files": "train.parquet",
+    "data.val_files": "test.parquet",
+    "trainer.total_training_steps": 10,
+}
+"""What every run needs."""
+
+
+def forms_of(key):
+    """Of verl's two trees, those that have a key; where neither lists it, the one by its name."""
+    forms = [form for form in FORMS if key in reference().forms[form]]
+    return forms or ["megatron" if "megatron" in key else "fsdp"]
+
+
+def other(value):
+    """Of the same type, and not the same."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 7
+    return {list: ["other"], dict: {"other": 1}}.get(type(value), "other")
 
 
 class Case:
@@ -22,7 +46,8 @@ class Case:
         self.key, self.value, self.ours = key, value, ours
         self.expected = value if expected is ... else expected
         self.beside = more.get("beside", {})
-        self.form = "megatron" if ".lora." in key else more.get("form")
+        in_megatron = ".lora." in key or any(".megatron." in name for name in self.beside)
+        self.forms = ["megatron"] if in_megatron else forms_of(key)
 
     def __repr__(self):
         return f"{self.key}={self.value}"
@@ -34,6 +59,7 @@ def _losses():
     loss = "algorithm.loss"
     yield Case(mode, "geo_mean", f"{loss}.name", "gmpo")
     yield Case(f"{ACTOR}.clip_ratio", 0.3, f"{loss}.clip_low")
+    yield Case(f"{ACTOR}.clip_ratio", 0.3, f"{loss}.clip_high")
     yield Case(f"{ACTOR}.clip_ratio", 0.3, f"{loss}.threshold", beside={mode: "dppo_kl"})
     yield Case(f"{ACTOR}.clip_ratio_low", 0.1, f"{loss}.clip_low")
     yield Case(f"{ACTOR}.clip_ratio_high", 0.28, f"{loss}.clip_high")
@@ -48,17 +74,8 @@ def _losses():
     mean = "seq-mean-token-mean"
     norm = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"}
     yield Case(f"{ACTOR}.loss_agg_mode", mean, "algorithm.aggregation")
-    yield Case(
-        "critic.loss_agg_mode",
-        mean,
-        "algorithm.aggregation",
-        beside={f"{ACTOR}.loss_agg_mode": mean},
-    )
     scale = f"{ACTOR}.loss_scale_factor"
     yield Case(scale, 100.0, "algorithm.loss_scale", beside=norm)
-    yield Case(
-        "critic.loss_scale_factor", 100.0, "algorithm.loss_scale", beside={**norm, scale: 100.0}
-    )
     yield Case(f"{ACTOR}.entropy_coeff", 0.001, "algorithm.entropy_coefficient")
 
 
@@ -70,6 +87,7 @@ def _divergences():
     yield Case(f"{ACTOR}.kl_loss_type", "mse", f"{kl}.estimator", "k2", beside=KL_LOSS)
     yield Case(f"{ACTOR}.kl_loss_type", "k1", f"{kl}.allow_biased", True, beside=KL_LOSS)
     yield Case("algorithm.kl_penalty", "low_var_kl", f"{kl}.estimator", "k3", beside=KL_REWARD)
+    yield Case("algorithm.kl_penalty", "abs", f"{kl}.allow_biased", True, beside=KL_REWARD)
     yield Case("algorithm.kl_ctrl.kl_coef", 0.02, f"{kl}.coefficient", beside=KL_REWARD)
     yield Case("algorithm.kl_ctrl.type", "adaptive", f"{kl}.controller", beside=KL_REWARD)
     yield Case("algorithm.kl_ctrl.target_kl", 0.3, f"{kl}.target", beside=ADAPTIVE)
@@ -88,11 +106,9 @@ def _advantages():
     yield Case("algorithm.gamma", 0.9, f"{advantage}.gamma")
     yield Case("algorithm.lam", 0.95, f"{advantage}.lam")
     yield Case("algorithm.norm_adv_by_std_in_grpo", False, f"{advantage}.std", "none", beside=GRPO)
-    yield Case("critic.enable", True, f"{advantage}.name", "gae")
     groups = "algorithm.filter_groups"
     on = {**GRPO, f"{groups}.enable": True}
     yield Case(f"{groups}.enable", True, "algorithm.drop_equal_groups", beside=GRPO)
-    yield Case(f"{groups}.metric", "score", "algorithm.drop_equal_groups", True, beside=on)
     yield Case(f"{groups}.max_num_gen_batches", 10, "batch.refill_rounds", 9, beside=on)
     weighed = {f"{CORRECTION}.rollout_is": "token"}
     yield Case(f"{CORRECTION}.rollout_is", "sequence", f"{ours}.weights")
@@ -106,26 +122,21 @@ def _advantages():
     yield Case(
         f"{CORRECTION}.rollout_rs", "seq_sum_k1", f"{ours}.reject.ratio", "product", beside=bounds
     )
-    yield Case(
-        f"{CORRECTION}.rollout_rs_threshold",
-        "0.5_2.0",
-        f"{ours}.reject.lower",
-        0.5,
-        beside={f"{CORRECTION}.rollout_rs": "seq_mean_k1"},
-    )
+    for side, bound in (("lower", 0.5), ("upper", 2.0)):
+        yield Case(
+            f"{CORRECTION}.rollout_rs_threshold",
+            "0.5_2.0",
+            f"{ours}.reject.{side}",
+            bound,
+            beside={f"{CORRECTION}.rollout_rs": "seq_mean_k1"},
+        )
     yield Case(f"{CORRECTION}.bypass_mode", True, "algorithm.old_log_probs", "rollout")
-    yield Case(f"{CORRECTION}.loss_type", "ppo_clip", "algorithm.loss.name")
 
 
 def _batches():
-    half = {f"{ACTOR}.ppo_mini_batch_size": 512}
     yield Case(f"{ACTOR}.ppo_mini_batch_size", 512, "batch.mini_batches", 2)
-    yield Case("critic.ppo_mini_batch_size", 512, "batch.mini_batches", 2, beside=half)
-    for model in (ACTOR, CRITIC):
-        twin = {} if model == ACTOR else {f"{ACTOR}.ppo_epochs": 3}
-        yield Case(f"{model}.ppo_epochs", 3, "batch.update_epochs", beside=twin)
-        twin = {} if model == ACTOR else {f"{ACTOR}.shuffle": True}
-        yield Case(f"{model}.shuffle", True, "batch.shuffle_mini_batches", "samples", beside=twin)
+    yield Case(f"{ACTOR}.ppo_epochs", 3, "batch.update_epochs")
+    yield Case(f"{ACTOR}.shuffle", True, "batch.shuffle_mini_batches", "samples")
     tokens = "batch.max_tokens_per_micro_batch"
     actor = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 20}
     for section, name, dynamic, limit in (
@@ -157,6 +168,7 @@ def _optimizers():
         yield Case(f"{section}.lr", 3e-6, f"{ours}.lr")
         yield Case(f"{section}.weight_decay", 0.1, f"{ours}.weight_decay")
         yield Case(f"{section}.betas", [0.8, 0.9], f"{ours}.beta2", 0.9)
+        yield Case(f"{section}.betas", [0.8, 0.9], f"{ours}.beta1", 0.8)
         yield Case(f"{section}.clip_grad", 0.5, f"{ours}.clip_grad")
         yield Case(f"{model}.grad_clip", 0.5, f"{ours}.clip_grad")
         yield Case(f"{section}.override_optimizer_config", {"eps": 1e-5}, f"{ours}.epsilon", 1e-5)
@@ -164,7 +176,6 @@ def _optimizers():
         # four optimizer steps in each of the trainer's ten
         yield Case(f"{section}.lr_warmup_steps", 3, f"{ours}.warmup_steps", 12)
         yield Case(f"{section}.lr_warmup_steps_ratio", 0.2, f"{ours}.warmup_steps", 8)
-        yield Case(f"{section}.total_training_steps", 9, f"{ours}.decay_steps", 36)
         yield Case(f"{section}.lr_decay_steps", 9, f"{ours}.decay_steps", 36)
         yield Case(f"{section}.lr_scheduler_type", "cosine", f"{ours}.schedule")
         yield Case(f"{section}.warmup_style", "cosine", f"{ours}.schedule")
@@ -245,7 +256,7 @@ def _layouts():
 
 
 def _engines():
-    yield Case(f"{ACTOR}.strategy", "fsdp2", "parallel.engine", "fsdp")
+    yield Case(f"{ACTOR}.strategy", "megatron", "parallel.engine")
     yield Case("critic.strategy", "megatron", "roles.critic.parallel.engine")
     yield Case(f"{REF}.strategy", "megatron", "roles.reference.parallel.engine", beside=KL_LOSS)
     for model, parallel in ((ACTOR, "parallel"), (CRITIC, "roles.critic.parallel")):
@@ -292,7 +303,6 @@ def _models():
     yield Case("critic.cliprange_value", 0.2, "critic.value_clip")
     # verl trains the actor from the step of that number on.
     yield Case("trainer.critic_warmup", 5, "critic.warmup_steps", 4)
-    yield Case("trainer.critic_warmup", 1, "critic.warmup_steps", 0)
     fp8 = {f"{OVERRIDES}.fp8": "hybrid"}
     yield Case(f"{OVERRIDES}.fp8", "hybrid", "model.fp8.format")
     yield Case(f"{OVERRIDES}.fp8_recipe", "tensorwise", "model.fp8.recipe", beside=fp8)
@@ -340,7 +350,6 @@ def _rollouts():
         beside={f"{CORRECTION}.rollout_is": "token"},
     )
     yield Case(f"{ROLLOUT}.expert_parallel_size", 2, "rollout.expert_parallel", True)
-    yield Case(f"{ROLLOUT}.max_model_len", 4096, "rollout.max_prompt_tokens", 512)
     section = f"{ROLLOUT}.val_kwargs"
     yield Case(f"{section}.do_sample", True, f"{VALIDATION}.num_samples", 1)
     yield Case(f"{section}.n", 8, f"{VALIDATION}.num_samples", beside=SAMPLED)
@@ -352,12 +361,12 @@ def _data():
     yield Case("data.train_files", ["a.parquet", "b.parquet"], "data.train.paths")
     yield Case("data.val_files", "c.parquet", "data.evaluation.paths", ["c.parquet"])
     yield Case("data.prompt_key", "question", "data.train.prompt_key")
+    yield Case("data.prompt_key", "question", "data.evaluation.prompt_key")
     yield Case("data.train_max_samples", 99, "data.train.limit")
     yield Case("data.val_max_samples", 99, "data.evaluation.limit")
     yield Case("data.max_prompt_length", 99, "rollout.max_prompt_tokens")
     yield Case("data.max_response_length", 99, "rollout.max_response_tokens")
     yield Case("data.train_batch_size", 2048, "batch.size")
-    yield Case("data.gen_batch_size", 1024, "batch.size")
     yield Case("data.shuffle", False, "data.shuffle")
     yield Case("data.seed", 7, "seed")
     yield Case(f"{ROLLOUT}.seed", 7, "seed")
@@ -381,10 +390,9 @@ def _rewards():
     )
     long = "reward.reward_kwargs.overlong_buffer_cfg"
     on = {f"{long}.enable": True, f"{long}.len": 64}
-    yield Case(f"{long}.enable", True, "algorithm.overlong.buffer", 64, beside=on)
+    yield Case(f"{long}.enable", True, "algorithm.overlong.buffer", 64, beside={f"{long}.len": 64})
     yield Case(f"{long}.len", 32, "algorithm.overlong.buffer", beside=on)
     yield Case(f"{long}.penalty_factor", 0.5, "algorithm.overlong.factor", beside=on)
-    yield Case("reward.reward_kwargs.max_resp_len", 512, "rollout.max_response_tokens")
 
 
 def _runs():
@@ -393,7 +401,9 @@ def _runs():
     yield Case("trainer.project_name", "p", "directory", "checkpoints/p")
     yield Case("trainer.experiment_name", "my run", "name", "my-run")
     yield Case("trainer.default_local_dir", "there/mine", "name", "mine")
+    yield Case("trainer.default_local_dir", "there/mine", "directory", "there")
     yield Case("trainer.logger", ["tensorboard"], "metrics.tensorboard", True)
+    yield Case("trainer.logger", ["tensorboard"], "metrics.terminal", "off")
     for tracker, ours in (
         ("wandb", "metrics.wandb.project"),
         ("mlflow", "metrics.mlflow.experiment"),
@@ -409,12 +419,6 @@ def _runs():
     yield Case("trainer.val_before_train", False, "evaluation.at_start")
     yield Case("trainer.resume_mode", "disable", "checkpoint.resume", "never")
     yield Case("trainer.max_actor_ckpt_to_keep", 3, "checkpoint.keep")
-    yield Case(
-        "trainer.max_critic_ckpt_to_keep",
-        3,
-        "checkpoint.keep",
-        beside={"trainer.max_actor_ckpt_to_keep": 3},
-    )
     yield Case("trainer.n_gpus_per_node", 4, "parallel.data_parallel")
     yield Case("trainer.nnodes", 2, "parallel.data_parallel", 16)
     yield Case("actor_rollout_ref.nccl_timeout", 900, "runtime.collective_timeout_s", 900.0)
@@ -426,12 +430,16 @@ def _profiles():
     ours = "runtime.profile"
     on = {**wanted, f"{ACTOR}.profiler.enable": True}
     yield Case("global_profiler.steps", [3], f"{ours}.steps", beside=on)
+    steps = {"global_profiler.steps": [2, 5]}
+    yield Case("global_profiler.tool", "torch", f"{ours}.steps", [2, 5], beside=on)
     yield Case("global_profiler.tool", "torch_memory", f"{ours}.memory", True, beside=on)
     for model in (ACTOR, REF, CRITIC, ROLLOUT):
         section = f"{model}.profiler"
         yield Case(f"{section}.enable", True, f"{ours}.steps", [2, 5], beside=wanted)
         on = {**wanted, f"{section}.enable": True}
         yield Case(f"{section}.tool", "torch_memory", f"{ours}.memory", True, beside=on)
+        alone = {**steps, f"{section}.enable": True}
+        yield Case(f"{section}.tool", "torch", f"{ours}.steps", [2, 5], beside=alone)
         yield Case(f"{section}.ranks", [1, 3], f"{ours}.ranks", beside=on)
         two = {**on, "trainer.n_gpus_per_node": 2}
         yield Case(f"{section}.all_ranks", True, f"{ours}.ranks", [0, 1], beside=two)
@@ -452,4 +460,48 @@ CASES = [
     *_rewards(),
     *_runs(),
     *_profiles(),
+]
+
+
+class Agreement:
+    """A key that must agree with others: a value that does, and one that does not."""
+
+    def __init__(self, key, value, wrong, **beside):
+        self.key, self.value, self.wrong, self.beside = key, value, wrong, beside
+
+    def __repr__(self):
+        return self.key
+
+
+AGREEMENTS = [
+    Agreement("critic.ppo_mini_batch_size", 512, 256, **{f"{ACTOR}.ppo_mini_batch_size": 512}),
+    Agreement("critic.ppo_epochs", 3, 2, **{f"{ACTOR}.ppo_epochs": 3}),
+    Agreement("critic.shuffle", True, False, **{f"{ACTOR}.shuffle": True}),
+    Agreement(
+        "critic.loss_agg_mode",
+        "seq-mean-token-mean",
+        "token-mean",
+        **{f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"},
+    ),
+    Agreement(
+        "critic.loss_scale_factor",
+        100.0,
+        50.0,
+        **{
+            f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
+            f"{ACTOR}.loss_scale_factor": 100.0,
+        },
+    ),
+    Agreement("critic.enable", True, False),
+    Agreement("critic.enable", False, True, **GRPO),
+    Agreement(
+        "algorithm.filter_groups.metric",
+        "score",
+        "length",
+        **{**GRPO, "algorithm.filter_groups.enable": True},
+    ),
+    Agreement("data.gen_batch_size", 1024, 2048),
+    Agreement(f"{ROLLOUT}.max_model_len", 4096, 1000),
+    Agreement("reward.reward_kwargs.max_resp_len", 512, 256),
+    Agreement("trainer.max_critic_ckpt_to_keep", 3, 4, **{"trainer.max_actor_ckpt_to_keep": 3}),
 ]

@@ -4,30 +4,21 @@ import json
 
 import pytest
 
-from tests.unit.migration.cases import CASES, CORRECTION, MODEL
+from tests.unit.migration.cases import AGREEMENTS, BASE, CASES, CORRECTION, forms_of, other
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import read_yaml
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.settings import settings_of
+from verl_hpc.errors import ConfigError
 from verl_hpc.migration.reference import FORMS, reference
 from verl_hpc.migration.row import RANKS
 from verl_hpc.migration.table import ROWS, find
 from verl_hpc.migration.translate import translate
 from verl_hpc.migration.words import Spoken
 
-BASE = {
-    f"{MODEL}.path": "model",
-    "data.train_files": "train.parquet",
-    "data.val_files": "test.parquet",
-    "trainer.total_training_steps": 10,
-}
 KEYS = reference().keys
+DEFAULTS = {k: v for keys in reference().forms.values() for k, v in keys.items()}
 LEGACY = ("reward_model.", "custom_reward_function.", "sandbox_fusion.")
-
-
-def forms_of(key):
-    forms = [form for form in FORMS if key in reference().forms[form]]
-    return forms or [next(f for f in FORMS if f == ("megatron" if "megatron" in key else "fsdp"))]
 
 
 def at(tree, name):
@@ -36,12 +27,16 @@ def at(tree, name):
     return tree
 
 
-def other(value):
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 7
-    return {list: ["other"], dict: {"other": 1}}.get(type(value), "other")
+def seen(found, name):
+    """A setting of the resolved configuration; None if there is no such run, or section."""
+    try:
+        return at(read_yaml(dump_config(found.config())), name)
+    except (ConfigError, KeyError, TypeError):
+        return None
+
+
+def is_number(value):
+    return type(value) in (int, float)
 
 
 def test_verls_keys_are_those_of_its_files():
@@ -62,9 +57,10 @@ def test_keys_that_the_release_has_and_the_main_branch_has_not():
     assert find("data.continuous_token.model_family").fate == "fixed"
 
 
-def test_every_row_says_why():
+def test_every_row_says_why_and_what_is_nearest():
     for row in ROWS:
-        assert row.ours if row.fate == "honoured" else row.says, row.key
+        assert row.ours if row.fate in ("honoured", "agrees") else row.says, row.key
+        assert row.near or row.fate not in ("fixed", "refused"), row.key
 
 
 def test_every_setting_of_ours_that_a_row_names_is_there():
@@ -125,18 +121,55 @@ def test_every_honoured_key_has_a_case():
     assert sorted({row.key for row in ROWS if row.fate == "honoured"} - tried) == []
 
 
+def test_every_setting_that_a_row_names_has_a_case():
+    tried = {(find(case.key).key, case.ours) for case in CASES}
+    honoured = [row for row in ROWS if row.fate == "honoured"]
+    named = [(row.key, name) for row in honoured for name in row.ours if name != RANKS]
+    missing = [
+        (key, name)
+        for key, name in named
+        if not any(key == other and ours.startswith(name) for other, ours in tried)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_an_honoured_key_is_seen_in_the_resolved_configuration(case):
-    form = case.form or forms_of(case.key)[0]
-    if form == "fsdp" and any("megatron" in key for key in case.beside):
-        form = "megatron"
-    found = translate(Spoken(BASE | case.beside | {case.key: case.value}, form))
+    given = BASE | case.beside | {case.key: case.value}
+    found = translate(Spoken(given, case.forms[0]))
     resolved = read_yaml(dump_config(found.config()))
     assert at(resolved, case.ours) == case.expected
     if case.key.startswith("trainer.n") and case.ours == "parallel.data_parallel":
         assert found.ranks == case.expected
-    ours = find(case.key).ours
-    assert any(case.ours.startswith(name) for name in ours)
+    assert any(case.ours.startswith(name) for name in find(case.key).ours)
+    without = translate(
+        Spoken(BASE | {k: v for k, v in given.items() if k != case.key}, case.forms[0])
+    )
+    if not without.refused:  # else what is beside the key needs it
+        assert seen(without, case.ours) != case.expected
+
+
+@pytest.mark.parametrize("agreement", AGREEMENTS, ids=repr)
+def test_a_key_that_must_agree_is_refused_where_it_does_not(agreement):
+    given, key = BASE | agreement.beside, agreement.key
+    assert find(key).fate == "agrees"
+    without = translate(Spoken(given)).config()
+    assert translate(Spoken(given | {key: agreement.value})).config() == without
+    refused = translate(Spoken(given | {key: agreement.wrong})).refused
+    assert [one.key for one in refused] == [key]
+
+
+def test_every_key_that_must_agree_has_a_case():
+    keys = {row.key for row in ROWS if row.fate == "agrees"}
+    assert keys == {agreement.key for agreement in AGREEMENTS}
+
+
+@pytest.mark.parametrize("key", [key for key, value in DEFAULTS.items() if is_number(value)])
+def test_true_is_no_number(key):
+    form = forms_of(key)[0]
+    for value in (True, False):
+        refused = translate(Spoken(BASE | {key: value}, form)).refused
+        assert [one.key for one in refused][:1] == [key], value
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, "text", -3])

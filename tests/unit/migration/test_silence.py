@@ -1,0 +1,152 @@
+"""No key is silently ignored: a value that is not verl's default is seen, refused or told."""
+
+import itertools
+
+import pytest
+
+from tests.unit.migration.cases import BASE, CASES, forms_of, other
+from verl_hpc.errors import ConfigError
+from verl_hpc.migration.legacy import modern
+from verl_hpc.migration.reference import FORMS, reference
+from verl_hpc.migration.row import same
+from verl_hpc.migration.table import ROWS
+from verl_hpc.migration.translate import translate
+from verl_hpc.migration.values import Values
+from verl_hpc.migration.words import Spoken
+
+ODD = ("nonsense", True, False, 3)
+"""Beside a value of the default's own type."""
+
+
+def run_of(found):
+    return found.config(), found.ranks
+
+
+def is_silent(key, value, form, beside, without):
+    """Whether nothing tells that a key is set."""
+    found = translate(Spoken(beside | {key: value}, form))
+    if found.refused or key in found.notes:
+        return False
+    try:
+        return run_of(found) == without
+    except ConfigError:
+        return False
+
+
+def odd_values(key, form, given=BASE, *more):
+    """Those that are not verl's default of the key, or of its newer name."""
+    new = next(iter(modern({key: "given"}).found), key)
+    default = Values(given, form).default(new)
+    found = [*more, other(default), *ODD]
+    return [value for value in found if not same(value, default)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_key_of_verls_is_silently_ignored(form):
+    without = run_of(translate(Spoken(BASE, form)))
+    silent = [
+        (key, value)
+        for key in reference().forms[form]
+        if key not in BASE
+        for value in odd_values(key, form)
+        if is_silent(key, value, form, BASE, without)
+    ]
+    assert silent == []
+
+
+def test_no_key_that_verl_does_not_list_is_silently_ignored():
+    for row in ROWS:
+        if row.key in reference() or row.is_pattern:
+            continue
+        for form in forms_of(row.key):
+            without = run_of(translate(Spoken(BASE, form)))
+            for value in odd_values(row.key, form):
+                assert not is_silent(row.key, value, form, BASE, without), (row.key, value)
+
+
+@pytest.mark.parametrize("case", CASES, ids=repr)
+def test_no_value_is_silently_ignored_with_or_without_what_a_key_goes_with(case):
+    for form, beside in itertools.product(case.forms, (BASE, BASE | case.beside)):
+        others = {key: value for key, value in beside.items() if key != case.key}
+        without = translate(Spoken(others, form))
+        run = None if without.refused else run_of(without)
+        for value in odd_values(case.key, form, others, case.value):
+            assert not is_silent(case.key, value, form, others, run), value
+
+
+@pytest.mark.parametrize(
+    ("old", "beside"),
+    [
+        ("custom_reward_function.name", {}),
+        ("reward_model.model.path", {}),
+        ("reward_model.overlong_buffer.len", {}),
+        ("critic_lr", {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 2}),
+    ],
+)
+def test_an_older_name_is_told_as_its_new_one(old, beside):
+    found = translate(Spoken(BASE | beside | {old: 2e-5 if old == "critic_lr" else "x"}))
+    assert found.notes[old].startswith("decides nothing")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "recompute_method",
+        "recompute_num_layers",
+        "recompute_modules",
+        "moe_router_load_balancing_type",
+    ],
+)
+def test_a_setting_of_megatron_core_without_its_partner_is_told(key):
+    key = f"actor_rollout_ref.actor.megatron.override_transformer_config.{key}"
+    found = translate(Spoken(BASE | {key: "nonsense"}, "megatron"))
+    assert found.notes[key] == "decides nothing beside the other keys that are given"
+
+
+def test_keys_that_are_told_to_decide_nothing_can_all_be_left_out():
+    """Two that say the same: one of them decides."""
+    seeds = ("data.seed", "actor_rollout_ref.rollout.seed", "critic.data_loader_seed")
+    given = BASE | dict.fromkeys(seeds, 7)
+    found = translate(Spoken(given))
+    told = {key: text for key, text in found.notes.items() if key in seeds}
+    assert told == dict.fromkeys(seeds[:2], "says what is taken without it, too")
+    less = {key: value for key, value in given.items() if key not in seeds[:2]}
+    assert translate(Spoken(less)).config() == found.config()
+    assert found.config().seed == 7
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "section",
+    [
+        "actor_rollout_ref.actor.optim.override_optimizer_config",
+        "critic.optim.override_optimizer_config",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm",
+        "reward.custom_reward_function.reward_kwargs",
+    ],
+)
+def test_a_section_that_is_none_is_refused(form, section):
+    (refused,) = translate(Spoken(BASE | {section: "x"}, form)).refused
+    assert str(refused) == f"{section}: = 'x'; expected a section, such as {{name: value}}"
+
+
+@pytest.mark.parametrize("model", ["actor_rollout_ref.actor", "critic"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("value", ["x", 9])
+def test_steps_that_verl_itself_writes_over_are_told(model, form, value):
+    """Its trainers put the run's steps in their place, whatever they are."""
+    key = f"{model}.optim.total_training_steps"
+    found = translate(Spoken(BASE | {key: value}, form))
+    assert found.notes[key] == "changes no number: verl writes the run's own steps over it"
+    assert found.config() == translate(Spoken(BASE, form)).config()
+
+
+def test_a_share_of_the_steps_over_which_the_learning_rate_decays():
+    """As verl's Megatron scheduler has it; steps of 0 are none."""
+    optim = "actor_rollout_ref.actor.optim"
+    given = BASE | {f"{optim}.lr_warmup_steps_ratio": 0.5, f"{optim}.lr_warmup_steps": 0}
+    each = 4  # optimizer steps in one of the trainer's ten
+    for form in FORMS:
+        assert translate(Spoken(given, form)).config().optimizer.warmup_steps == 5 * each
+    given[f"{optim}.lr_decay_steps"] = 8
+    assert translate(Spoken(given, "megatron")).config().optimizer.warmup_steps == 4 * each

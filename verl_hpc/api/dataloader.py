@@ -94,8 +94,8 @@ class TaskDataLoader:
         return Position(0, self.count)
 
     def seek(self, position: Position) -> None:
-        """Go on behind the first rows that these weights draw. Where weights have changed on the
-        way, `load_state_dict` knows more."""
+        """Go on behind the first rows that these weights draw: a checkpoint of `PPOTrainer` has one
+        position. `load_state_dict` also goes on where weights have changed on the way."""
         drawn = Counter(self._task_of(row) for row in range(position.offset))
         for name, provider in self._tasks.items():
             provider.seek(Position(*divmod(drawn[name], len(provider))))

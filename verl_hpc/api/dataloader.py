@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from verl_hpc.api.data import DataProvider, check_count, position_of
+from verl_hpc.api.data import DataProvider, check_count, check_position, position_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.data.order import Position
@@ -95,7 +95,12 @@ class TaskDataLoader:
 
     def seek(self, position: Position) -> None:
         """Go on behind the first rows that these weights draw. Where weights have changed on the
-        way, `load_state_dict` knows more."""
+        way, `load_state_dict` knows more.
+
+        Raises:
+            DataError: it is no position.
+        """
+        position = check_position(position, "TaskDataLoader")
         drawn = Counter(self._task_of(row) for row in range(position.offset))
         for name, provider in self._tasks.items():
             provider.seek(Position(*divmod(drawn[name], len(provider))))

@@ -130,14 +130,15 @@ class MetricsExporter:
         )
 
     def named(self, run: str) -> None:
-        """Its label `run`, where it was made without.
+        """Its label `run`, or that it has none if it is empty, where it was made without.
 
         Raises:
-            ConfigError: it has another one, or has told of steps without.
+            ConfigError: it has another one, or was given to a trainer or has told of steps without.
         """
         if not self._has_name:
             self._metrics.named(run)
-            self._grouping["run"] = run
+            if run:
+                self._grouping["run"] = run
 
     def stage(self, name: str) -> None:
         """Prometheus is told of finished steps only."""

@@ -16,6 +16,7 @@ import verl_hpc
 from tests.unit.api.test_data import write
 from verl_hpc import ELSEWHERE
 from verl_hpc.api.sources import DatabaseSource, PromptSource
+from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.models import get_actor_critic
@@ -65,6 +66,20 @@ def test_of_a_provider_that_reads(rows):
     provider.close()
     with pytest.raises(DataError, match="closed"):
         provider.read(1)
+
+
+@pytest.mark.parametrize("position", [3, None, (0, 3), Position(0, -1), Position(0.5, 1)])
+@pytest.mark.parametrize("name", ["DataProvider", "Numbers", "TaskDataLoader"])
+def test_a_position_is_one(rows, tasks, name, position):
+    sources = {
+        "DataProvider": lambda: verl_hpc.DataProvider(rows, "jsonl"),
+        "Numbers": Numbers,
+        "TaskDataLoader": lambda: verl_hpc.get_dataloader(tasks, {"a": 1}, 4),
+    }
+    source = sources[name]()
+    with pytest.raises(DataError, match=rf"^{name}.seek: .*expected a position, such as Posi"):
+        source.seek(position)
+    assert source.position == Position()
 
 
 @pytest.mark.parametrize(
@@ -233,6 +248,11 @@ def test_functions_of_python_chain():
 def test_of_meshes(hf_model):
     with pytest.raises(ConfigError, match="tp_mesh is str; expected DeviceMesh"):
         verl_hpc.ActorModel(hf_model).set_device_mesh("tp")
+    for group in (torch.ones(2), np.ones(2), "tp", 2):
+        with pytest.raises(ConfigError, match=r"DeviceMesh\('tensor'\): group is .*; expected a"):
+            verl_hpc.DeviceMesh("tensor", group).size  # noqa: B018
+    with pytest.raises(ConfigError, match="DeviceMesh: kind = 3; choose tensor"):
+        verl_hpc.DeviceMesh(3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What transformers' arguments of `generate` become for vLLM."""
 
+import numpy as np
 import pytest
+import torch
 
 from verl_hpc.api.generation import Generation
 from verl_hpc.errors import ConfigError
@@ -30,7 +32,13 @@ def test_what_is_honoured(given, expected):
 def test_tokens_that_end_and_pad():
     assert Generation.of({}).ends is None and Generation.of({}).pad_token_id == 0
     assert Generation.of({"eos_token_id": 3}).ends == [3]
+    assert Generation.of({"eos_token_id": []}).ends == []
     assert Generation.of({"eos_token_id": [3, 4], "pad_token_id": 5}).ends == [3, 4]
+    ids = [np.int64(3), np.int64(4)]
+    for several in (ids, tuple(ids), np.array([3, 4]), torch.tensor([3, 4])):
+        assert Generation.of({"eos_token_id": several}).ends == [3, 4]
+    assert Generation.of({"eos_token_id": torch.tensor(3), "top_k": np.int64(2)}).ends == [3]
+    assert Generation.of({"num_beams": torch.tensor(1)}) == Generation()
     assert Generation.of({"choices": ["a"]}).structured == {"choice": ["a"]}
     assert Generation.of({"regex": "a+"}).structured == {"regex": "a+"}
 
@@ -48,6 +56,12 @@ def test_tokens_that_end_and_pad():
         ({"seed": "x"}, "seed = 'x'"),
         ({"eos_token_id": -1}, "eos_token_id"),
         ({"regex": 5}, "regex = 5"),
+        ({"choices": []}, r"choices = \[\]: .*at least 1"),
+        ({"choices": ["a", ""]}, "choices.1 = '': .*at least 1"),
+        ({"regex": ""}, "regex = '': .*at least 1"),
+        ({"stop_strings": ""}, "stop_strings"),
+        ({"stop_strings": ["x", ""]}, "stop_strings"),
+        ({"num_beams": torch.tensor([1, 2])}, "num_beams = .* is not honoured"),
         ({"choices": ["a"], "regex": "b"}, "choices and regex exclude"),
         ({"num_beams": 4}, "num_beams = 4 is not honoured: .*beams"),
         ({"num_return_sequences": 2}, "num_return_sequences = 2 is not honoured: .*RolloutManager"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +42,7 @@ def check_apart(
         said, critic_said: what errors call them.
 
     Raises:
-        ModelError: nothing to train, or parameters of both at once.
+        ModelError: nothing to train, parameters of both at once, or no forward as theirs.
     """
     for name, module in ((said, actor), (critic_said, critic)):
         if module is not None and not any(p.requires_grad for p in module.parameters()):
@@ -49,6 +50,8 @@ def check_apart(
                 f"{name}: {type(module).__name__} has no parameters that are trained; give it "
                 "some, or set requires_grad"
             )
+        if module is not None:
+            _check_forward(name, module)
     if critic is None:
         return
     mine = {id(p): name for name, p in critic.named_parameters()}
@@ -58,6 +61,18 @@ def check_apart(
             f"{critic_said} shares {shared[0]} with {said}, so that the critic's updates would "
             "change the policy unseen; leave copy_weights of CriticModel True"
         )
+
+
+def _check_forward(said: str, module: torch.nn.Module) -> None:
+    try:
+        inspect.signature(module.forward).bind(None, attention_mask=None)
+    except TypeError:
+        raise ModelError(
+            f"{said}: {type(module).__name__} has no forward(input_ids, attention_mask), with "
+            "which it is asked; give an ActorModel or CriticModel, or a subclass with one"
+        ) from None
+    except ValueError:  # it does not tell
+        return
 
 
 def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:

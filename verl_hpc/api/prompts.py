@@ -96,7 +96,8 @@ def problems_of(
         raise DataError("input_ids is a text; give a list of texts, or of token ids")
     if hasattr(input_ids, "keys"):
         if "input_ids" not in input_ids:
-            raise DataError(f"a mapping without input_ids, but with {', '.join(input_ids)}")
+            names = ", ".join(map(str, input_ids)) or "nothing"
+            raise DataError(f"a mapping without input_ids, but with {names}")
         attention_mask = input_ids.get("attention_mask", attention_mask)
         input_ids = input_ids["input_ids"]
     if isinstance(input_ids, list | tuple) and all(isinstance(row, str) for row in input_ids):

@@ -298,6 +298,7 @@ def test_a_device_that_is_not_there(model_dir, device):
         ({"data_provider": [1, 2]}, "data_provider is list; expected a DataProvider"),
         ({"strategy": {"actor": {"gpu_ids": [0]}}}, "strategy = .*docs/placements.md"),
         ({"criticmodel": None}, "did you mean critic_model"),
+        ({"critic_model": torch.nn.Linear}, "critic_model = <class.*instance of Module"),
         ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: .*reward_smoothing"),
         ({"config": {"batch_size": "auto"}}, "batch_size = auto.*verl_hpc plan"),
         ({"config": {"compile_mode": "reduce-overhead"}}, "parallel.fsdp.compile"),
@@ -321,6 +322,9 @@ def test_of_a_trainer(hf_model, tokenizer, given, words):
         (torch.ones(1, 2, 3, dtype=torch.long), r"the shape \(1, 2, 3\)"),
         ([[1], "text"], "a prompt is str"),
         ({"ids": [[1]]}, "a mapping without input_ids, but with ids"),
+        ({1: [[1]]}, "a mapping without input_ids, but with 1"),
+        ({}, "a mapping without input_ids, but with nothing"),
+        ({"input_ids": [[1, 2]], "attention_mask": [[0.0, -1e9]]}, "mask has -1000000000.0; expected 1"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "has 2 tokens, and its mask 1"),
     ],
 )
@@ -417,8 +421,10 @@ def test_training_goes_on_with_the_reference_that_it_began_with(make_trainer, pr
     trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
     model = make_trainer().actor_model.hf_model
     torch.nn.init.normal_(next(model.parameters()))
-    with pytest.raises(ConfigError, match="models that its first step began with.*KL reference"):
+    words = "KL reference.*models that the first step began with.*verl_hpc export --step .*/step_"
+    with pytest.raises(ConfigError, match=words) as caught:
         make_trainer(actor_model=verl_hpc.ActorModel(model)).load_checkpoint(tmp_path)
+    assert "force" not in str(caught.value) and "another name" not in str(caught.value)
 
 
 def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_path):
@@ -432,6 +438,19 @@ def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_pa
 def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
     with pytest.raises(ConfigError, match="actor_model is in float64"):
         verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
+
+
+def test_a_module_that_is_no_critic_is_refused_before_a_step(hf_model, tokenizer):
+    words = r"critic_model: Linear has no forward\(input_ids, attention_mask\).*CriticModel"
+    with pytest.raises(ModelError, match=words):
+        verl_hpc.PPOTrainer(hf_model, torch.nn.Linear(3, 1), tokenizer)
+
+    class Alone(verl_hpc.ActorModel):
+        def forward(self, input_ids):
+            return self.hf_model(input_ids)
+
+    with pytest.raises(ModelError, match="actor_model: Alone has no forward"):
+        verl_hpc.PPOTrainer(Alone(hf_model), None, tokenizer)
 
 
 def test_a_negative_number_of_steps(make_trainer):

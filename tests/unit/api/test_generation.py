@@ -29,6 +29,16 @@ def test_what_is_honoured(given, expected):
     assert Generation.of(given).sampling(longest=10) == expected
 
 
+def test_defaults_are_not_those_of_transformers(hf_model):
+    """docs/python_api.md says so: these are what its table of differences names."""
+    ours = Generation.of({})
+    assert (ours.do_sample, ours.top_k, ours.temperature, ours.pad_token_id) == (True, -1, 1.0, 0)
+    ids = torch.tensor([[5, 6, 7]])
+    alone, greedy = hf_model.generate(ids), hf_model.generate(ids, do_sample=False)
+    assert alone.tolist() == greedy.tolist() and alone.shape[1] <= 3 + ours.sampling(3).max_tokens
+    assert hf_model._prepare_generation_config(None)[0].top_k == 50
+
+
 def test_tokens_that_end_and_pad():
     assert Generation.of({}).ends is None and Generation.of({}).pad_token_id == 0
     assert Generation.of({"eos_token_id": 3}).ends == [3]

@@ -23,6 +23,9 @@ class RolloutManager:
     """Answers prompts; the same seed, prompts, weights and `max_batch_size` give the same responses
     (with a `vLLMActor` also another `max_batch_size`: it draws for each response alone).
 
+    Of several ranks (mpiexec, srun) each answers its own prompts with its own model, and waits for
+    no other: give each its share, and those that have the same prompts a seed each.
+
     Args:
         actor: an `ActorModel`, or a `vLLMActor`.
         tokenizer: its.

@@ -110,9 +110,10 @@ class DataProvider:
         """Go on from a position; what was read ahead is dropped.
 
         Raises:
-            DataError: it is none.
+            DataError: it is none, or behind the last row.
         """
         position = check_position(position, "DataProvider")
+        self._order.take(position, 0)
         self._ahead.clear()
         self._position = position
 

@@ -48,11 +48,13 @@ class TaskDataLoader:
         """Shares of the tasks; their sum is 1."""
         return dict(self._weights)
 
+    @checked
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """From now on.
 
         Raises:
             DataError: a task that has no rows, one without a weight, or weights that are no shares.
+            ConfigError: they are no numbers by name.
         """
         for name in weights:
             if name not in self._tasks:
@@ -65,7 +67,7 @@ class TaskDataLoader:
             raise DataError(
                 f"task_weights = {dict(weights)}: expected shares, at least one above 0"
             )
-        self._weights = {name: weights[name] / total for name in self._tasks}
+        self._weights = {name: float(weights[name] / total) for name in self._tasks}
 
     def read(self, count: int) -> list[Problem]:
         """The next problems; `extra["task"]` names the task of each.
@@ -115,11 +117,12 @@ class TaskDataLoader:
         tasks = {name: provider.state_dict() for name, provider in self._tasks.items()}
         return {"count": self.count, "tasks": tasks}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from what `state_dict` gave.
 
         Raises:
-            DataError: it is something else, or of other tasks.
+            DataError, ConfigError: it is something else, or of other tasks.
         """
         count, tasks = state.get("count"), state.get("tasks")
         if type(count) is not int or not isinstance(tasks, Mapping):

@@ -76,7 +76,8 @@ class Generation(Section):
     stop_strings: NonEmptyText | list[NonEmptyText] = []
     """That end a response, and are its end."""
     eos_token_id: NonNegative | list[NonNegative] | None = None
-    """Tokens that end a response, in the place of the model's own; with [] its length alone does."""
+    """Tokens that end a response, in the place of the model's own; with [] it is as long as it
+    may be."""
     pad_token_id: NonNegative = 0
     choices: Annotated[list[NonEmptyText], Field(min_length=1)] | None = None
     """Texts, one of which is the response."""
@@ -145,4 +146,6 @@ def _plain(value: Any) -> Any:
     """Numbers of numpy or torch, alone or several, as Python's."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else plain_number(value)
+    return (
+        [_plain(part) for part in value] if isinstance(value, list | tuple) else plain_number(value)
+    )

@@ -8,10 +8,9 @@ from typing import Any
 
 from verl_hpc.api.batch import Batch, Rollout
 from verl_hpc.api.modules import as_actor, check_tokenizer, end_tokens
-from verl_hpc.api.prompts import ids_of, problems_of
+from verl_hpc.api.prompts import asked, check_lengths, ids_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.data.prompts import fit_prompt
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.module import ModuleRollout
@@ -89,7 +88,7 @@ class RolloutManager:
         """`num_samples` responses to each prompt, neighbours of each other.
 
         Args:
-            prompts: texts, or token ids as `PPOTrainer.step` takes them.
+            prompts: texts, token ids, or a batch of a `DataProvider`, as of `PPOTrainer.step`.
             references: what is right, of each prompt.
 
         Raises:
@@ -97,15 +96,13 @@ class RolloutManager:
         """
         if isinstance(prompts, str):
             prompts = [prompts]
-        problems = problems_of(prompts, self.tokenizer, None, references)
-        asked = [problem for problem in problems for _ in range(self.num_samples)]
-        ids = [ids_of(problem) for problem in asked]
-        for problem, tokens in zip(asked, ids, strict=True):
-            if len(tokens) > self._limit:
-                fit_prompt(tokens, self._limit, "error", problem.where)
+        problems = asked(prompts, self.tokenizer, None, references)
+        check_lengths(problems, self._limit)
+        each = [problem for problem in problems for _ in range(self.num_samples)]
+        ids = [ids_of(problem) for problem in each]
         seeds = [seed_of(self.seed, "manager", self.calls, i) for i in range(len(ids))]
         self.calls += 1
-        pairs = zip(asked, ids, self._responses(ids, seeds), strict=True)
+        pairs = zip(each, ids, self._responses(ids, seeds), strict=True)
         found = [
             Rollout(
                 problem,

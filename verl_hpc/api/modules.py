@@ -83,7 +83,7 @@ def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
 
     Raises:
         ConfigError: vLLM's model, which has no gradients.
-        ModelError: something else than a module with generate.
+        ModelError: something else than a module with generate and parameters.
     """
     if not isinstance(model, torch.nn.Module):
         if getattr(model, "generates_only", False):
@@ -94,6 +94,11 @@ def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
                 "and generates with vLLM in one process"
             )
         raise ModelError(f"{said} is {type(model).__name__}; expected an ActorModel")
+    if next(model.parameters(), None) is None:
+        raise ModelError(
+            f"{said}: {type(model).__name__} has no parameters; make the model an attribute of it, "
+            "as ActorModel(hf_model) does"
+        )
     if not isinstance(model, ActorModel) and hasattr(model, "base_model"):
         return ActorModel(model)
     if not callable(getattr(model, "generate", None)):

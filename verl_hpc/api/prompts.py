@@ -138,6 +138,16 @@ def asked(
     ]
 
 
+def check_lengths(problems: Sequence[Problem], limit: int) -> None:
+    """Raises: DataError: a prompt has more tokens than `max_prompt_length`."""
+    for problem in problems:
+        if (length := len(ids_of(problem))) > limit:
+            raise DataError(
+                f"{problem.where}: the prompt has {length} tokens, max_prompt_length = {limit}; "
+                "shorten it, or raise that"
+            )
+
+
 def ids_of(problem: Problem) -> list[int]:
     """Tokens of a prompt that `problems_of` has made."""
     assert isinstance(problem.prompt, PromptText)

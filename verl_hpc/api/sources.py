@@ -53,14 +53,18 @@ class PromptSource:
             self._taken = [self._numbered(row, row.index + further) for row in self._taken]
 
     def _begin(self) -> None:
-        rows = self._rows_from(self.count) if self.comes_again else self.rows()
-        self._rows, self._next, self._taken = iter(rows), self.count, list[Problem]()
+        rows: Any = self.rows()
+        if not isinstance(rows, Iterable):
+            raise DataError(
+                f"{type(self).__name__}: rows() gave {shown(rows)}; expected an iterator of rows"
+            )
+        if self.comes_again:
+            rows = islice(rows, self.count, None)
+        self._rows, self._next = iter(rows), self.count
+        self._taken: list[Problem] = []
 
     def _numbered(self, row: Problem, number: int) -> Problem:
         return replace(row, index=number, origin=f"{type(self).__name__} row {number}")
-
-    def _rows_from(self, start: int) -> Iterator[Mapping[str, Any]]:
-        return islice(self.rows(), start, None)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """The rows, one after the other, as long as there are some."""

@@ -104,6 +104,8 @@ class MetricsExporter:
                 f"MetricsExporter: pushgateway_url = {pushgateway_url!r}; expected an address such "
                 "as http://monitor:9091"
             )
+        if port is not None and not 0 <= port < 2**16:
+            raise ConfigError(f"MetricsExporter: port = {port}; expected 0 to 65535")
         if not job_name:
             raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
         self._metrics, self._has_name = PrometheusMetrics(run_name), bool(run_name)

@@ -24,7 +24,7 @@ from verl_hpc.rewards.request import (
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 
-class NotFinite(ValueError):
+class ScoreValueError(ValueError):
     """A score is NaN or infinite."""
 
 
@@ -159,7 +159,7 @@ def failed(
     # A function that Python is given has no settings.
     in_a_file = "reward" in setting.split(".")
     other = f"set {setting}.on_error to zero" if in_a_file else "let it return 0 for such responses"
-    kind = ScoreNotFiniteError if isinstance(error, NotFinite) else RewardError
+    kind = ScoreNotFiniteError if isinstance(error, ScoreValueError) else RewardError
     raise kind(
         f"{_words(config, setting, request)}: {reason}; mend the function, or {other}"
     ) from error
@@ -188,5 +188,5 @@ def _finite(value: Any) -> float:
     if not isinstance(value, Real):
         raise TypeError(f"the score is {type(value).__name__} {value!r:.60}; expected a number")
     if not math.isfinite(value):
-        raise NotFinite(f"the score is {value}; expected a finite number")
+        raise ScoreValueError(f"the score is {value}; expected a finite number")
     return float(value)

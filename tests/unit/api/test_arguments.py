@@ -22,6 +22,7 @@ from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.models import get_actor_critic
 
 IDS = [[1], [1, 2]]
+BEYOND = {"epoch": 0, "offset": 10}
 
 
 @pytest.fixture
@@ -66,6 +67,71 @@ def test_of_a_provider_that_reads(rows):
     provider.close()
     with pytest.raises(DataError, match="closed"):
         provider.read(1)
+
+
+def test_a_position_beyond_the_rows(rows):
+    provider = verl_hpc.DataProvider(rows, "jsonl")
+    for go in (lambda: provider.seek(Position(0, 10)), lambda: provider.load_state_dict(BEYOND)):
+        with pytest.raises(DataError, match="row 10 of epoch 0, and the data set has 10 rows"):
+            go()
+    assert provider.position == Position()
+
+
+def test_weights_and_a_state_of_another_kind(tasks):
+    loader = verl_hpc.get_dataloader(tasks, {"a": np.float64(1), "b": 1}, 4)
+    assert all(type(weight) is float for weight in loader.weights.values())
+    for weights in (None, {"a": "x", "b": 1}, {3: 1}, [1, 2]):
+        with pytest.raises(ConfigError, match=r"TaskDataLoader.set_weights: weights"):
+            loader.set_weights(weights)
+    with pytest.raises(ConfigError, match="TaskDataLoader.load_state_dict: state = None"):
+        loader.load_state_dict(None)
+
+
+def test_a_source_whose_rows_are_none():
+    class Nothing(PromptSource):
+        def rows(self):
+            return None
+
+    with pytest.raises(DataError, match=r"Nothing: rows\(\) gave None; expected an iterator of"):
+        Nothing().read(1)
+
+
+def test_of_a_replay_buffer(make_trainer):
+    buffer, batch = verl_hpc.ReplayBuffer(), make_trainer().rollout(["one"])
+    for call, words in (
+        (lambda: buffer.add(None), "ReplayBuffer.add: batch = None"),
+        (lambda: buffer.mix([1], [1.0]), r"ReplayBuffer.mix: batch = \[1\]"),
+        (lambda: buffer.sample("2"), "ReplayBuffer.sample: count = '2'"),
+        (lambda: buffer.sample(-1), "ReplayBuffer.sample: count = -1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            call()
+    assert len(buffer.mix(batch, [1.0])) == 1 and len(buffer.sample(np.int64(3))) == 1
+
+
+def test_an_actor_without_parameters(tokenizer):
+    class Remote(torch.nn.Module):
+        def generate(self, input_ids, **kwargs):
+            return input_ids
+
+    words = "Remote has no parameters"
+    with pytest.raises(ModelError, match=f"RolloutManager: actor: {words}"):
+        verl_hpc.RolloutManager(Remote(), tokenizer)
+    with pytest.raises(ModelError, match=f"actor_model: {words}"):
+        verl_hpc.PPOTrainer(Remote(), None, tokenizer)
+
+
+def test_a_manager_answers_a_batch_of_a_provider(hf_model, tokenizer, rows):
+    manager = verl_hpc.RolloutManager(verl_hpc.ActorModel(hf_model), tokenizer)
+    found = manager.generate(verl_hpc.DataProvider(rows, "jsonl").read(2))
+    assert [(r.prompt, r.reference) for r in found] == [("p0", "a0"), ("p1", "a1")]
+
+
+def test_a_prompt_that_is_too_long_is_told_python_s_setting(make_trainer):
+    trainer = make_trainer(max_prompt_length=2)
+    with pytest.raises(DataError, match="prompt 1 .* 3 tokens, max_prompt_length = 2; shorten"):
+        trainer.step([[5], [5, 6, 7]])
+    assert trainer.global_step == 0
 
 
 @pytest.mark.parametrize("position", [3, None, (0, 3), Position(0, -1), Position(0.5, 1)])
@@ -269,6 +335,8 @@ def test_of_a_manager(hf_model, tokenizer, name, value):
     [
         ({}, "nowhere to write"),
         ({"pushgateway_url": 5}, "pushgateway_url = 5"),
+        ({"port": 99999999}, "port = 99999999; expected 0 to 65535"),
+        ({"port": -1}, "port = -1; expected 0 to 65535"),
         ({"pushgateway_url": "not a url"}, "pushgateway_url = 'not a url'; expected an address"),
         ({"pushgateway_url": "http://m:x"}, "pushgateway_url = 'http://m:x'"),
         ({"pushgateway_url": "m:9091", "job_name": ""}, "job_name is empty"),
@@ -324,7 +392,10 @@ def test_of_a_trainer(hf_model, tokenizer, given, words):
         ({"ids": [[1]]}, "a mapping without input_ids, but with ids"),
         ({1: [[1]]}, "a mapping without input_ids, but with 1"),
         ({}, "a mapping without input_ids, but with nothing"),
-        ({"input_ids": [[1, 2]], "attention_mask": [[0.0, -1e9]]}, "mask has -1000000000.0; expected 1"),
+        (
+            {"input_ids": [[1, 2]], "attention_mask": [[0.0, -1e9]]},
+            "mask has -1000000000.0; expected 1",
+        ),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "has 2 tokens, and its mask 1"),
     ],
 )

@@ -32,7 +32,9 @@ class Fall:
     def __str__(self) -> str:
         if self.reason:
             return f"{self.metric} at step {self.step} is not finite ({self.reason})"
-        return f"{self.metric} = {self.value:.4g} at step {self.step} is too far from {self.best:.4g}"
+        return (
+            f"{self.metric} = {self.value:.4g} at step {self.step} is too far from {self.best:.4g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,9 @@ class SafetyGuard:
         for name in self.baseline:
             if name not in self.metrics:
                 raise ConfigError(f"SafetyGuard: baseline[{name!r}]: not one of monitor_metrics")
+            if not math.isfinite(self.baseline[name]):  # nothing would be a fall
+                value = self.baseline[name]
+                raise ConfigError(f"SafetyGuard: baseline[{name!r}] = {value}: must be finite")
 
     def look(self, step: int, metrics: Mapping[str, float]) -> Fall | None:
         """Take notice of a step's metrics; the first that fell too far, if one did.

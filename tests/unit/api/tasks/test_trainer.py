@@ -304,6 +304,19 @@ def test_a_reward_function_that_fails_is_no_fall(make_trainer):
         trainer.train(1)
 
 
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [(3, "batch 1 is int; expected a list of rows"), ("ab", "batch 1 is str"), ([], "no prompts")],
+)
+def test_a_batch_is_a_list_of_rows(make_trainer, batch, words):
+    trainer = make_trainer(("vowels",))
+    trainer._batches._loader = [batch]
+    with pytest.raises(DataError, match=words):
+        trainer.train(1)
+    with pytest.raises(DataError, match="no prompts"):
+        trainer.step([])
+
+
 def test_a_guard_is_added_once(make_trainer):
     trainer = make_trainer(("vowels",), checkpoint_every=1)
     guard = verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 1)
@@ -320,7 +333,9 @@ def test_as_many_steps_that_were_taken_back_stay_as_others(make_trainer):
         checkpoint_every=1,
         keep=3,
     )
-    guard = verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 2, lambda rollback: False, max_rollbacks=9)
+    guard = verl_hpc.SafetyGuard(
+        "task/vowels/reward", 0.5, 2, lambda rollback: False, max_rollbacks=9
+    )
     trainer.add_guard(guard)
     for _ in range(4):
         scores["now"] = 1.0

@@ -30,6 +30,7 @@ class PromptSource:
     comes_again = True
     """Whether `rows` begins with the first row each time it is called; what is taken from a queue
     does not come again."""
+    _taken: list[Problem]
 
     @property
     def position(self) -> Position:
@@ -60,8 +61,7 @@ class PromptSource:
             )
         if self.comes_again:
             rows = islice(rows, self.count, None)
-        self._rows, self._next = iter(rows), self.count
-        self._taken: list[Problem] = []
+        self._rows, self._next, self._taken = iter(rows), self.count, []
 
     def _numbered(self, row: Problem, number: int) -> Problem:
         return replace(row, index=number, origin=f"{type(self).__name__} row {number}")

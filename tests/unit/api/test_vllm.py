@@ -70,6 +70,24 @@ def test_a_real_engine_answers_as_the_model_does(small_dir, actor, tokenizer):
         verl_hpc.PPOTrainer(actor, None, tokenizer)
 
 
+def test_weights_that_are_no_awq_are_not_taken_as_such(small_dir):
+    with pytest.raises(ConfigError, match="vLLM cannot start with .*awq"):
+        verl_hpc.VLLMActorModel(str(small_dir), 1, 4, quantization="awq", **OPTIONS)
+
+
+@pytest.mark.slow
+def test_with_adapters_enabled_it_answers_as_before(small_dir, actor):
+    """Another engine, whose start takes as long as that of the first."""
+    options = OPTIONS | {"dtype": "float32", "enable_lora": True, "max_lora_rank": 8}
+    other = verl_hpc.VLLMActorModel(str(small_dir), 1, 4, **options)
+    try:
+        assert other.llm_engine.llm_engine.vllm_config.lora_config.max_lora_rank == 8
+        asked = {"max_new_tokens": 4, "do_sample": False}
+        assert torch.equal(other.generate([[5, 6]], **asked), actor.generate([[5, 6]], **asked))
+    finally:
+        other.llm_engine.llm_engine.engine_core.shutdown()
+
+
 def test_a_manager_asks_a_real_engine(actor, tokenizer):
     manager = verl_hpc.RolloutManager(actor, tokenizer, 2, max_response_length=4, seed=3)
     batch = manager.generate(["one"])

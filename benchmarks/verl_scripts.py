@@ -13,7 +13,7 @@ from pathlib import Path
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.shell.script import words_of
-from verl_hpc.migration.translate import migrate, told
+from verl_hpc.migration.translate import migrate
 
 _STARTS = re.compile(r"-m\s+verl\.trainer\.main_ppo(?![\w.])")
 _HOME = {"HOME": "/home/me"}
@@ -29,7 +29,7 @@ def outcome(script: Path) -> tuple[str, list[str]]:
     try:
         found = migrate(words)
         if found.refused:
-            return "keys are refused by name", [told(one) for one in found.refused]
+            return "keys are refused by name", [str(one) for one in found.refused]
         found.config()
     except ConfigError as error:
         return "a word or a setting is an error", [str(error)]

@@ -49,6 +49,11 @@ ELSEWHERE = {
     "StreamingDataset": "DataProvider streams rows of files and URLs, and has a position",
     "collate_fn": "DynamicBatchSampler groups rows of like length, and DataCollatorWithPadding of "
     "transformers pads a batch",
+    **dict.fromkeys(
+        ("memory_map", "mmap", "use_mmap"),
+        "DataProvider reads row groups of Parquet and lines of JSONL as they are asked for, and "
+        "holds no file whole; leave it out",
+    ),
 }
 """What serves in the place of names that tutorials have, too."""
 

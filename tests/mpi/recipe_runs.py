@@ -94,13 +94,22 @@ def run(here, name: str, model: Path, directory: Path, **changes: Any) -> list[d
     return finish(here, configure(name, model, directory, **changes))
 
 
-def assert_same(found, expected, prefixes, *, rel: float = 1e-5) -> None:
-    """Metrics whose names begin with one of `prefixes` are the same, and there are some."""
+def assert_same(
+    found: list[dict[str, float]],
+    expected: list[dict[str, float]],
+    prefixes: tuple[str, ...],
+    *,
+    rel: float = 1e-5,
+) -> None:
+    """Metrics whose names begin with one of `prefixes` are the same in every step, and each prefix
+    is that of some metric."""
     assert len(found) == len(expected) > 0
-    compared = 0
     for mine, theirs in zip(found, expected, strict=True):
-        for name, number in theirs.items():
-            if name.startswith(prefixes):
-                assert mine[name] == pytest.approx(number, rel=rel, abs=1e-5), name
-                compared += 1
-    assert compared >= 4
+        numbers, others = (
+            {name: number for name, number in row.items() if name.startswith(prefixes)}
+            for row in (mine, theirs)
+        )
+        assert numbers == pytest.approx(others, rel=rel, abs=1e-5)
+    names = {name for row in expected for name in row}
+    unknown = [prefix for prefix in prefixes if not any(n.startswith(prefix) for n in names)]
+    assert not unknown, f"no metric begins with {unknown}; there are {sorted(names)}"

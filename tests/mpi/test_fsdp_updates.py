@@ -26,6 +26,8 @@ BETAS = (0.9, 0.95)
 BATCHES = [some_sequences(7, 256, seed=1), some_sequences(1, 256), some_sequences(9, 256)]
 SETTINGS = {
     "plain": {},
+    "mistral": dict(family="mistral"),
+    "phi3": dict(family="phi3"),  # Phi-4's, too; queries, keys and values are one tensor
     "value": dict(head="value"),
     "score": dict(head="score"),
     "recomputed": dict(recompute="full"),
@@ -88,8 +90,8 @@ def adamw(weights, *, lr, epsilon, decay=0.0) -> torch.optim.AdamW:
 def built(here, tiny_model, settings):
     """An engine of data parallelism alone, and its model's directory."""
     settings = CONDITIONED | settings
-    of_scores = settings.get("head") == "score"
-    directory = tiny_model("qwen3", not of_scores, **({"head": "score"} if of_scores else {}))
+    family, of_scores = settings.pop("family", "qwen3"), settings.get("head") == "score"
+    directory = tiny_model(family, not of_scores, **({"head": "score"} if of_scores else {}))
     size = settings["fsdp"].shard_size if "fsdp" in settings else None
     layout = TrainLayout(dp=here.world.size, shard_size=size)
     engine = build_engine(here, directory, layout, **settings)

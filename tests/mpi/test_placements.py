@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.placed_runs import assert_close, configure, run, weights_of
+from tests.mpi.recipe_runs import assert_same
 from verl_hpc.metrics.timeline import read_timeline
 
 pytestmark = pytest.mark.world(4)
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.world(4)
 PAGE = (Path(__file__).parents[2] / "docs/placements.md").read_text()
 SAME = {"placement": {"rollout": 0}}
 """Responses are drawn on one rank, whatever trains."""
+METRICS = ("actor/", "critic/", "response", "prompt", "training/")
 PLACED = {
     "all-on-one-rank": ("ppo", {"placement": {"train": 0, "rollout": 0, "reward": "1-3"}}),
     "overlapping-in-part": ("ppo", {"placement": {"actor": "0-1", "critic": "1-3", "rollout": 0}}),
@@ -35,15 +37,6 @@ def together(here, tiny_model, shared_directory):
         return known[recipe]
 
     return get
-
-
-def assert_same(found, expected):
-    """Metrics of all steps."""
-    assert len(found) == len(expected) > 0
-    for mine, other in zip(found, expected, strict=True):
-        for metric, number in other.items():
-            if metric.startswith(("actor/", "critic/", "response", "prompt", "training/")):
-                assert mine[metric] == pytest.approx(number, rel=1e-5, abs=1e-5), metric
 
 
 def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
@@ -73,7 +66,7 @@ def test_ppo_split_equals_all_together(here, tiny_model, shared_directory):
         found.append((rows, weights_of(config, 4), weights_of(config, 4, "critic")))
     (rows, *weights), (split_rows, *split_weights) = found
     assert len(rows) == 4
-    assert_same(split_rows, rows)
+    assert_same(split_rows, rows, METRICS)
     for mine, theirs in zip(split_weights, weights, strict=True):
         assert_close(mine, theirs)
     (drawn,) = re.findall(r"^```\n(rl\(rows\)\n.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -87,7 +80,7 @@ def test_four_steps_equal_those_of_all_ranks(here, tiny_model, shared_directory,
     found, weights = run(here, config), weights_of(config, 4)
     expected, theirs = together(recipe)
     assert len(found) == 4
-    assert_same(found, expected)
+    assert_same(found, expected, METRICS)
     assert_close(weights, theirs)
 
 

@@ -68,12 +68,12 @@ def engines(here):
     """`engines(directory, replicas)`: the vLLM engine of these groups; one lives at a time."""
     living: dict = {}
 
-    def get(directory, arch, replicas):
-        key = (directory, replicas)
+    def get(directory, arch, replicas, dtype="float32"):
+        key = (directory, replicas, dtype)
         if key not in living:
             close_all()
             living[key] = VllmEngine(
-                here.world, arch, str(directory), str(directory), replicas, ROLLOUT, "float32"
+                here.world, arch, str(directory), str(directory), replicas, ROLLOUT, dtype
             )
         return living[key]
 
@@ -105,11 +105,22 @@ def test_families_that_differ(here, tiny_model, engines, family, sizes, rollout_
     arrives(here, directory, engines, TrainLayout(**sizes), rollout_tp)
 
 
-def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
-    rank = here.world.rank
+@pytest.mark.world(2)
+@pytest.mark.parametrize("rollout_tp", [1, 2])
+def test_what_fully_shard_has_learned_arrives_in_bfloat16(here, tiny_model, engines, rollout_tp):
+    """Rounded from float32 shards; log-probs of two programs in bfloat16 are not compared."""
+    directory = tiny_model(
+        "qwen2", True, hidden_size=128, num_attention_heads=4, num_key_value_heads=2
+    )
+    arrives(here, directory, engines, TrainLayout(dp=2), rollout_tp, "fsdp", "bfloat16")
+
+
+def arrives(here, directory, engines, layout, rollout_tp, engine="megatron", dtype="float32"):
     """What a Megatron layout has read, and what fully_shard has learned from it."""
-    trains = engine == "fsdp"
-    trainer = build_engine(here, directory, layout, lr=1e-2 if trains else None, engine=engine)
+    rank, trains = here.world.rank, engine == "fsdp"
+    trainer = build_engine(
+        here, directory, layout, lr=1e-2 if trains else None, engine=engine, dtype=dtype
+    )
     source = safetensors_of(directory)
     if trains:
         batch = some_sequences(2 * layout.dp, 256)
@@ -117,7 +128,7 @@ def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
         first, source = source, gathered(here, trainer.shard_map, trainer.weights)
         assert all((source[name] - first[name]).abs().max() > 1e-3 for name in source)
     replicas = replicas_for(layout, rollout_tp)
-    rollout = engines(directory, trainer.arch, replicas)
+    rollout = engines(directory, trainer.arch, replicas, dtype)
     for parameter in rollout.weights.values():
         parameter.fill_(float("nan"))
 
@@ -128,7 +139,8 @@ def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
 
     for region in rollout.shard_map.held_by(rank):
         arrived = held(rollout.weights, region)
-        assert torch.equal(arrived, source[region.tensor][region.box.slices]), region
+        sent = source[region.tensor][region.box.slices]
+        assert torch.equal(arrived, sent.to(getattr(torch, dtype))), region
     unfilled = {n: int(p.isnan().sum()) for n, p in rollout.weights.items() if p.isnan().any()}
     # Padding rows alone.
     assert set(unfilled) <= {"model.embed_tokens.weight", "lm_head.weight"}, unfilled
@@ -146,7 +158,8 @@ def arrives(here, directory, engines, layout, rollout_tp, engine="megatron"):
     for parameter in rollout.weights.values():
         parameter.nan_to_num_(0.0)
 
-    computed_alike(here, trainer, rollout, replicas)
+    if dtype == "float32":
+        computed_alike(here, trainer, rollout, replicas)
 
 
 def computed_alike(here, trainer, rollout, replicas, reference=None) -> None:

@@ -31,7 +31,8 @@ class Aggregation:
     seq-mean-token-sum-norm   the sum over tokens / `scale`, mean over sequences (Dr.GRPO,
                               arXiv 2503.20783)
 
-    Sequences without a valid token do not count. Source: verl's `agg_loss`.
+    Sequences without a valid token do not count. Source: verl's `agg_loss` where it is given no
+    count of sequences; its trainers count all of a mini-batch.
     """
 
     mode: Mode

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from verl_hpc.algorithms.kl import KlController
-from verl_hpc.api.modules import check_apart, device_of, end_tokens, names_of, sizes_of
+from verl_hpc.api.modules import architecture_of, check_apart, device_of, end_tokens, names_of
 from verl_hpc.api.prompts import IdTokenizer, StepPrompts
 from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
 from verl_hpc.config.run import RunConfig
@@ -28,18 +27,6 @@ from verl_hpc.trainer.problems import Problems
 from verl_hpc.trainer.role import FirstWeights, Role, Rollout
 
 
-@dataclass(frozen=True)
-class Given:
-    """What a run is given that has its actor in common with others."""
-
-    engines: Mapping[str, ModuleEngine] = field(default_factory=dict)
-    """By role; the others are built on their modules."""
-    reference: InferenceEngine | None = None
-    """None keeps a copy of the actor's weights."""
-    constraint: Constraint | None = None
-    """Restricts what is sampled."""
-
-
 def assemble(
     config: RunConfig,
     actor: torch.nn.Module,
@@ -47,26 +34,29 @@ def assemble(
     tokenizer: Any,
     prompts: StepPrompts,
     reward: Scorer,
-    given: Given | None = None,
+    engines: Mapping[str, ModuleEngine] | None = None,
+    reference: InferenceEngine | None = None,
+    constraint: Constraint | None = None,
 ) -> RunContext:
     """A run of one rank: the modules are its roles' engines, the actor also generates.
 
     Args:
-        given: what it has in common with other runs.
+        engines: by role, where several runs train one module; the others are built here.
+        reference: None keeps a copy of the actor's weights.
+        constraint: restricts what is sampled.
 
     Raises:
         ModelError: a module has no parameters to train, or both share some.
     """
     device = device_of(actor)
     check_apart(actor, critic)
-    given = given or Given()
     session = local_session(device=str(device))
     layouts = place_roles(config, 1)
     places = {
         pool.name: Placement(pool, 0, session.control, device) for pool in layouts.pools.values()
     }
     modules = {ACTOR: actor, **({CRITIC: critic} if critic is not None else {})}
-    arch = sizes_of(actor)
+    arch = architecture_of(actor)
     run = RunContext(
         session,
         config,
@@ -74,7 +64,7 @@ def assemble(
         layouts,
         Controls(session.control),
         places,
-        _roles(config.role_settings, layouts, places, modules, device, given),
+        _roles(config.role_settings, layouts, places, modules, device, engines or {}, reference),
         {},
         IdTokenizer(tokenizer),  # type: ignore[arg-type]
         Problems(prompts, {}, {}),
@@ -90,14 +80,14 @@ def assemble(
         config.rollout,
         engine.weights,
         engine.shard_map,
-        given.constraint,
+        constraint,
     )
     run.rollout = Rollout(
         places[ROLLOUT],
         generator.shard_map,
         generator,
         replica_control=session.control,
-        allowed_bytes=0 if given.constraint is None else -(-arch.vocab_size // 8),
+        allowed_bytes=0 if constraint is None else -(-arch.vocab_size // 8),
     )
     return run
 
@@ -108,7 +98,8 @@ def _roles(
     places: Mapping[str, Placement],
     modules: Mapping[str, torch.nn.Module],
     device: torch.device,
-    given: Given,
+    engines: Mapping[str, ModuleEngine],
+    reference: InferenceEngine | None,
 ) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, role in settings.items():
@@ -119,11 +110,11 @@ def _roles(
             roles[name] = Role(
                 name, role, place, owner.arch, engine.layout, engine.shard_map, engine.trained_map
             )
-            roles[name].shared = given.reference or FirstWeights(engine)
+            roles[name].shared = reference or FirstWeights(engine)
             continue
-        engine = given.engines.get(name) or ModuleEngine(
+        engine = engines.get(name) or ModuleEngine(
             modules[name],
-            sizes_of(modules[name]),
+            architecture_of(modules[name]),
             role.head,
             role.optimizer,
             device,

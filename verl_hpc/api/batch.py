@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from verl_hpc.api.prompts import ids_of
 from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
 from verl_hpc.errors import DataError
@@ -27,20 +29,18 @@ from verl_hpc.trainer.operators.score import Scores
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """One response."""
+class Trajectory:
+    """A prompt with one response."""
 
     problem: Problem
     """What it answers."""
-    prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     """With its end-of-sequence token, where it has ended by itself."""
     log_probs: tuple[float, ...]
     """Of each token of the response, by the weights that it was sampled with."""
-    response: str
-    """Without special tokens."""
     truncated: bool
     """Ended by its length."""
+    tokenizer: Any = field(repr=False, compare=False)
     reward: float | None = None
     """Where it has been scored."""
 
@@ -49,38 +49,50 @@ class Rollout:
         return str(self.problem.prompt)
 
     @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return tuple(ids_of(self.problem))
+
+    @cached_property
+    def response(self) -> str:
+        """Without special tokens."""
+        text: str = self.tokenizer.decode(self.response_ids, skip_special_tokens=True)
+        return text
+
+    @property
     def reference(self) -> Any:
         """What is right, where somebody has said so."""
         return self.problem.ground_truth
 
 
-class Batch(Sequence[Rollout]):
+class Batch(Sequence[Trajectory]):
     """The responses of a step; those to one prompt are neighbours."""
 
-    def __init__(self, rollouts: Sequence[Rollout], tokenizer: Any) -> None:
-        self._rollouts, self._tokenizer = tuple(rollouts), tokenizer
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        self._trajectories = tuple(trajectories)
 
     def __len__(self) -> int:
-        return len(self._rollouts)
+        return len(self._trajectories)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._rollouts[index]
+        return self._trajectories[index]
 
-    def __iter__(self) -> Iterator[Rollout]:
-        return iter(self._rollouts)
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self._trajectories)
 
     @property
     def texts(self) -> list[str]:
         """All responses."""
-        return [rollout.response for rollout in self]
+        return [t.response for t in self]
 
     @property
     def requests(self) -> list[Request]:
         """What reward functions are asked."""
-        answers = [
-            Answer(r.problem, r.response_ids, (1,) * len(r.response_ids), r.truncated) for r in self
+        return [
+            Answer(t.problem, t.response_ids, (1,) * len(t.response_ids), t.truncated).request(
+                t.tokenizer
+            )
+            for t in self
         ]
-        return [answer.request(self._tokenizer) for answer in answers]
 
     def scored(self, rewards: Sequence[float]) -> Batch:
         """The same with a reward each.
@@ -89,29 +101,29 @@ class Batch(Sequence[Rollout]):
             DataError: there are as many rewards as there are not responses.
         """
         pairs = zip(self, numbers_of(self, rewards), strict=True)
-        return Batch([replace(r, reward=v) for r, v in pairs], self._tokenizer)
+        return Batch([replace(t, reward=v) for t, v in pairs])
 
-    def with_more(self, rollouts: Sequence[Rollout]) -> Batch:
+    def with_more(self, trajectories: Sequence[Trajectory]) -> Batch:
         """The same, and others behind."""
-        return Batch([*self, *rollouts], self._tokenizer)
+        return Batch([*self, *trajectories])
 
     @property
     def samples(self) -> Samples:
         """Facts, as operators know them."""
         groups: dict[int, int] = {}
         rows = []
-        for index, r in enumerate(self):
-            group = groups.setdefault(id(r.problem), len(groups))
-            lengths = len(r.prompt_ids), len(r.response_ids)
-            rows.append(Sample(index, group, *lengths, r.truncated))
+        for index, t in enumerate(self):
+            group = groups.setdefault(id(t.problem), len(groups))
+            lengths = len(t.prompt_ids), len(t.response_ids)
+            rows.append(Sample(index, group, *lengths, t.truncated))
         return Samples(tuple(rows), {"rollout": [0] * len(rows)})
 
     def columns(self, device: torch.device) -> Columns:
         """Tokens, as operators have them."""
         values: Mapping[str, list[torch.Tensor]] = {
-            TOKENS: [torch.tensor((*r.prompt_ids, *r.response_ids), device=device) for r in self],
-            MASK: [torch.ones(len(r.response_ids), dtype=torch.uint8, device=device) for r in self],
-            ROLLOUT_LOG_PROBS: [torch.tensor(r.log_probs, device=device) for r in self],
+            TOKENS: [torch.tensor((*t.prompt_ids, *t.response_ids), device=device) for t in self],
+            MASK: [torch.ones(len(t.response_ids), dtype=torch.uint8, device=device) for t in self],
+            ROLLOUT_LOG_PROBS: [torch.tensor(t.log_probs, device=device) for t in self],
         }
         return Columns(range(len(self)), dict(values))
 
@@ -168,19 +180,10 @@ def batch_of(
         problems: of each group.
     """
     found = []
-    rows = zip(sequences.positions, sequences[TOKENS], sequences[ROLLOUT_LOG_PROBS], strict=True)
-    for position, tokens, log_probs in rows:
+    columns = sequences.responses(samples), sequences[ROLLOUT_LOG_PROBS]
+    for position, tokens, log_probs in zip(sequences.positions, *columns, strict=True):
         sample = samples.samples[position]
-        ids = tokens.tolist()
-        response = tuple(ids[sample.prompt_length :])
-        found.append(
-            Rollout(
-                problems[sample.group],
-                tuple(ids[: sample.prompt_length]),
-                response,
-                tuple(log_probs.tolist()),
-                tokenizer.decode(response, skip_special_tokens=True),
-                sample.truncated,
-            )
-        )
-    return Batch(found, tokenizer)
+        problem, values = problems[sample.group], tuple(log_probs.tolist())
+        ids = tuple(tokens.tolist())
+        found.append(Trajectory(problem, ids, values, sample.truncated, tokenizer))
+    return Batch(found)

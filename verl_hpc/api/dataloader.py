@@ -96,8 +96,8 @@ class TaskDataLoader:
         return Position(0, self.count)
 
     def seek(self, position: Position) -> None:
-        """Go on behind the first rows that these weights draw. Where weights have changed on the
-        way, `load_state_dict` knows more.
+        """Go on behind the first rows that these weights draw: a checkpoint of `PPOTrainer` has one
+        position. `load_state_dict` also goes on where weights have changed on the way.
 
         Raises:
             DataError: it is no position.

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.prompts import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
+from verl_hpc.layout.json_file import read_json_object
+from verl_hpc.layout.not_mapped import NOT_MAPPED
 from verl_hpc.sources.local import model_directory
 
 if TYPE_CHECKING:
@@ -63,8 +66,19 @@ def pretrained(kind: Any, setting: str, name: str, **settings: Any) -> Any:
     except Exception as error:  # every class of models and tokenizers fails in its own way
         raise ModelError(
             f"{setting} = {name!r}: transformers cannot load it from this machine: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{_no_language_model(directory)}"
         ) from error
+
+
+def _no_language_model(directory: str) -> str:
+    """What a family that transformers has no causal language model for would need, for errors."""
+    try:
+        family = str(read_json_object(Path(directory) / "config.json").get("model_type"))
+    except ModelError:
+        return ""
+    if family in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or family not in NOT_MAPPED:
+        return ""
+    return f"\n{family} is not trained here: it needs {NOT_MAPPED[family]}"
 
 
 def chosen_dtype(setting: str, name: str | torch.dtype) -> torch.dtype:

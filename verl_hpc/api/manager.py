@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from verl_hpc.api.batch import Batch, Rollout
+from verl_hpc.api.batch import Batch, Trajectory
 from verl_hpc.api.modules import as_actor, check_tokenizer, end_tokens
 from verl_hpc.api.prompts import asked, check_lengths, ids_of
 from verl_hpc.config.arguments import checked
@@ -102,19 +102,13 @@ class RolloutManager:
         ids = [ids_of(problem) for problem in each]
         seeds = [seed_of(self.seed, "manager", self.calls, i) for i in range(len(ids))]
         self.calls += 1
-        pairs = zip(each, ids, self._responses(ids, seeds), strict=True)
-        found = [
-            Rollout(
-                problem,
-                tuple(tokens),
-                response.tokens,
-                response.log_probs,
-                self.tokenizer.decode(response.tokens, skip_special_tokens=True),
-                response.finish_reason == "length",
-            )
-            for problem, tokens, response in pairs
-        ]
-        return Batch(found, self.tokenizer)
+        pairs = zip(each, self._responses(ids, seeds), strict=True)
+        return Batch(
+            [
+                Trajectory(p, r.tokens, r.log_probs, r.finish_reason == "length", self.tokenizer)
+                for p, r in pairs
+            ]
+        )
 
     def _responses(self, ids: list[list[int]], seeds: list[int]) -> list[Response]:
         if self._vllm is None:

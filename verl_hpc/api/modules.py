@@ -135,7 +135,7 @@ def config_of(module: torch.nn.Module) -> PreTrainedConfig | None:
     return found if isinstance(found, PreTrainedConfig) else None
 
 
-def sizes_of(module: torch.nn.Module) -> Architecture:
+def architecture_of(module: torch.nn.Module) -> Architecture:
     """Of a model of transformers; of another one as much as operators ask for."""
     config = config_of(module)
     if config is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from verl_hpc.api.batch import Batch, Rollout, numbers_of
+from verl_hpc.api.batch import Batch, Trajectory, numbers_of
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
@@ -103,7 +103,7 @@ class ReplayBuffer:
             )
         self.capacity, self.num_samples, self.name = capacity, num_samples, name
         self._random = Random(seed)  # noqa: S311
-        self._kept: list[Rollout] = []
+        self._kept: list[Trajectory] = []
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -115,12 +115,12 @@ class ReplayBuffer:
         Raises:
             DataError: one has no reward.
         """
-        if any(rollout.reward is None for rollout in batch):
+        if any(trajectory.reward is None for trajectory in batch):
             raise DataError("ReplayBuffer.add: a response has no reward; use batch.scored(rewards)")
         self._kept = [*self._kept, *batch][-self.capacity :]
 
     @checked
-    def sample(self, count: NonNegative) -> list[Rollout]:
+    def sample(self, count: NonNegative) -> list[Trajectory]:
         """That many of what is kept, or all; no response twice."""
         return self._random.sample(self._kept, min(count, len(self._kept)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, Protocol
 
 from verl_hpc.api.batch import Batch
@@ -36,7 +37,7 @@ class StepParts:
 
     def __init__(self, run: RunContext, config_of: ConfigOf) -> None:
         self._run, self._config_of = run, config_of
-        self._recipes: dict[int, Recipe] = {}
+        self._recipe = cache(self._make_recipe)
         self._recipe(1)  # makes the numbers of the run that a checkpoint fills
 
     def rollout(self, step: int, rows: Sequence[int]) -> dict[str, Any]:
@@ -65,9 +66,6 @@ class StepParts:
         metrics = {**recipe.metrics, **scores.metrics}
         return values, {"loss": metrics["actor/loss"], **metrics}
 
-    def _recipe(self, num_prompts: int) -> Recipe:
+    def _make_recipe(self, num_prompts: int) -> Recipe:
         """Of steps of so many prompts; they differ in their mini-batches alone."""
-        if num_prompts not in self._recipes:
-            config = self._config_of(num_prompts=num_prompts)
-            self._recipes[num_prompts] = rl(replace(self._run, config=config))
-        return self._recipes[num_prompts]
+        return rl(replace(self._run, config=self._config_of(num_prompts=num_prompts)))

@@ -45,23 +45,35 @@ _OF_ONE_PROCESS = "reinforce_plus_plus"
 """Without a critic: it compares the responses of a whole step, so that one a prompt is enough."""
 
 
-class PPOConfig(Section):
-    """What `PPOTrainer(config={...})` takes; another name is an error."""
+class StepSettings(Section):
+    """How responses are sampled and learned from, by `PPOTrainer` and by each task of `Trainer`."""
 
     batch_size: Positive | None = None
-    """Responses of one optimizer step; None takes all of a step."""
-    rollout_batch_size: Positive | None = None
-    """Prompts that are answered at a time, and that `train` takes for a step; None answers all of
-    a step together, and `train` takes 8."""
+    """Responses of one optimizer step; without it all that a step has. A task, whose number of
+    responses is drawn, takes equal parts whose number is nearest to what this asks for: of 7
+    responses and 5 here one part, of 8 two."""
     num_samples: Positive = 1
     """Responses to each prompt."""
     kl_coef: NonNegativeFinite = 0.1
-    """Weight of the KL divergence from the weights at the start, which is taken off the reward; 0
-    computes none."""
+    """Weight of the KL divergence from the weights at the start, which is taken off the reward, or
+    added to the loss of reward_conditioned; 0 computes none."""
     lr: PositiveRate = 1e-6
     """Learning rate of the actor."""
+    ppo_epochs: Positive = 1
+    """Passes over a step's responses."""
+    temperature: PositiveFinite = 1.0
+    """That responses are sampled at."""
+    max_prompt_length: Positive = 512
+    """Longest prompt, in tokens."""
+    max_response_length: Positive = 64
+    """Longest response, in tokens."""
+
+
+class PolicySettings(StepSettings):
+    """The same where PPO learns, with a critic (of a task: a value head) or without."""
+
     critic_lr: PositiveRate = 1e-5
-    """Learning rate of the critic."""
+    """Learning rate of the critic; of a task's steps on its head and on the critic's decoder."""
     clip_range: Fraction = 0.2
     """How far the ratio of new to old probability is clipped, either way."""
     gamma: Fraction = 1.0
@@ -69,18 +81,18 @@ class PPOConfig(Section):
     lam: Fraction = 1.0
     """GAE's lambda; with a critic."""
     adv_estimator: str | None = None
-    """One of docs/algorithms.md; None takes gae with a critic, reinforce_plus_plus without."""
-    ppo_epochs: Positive = 1
-    """Passes over a step's responses."""
+    """One of docs/algorithms.md; without it gae with a critic, else reinforce_plus_plus."""
+
+
+class PPOConfig(PolicySettings):
+    """What `PPOTrainer(config={...})` takes; another name is an error."""
+
+    rollout_batch_size: Positive | None = None
+    """Prompts that are answered at a time, and that `train` takes for a step; None answers all of
+    a step together, and `train` takes 8."""
     reward_smoothing: SmoothingConfig | None = None
     """Rewards are measured against a moving average of those of earlier steps, which a checkpoint's
     training state keeps: reward.smoothing of a run."""
-    temperature: PositiveFinite = 1.0
-    """That responses are sampled at."""
-    max_prompt_length: Positive = 512
-    """Longest prompt, in tokens."""
-    max_response_length: Positive = 64
-    """Longest response, in tokens."""
     seed: Seed = 0
     """Of the samples."""
     output_dir: PathText = "runs"

@@ -38,7 +38,7 @@ def check_code(config: PPOConfig, **models: Any) -> None:
 
 
 @contextmanager
-def watched(config: PPOConfig, step: int, directory: Path) -> Iterator[None]:
+def debug_and_profile(config: PPOConfig, step: int, directory: Path) -> Iterator[None]:
     """A step with what is switched on around it.
 
     Args:

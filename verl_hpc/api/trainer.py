@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from verl_hpc.api.prompts import StepPrompts, asked, check_lengths
 from verl_hpc.api.ranks import check_one_process, check_strategy
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
-from verl_hpc.api.switches import check_code, refused, watched
+from verl_hpc.api.switches import check_code, debug_and_profile, refused
 from verl_hpc.config.arguments import checked
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
@@ -129,7 +129,7 @@ class PPOTrainer:
         return self._step(asked(input_ids, self.tokenizer, attention_mask, references))
 
     def _step(self, problems: Sequence[Problem]) -> dict[str, float]:
-        with self._watched():
+        with self._debug_and_profile():
             batch = self._rollout(problems)
             with self._timers("reward"):
                 scores = self._scores(batch)
@@ -150,7 +150,7 @@ class PPOTrainer:
     def update(self, batch: Batch, rewards: Any) -> dict[str, float]:
         """The third part: learn from responses that have a reward each; metrics as of `step`."""
         scores = Scores(numbers_of(batch, rewards))
-        with self._watched():
+        with self._debug_and_profile():
             return self._update(batch, scores)
 
     @checked
@@ -193,11 +193,9 @@ class PPOTrainer:
         self._sinks.write(self.global_step, metrics | self._timers.drain())
         return metrics
 
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _debug_and_profile(self) -> AbstractContextManager[None]:
         directory = Path(self.config.output_dir) / (self.namespace or "python") / "profiles"
-        with watched(self.config, self.global_step + 1, directory):
-            yield
+        return debug_and_profile(self.config, self.global_step + 1, directory)
 
     @property
     def debug_values(self) -> Mapping[str, Any]:

@@ -2,11 +2,12 @@
 
 Above the settings comments say which keys of verl were refused, and what is to know of those that
 were converted. The exit status is 3 if one was refused. A script's variables are those of the
-environment and of its own assignments; nothing in it is run.
+environment and of its own assignments; nothing in it is run. NAME=value before the script is what
+the variable is, whatever the script sets.
 
 examples:
   python -m verl_hpc migrate run_qwen3_8b_megatron.sh > run.yaml
-  MODEL_PATH=models/Qwen3-8B python -m verl_hpc migrate run.sh trainer.logger=['console']
+  python -m verl_hpc migrate MODEL_PATH=models/Qwen3-8B run.sh trainer.logger=['console']
   python -m verl_hpc migrate ppo_config.yaml
   python -m verl_hpc migrate python3 -m verl.trainer.main_ppo data.train_files=train.parquet ...
   python -m verl_hpc migrate --keys rollout
@@ -25,6 +26,7 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import Migration, migrate, migrate_file
 
 _REFUSED = 3
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
 _LAUNCHERS = ("python", "python3", "torchrun")
 _COUNTS = {"nproc_per_node": "trainer.n_gpus_per_node", "nnodes": "trainer.nnodes"}
 _MEETING = (
@@ -104,7 +106,7 @@ def _behind(words: list[str], module: str) -> list[str]:
     Raises:
         ConfigError: it is another module.
     """
-    from verl_hpc.migration.shell.script import PROGRAMS
+    from verl_hpc.migration.shell.start import PROGRAMS
 
     if module not in PROGRAMS:
         raise ConfigError(f"-m {module}: expected one of {', '.join(PROGRAMS)}")
@@ -131,9 +133,26 @@ def _of_program(words: Sequence[str]) -> list[str]:
     return [*found, *words[start + 1 :]]
 
 
-def _found(words: Sequence[str]) -> Migration:
-    from verl_hpc.migration.shell.script import command_words, words_of
+def _given(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """`NAME=value` before a script, and the words from the script on."""
+    at = next((i for i, word in enumerate(words) if "=" not in word), 0)
+    names = [word.partition("=")[0] for word in words[:at]]
+    if not all(name.isidentifier() for name in names) or not _is_script(words[at : at + 1]):
+        return {}, words
+    return dict(zip(names, (word.partition("=")[2] for word in words), strict=False)), words[at:]
 
+
+def _is_script(words: Sequence[str]) -> bool:
+    """Whether the first of them is one."""
+    first = Path(words[0]) if words else Path()
+    return first.suffix in _SCRIPTS or ("=" not in first.name and first.is_file())
+
+
+def _found(words: Sequence[str]) -> Migration:
+    from verl_hpc.migration.shell.script import words_of
+    from verl_hpc.migration.shell.start import command_words
+
+    given, words = _given(words)
     if not words:
         raise ConfigError("nothing to migrate: give a script, a YAML file, or verl's command line")
     first = Path(words[0])
@@ -141,10 +160,8 @@ def _found(words: Sequence[str]) -> Migration:
         return migrate(_of_program(words))
     if first.suffix in (".yaml", ".yml"):
         return migrate_file(first, words[1:])
-    if first.suffix in (".sh", ".bash", ".slurm", ".sbatch") or (
-        "=" not in words[0] and first.is_file()
-    ):
-        return migrate([*words_of(first, os.environ), *words[1:]])
+    if _is_script(words):
+        return migrate([*words_of(first, os.environ, given), *words[1:]])
     if len(words) == 1 and "=" not in words[0]:
         raise ConfigError(f"{words[0]}: no such script or YAML file, and no key=value of verl's")
     return migrate(command_words(list(words)))

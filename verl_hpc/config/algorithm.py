@@ -49,7 +49,7 @@ _BIASED = {
     ("reward", "k3"): _HARDLY,
 }
 _DEFAULT_ESTIMATOR: Mapping[str, Estimator] = {"reward": "k1", "loss": "k3", "none": "k3"}
-_SCALED = "seq-mean-token-sum-norm"
+SCALED = "seq-mean-token-sum-norm"
 _INSTEAD = {"reward": "k1 (the default)", "loss": "k3 (the default) or k2"}
 
 
@@ -164,10 +164,10 @@ class AlgorithmConfig(Section):
     @model_validator(mode="after")
     def _scale_has_effect(self) -> AlgorithmConfig:
         chosen = self.aggregation or self.loss.aggregation
-        if self.loss_scale is not None and chosen != _SCALED and not is_own(self.loss.name):
+        if self.loss_scale is not None and chosen != SCALED and not is_own(self.loss.name):
             raise ValueError(
                 f"loss_scale = {self.loss_scale:g} has no effect with aggregation = {chosen}; "
-                f"leave it out, or choose {_SCALED} where the recipe aggregates"
+                f"leave it out, or choose {SCALED} where the recipe aggregates"
             )
         return self
 

@@ -142,6 +142,12 @@ def _correction(values: Values, draft: Draft) -> None:
         _reject(values, draft, reject, ours, weights is None)
 
 
+_LEFT_OUT = (
+    "means are over what is left; verl's divisors count what is left out, too (sequences, and with "
+    "trainer.use_v1 tokens), so that its gradient is smaller by that share"
+)
+
+
 def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> None:
     ratios = {"seq_sum_k1": "product", "seq_mean_k1": "geometric_mean"}
     key, bounds = f"{_CORRECTION}.rollout_rs", f"{_CORRECTION}.rollout_rs_threshold"
@@ -155,6 +161,7 @@ def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> 
     draft.put(f"{ours}.reject.ratio", ratios[kind], key)
     draft.put(f"{ours}.reject.lower", 1.0 / upper if lower is None else lower, bounds)
     draft.put(f"{ours}.reject.upper", upper, bounds)
+    draft.note(key, _LEFT_OUT)
 
 
 def _bounds(key: str, value: Any) -> tuple[float | None, float]:

@@ -9,6 +9,7 @@ from typing import Any
 from verl_hpc.config.model import OffloadConfig, ParallelConfig
 from verl_hpc.migration.engine_choice import engine_of, has_own_choice, layout_keys
 from verl_hpc.migration.models import ACTOR, CRITIC, FSDP, MODEL, REF, ROLE, is_there
+from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import Draft, Row, fixed, together
 from verl_hpc.migration.values import Refused, Values
 
@@ -84,8 +85,15 @@ def _layout(values: Values, draft: Draft) -> None:
         own = default | section != default | shared
         if model in (ACTOR, REF) or own:
             for name, value in section.items():
-                key = f"{model}.strategy" if name == "engine" else f"{model}.megatron"
-                draft.put(f"{ROLE[model]}parallel.{name}", value, key)
+                setting = f"{ROLE[model]}parallel.{name}"
+                draft.put(setting, value, *_origins(values, setting))
+
+
+def _origins(values: Values, setting: str) -> tuple[str, ...]:
+    """verl's keys that a setting is read from: the first that is given, or all of this form."""
+    keys = [row.key for row in ROWS if setting in row.ours]
+    given = [key for key in keys if key in values]
+    return tuple(given[:1] or (key for key in keys if key in reference().forms[values.form]))
 
 
 def _differs(section: Mapping[str, Any], shared: Mapping[str, Any]) -> bool:

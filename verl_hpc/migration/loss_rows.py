@@ -8,6 +8,7 @@ from typing import Any
 from verl_hpc.algorithms import losses
 from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
+from verl_hpc.config.algorithm import SCALED
 from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft, Row, fixed, to, together
 from verl_hpc.migration.values import Refused, Values
@@ -27,6 +28,10 @@ _LOSSES = {
 _CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
 _OF_SEQUENCES = ("gspo", "gmpo", "sapo")
 """Losses that verl aggregates in their own way, whatever loss_agg_mode says."""
+_LONGEST = (
+    "without loss_scale_factor verl (trainer.use_v1) divides by the longest response of each "
+    "micro-batch, which depends on how a mini-batch is cut; here by rollout.max_response_tokens"
+)
 _POLICY = f"{ACTOR}.policy_loss"
 _LOSS = "algorithm.loss"
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -84,6 +89,9 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
         draft.put("algorithm.aggregation", None, key)
     elif name not in _OF_SEQUENCES:
         draft.put("algorithm.aggregation", values[key], key)
+        is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
+        if is_scaled and values["trainer.use_v1"]:
+            draft.note(key, _LONGEST)
     elif values.flag(f"{ACTOR}.use_kl_loss") or values[f"{ACTOR}.entropy_coeff"]:
         whose = "" if key in values else " (verl's default)"
         raise Refused(

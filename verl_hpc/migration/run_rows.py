@@ -171,7 +171,12 @@ ROWS = [
     ),
     fixed("trainer.ray_wait_register_center_timeout", _RAY, "runtime.collective_timeout_s"),
     fixed("trainer.device", "ranks take the GPUs that there are, or else CPUs; no NPUs"),
-    fixed("trainer.use_v1", "both of verl's trainers compute the same step", also=(False,)),
+    fixed(
+        "trainer.use_v1",
+        "verl's trainers differ in divisors of the loss alone, which notes of loss_agg_mode and "
+        "rollout_rs tell",
+        also=(False,),
+    ),
     fixed(
         "trainer.v1.trainer_mode",
         "generation ahead of training is said by how many steps, and on which ranks",

@@ -46,7 +46,7 @@ class Migration:
 
     def why_refused(self) -> list[tuple[str, str]]:
         """Keys that are refused, and why."""
-        return [(one.key, _why(one)) for one in self.refused]
+        return [(one.key, one.why) for one in self.refused]
 
     def config(self) -> RunConfig:
         """The run.
@@ -72,21 +72,12 @@ class Migration:
         return "".join(found[:5])
 
 
-def told(one: Refused) -> str:
-    """A key that is refused, why, and what to use instead."""
-    return f"{one.key}: {_why(one)}"
-
-
 def told_together(reasons: Iterable[tuple[str, str]]) -> list[str]:
     """Keys and what is said of each, those of which the same is said in one text."""
     keys: dict[str, list[str]] = {}
     for key, reason in reasons:
         keys.setdefault(reason, []).append(key)
     return [f"{', '.join(names)}: {reason}" for reason, names in keys.items()]
-
-
-def _why(one: Refused) -> str:
-    return f"{one}; nearest of ours: {one.near}" if one.near else str(one)
 
 
 def migrate(words: Sequence[str]) -> Migration:

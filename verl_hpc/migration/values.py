@@ -22,8 +22,11 @@ class Refused(Exception):  # noqa: N818 (a verdict; no user meets it)
     """A key that cannot be honoured; `translate` gathers all of them."""
 
     def __init__(self, key: str, why: str, near: str = "") -> None:
-        super().__init__(why)
-        self.key, self.why, self.near = key, why, near
+        super().__init__(key, why, near)
+        self.key, self.why = key, f"{why}; nearest of ours: {near}" if near else why
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.why}"
 
 
 @dataclass(frozen=True)

@@ -427,6 +427,12 @@ def test_a_collate_fn_is_told_what_serves_instead(rows, tasks, name):
         getattr(verl_hpc, name)(*given[name], collate_fn=list)
 
 
+@pytest.mark.parametrize("name", ["memory_map", "mmap", "use_mmap"])
+def test_memory_mapping_of_data_is_told_how_files_are_read(rows, name):
+    with pytest.raises(ConfigError, match=f"DataProvider: {name} .* holds no file whole"):
+        verl_hpc.DataProvider(rows, "jsonl", **{name: True})
+
+
 def test_a_language_model_is_wrapped_as_a_critic(hf_model, tokenizer, prompts):
     trainer = verl_hpc.PPOTrainer(hf_model, hf_model, tokenizer, {"max_response_length": 4})
     assert isinstance(trainer.critic_model, verl_hpc.CriticModel)
@@ -465,6 +471,27 @@ def test_a_bare_name_is_not_looked_for_on_the_network(tmp_path, monkeypatch):
     for make in (verl_hpc.HfModelAdapter, verl_hpc.VLLMActorModel):
         with pytest.raises(ModelError, match="name = 'gpt2': no such directory.*fetch ORG/NAME"):
             make("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("family", "needs"),
+    [
+        ("qwen", "its publisher's own Python code.* Qwen2 and newer are mapped"),  # Qwen-7B
+        ("qwen2_5_vl", "images in prompts: a processor's column"),  # Qwen2.5-VL
+    ],
+)
+def test_a_model_that_is_no_language_model_of_transformers(family, needs, tmp_path, monkeypatch):
+    """By name, of the cache."""
+    snapshot = tmp_path / "models--Qwen--NAME/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps({"model_type": family}))
+    (snapshot / "model.safetensors").touch()
+    (tmp_path / "models--Qwen--NAME/refs").mkdir()
+    (tmp_path / "models--Qwen--NAME/refs/main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    for make in (verl_hpc.HfModelAdapter, get_actor_critic):
+        with pytest.raises(ModelError, match=f"{family} is not trained here: it needs {needs}"):
+            make("Qwen/NAME")
 
 
 def test_heads_that_vllm_has_no_kernel_for(model_dir):

@@ -345,12 +345,14 @@ def test_tasks_are_mixed_by_weight_and_resumed(tmp_path):
     assert loader.weights == {"math": 0.75, "code": 0.25}
     first = next(iter(loader))
     assert len(first) == 4 and {p.extra["task"][0] for p in first} == {p.prompt[0] for p in first}
-    state = loader.state_dict()
+    state, position = loader.state_dict(), loader.position
     found = loader.read(200)
     share = sum(p.extra["task"] == "math" for p in found) / 200
     assert 0.65 < share < 0.85
     again = verl_hpc.get_dataloader(tmp_path, {"math": 3, "code": 1}, batch_size=4)
     again.load_state_dict(state)
+    assert prompts(again.read(200)) == prompts(found)
+    again.seek(position)
     assert prompts(again.read(200)) == prompts(found)
     with pytest.raises(DataError, match="mth: 0 of mth.parquet and mth.jsonl"):
         verl_hpc.get_dataloader(tmp_path, {"mth": 1}, 4)

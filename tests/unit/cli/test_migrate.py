@@ -80,3 +80,15 @@ def test_keys_of_which_the_same_is_to_know_are_told_together(capsys):
     _, said = shown(capsys, *COMMAND.split(), *words, "trainer.experiment_name=c")
     told = "trainer.project_name, trainer.experiment_name: decides nothing beside the other keys"
     assert told in comments(said)
+
+
+def test_variables_before_a_script(capsys, tmp_path, monkeypatch):
+    script = tmp_path / "run.sh"
+    script.write_text(f"SIZE=$(nproc)\n{COMMAND} data.train_batch_size=$SIZE")
+    monkeypatch.setenv("SIZE", "32")
+    status, said = shown(capsys, str(script))
+    assert status != 0 and "give it: python -m verl_hpc migrate SIZE=... run.sh" in said.err
+    status, said = shown(capsys, "SIZE=256", str(script), "trainer.experiment_name=c")
+    assert status == 0 and "size: 256" in said.out and "name: c" in said.out, said.err
+    status, said = shown(capsys, "SIZE=256", "SIZES=1", str(script))
+    assert status != 0 and "SIZES=... is given, but the script has no such variable" in said.err

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.translate import migrate, migrate_tree, told
+from verl_hpc.migration.translate import migrate, migrate_tree
 from verl_hpc.migration.words import read_words
 
 BASE = (
@@ -31,7 +31,7 @@ BASE = (
 def test_two_names_of_one_key_with_different_values(words):
     refused = migrate(words).refused
     names = [word.partition("=")[0] for word in words]
-    found = [told(one) for one in refused if all(name in told(one) for name in names)]
+    found = [str(one) for one in refused if all(name in str(one) for name in names)]
     assert len(found) == 1 and "give one" in found[0]
     # Equal ones say the same.
     assert not migrate([*BASE, "lr=1e-5", "learning_rate=1e-5", "steps=10"]).refused
@@ -42,7 +42,7 @@ def test_a_batch_of_all_ranks_beside_that_of_one():
     words.append("data.batch_size_per_gpu=4")
     found = migrate([*words, "data.train_batch_size=64"]).refused
     assert [one.key for one in found] == ["data.batch_size_per_gpu"]
-    assert "= 4, but data.train_batch_size = 64" in told(found[0])
+    assert "= 4, but data.train_batch_size = 64" in str(found[0])
     assert not migrate([*words, "data.train_batch_size=8"]).refused
 
 
@@ -76,7 +76,7 @@ def test_a_tutorials_key_that_is_refused_hides_no_other():
     ],
 )
 def test_a_key_that_refers_to_itself(words, around):
-    found = [told(one) for one in migrate([*BASE, *words]).refused]
+    found = [str(one) for one in migrate([*BASE, *words]).refused]
     assert any(f"refers to itself: {around}" in one for one in found)
 
 
@@ -112,7 +112,7 @@ def test_the_option_that_chooses_fsdp():
     assert not found.refused
     assert (found.settings["model.path"], found.settings["parallel.engine"]) == ("gpt2", "fsdp")
     both = migrate([*BASE, "--use_fsdp", "actor_rollout_ref.actor.strategy=megatron"])
-    assert "use_fsdp: = True, but actor_rollout_ref.actor.strategy" in told(both.refused[0])
+    assert "use_fsdp: = True, but actor_rollout_ref.actor.strategy" in str(both.refused[0])
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,6 @@ def test_the_option_that_chooses_fsdp():
     ],
 )
 def test_what_serves_instead(word, said):
-    found = [told(one) for one in migrate([*BASE, word]).refused]
+    found = [str(one) for one in migrate([*BASE, word]).refused]
     assert any(said in one for one in found), found
     assert "???" not in "".join(found)

@@ -2,11 +2,13 @@
 
 import re
 import time
+from contextlib import suppress
 
 import pytest
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.shell.script import command_words, words_of
+from verl_hpc.migration.shell.script import words_of
+from verl_hpc.migration.shell.start import command_words
 
 SCRIPT = r"""#!/usr/bin/env bash
 set -xeuo pipefail
@@ -110,7 +112,7 @@ def test_a_default_that_runs_a_program_is_not_asked_for_where_the_variable_is_se
     file = tmp_path / "run.sh"
     file.write_text(f"NAME=${{NAME:-{default}}}\npython3 -m verl.trainer.main_ppo name=$NAME\n")
     assert words_of(file, {"NAME": "hello"}) == ["name=hello"]
-    way = "set it: NAME=... python -m verl_hpc migrate run.sh"
+    way = "give it: python -m verl_hpc migrate NAME=... run.sh"
     with pytest.raises(ConfigError, match=rf"\$\(date.*\) runs a program.*{way}"):
         words_of(file, {})
 
@@ -215,16 +217,59 @@ def test_a_comparison_of_numbers_sets_nothing(tmp_path, test):
 
 @pytest.mark.parametrize("text", ["${A,,}", "${A//x/y}", "${A[@]/x/y}", "$(basename ${A,,})"])
 def test_an_operator_gives_nothing_to_a_variable_that_is_not_known(tmp_path, text):
-    with pytest.raises(ConfigError, match=r"\$A is not known; set it before the command"):
+    with pytest.raises(ConfigError, match=r"\$A is not known; give it: "):
         read(tmp_path, f"{START} a={text}")
 
 
 def test_the_user_decides_what_a_branch_does(tmp_path):
     branch = "if [ -d /data ]; then A=1; else A=2; fi\n"
-    way = "set it before the command: A=... python -m verl_hpc migrate run.sh"
+    way = "give it: python -m verl_hpc migrate A=... run.sh"
     with pytest.raises(ConfigError, match=re.escape(way)):
         read(tmp_path, f"{branch}{START} a=$A")
-    assert read(tmp_path, f"{branch}{START} a=$A", A="3") == ["a=3"]
+        read(tmp_path, f"{branch}{START} a=$A", A="3")
+    assert words_of(tmp_path / "run.sh", {"A": "4"}, {"A": "3"}) == ["a=3"]
+
+
+@pytest.mark.parametrize(
+    "text", ["A=$(hostname)", "A=1", "unset A", "read A", "for A in 1; do echo; done", ": ${A:=2}"]
+)
+def test_a_variable_that_is_given_stays(tmp_path, text):
+    file = tmp_path / "run.sh"
+    file.write_text(f"{text}\nB=${{A:-2}}x\n{START} a=$A b=$B")
+    assert words_of(file, {}, {"A": "3"}) == ["a=3", "b=3x"]
+    with pytest.raises(ConfigError, match=r"AA=\.\.\. is given, but the script has no such"):
+        words_of(file, {}, {"A": "3", "AA": "3"})
+
+
+@pytest.mark.parametrize("text", ["source site.sh", "[ -f x ] && . ./site.sh", 'eval "$(site)"'])
+def test_what_a_file_that_is_not_there_may_set_is_not_known(tmp_path, text):
+    assert read(tmp_path, f"A=1\n{text}\nB=2\n{START} a=$A b=$B") == ["a=1", "b=2"]
+    for asked in ("$C", "${C:-1}", "${C-1}", "${C:+1}"):
+        with pytest.raises(ConfigError, match=r"line 1: .*site.* is not followed and may set \$C"):
+            read(tmp_path, f"{text}\n{START} a={asked}")
+    assert words_of(tmp_path / "run.sh", {}, {"C": "3"})
+    assert read(tmp_path, f"{text}\n{START} a=${{C:-1}}", C="3") == ["a=3"]
+
+
+def test_a_sourced_file_beside_the_script(tmp_path):
+    site = tmp_path / "site.sh"
+    site.write_text(f"B=$(hostname)\nread C\nstart() {{ {START} a=1; }}")
+    assert read(tmp_path, f"source site.sh\n{START} a=${{A:-1}}") == ["a=1"]
+    for name in "BC":
+        with pytest.raises(ConfigError, match=r"site.sh, line \d: \$.* is not read|site.sh, line"):
+            read(tmp_path, f"source site.sh\n{START} a=${name}")
+    site.write_text("exit")
+    with pytest.raises(ConfigError, match="run.sh: site.sh: line 1: exit ends it before"):
+        read(tmp_path, f"source site.sh\n{START} a=1")
+    site.write_text(f"{START} b=$A")
+    assert read(tmp_path, "A=1\nsource site.sh") == ["b=1"]
+    site.write_text("A=${SITE:-1}\n")
+    read(tmp_path, f"source site.sh\n{START} a=$A")
+    assert words_of(tmp_path / "run.sh", {}, {"SITE": "2"}) == ["a=2"]
+    site.write_text("source run.sh\nsource site.sh")
+    assert read(tmp_path, f"A=1; source site.sh\n{START} a=$A") == ["a=1"]
+    site.write_text('A="')
+    assert read(tmp_path, f"A=1; source site.sh\n{START} a=$A") == ["a=1"]
 
 
 @pytest.mark.parametrize(
@@ -319,6 +364,11 @@ def test_a_command_is_no_text_about_it(tmp_path, text):
         ("{} a=`b", "line 1: ` is not closed"),
         ("{} ${{A:?tell me}}", "line 1: $A is not known"),
         ("cd x\n{} a=$PWD", "line 1: $PWD is set by a command"),
+        ("{} a=$[1+1]", "line 1: $[1+1] is arithmetic of old"),
+        ("{} a=<(cat b)", "line 1: <(cat b) is a file with what a program prints"),
+        ("{} a=~+", "line 1: ~+ is a directory of bash's own"),
+        ("for x in 1; do\nexit\ndone\n{} a=1", "line 2: exit within a loop"),
+        ("f() {{ exit; }}\nf\n{} a=1", "line 2: f ends it before verl is started"),
         ("declare -A A=([x]=1)\n{} ${{A[@]}}", "line 1: $A is set by a command"),
     ],
 )
@@ -334,3 +384,30 @@ def test_a_comment_behind_the_whole_command_ends_nothing(tmp_path):
 def test_brackets_without_end_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="too deep"):
         read(tmp_path, f"{START} a={'${A:-' * 5000}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0=1\n" + "".join(f"a{i}=a{i - 1}+a{i - 1}\n" for i in range(1, 20)) + f"{START} $((a19))",
+        START + " {a" * 20000,
+        START + " " + "{a," * 20000,
+        START + " " + "{a" * 20000 + "}" * 20000,
+        START + " " + "{a,b " * 20000,
+        "A=aaaaaaaa\n" + "A=$A$A\n" * 40 + f"{START} a=$A",
+        "L=(a b)\n" + 'L+=("${L[@]}")\n' * 40 + f"{START} ${{L[@]}}",
+        "{ " * 10000 + "A=1; " + "} " * 10000 + f"\n{START} $A",
+        "A=1; " + "{ A=2; } | cat\n" * 10000 + f"{START} $A",
+    ],
+)
+def test_no_script_takes_long(tmp_path, text):
+    begun = time.process_time()
+    with suppress(ConfigError):
+        read(tmp_path, text)
+    assert time.process_time() - begun < 5
+
+
+def test_words_are_bounded(tmp_path):
+    text = "A=aaaaaaaa\n" + "A=$A$A\n" * 40 + f"{START} a=$A"
+    with pytest.raises(ConfigError, match="the script's words are more than 16777216 characters"):
+        read(tmp_path, text)

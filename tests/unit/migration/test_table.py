@@ -97,7 +97,7 @@ def test_a_fixed_key_is_refused_at_another_value_with_the_reason():
             continue
         refused = translate(Spoken(BASE | {key: value}, form)).refused
         assert refused and refused[0].key == key, (key, value)
-        assert str(refused[0]) == row.says
+        assert refused[0].why.startswith(row.says)
 
 
 @pytest.mark.parametrize(

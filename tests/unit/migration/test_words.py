@@ -10,7 +10,7 @@ from verl_hpc.migration.legacy import COMPUTED, OWN, RENAMED
 from verl_hpc.migration.legacy import TUTORIAL as TUTORIAL_NAMES
 from verl_hpc.migration.reference import Reference, reference
 from verl_hpc.migration.table import find
-from verl_hpc.migration.translate import load_run, migrate, migrate_tree, told
+from verl_hpc.migration.translate import load_run, migrate, migrate_tree
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import read_words
 from verl_hpc.planner.layouts import place_roles
@@ -127,11 +127,30 @@ def test_a_key_without_effect_is_not_silent():
     assert found.notes["critic.optim.lr"].startswith("decides nothing")
 
 
+@pytest.mark.parametrize("model", ["actor_rollout_ref.actor", "critic"])
+def test_sequence_parallelism_of_one_rank_is_told_of_both_models(model):
+    key, gae = f"{model}.megatron.sequence_parallel", "algorithm.adv_estimator=gae"
+    words = [*BASE, gae, "model_engine=megatron", f"{key}=False"]
+    assert migrate(words).notes[key].startswith("decides nothing")
+    found = migrate([*words, f"{model}.megatron.tensor_model_parallel_size=2"])
+    assert model == "critic" or key not in found.notes
+    found = migrate([*words[:-1], f"{key}=True", f"{model}.megatron.tensor_model_parallel_size=2"])
+    assert key not in found.notes
+
+
+def test_of_two_keys_of_ulysses_the_one_that_is_not_read_is_told():
+    size = "ulysses_sequence_parallel_size"
+    key = f"actor_rollout_ref.actor.fsdp_config.{size}"
+    found = migrate([*BASE, f"actor_rollout_ref.actor.{size}=2", f"{key}=4"])
+    assert found.settings["parallel.context_parallel"] == 2
+    assert found.notes[key].startswith("decides nothing")
+
+
 def test_keys_of_the_other_engine_are_refused():
     found = migrate(
         [*BASE, "model_engine=megatron", "actor_rollout_ref.actor.fsdp_config.fsdp_size=8"]
     )
-    assert "verl reads it with fsdp alone" in told(found.refused[0])
+    assert "verl reads it with fsdp alone" in str(found.refused[0])
 
 
 def test_keys_of_megatron_choose_its_form():
@@ -142,7 +161,7 @@ def test_keys_of_megatron_choose_its_form():
 def test_ranks_that_make_no_whole_replica():
     word = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
     found = migrate([*BASE, word, "trainer.n_gpus_per_node=6"])
-    assert "6 ranks" in told(found.refused[0])
+    assert "6 ranks" in str(found.refused[0])
 
 
 def test_a_setting_of_ours():
@@ -214,8 +233,8 @@ def test_a_tutorials_placement():
 
 def test_what_a_tutorial_says_and_nothing_here_is():
     tree = TUTORIAL | {"algorithm": {"name": "ppo", "value_loss_coef": 0.5}}
-    assert "an optimizer each" in told(migrate_tree(tree).refused[0])
-    assert "expected one of ppo" in told(migrate_tree({"algorithm": "dreamer"}).refused[0])
+    assert "an optimizer each" in str(migrate_tree(tree).refused[0])
+    assert "expected one of ppo" in str(migrate_tree({"algorithm": "dreamer"}).refused[0])
 
 
 def test_a_file_of_ours_is_ours(tmp_path):
@@ -290,7 +309,7 @@ def test_what_has_to_be_a_text_is_one(key, value):
     if value == "null" and key in may_be_null:
         assert not told_of
     else:
-        assert "expected a text" in told(told_of[0])
+        assert "expected a text" in str(told_of[0])
 
 
 @pytest.mark.parametrize(
@@ -317,7 +336,7 @@ def test_liger_is_left_out_where_that_is_said(words, kernels):
 )
 def test_a_tutorials_key_that_nothing_here_is_says_why(key, words):
     found = migrate_tree(TUTORIAL | {key: 1})
-    assert [one.key for one in found.refused] == [key] and words in told(found.refused[0])
+    assert [one.key for one in found.refused] == [key] and words in str(found.refused[0])
 
 
 def test_a_tutorials_reward_function_at_the_top():
@@ -337,10 +356,10 @@ def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
         "verl sums gspo by seq-mean-token-mean whatever it says, and so it is here"
     )
     penalised = [*GSPO, "actor_rollout_ref.actor.use_kl_loss=true"]
-    said = told(migrate(penalised).refused[0])
+    said = str(migrate(penalised).refused[0])
     assert "here all terms of a loss are summed alike" in said
     assert "= token-mean (verl's default): verl" in said
-    said = told(migrate([*penalised, f"{AGGREGATION}=token-mean"]).refused[0])
+    said = str(migrate([*penalised, f"{AGGREGATION}=token-mean"]).refused[0])
     assert "= token-mean: verl" in said
     alike = migrate([*penalised, f"{AGGREGATION}=seq-mean-token-mean"])
     assert alike.config().algorithm.aggregation is None
@@ -402,7 +421,7 @@ def test_the_last_part_of_a_name_says_most(key, words):
 )
 def test_what_only_another_machine_or_time_knows_is_refused(key, value, said):
     for text in (value, f"['{value}']") if key == "data.train_files" else (value,):
-        refused = [told(one) for one in migrate([*BASE, f"{key}={text}"]).refused]
+        refused = [str(one) for one in migrate([*BASE, f"{key}={text}"]).refused]
         assert len(refused) == 1 and refused[0].startswith(key) and said in refused[0]
 
 

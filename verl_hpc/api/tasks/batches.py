@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from verl_hpc.api.tasks.settings import TasksConfig
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.data.files import problem_of
 from verl_hpc.data.problem import Problem
@@ -136,7 +137,7 @@ class TaskBatches:
         """The position, as numbers by name."""
         found = {"batches": float(self._count)}
         if callable(getattr(self._loader, "state_dict", None)):
-            found |= {f"loader/{k}": v for k, v in _flat(self._loader.state_dict()).items()}
+            found |= joined({"loader": _flat(self._loader.state_dict())})
         return found
 
     def load_state(self, state: Mapping[str, float]) -> None:
@@ -148,7 +149,7 @@ class TaskBatches:
         """
         has_begun = self._count > 0
         self._count, self._iterator = int(state["batches"]), None
-        of_loader = {k.removeprefix("loader/"): v for k, v in state.items() if "/" in k}
+        of_loader = split(state).get("loader")
         if callable(getattr(self._loader, "load_state_dict", None)) and of_loader:
             self._loader.load_state_dict(_nested(of_loader))
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from verl_hpc.api.tasks.batches import TaskBatches
 from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.errors import ConfigError
 
 
@@ -68,13 +69,13 @@ class _Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
 
     def add(self, name: str, value: float) -> None:
         """A value that is not finite is left out."""
         if math.isfinite(value):
             self._sums[name] = self._sums.get(name, 0.0) + value
-            self._counts[name] = self._counts.get(name, 0) + 1
+            self._counts[name] = self._counts.get(name, 0.0) + 1
 
     def take(self) -> dict[str, float]:
         """The means, and begin anew."""
@@ -84,13 +85,9 @@ class _Means:
 
     def state(self) -> dict[str, float]:
         """As numbers by name."""
-        sums = {f"sum/{name}": value for name, value in self._sums.items()}
-        return sums | {f"count/{name}": float(count) for name, count in self._counts.items()}
+        return joined({"sum": self._sums, "count": self._counts})
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Go on from what `state` gave."""
-        split = {name: name.partition("/") for name in state}
-        self._sums = {rest: state[n] for n, (kind, _, rest) in split.items() if kind == "sum"}
-        self._counts = {
-            rest: int(state[n]) for n, (kind, _, rest) in split.items() if kind == "count"
-        }
+        parts = split(state)
+        self._sums, self._counts = parts.get("sum", {}), parts.get("count", {})

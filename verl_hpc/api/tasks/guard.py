@@ -1,4 +1,4 @@
-"""A watch over metrics: training goes back where one gets much worse."""
+"""A guard of metrics: training goes back where one gets much worse."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import ConfigError
@@ -189,23 +190,19 @@ class SafetyGuard:
 
     def state(self) -> dict[str, float]:
         """All that changes, as numbers by name; window values have their place behind the name."""
-        found = {f"best/{name}": value for name, value in self._best.items()}
-        for name, values in self._newest.items():
-            found |= {f"newest/{i:03d}/{name}": v for i, v in enumerate(values) if math.isfinite(v)}
-        return found
+        newest = {
+            f"{i:03d}/{name}": value
+            for name, values in self._newest.items()
+            for i, value in enumerate(values)
+            if math.isfinite(value)
+        }
+        return joined({"best": self._best, "newest": newest})
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Go on from what `state` gave; metrics that are not monitored any more are left out."""
-        self._best = {}
-        for values in self._newest.values():
+        parts = split(state)
+        best, newest = parts.get("best", {}), split(parts.get("newest", {}))
+        self._best = {name: best[name] for name in self.metrics if name in best}
+        for name, values in self._newest.items():
             values.clear()
-        for key in sorted(state):
-            kind, _, name = key.partition("/")
-            if kind == "newest":
-                _, _, name = name.partition("/")
-            if name not in self.metrics:
-                continue
-            if kind == "best":
-                self._best[name] = state[key]
-            else:
-                self._newest[name].append(state[key])
+            values.extend(newest[i][name] for i in sorted(newest, key=int) if name in newest[i])

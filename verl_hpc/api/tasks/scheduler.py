@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.errors import CheckpointError, ConfigError
@@ -153,12 +154,12 @@ class DynamicTaskWeightScheduler:
 
     def state(self) -> dict[str, float]:
         """All that changes, as numbers by name."""
-        found: dict[str, float] = {}
+        parts: dict[str, dict[str, float]] = {}
         for name, task in self._tasks.items():
-            found |= {f"{name}/weight": task.weight, f"{name}/stale": float(task.stale)}
+            parts[name] = {"weight": task.weight, "stale": float(task.stale)}
             if task.best is not None:
-                found[f"{name}/best"] = task.best
-        return found
+                parts[name]["best"] = task.best
+        return joined(parts)
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Go on from what `state` gave.
@@ -166,18 +167,18 @@ class DynamicTaskWeightScheduler:
         Raises:
             CheckpointError: it is of other tasks.
         """
-        there = {name.rpartition("/")[0] for name in state}
+        there = split(state)
         if not there:
             raise CheckpointError(
                 "the step was saved without a scheduler, and this trainer has one; load it first, "
                 "and call set_task_scheduler after it"
             )
-        if there != self._tasks.keys():
+        if there.keys() != self._tasks.keys():
             raise CheckpointError(
                 f"the checkpoint's task weights are of {', '.join(sorted(there))}, "
                 f"the scheduler's of {', '.join(sorted(self._tasks))}; give the scheduler that it "
                 "was saved with"
             )
         for name, task in self._tasks.items():
-            task.weight, task.stale = state[f"{name}/weight"], int(state[f"{name}/stale"])
-            task.best = state.get(f"{name}/best")
+            own = there[name]
+            task.weight, task.best, task.stale = own["weight"], own.get("best"), int(own["stale"])

@@ -9,20 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from verl_hpc.api.settings import PPOConfig
+from verl_hpc.api.settings import PolicySettings, PPOConfig, StepSettings
 from verl_hpc.config.explain import explain, near_or_all, shown
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.tree import read_tree
 from verl_hpc.errors import ConfigError
 from verl_hpc.section import (
     Finite,
-    Fraction,
     NonNegative,
-    NonNegativeFinite,
     PathText,
     Positive,
     PositiveFinite,
-    PositiveRate,
     ProperFraction,
     Section,
     Seed,
@@ -31,7 +28,7 @@ from verl_hpc.section import (
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class TaskConfig(Section):
+class TaskConfig(StepSettings):
     """What every task has."""
 
     type: str
@@ -49,23 +46,6 @@ class TaskConfig(Section):
     """
     device: Text | None = None
     """Of the task's reward model or constraint model, such as cuda:1; null takes the actor's."""
-    lr: PositiveRate = 1e-6
-    """Learning rate of this task's steps on the actor."""
-    kl_coef: NonNegativeFinite = 0.1
-    """Weight of the KL divergence from the weights at the start."""
-    num_samples: Positive = 1
-    """Responses to each prompt."""
-    temperature: PositiveFinite = 1.0
-    max_prompt_length: Positive = 512
-    """Longest prompt, in tokens."""
-    max_response_length: Positive = 64
-    """Longest response, in tokens."""
-    batch_size: Positive | None = None
-    """Responses of one optimizer step; null takes all that the task has of a step. How many those
-    are is drawn: they are divided into equal parts whose number is nearest to what this asks for,
-    of 7 responses and 5 here one part, of 8 two."""
-    ppo_epochs: Positive = 1
-    """Passes over a step's responses."""
 
     @model_validator(mode="after")
     def _one_reward(self) -> TaskConfig:
@@ -88,26 +68,16 @@ class TaskConfig(Section):
 REWARDS = ("reward_function", "reward", "reward_model")
 
 
-class _Policy(TaskConfig):
+class PolicyTask(TaskConfig, PolicySettings):
     """A task that learns by PPO."""
 
-    clip_range: Fraction = 0.2
-    """How far the ratio of new to old probability is clipped, either way."""
-    adv_estimator: str | None = None
-    """One of docs/algorithms.md; null takes gae with a value head, reinforce_plus_plus without."""
-    gamma: Fraction = 1.0
-    """With a value head."""
-    lam: Fraction = 1.0
-    """GAE's lambda; with a value head."""
     value_head: Literal["critic", "actor", "none"] | None = None
     """What the task's own head reads: the decoder of the critic, which all tasks train, or that of
     the actor, which the values' loss leaves alone. null takes the critic if there is one, else
     none."""
-    critic_lr: PositiveRate = 1e-5
-    """Learning rate of the task's steps on its head, and on the critic's decoder."""
 
 
-class PPOTask(_Policy):
+class PPOTask(PolicyTask):
     """Sample, score, and take clipped steps on the advantages (arXiv 1707.06347)."""
 
     type: Literal["ppo"]
@@ -171,7 +141,7 @@ class ConstraintConfig(Section):
         return self
 
 
-class ConstrainedTask(_Policy):
+class ConstrainedTask(PolicyTask):
     """PPO of the policy that a constraint leaves, renormalised over the tokens it allows."""
 
     type: Literal["constrained_decoding"]
@@ -215,7 +185,8 @@ class TasksConfig(SharedConfig):
     def tree(self) -> dict[str, Any]:
         """Plain values of which `parse_tasks` makes the same."""
         shared = {name: getattr(self, name) for name in SharedConfig.model_fields}
-        return {**shared, "tasks": {n: t.model_dump(mode="json") for n, t in self.tasks.items()}}
+        tasks = {n: {"type": t.type} | t.model_dump(mode="json") for n, t in self.tasks.items()}
+        return {**shared, "tasks": tasks}
 
 
 def load_tasks(path: str | Path) -> TasksConfig:

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from verl_hpc.api.assemble import Given
 from verl_hpc.api.loading import tokenizer_of
 from verl_hpc.api.modules import (
+    architecture_of,
     as_actor,
     as_critic,
     check_apart,
@@ -19,7 +19,6 @@ from verl_hpc.api.modules import (
     device_of,
     end_tokens,
     names_of,
-    sizes_of,
 )
 from verl_hpc.api.tasks.heads import ActorHead, CriticHead
 from verl_hpc.config.model import OptimizerConfig
@@ -27,7 +26,6 @@ from verl_hpc.config.roles import ACTOR, CRITIC
 from verl_hpc.engines.shared_module import OptimizerPath, SharedModule
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.heads import VALUE_HEAD
-from verl_hpc.rollout.constraint import Constraint
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.role import FirstWeights, Role
 
@@ -49,7 +47,7 @@ class SharedModels:
     def __init__(self, actor: Any, critic: torch.nn.Module | None, tokenizer: Any) -> None:
         self.actor, self.critic = as_actor(actor, "Trainer: actor"), as_critic(critic)
         check_apart(self.actor, self.critic, "actor", "critic")
-        self.device, self.arch = device_of(self.actor), sizes_of(self.actor)
+        self.device, self.arch = device_of(self.actor), architecture_of(self.actor)
         self.tokenizer = tokenizer if tokenizer is not None else tokenizer_of(self.actor, "Trainer")
         check_tokenizer(self.tokenizer, "Trainer")
         self.ends = end_tokens(self.actor, self.tokenizer)
@@ -63,7 +61,7 @@ class SharedModels:
             return None
         names = names_of(self.critic)
         head = [VALUE_HEAD] if VALUE_HEAD in names.values() else []
-        arch = sizes_of(self.critic)
+        arch = architecture_of(self.critic)
         return SharedModule(self.critic, arch, "value", self.device, names, leave_out=head)
 
     @cached_property
@@ -96,20 +94,15 @@ class SharedModels:
             )
         return CriticHead(self.critic)
 
-    def given(
-        self,
-        lr: float,
-        critic_lr: float,
-        head: torch.nn.Module | None,
-        constraint: Constraint | None,
-        keeps_reference: bool,
-    ) -> Given:
-        """A task's engines, each with an optimizer of its own over what is shared and its own."""
+    def engines(
+        self, lr: float, critic_lr: float, head: torch.nn.Module | None
+    ) -> dict[str, OptimizerPath]:
+        """A task's, by role: each has an optimizer of its own over what is shared and its own."""
         engines = {ACTOR: self._path(self.actor, lr, self.weights)}
         if head is not None:
             shared = self.decoder if isinstance(head, CriticHead) else None
             engines[CRITIC] = self._path(head, critic_lr, shared)
-        return Given(engines, self.reference if keeps_reference else None, constraint)
+        return engines
 
     def _path(
         self, module: torch.nn.Module, lr: float, shared: SharedModule | None
@@ -117,7 +110,7 @@ class SharedModels:
         is_actor = module is self.actor
         return OptimizerPath(
             module,
-            self.arch if is_actor else sizes_of(module),
+            self.arch if is_actor else architecture_of(module),
             "language_model" if is_actor else "value",
             OptimizerConfig(lr=lr),
             self.device,

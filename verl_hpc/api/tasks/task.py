@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,13 +18,12 @@ from verl_hpc.api.tasks.condition import Condition, prompt_of
 from verl_hpc.api.tasks.conditioned import conditioned
 from verl_hpc.api.tasks.constraints import constraint_of
 from verl_hpc.api.tasks.scorers import task_scorer
-from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PPOTask, TaskConfig
+from verl_hpc.api.tasks.settings import ConditionedTask, ConstrainedTask, PolicyTask, TaskConfig
 from verl_hpc.api.tasks.shared import SharedModels
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
-from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.rollout.constraint import Constraint
@@ -67,10 +67,9 @@ class Task:
         self.head = self._value_head()
         scorer = task_scorer(name, config, reward, self._device)
         self._prompts, self._plain = StepPrompts(), StepPrompts()
-        critic_lr = config.critic_lr if isinstance(config, PPOTask | ConstrainedTask) else config.lr
-        given = models.given(
-            config.lr, critic_lr, self.head, self._constraint(constraint), bool(config.kl_coef)
-        )
+        critic_lr = config.critic_lr if isinstance(config, PolicyTask) else config.lr
+        constraint = self._constraint(constraint)
+        engines = models.engines(config.lr, critic_lr, self.head)
         try:
             first = self._config(1, seed)
         except ConfigError as error:
@@ -82,9 +81,11 @@ class Task:
             models.tokenizer,
             self._prompts,
             scorer,
-            given,
+            engines,
+            models.reference if config.kl_coef else None,
+            constraint,
         )
-        self._flows: dict[tuple[int, int], tuple[Recipe, Pipeline]] = {}
+        self._recipe = cache(self._make_recipe)
 
     def _chosen_device(self) -> torch.device:
         if self.config.device is None:
@@ -103,7 +104,7 @@ class Task:
         return constraint is not None and constraint.model is not None
 
     def _value_head(self) -> torch.nn.Module | None:
-        if not isinstance(self.config, PPOTask | ConstrainedTask):
+        if not isinstance(self.config, PolicyTask):
             return None
         default = "critic" if self._models.critic is not None else "none"
         if self.config.value_head is None and self.config.adv_estimator not in (None, "gae"):
@@ -165,10 +166,10 @@ class Task:
         timers = Timers()
         rows = self._prompts.add([self._asked(problem) for problem in problems])
         self._plain.add(problems)
-        recipe, pipeline = self._flow(len(rows))
+        recipe = self._recipe(len(rows), self.seed)
         recipe.metrics.clear()
         with Stages() as stages:
-            values = pipeline.run(
+            values = recipe.compile().run(
                 rows=StepRows(step, rows),
                 enter=lambda operator, _: stages.begin(timers(operator)),
             )
@@ -180,16 +181,12 @@ class Task:
         text = self.condition.asked if self.condition is not None else ""
         return replace(problem, prompt=prompt_of(problem, self._models.tokenizer, text))
 
-    def _flow(self, num_prompts: int) -> tuple[Recipe, Pipeline]:
+    def _make_recipe(self, num_prompts: int, seed: int) -> Recipe:
         """Of steps of so many prompts; they differ in their mini-batches, and by the seed."""
-        key = num_prompts, self.seed
-        if key not in self._flows:
-            run = replace(self.run, config=self._config(*key))
-            recipe = (
-                rl(run) if self.condition is None else conditioned(run, self.condition, self._plain)
-            )
-            self._flows[key] = recipe, recipe.compile()
-        return self._flows[key]
+        run = replace(self.run, config=self._config(num_prompts, seed))
+        if self.condition is None:
+            return rl(run)
+        return conditioned(run, self.condition, self._plain)
 
     def _named(self, found: Mapping[str, float], timings: Mapping[str, float]) -> dict[str, float]:
         num_tokens, seconds = found[names.TOKENS], timings[names.STEP_SECONDS]

@@ -16,13 +16,14 @@ from verl_hpc.api.rewards import Reward
 from verl_hpc.api.tasks.batches import TaskBatches
 from verl_hpc.api.tasks.evaluation import Evaluation
 from verl_hpc.api.tasks.guard import Fall, Rollback, SafetyGuard
+from verl_hpc.api.tasks.guards import Guards
 from verl_hpc.api.tasks.progress import Checkpoints
 from verl_hpc.api.tasks.records import Records
 from verl_hpc.api.tasks.scheduler import DynamicTaskWeightScheduler
 from verl_hpc.api.tasks.settings import TasksConfig, load_tasks, parse_tasks
 from verl_hpc.api.tasks.shared import SharedModels
+from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.api.tasks.task import Task
-from verl_hpc.api.tasks.watch import Watch
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
@@ -99,7 +100,7 @@ class Trainer:
             self.models, self.tasks, self._directory, self.config.keep, self.namespace
         )
         self._evaluation = Evaluation(self._batches, self.config.evaluate_every, self.tasks)
-        self._watch = Watch(self.config)
+        self._guards = Guards(self.config)
         self._records = Records(self.config, self._directory, self.namespace, self.tasks)
         self._step, self._ended = 0, False
 
@@ -141,7 +142,7 @@ class Trainer:
         last = self.config.steps if num_steps is None else self._step + num_steps
         found: list[dict[str, float]] = []
         self._ended = False
-        if self._watch.guards and not self._checkpoints.steps():
+        if self._guards and not self._checkpoints.steps():
             self.save_checkpoint()
         while self._step < last and not self._ended:
             found.append(self.step(self._batches.next()))
@@ -167,7 +168,7 @@ class Trainer:
             try:
                 metrics |= self.tasks[name].step(part, self._step + 1)
             except (NotFiniteError, ScoreNotFiniteError) as error:
-                fallen = self._watch.not_finite(self._step + 1, name, error)
+                fallen = self._guards.not_finite(self._step + 1, name, error)
                 if fallen is None:
                     raise
                 break
@@ -175,7 +176,7 @@ class Trainer:
         self._step += 1
         weights = self._batches.weights or {}
         metrics |= {f"task/{name}/weight": weight for name, weight in weights.items()}
-        step, fallen = self._step, fallen or self._watch.look(self._step, metrics, learned)
+        step, fallen = self._step, fallen or self._guards.look(self._step, metrics, learned)
         if fallen is not None:
             metrics |= self._roll_back(*fallen)
         else:
@@ -183,8 +184,8 @@ class Trainer:
             every = self.config.checkpoint_every
             if every and self._step % every == 0:
                 self.save_checkpoint()
-        if self._watch.num_rollbacks:
-            metrics["guard/num_rollbacks"] = float(self._watch.num_rollbacks)
+        if self._guards.num_rollbacks:
+            metrics["guard/num_rollbacks"] = float(self._guards.num_rollbacks)
         self._records.write(step, metrics, learned)
         return metrics
 
@@ -207,7 +208,7 @@ class Trainer:
                 guard needs them; or the data loader's batches are.
         """
         self._batches.check_goes_back()
-        self._watch.add(guard, self._batches.weights or {})
+        self._guards.add(guard, self._batches.weights or {})
 
     def _roll_back(self, guard: SafetyGuard, fall: Fall) -> dict[str, float]:
         """Go back, tell, and be other than before.
@@ -215,15 +216,15 @@ class Trainer:
         Raises:
             TrainingError: it fell too often, or there is no checkpoint so old.
         """
-        watch = self._watch
-        step = watch.target(guard, fall, self._checkpoints)
-        rollbacks, factor = watch.num_rollbacks + 1, watch.lr_factor * guard.lr_factor
+        guards = self._guards
+        step = guards.target(guard, fall, self._checkpoints)
+        rollbacks, factor = guards.num_rollbacks + 1, guards.lr_factor * guard.lr_factor
         self.load_checkpoint(step)
-        watch.num_rollbacks, watch.lr_factor = rollbacks, factor
+        guards.num_rollbacks, guards.lr_factor = rollbacks, factor
         self._differ()
         # With the number of rollbacks: a job that is killed now does not fall again.
         self.save_checkpoint()
-        rollback = Rollback(fall, self._step, watch.seed, factor)
+        rollback = Rollback(fall, self._step, guards.seed, factor)
         self._ended = guard.alert(rollback) is False
         return {
             "guard/rollback_from": float(fall.step),
@@ -277,19 +278,16 @@ class Trainer:
         parts: dict[str, Mapping[str, float]] = {
             "data": self._batches.state(),
             **self._evaluation.state(),
-            **self._watch.state(),
+            **self._guards.state(),
         }
         for name, task in self.tasks.items():
             if task.condition is not None:
                 parts[f"condition_{name}"] = task.condition.state()
-        return {f"{part}/{key}": v for part, found in parts.items() for key, v in found.items()}
+        return joined(parts)
 
     def _load_state(self, state: Mapping[str, float]) -> None:
-        parts: dict[str, dict[str, float]] = {}
-        for key, value in state.items():
-            part, _, name = key.partition("/")
-            parts.setdefault(part, {})[name] = value
-        self._watch.load_state(parts)
+        parts = split(state)
+        self._guards.load_state(parts)
         self._differ()
         self._batches.load_state(parts["data"])
         self._evaluation.load_state(parts)
@@ -300,5 +298,5 @@ class Trainer:
     def _differ(self) -> None:
         """From the training that fell, if one did: by seed and learning rates."""
         for task in self.tasks.values():
-            task.seed = self._watch.seed
-            task.set_lr_factor(self._watch.lr_factor)
+            task.seed = self._guards.seed
+            task.set_lr_factor(self._guards.lr_factor)

@@ -11,12 +11,14 @@ from typing import TypeAlias
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.shell.expansion import Expander
 from verl_hpc.migration.shell.tree import Command, Word
+from verl_hpc.migration.shell.variables import Variables
 
 Truth: TypeAlias = bool | None
 """Whether a command succeeds; None where that is not known."""
 
 
 _LOOPS = ("for", "select", "while", "until")
+_PIPES = ("|", "|&")
 
 
 class Run(IntEnum):
@@ -37,6 +39,16 @@ class _Block:
     """Of a function."""
     chained: Run = Run.YES
     """Whether && or || before it let it run."""
+    opened: int = 0
+    """Where variables stood as it began, and so below."""
+    listed: int = 0
+    """As the commands that && and || join to this one began."""
+    piped: int = 0
+    """As this pipeline began."""
+    pipes: bool = False
+    """Whether a pipe leads to what comes."""
+    joined: Run = Run.YES
+    """Whether && or || let this pipeline run."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,10 @@ class Step:
     """Within which it is; else empty."""
     once: bool
     """Whether it is run where it stands: within no loop and no function."""
+    alone: bool
+    """Whether it is run if the loops and functions around it are."""
+    apart: bool
+    """Whether it is in a process of its own, which no exit of its own ends the script."""
 
     @property
     def run(self) -> Run:
@@ -60,9 +76,14 @@ class Step:
 
 
 class Blocks:
-    """Follows a script's commands; the caller tells how each ended."""
+    """Follows a script's commands; the caller tells how each ended.
 
-    def __init__(self) -> None:
+    What a subshell has set (brackets, pipes, &) is taken back as it ends.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+        self.outermost = _Block("", Run.YES)
         self.stack: list[_Block] = []
         self.truth: Truth = True
         """Of the last command."""
@@ -73,24 +94,61 @@ class Blocks:
         """Set `truth` behind each."""
         for command in commands:
             if command.before == "(" and not self._within("case"):
-                self.stack.append(_Block("(", Run.PERHAPS, name=self.named))
-                self.named = ""
-            words = self._opened(command.words, self._chained(command.before))
+                self._push("(", Run.PERHAPS)
+            chained = self._begin(command.before)
+            words = self._opened(command.words, chained)
+            apart = {command.before, command.after} & {*_PIPES, "&"} != set()
             if words:
-                runs = [max(block.run, block.chained) for block in self.stack]
-                within = max(runs, default=Run.YES)
-                function = next((b.name for b in reversed(self.stack) if b.name), "")
-                once = not function and not any(b.kind in _LOOPS for b in self.stack)
-                yield Step(command, words, within, self._chained(command.before), function, once)
+                yield self._step(command, words, chained, apart)
+            if apart:
+                self.truth = None
             if command.after == ")" and self._within("("):
-                self.stack.pop()
+                self.variables.undo(self.stack.pop().opened)
+            self._end(command.after)
+
+    def _step(self, command: Command, words: Sequence[Word], chained: Run, apart: bool) -> Step:
+        within = max((max(block.run, block.chained) for block in self.stack), default=Run.YES)
+        function = next((b.name for b in reversed(self.stack) if b.name), "")
+        once = not function and not any(b.kind in _LOOPS for b in self.stack)
+        others = [b for b in self.stack if b.kind not in _LOOPS and not (b.name and b.kind == "{")]
+        alone = all(b.run == b.chained == Run.YES for b in others) and chained == Run.YES
+        apart = apart or any(b.kind == "(" for b in self.stack)
+        return Step(command, words, within, chained, function, once, alone, apart)
+
+    def _push(self, kind: str, run: Run, chained: Run = Run.YES) -> None:
+        now = self.variables.mark()
+        named = self.named if kind not in ("for", "select", "case") else ""
+        self.stack.append(_Block(kind, run, False, named, chained, now, now, now))
+        if named:
+            self.named = ""
+
+    @property
+    def _level(self) -> _Block:
+        return self.stack[-1] if self.stack else self.outermost
+
+    def _begin(self, before: str) -> Run:
+        """A command behind an operator: whether && or || let it run."""
+        level, now = self._level, self.variables.mark()
+        if before in ("&&", "||"):
+            level.piped, level.joined = now, self._chained(before)
+        elif before not in (*_PIPES, ")"):
+            level.listed = level.piped = now
+        if before not in (*_PIPES, "&&", "||"):
+            level.joined = Run.YES
+        return level.joined
+
+    def _end(self, after: str) -> None:
+        level = self._level
+        if level.pipes or after in _PIPES:
+            self.variables.undo(level.piped)
+        if after == "&":
+            self.variables.undo(level.listed)
+        level.pipes = after in _PIPES
 
     def _within(self, kind: str) -> bool:
         return bool(self.stack) and self.stack[-1].kind == kind
 
     def _chained(self, before: str) -> Run:
-        if before not in ("&&", "||"):
-            return Run.YES
         if self.truth is None:
             return Run.PERHAPS
         return Run.YES if self.truth == (before == "&&") else Run.NO
@@ -103,13 +161,12 @@ class Blocks:
                 self.named, words = words[1].plain or "", words[2:]
                 continue
             if keyword in ("for", "select", "case"):
-                self.stack.append(_Block(keyword, Run.PERHAPS))
+                self._push(keyword, Run.PERHAPS)
                 return words if keyword != "case" else ()
             if keyword in ("while", "until", "if", "{"):
                 always = keyword == "if" or (keyword == "{" and not self.named)
                 run = Run.YES if always else Run.PERHAPS
-                self.stack.append(_Block(keyword, run, name=self.named, chained=chained))
-                self.named = ""
+                self._push(keyword, run, chained)
             elif keyword in ("fi", "done", "esac", "}"):
                 block = self.stack.pop() if self.stack else None
                 if keyword != "}" or (block is not None and block.chained != Run.YES):

@@ -7,39 +7,35 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from verl_hpc.config.foreign import MIGRATE
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.shell.parse import commands_of
+from verl_hpc.migration.shell.sets import ASSIGNED
 from verl_hpc.migration.shell.sums import total
 from verl_hpc.migration.shell.tree import Parameter, Part, Program, Sum, Text, Word
+from verl_hpc.migration.shell.variables import Unknown, Value, Variables
 
 _FORMAT = re.compile(r"\+((?:[^%]|%[aAbBcdDeFHIjmMpRsSTuUVwWxXyYzZ%])*)")
-_BRACES = re.compile(r"\{[^{}]*,[^{}]*\}|\{[^{}]+\.\.[^{}]+\}")
-_NO_COMMA = re.compile(r"\{[^{},]*\}")
+_LONGEST = 2**24
+"""Characters that a script's words may be in all, before they would fill the memory."""
 _PATTERN = re.compile(r"[*?\[\\]")
 _CHOICES = ("-", "=", "?", "+")
 _CASES = {",,": str.lower, "^^": str.upper}
 
 
-class Unknown(str):
-    """Why a variable has no value that can be read."""
-
-
-Value: TypeAlias = str | list[str] | Unknown
-
-
 class _Fields:
     """Words that grow part by part."""
 
-    def __init__(self, splits: bool, by: Value | None = None) -> None:
-        self.splits, self.by = splits, by
+    def __init__(self, spend: Callable[[int], None], splits: bool, by: Value | None = None) -> None:
+        self.spend, self.splits, self.by = spend, splits, by
         self.done: list[str] = []
         self.current: str | None = None
 
     def add(self, text: str, quoted: bool) -> None:
+        self.spend(len(text) + 1)
         if quoted or not self.splits:
             self.current = (self.current or "") + text
             return
@@ -60,13 +56,26 @@ class _Fields:
 class Expander:
     """Variables, and the words that they make."""
 
-    def __init__(self, variables: dict[str, Value], script: str) -> None:
+    def __init__(self, variables: Variables, script: str) -> None:
         self.variables = variables
         self.script = script
         """Its name, for messages."""
+        self.spent = 0
+        """Characters so far."""
 
-    def fields(self, words: Sequence[Word]) -> list[str]:
+    def way(self, name: str) -> str:
+        """How the user says what a variable is."""
+        return f"give it: {MIGRATE} {name}=... {self.script}"
+
+    def _spend(self, characters: int) -> None:
+        self.spent += characters
+        if self.spent > _LONGEST:
+            raise ConfigError(f"the script's words are more than {_LONGEST} characters")
+
+    def fields(self, words: Sequence[Word], array: bool = False) -> list[str]:
         """As a command's words or an array's: some become none, some become several.
+
+        In a command's `NAME=~/x` bash writes ~ out, in an array's not.
 
         Raises:
             ConfigError: a variable is not known, or something else than is read here.
@@ -74,38 +83,37 @@ class Expander:
         found: list[str] = []
         for word in words:
             _check_braces(word)
-            fields = _Fields(splits=True, by=self.variables.get("IFS"))
-            self._add(word, fields)
+            fields = _Fields(self._spend, splits=True, by=self.variables.get("IFS"))
+            first = word.parts[0] if word.parts else None
+            plain = isinstance(first, Text) and not first.quoted and not array
+            named = ASSIGNED.match(first.text) if isinstance(first, Text) and plain else None
+            if named is not None and named[2] is None:
+                fields.add(named[0], quoted=True)
+                self._add(behind(word, named.end()), fields, assigned=True)
+            else:
+                self._add(word, fields)
             fields.end()
             found += fields.done
         return found
 
-    def text(self, word: Word) -> str:
-        """As the value of an assignment: one text.
+    def text(self, word: Word, assigned: bool = False) -> str:
+        """One text, as the value of an assignment is.
 
         Raises:
             ConfigError: as `fields`.
         """
-        fields = _Fields(splits=False)
-        self._add(word, fields)
+        fields = _Fields(self._spend, splits=False)
+        self._add(word, fields, assigned)
         return fields.current or ""
 
-    def _add(self, word: Word, fields: _Fields) -> None:
-        for part in self._at_home(word.parts):
-            try:
+    def _add(self, word: Word, fields: _Fields, assigned: bool = False) -> None:
+        try:
+            for part in _at_home(word.parts, assigned):
                 self._add_part(part, word, fields)
-            except ConfigError as error:
-                if str(error).startswith("line "):
-                    raise
-                raise ConfigError(f"line {word.line}: {error}") from None
-
-    def _at_home(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """~ written out, where bash does."""
-        first = parts[0] if parts else None
-        if not isinstance(first, Text) or first.quoted or not re.match(r"~(/|$)", first.text):
-            return parts
-        rest = Text(first.text[1:], quoted=True)
-        return (Parameter("~", "HOME", None, "", None, True), rest, *parts[1:])
+        except ConfigError as error:
+            if str(error).startswith("line "):
+                raise
+            raise ConfigError(f"line {word.line}: {error}") from None
 
     def _add_part(self, part: Part, word: Word, fields: _Fields) -> None:
         if isinstance(part, Text):
@@ -121,7 +129,7 @@ class Expander:
 
     def _known(self, name: str) -> str:
         """Of a variable that has to be there, as within a sum."""
-        fields = _Fields(splits=False)
+        fields = _Fields(self._spend, splits=False)
         self._add_parameter(Parameter(f"${name}", name, None, "", None, True), fields)
         return fields.current or ""
 
@@ -159,7 +167,8 @@ class Expander:
         if not missing:
             return value
         if kind == "=":
-            self.variables[asked.name] = value = self.text(argument)
+            value = self.text(argument)
+            self.variables.put(asked.name, value)
             return value
         return argument if kind == "-" else None
 
@@ -175,6 +184,11 @@ class Expander:
         value = self.variables.get(name)
         if isinstance(value, Unknown):
             raise ConfigError(value)
+        if value is None and self.variables.unread and name.isidentifier():
+            raise ConfigError(
+                f"{self.variables.unread} is not followed and may set ${name}; take that line away "
+                f"if it does not, or {self.way(name)}"
+            )
         if value is None:
             return None
         listed = [value] if isinstance(value, str) else value
@@ -195,9 +209,7 @@ class Expander:
             return ConfigError(
                 f"{asked.source} is known where the script runs alone; write its value there"
             )
-        return ConfigError(
-            f"${name} is not known; set it before the command: {name}=... {MIGRATE} {self.script}"
-        )
+        return ConfigError(f"${name} is not known; {self.way(name)}")
 
     def _printed(self, program: Program, line: int) -> str:
         """What a program would print: date, pwd and basename are computed here."""
@@ -235,18 +247,54 @@ def _changed(asked: Parameter, value: str | list[str] | None) -> str | list[str]
     return found if not isinstance(value, str) else found[0]
 
 
+def behind(word: Word, start: int) -> Word:
+    """Without the first characters of its first part, which is text."""
+    first = word.parts[0]
+    assert isinstance(first, Text)
+    return replace(word, parts=(Text(first.text[start:], quoted=False), *word.parts[1:]))
+
+
+def _at_home(parts: tuple[Part, ...], assigned: bool) -> Iterator[Part]:
+    """~ written out, where bash does: at a word's start, and behind : where it is assigned.
+
+    Raises:
+        ConfigError: it is `~+` or its like.
+    """
+    for index, part in enumerate(parts):
+        if not isinstance(part, Text) or part.quoted:
+            yield part
+            continue
+        done = 0
+        for found in re.finditer(r"~[^/:]*" if assigned else r"^~[^/]*", part.text):
+            start, end = found.span()
+            opens = index == 0 if start == 0 else part.text[start - 1] == ":"
+            if not opens or (end == len(part.text) and index + 1 < len(parts)):
+                continue
+            if re.fullmatch(r"~([+-]\d*|\d+)", found[0]):
+                raise ConfigError(f"{found[0]} is a directory of bash's own; write it out")
+            if found[0] == "~":
+                yield Text(part.text[done:start], quoted=False)
+                yield Parameter("~", "HOME", None, "", None, True)
+                done = end
+        yield Text(part.text[done:], quoted=False)
+
+
 def _check_braces(word: Word) -> None:
     """Raises: ConfigError: bash makes several words of `{a,b}`, which nobody means here."""
+    if word.array is not None:
+        return
     plain = "".join(
         part.text if isinstance(part, Text) and not part.quoted else "\0" for part in word.parts
     )
-    while word.array is None:
-        if _BRACES.search(plain):
+    several: list[bool] = []
+    """Whether there is a comma or .. within each brace that is open."""
+    for sign in re.findall(r"[{},]|(?<!\{)\.\.(?!\})", plain):
+        if sign == "{":
+            several.append(False)
+        elif several and sign != "}":
+            several[-1] = True
+        elif several and several.pop():
             raise ConfigError(
                 f"line {word.line}: {word.source}: bash makes several words of {{a,b}} outside of "
                 "quotes; put it into quotes"
             )
-        outside = _NO_COMMA.sub("\0", plain)
-        if outside == plain:
-            return
-        plain = outside

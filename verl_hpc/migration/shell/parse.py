@@ -29,11 +29,6 @@ def commands_of(text: str, line: int = 1) -> list[Command]:
 
 
 class _Commands(Words):
-    def __init__(self, text: str, line: int) -> None:
-        super().__init__(text, line)
-        self.awaited: list[tuple[str, bool]] = []
-        """Here-documents that begin behind this line: what ends each, and whether behind tabs."""
-
     def commands(self) -> list[Command]:
         found: list[Command] = []
         words: list[Word] = []
@@ -51,10 +46,12 @@ class _Commands(Words):
                     return found
                 self.at = operator.end()
                 if after == "\n":
-                    self._skip_documents()
+                    self.skip_documents()
             elif self.here("#"):
                 cut = self.line() if continued and words else None
                 self.at = self.find("\n")
+            elif self.here("<(", ">("):
+                words.append(self.word())
             elif redirection := _REDIRECTION.match(self.text, self.at):
                 self._redirect(redirection)
             else:
@@ -85,14 +82,4 @@ class _Commands(Words):
             return
         word = self.word()
         if redirection[0].lstrip("0123456789") in ("<<", "<<-"):
-            ends = "".join(part.text for part in word.parts if isinstance(part, Text))
-            self.awaited.append((ends, redirection[0].endswith("-")))
-
-    def _skip_documents(self) -> None:
-        for ends, tabs in self.awaited:
-            while self.at < len(self.text):
-                start, self.at = self.at, self.find("\n") + 1
-                line = self.text[start : self.at - 1]
-                if (line.lstrip("\t") if tabs else line) == ends:
-                    break
-        self.awaited = []
+            self.await_document(word, tabs=redirection[0].endswith("-"))

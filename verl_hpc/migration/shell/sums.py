@@ -38,7 +38,7 @@ _ONE: dict[type[ast.unaryop], Callable[[int], int]] = {
 }
 
 
-def total(text: str, value: Callable[[str], str], depth: int = 0) -> int:
+def total(text: str, value: Callable[[str], str]) -> int:
     """Of a sum, with `+ - * / %` and brackets.
 
     Args:
@@ -48,16 +48,25 @@ def total(text: str, value: Callable[[str], str], depth: int = 0) -> int:
     Raises:
         ConfigError: something else is in it, it divides by zero, or is no number of 64 bits.
     """
+    return _total(text, value, {}, 0)
+
+
+def _total(text: str, value: Callable[[str], str], known: dict[str, int], depth: int) -> int:
+    """As `total`; `known` are variables that are computed already: each is once."""
     told = f"$(({text}))"
     wrong = f"{told}: expected whole numbers with + - * / % and brackets"
-    if not _ALLOWED.fullmatch(text) or _STEPS.search(text) or depth > _DEEPEST:
+    if not _ALLOWED.fullmatch(text) or _STEPS.search(text):
         raise ConfigError(wrong)
+    if depth > _DEEPEST:
+        raise ConfigError(f"{told}: more than {_DEEPEST} variables are sums of one another")
 
     def of(node: ast.expr) -> int:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             found = node.value
         elif isinstance(node, ast.Name):
-            found = total(value(node.id), value, depth + 1)
+            if node.id not in known:
+                known[node.id] = _total(value(node.id), value, known, depth + 1)
+            found = known[node.id]
         elif isinstance(node, ast.UnaryOp) and type(node.op) in _ONE:
             found = _ONE[type(node.op)](of(node.operand))
         elif isinstance(node, ast.BinOp) and type(node.op) in _TWO:

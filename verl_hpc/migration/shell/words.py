@@ -18,7 +18,10 @@ _OPENS = {'"': '"', "}": "${", "))": "$(("}
 _BACKTICKS = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _SINGLE = re.compile(r"'([^']*)'")
 _UNREAD = re.compile(r"\$\{[^}]*\}")
+_OLD_SUM = re.compile(r"\$\[[^]]*\]")
 _ESCAPED = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+_DOCUMENT = re.compile(r"<<(-?)(?!<)[ \t]*")
+_COMMENT = re.compile(r"(?<![^ \t\n;&|()])#[^\n]*")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?$!-])")
 _BRACED = re.compile(
@@ -33,12 +36,19 @@ class Words:
         self.text, self.at, self.first = text, 0, line
         self.ends = [found.start() for found in re.finditer("\n", text)]
         """Of lines."""
+        self.awaited: list[tuple[str, bool]] = []
+        """Here-documents that begin behind this line: what ends each, and whether behind tabs."""
 
     def word(self) -> Word:
         line, start = self.line(), self.at
         parts: list[Part] = []
-        while self.at < len(self.text) and self.text[self.at] not in _END:
-            parts += self._parts()
+        while self.at < len(self.text):
+            if self.here("<(", ">("):
+                parts.append(self._of_a_program())
+            elif self.text[self.at] in _END:
+                break
+            else:
+                parts += self._parts()
         word = Word(tuple(parts), line, self.since(start))
         if self.here("(") and _ARRAY.fullmatch(word.bare or ""):
             inner = self._array()
@@ -61,6 +71,13 @@ class Words:
         if character == '"':
             return self._double()
         return [self._dollar(quoted=False)]
+
+    def _of_a_program(self) -> Part:
+        """`<(...)`, and `>(...)`."""
+        start = self.at
+        self.at += 1
+        self.skip_brackets()
+        return self.unread(start, "is a file with what a program prints, and nothing is run")
 
     def _array(self) -> tuple[Word, ...]:
         opened, found = self.at, list[Word]()
@@ -129,6 +146,9 @@ class Words:
             return Program(self.since(start), self.text[start + 2 : self.at - 1], quoted)
         if self.here("${"):
             return self._braced(quoted)
+        if self.here("$["):
+            self._enclosed(_OLD_SUM, "$[")
+            return self.unread(start, "is arithmetic of old; write $((...))")
         if self.here("$'") and not quoted:
             self._enclosed(_ESCAPED, "$'")
             return self.unread(start, "is text with escapes; write it in plain quotes")
@@ -180,19 +200,45 @@ class Words:
 
     def skip_brackets(self) -> None:
         """From a bracket to behind the one that closes it."""
-        opened, depth = self.at, 0
+        opened, depth, outside = self.at, 0, self.awaited
+        self.awaited = []
+        programs = not self.here("((")
         while True:
             if self.at >= len(self.text):
                 raise self._open("(", opened)
-            if self.text[self.at] in "()":
+            if programs and (comment := _COMMENT.match(self.text, self.at)):
+                self.at = comment.end()
+            elif programs and (document := _DOCUMENT.match(self.text, self.at)):
+                self.at = document.end()
+                self.await_document(self.word(), tabs=bool(document[1]))
+            elif self.here("\n"):
+                self.at += 1
+                self.skip_documents()
+            elif self.text[self.at] in "()":
                 depth += 1 if self.text[self.at] == "(" else -1
                 self.at += 1
                 if depth == 0:
+                    self.awaited = outside
                     return
             elif self.text[self.at] in _END:
                 self.at += 1
             else:
                 self._parts()
+
+    def await_document(self, word: Word, tabs: bool) -> None:
+        """A here-document begins behind this line, which the word's text ends."""
+        ends = "".join(part.text for part in word.parts if isinstance(part, Text))
+        self.awaited.append((ends, tabs))
+
+    def skip_documents(self) -> None:
+        """From the line behind those that await them."""
+        for ends, tabs in self.awaited:
+            while self.at < len(self.text):
+                start, self.at = self.at, self.find("\n") + 1
+                line = self.text[start : self.at - 1]
+                if (line.lstrip("\t") if tabs else line) == ends:
+                    break
+        self.awaited = []
 
     def blanks(self, blank: str = _BLANK) -> bool:
         """Over blanks and continued lines; whether there was one of those."""

@@ -115,3 +115,28 @@ def test_what_is_no_constraint_is_named(tokenizer):
         made("[", tokenizer)
     with pytest.raises(ModelError, match="no such directory"):
         made(ConstraintConfig(model="/nowhere/at/all"), tokenizer)
+
+
+def test_a_task_of_a_trainer_is_held_to_a_model_by_name(
+    make_trainer, tokenizer, hf_model, tmp_path
+):
+    """By tasks.yaml, on the task's own device: tokens that the model finds likely, as it says."""
+    with torch.no_grad():  # of few tokens, and others for each text
+        torch.nn.init.normal_(hf_model.lm_head.weight, std=1.0)
+    hf_model.save_pretrained(tmp_path / "judge")
+    tokenizer.save_pretrained(tmp_path / "judge")
+    constraint = {"model": str(tmp_path / "judge"), "min_probability": 0.02}
+    trainer = make_trainer(("pick",), pick={"constraint": constraint, "device": "cpu"})
+    (metrics,) = trainer.train(1)
+    assert metrics["task/pick/training/rollout_log_probs_diff_max"] < 1e-5
+    prompt = tokenizer.encode("pick: ")
+    rollout = trainer.tasks["pick"].run.rollout.here
+    allowed = set()
+    for response in rollout.generate([prompt] * 20, Sampling(4), list(range(20))):
+        with torch.no_grad():
+            text = torch.tensor([[*prompt, *response.tokens]])
+            chances = hf_model(text).logits[0, len(prompt) - 1 : -1].softmax(-1)
+        for number, (token, chance) in enumerate(zip(response.tokens, chances, strict=True)):
+            assert chance[token] >= 0.02 or chance[token] == chance.max()
+            allowed |= {token} if number == 0 else set()
+    assert 1 < len(allowed) <= int((chances[0] >= 0.02).sum())

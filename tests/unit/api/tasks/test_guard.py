@@ -56,6 +56,14 @@ def test_it_goes_on_from_its_state():
     SafetyGuard("b", 0.5, 10).load_state(guard.state())
 
 
+def test_a_window_of_more_than_a_thousand_values_keeps_its_order():
+    guard, again = (SafetyGuard("a", 0.5, 10, window=1005) for _ in range(2))
+    for step in range(1004):
+        guard.look(step, {"a": float(step)})
+    again.load_state(guard.state())
+    assert again.state() == guard.state()
+
+
 def test_the_default_alert_is_a_line_of_the_log(caplog):
     log_alert(Rollback(Fall("m", 0.25, 1.0, 12), 8, 1, 0.5))
     assert "m = 0.25 at step 12 is too far from 1; went back to the checkpoint of step 8" in (

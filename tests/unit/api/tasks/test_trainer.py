@@ -207,7 +207,7 @@ def test_a_guard_goes_back_to_the_step_before_and_says_so(make_trainer):
     # A job that is killed behind a rollback goes on from it.
     again = fresh()
     assert again.load_checkpoint() == 4
-    assert again._watch.num_rollbacks == 1 and again.tasks["vowels"].seed == 1
+    assert again._guards.num_rollbacks == 1 and again.tasks["vowels"].seed == 1
 
 
 def test_an_early_fall_goes_back_to_the_oldest_step(make_trainer):

@@ -11,7 +11,7 @@ from verl_hpc.api.tasks.settings import TasksConfig
 from verl_hpc.errors import ConfigError, TrainingError, VerlHpcError
 
 
-class Watch:
+class Guards:
     """Guards, and what earlier rollbacks have changed.
 
     Args:
@@ -20,10 +20,13 @@ class Watch:
 
     def __init__(self, config: TasksConfig) -> None:
         self._config = config
-        self.guards: list[SafetyGuard] = []
+        self._guards: list[SafetyGuard] = []
         self.num_rollbacks = 0
         self.lr_factor = 1.0
         """Of all learning rates."""
+
+    def __len__(self) -> int:
+        return len(self._guards)
 
     @property
     def seed(self) -> int:
@@ -36,7 +39,7 @@ class Watch:
         Args:
             weights: of tasks, as far as they are known.
         """
-        if any(guard is other for other in self.guards):
+        if any(guard is other for other in self._guards):
             raise ConfigError(
                 f"add_guard: this SafetyGuard of {', '.join(guard.metrics)} is there already; a "
                 "second look at a step would count it twice"
@@ -66,7 +69,7 @@ class Watch:
                 f"{every} and keep = {keep} of tasks.yaml: steps so old are gone; set keep to at "
                 f"least {-(-guard.rollback_steps // every) + 1}, or to null"
             )
-        self.guards.append(guard)
+        self._guards.append(guard)
 
     def look(
         self, step: int, metrics: Mapping[str, float], learned: Iterable[str]
@@ -81,7 +84,7 @@ class Watch:
         Raises:
             ConfigError: one of these has no metric of a name that is monitored.
         """
-        for guard in self.guards:
+        for guard in self._guards:
             for name in learned:
                 guard.check_names(f"task/{name}/", metrics)
             fall = guard.look(step, metrics)
@@ -99,7 +102,7 @@ class Watch:
             task: its name.
             error: what it met.
         """
-        for guard in self.guards:
+        for guard in self._guards:
             fall = guard.not_finite(step, f"task/{task}/", str(error))
             if fall is not None:
                 return guard, fall
@@ -128,13 +131,13 @@ class Watch:
         """All that changes, as numbers by name, by part."""
         own = {"rollbacks": float(self.num_rollbacks), "lr_factor": self.lr_factor}
         return {
-            "watch": own,
-            **{f"guard_{i}": guard.state() for i, guard in enumerate(self.guards)},
+            "watch": own,  # its name in checkpoints
+            **{f"guard_{i}": guard.state() for i, guard in enumerate(self._guards)},
         }
 
     def load_state(self, parts: Mapping[str, Mapping[str, float]]) -> None:
         """Go on from what `state` gave."""
         own = parts["watch"]
         self.num_rollbacks, self.lr_factor = int(own["rollbacks"]), own["lr_factor"]
-        for i, guard in enumerate(self.guards):
+        for i, guard in enumerate(self._guards):
             guard.load_state(parts.get(f"guard_{i}", {}))

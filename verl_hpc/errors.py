@@ -56,6 +56,10 @@ class RewardError(VerlHpcError):
     """A reward function that cannot be found, raised, or returned a non-number."""
 
 
+class ScoreNotFiniteError(RewardError):
+    """A reward function returned NaN or infinity."""
+
+
 class SandboxError(VerlHpcError):
     """A program could not be run in its sandbox, which says nothing about the program."""
 
@@ -90,3 +94,7 @@ class DamageError(CheckpointError):
 
 class TrainingError(VerlHpcError):
     """Training cannot continue: a loss or gradient is not finite, or new weights did not take."""
+
+
+class NotFiniteError(TrainingError):
+    """A logit, loss or gradient is NaN or infinite; the weights are as they were."""

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.jobs.launch import write_problems
+from tests.pushgateway import pushgateway
 from verl_hpc.testing.tiny import make_tiny_model
 
 
@@ -18,6 +19,13 @@ def model(tmp_path_factory):
         num_key_value_heads=2,
         num_hidden_layers=2,
     )
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    """A real Pushgateway's address."""
+    with pushgateway() as address:
+        yield address
 
 
 # An untrained model answers nothing right; this gives it something to learn from.

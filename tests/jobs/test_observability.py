@@ -5,12 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,52 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.jobs.conftest import ppo
 from tests.jobs.launch import train, write_config
+from tests.pushgateway import has_now
 from tests.wandb_stand_in import WandbStandIn
 from verl_hpc.runtime.preflight.speeds import OPERATIONS
 
-REQUIRED = "VERL_HPC_REQUIRE_PUSHGATEWAY"
 SECRET = "0123456789abcdef" * 2 + "deadbeef"
 JOB = "tiny runs"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        return answer.read().decode()
-
-
-@pytest.fixture(scope="module")
-def gateway():
-    """A real Pushgateway's address; None where there is no such program."""
-    program = shutil.which("prometheus-pushgateway")
-    if program is None:
-        if os.environ.get(REQUIRED) == "1":
-            pytest.fail(f"{REQUIRED}=1, and launch/install.sh .venv pushgateway was not called")
-        yield None
-        return
-    port = free_port()
-    process = subprocess.Popen(
-        [program, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                read(f"{url}/-/ready")
-                break
-            except OSError:
-                assert time.monotonic() < deadline and process.poll() is None
-                time.sleep(0.05)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +34,11 @@ def run(gateway, model, tmp_path_factory):
         "checkpoint": {},
         "runtime": {"profile": {"steps": [2], "memory": True}},
     }
-    prometheus = {"textfile": str(directory / "run.prom"), "job_name": JOB}
-    if gateway is not None:
-        prometheus["pushgateway"] = gateway
+    prometheus = {
+        "textfile": str(directory / "run.prom"),
+        "job_name": JOB,
+        "pushgateway": gateway,
+    }
     tree["metrics"] |= {
         "prometheus": prometheus,
         "wandb": {"project": "letters"},
@@ -108,9 +66,7 @@ def textfile(run):
 @pytest.fixture
 def pushed(run, gateway):
     """What the gateway says after the run."""
-    if gateway is None:
-        pytest.skip("no prometheus-pushgateway here; Debian has a package of that name")
-    return read(f"{gateway}/metrics")
+    return has_now(gateway)
 
 
 def steps_of(run: Path) -> list[dict]:

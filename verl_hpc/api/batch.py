@@ -152,10 +152,12 @@ def _finite(values: Any) -> list[float] | None:
     if isinstance(values, str | Mapping):
         return None
     try:
-        found = [float(value) for value in values]
+        given = list(values)
+        found = [float(value) for value in given]
     except (TypeError, ValueError):
         return None
-    return found if all(map(math.isfinite, found)) else None
+    is_text = any(isinstance(value, str) for value in given)
+    return found if all(map(math.isfinite, found)) and not is_text else None
 
 
 def scores_of(found: Sequence[Score]) -> Scores:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from verl_hpc.api.modules import config_of
+from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.schema import LATEST, STATE, step_number
 from verl_hpc.checkpoint.store import complete_steps
 from verl_hpc.checkpoint.weights import hf_files
@@ -15,7 +16,7 @@ from verl_hpc.config.roles import ACTOR, REFERENCE
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.errors import CheckpointError, ConfigError, ModelError
 from verl_hpc.trainer.context import RunContext
-from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED
+from verl_hpc.trainer.fingerprint import FIRST_WEIGHTS, SAME_AS_FIRST, TRAINED, changes
 from verl_hpc.trainer.saves import save_parts
 from verl_hpc.trainer.state import Progress, load_step_directory
 from verl_hpc.transfer.checksum import Digest
@@ -87,6 +88,14 @@ def load_step(run: RunContext, path: Path, namespace: str) -> Progress:
         raise CheckpointError(
             f"{step} has no training state; save with save_optimizer=True and "
             "save_training_state=True to go on from it, or give its weights to a new trainer"
+        )
+    found = changes(Step(step, check_files=False).state.fingerprint, run.fingerprint)
+    if found:
+        raise ConfigError(
+            f"load_checkpoint: {step} is of another trainer: {'; '.join(found)}. Give this one the "
+            "models that the first step began with. Or go on from the actor's weights alone, with "
+            f"a new optimizer: `python -m verl_hpc export --step {step} --out DIRECTORY`, and a "
+            "new trainer of the model in DIRECTORY"
         )
     try:
         return load_step_directory(run, step)

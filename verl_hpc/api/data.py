@@ -107,7 +107,13 @@ class DataProvider:
         return self._position
 
     def seek(self, position: Position) -> None:
-        """Go on from a position; what was read ahead is dropped."""
+        """Go on from a position; what was read ahead is dropped.
+
+        Raises:
+            DataError: it is none, or behind the last row.
+        """
+        position = check_position(position, "DataProvider")
+        self._order.take(position, 0)
         self._ahead.clear()
         self._position = position
 
@@ -180,6 +186,22 @@ def check_count(count: Any, where: str) -> int:
     if type(count) is not int or count < 1:
         raise DataError(f"{where}.read: {shown(count)} rows; expected at least 1")
     return int(count)
+
+
+def check_position(position: Any, where: str) -> Position:
+    """The position to go on from.
+
+    Raises:
+        DataError: it is none.
+    """
+    if isinstance(position, Position):
+        numbers = plain_number(position.epoch), plain_number(position.offset)
+        if all(type(number) is int and number >= 0 for number in numbers):
+            return Position(*numbers)
+    raise DataError(
+        f"{where}.seek: {shown(position)}; expected a position, such as Position(epoch=0, "
+        "offset=8), which .position gives"
+    )
 
 
 def position_of(state: Any, where: str) -> Position:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
 
-from verl_hpc.api.data import DataProvider, check_count, position_of
+from verl_hpc.api.data import DataProvider, check_count, check_position, position_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all, shown
 from verl_hpc.data.order import Position
@@ -48,11 +48,13 @@ class TaskDataLoader:
         """Shares of the tasks; their sum is 1."""
         return dict(self._weights)
 
+    @checked
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """From now on.
 
         Raises:
             DataError: a task that has no rows, one without a weight, or weights that are no shares.
+            ConfigError: they are no numbers by name.
         """
         for name in weights:
             if name not in self._tasks:
@@ -65,7 +67,7 @@ class TaskDataLoader:
             raise DataError(
                 f"task_weights = {dict(weights)}: expected shares, at least one above 0"
             )
-        self._weights = {name: weights[name] / total for name in self._tasks}
+        self._weights = {name: float(weights[name] / total) for name in self._tasks}
 
     def read(self, count: int) -> list[Problem]:
         """The next problems; `extra["task"]` names the task of each.
@@ -95,7 +97,12 @@ class TaskDataLoader:
 
     def seek(self, position: Position) -> None:
         """Go on behind the first rows that these weights draw: a checkpoint of `PPOTrainer` has one
-        position. `load_state_dict` also goes on where weights have changed on the way."""
+        position. `load_state_dict` also goes on where weights have changed on the way.
+
+        Raises:
+            DataError: it is no position.
+        """
+        position = check_position(position, "TaskDataLoader")
         drawn = Counter(self._task_of(row) for row in range(position.offset))
         for name, provider in self._tasks.items():
             provider.seek(Position(*divmod(drawn[name], len(provider))))
@@ -110,11 +117,12 @@ class TaskDataLoader:
         tasks = {name: provider.state_dict() for name, provider in self._tasks.items()}
         return {"count": self.count, "tasks": tasks}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from what `state_dict` gave.
 
         Raises:
-            DataError: it is something else, or of other tasks.
+            DataError, ConfigError: it is something else, or of other tasks.
         """
         count, tasks = state.get("count"), state.get("tasks")
         if type(count) is not int or not isinstance(tasks, Mapping):

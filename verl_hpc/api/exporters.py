@@ -16,7 +16,7 @@ class TakesName(Protocol):
     """An exporter whose metrics have names of their own."""
 
     def named(self, run: str) -> None:
-        """Tell them from another run's.
+        """Tell them from another run's; an empty name is none.
 
         Raises:
             ConfigError: they are of another run.
@@ -53,7 +53,7 @@ def sink_of(exporter: Any, namespace: str = "", by_task: bool = False) -> Sink:
         )
     if by_task and isinstance(exporter, KnowsTasks):
         exporter.by_task()
-    if namespace and isinstance(exporter, TakesName):
+    if isinstance(exporter, TakesName):
         exporter.named(namespace)
     elif namespace:
         write = exporter.write if writes else exporter

@@ -55,6 +55,9 @@ _NOT_HONOURED: Mapping[str, tuple[Any, str]] = {
 """What transformers has, with the value that is no wish, and why another one is refused."""
 
 
+NonEmptyText = Annotated[str, Field(min_length=1)]
+
+
 class Generation(Section):
     """What `vLLMActor.generate` takes besides prompts."""
 
@@ -70,14 +73,15 @@ class Generation(Section):
     min_p: Fraction = 0.0
     repetition_penalty: PositiveFinite = 1.0
     seed: Seed = 0
-    stop_strings: str | list[str] = []
+    stop_strings: NonEmptyText | list[NonEmptyText] = []
     """That end a response, and are its end."""
     eos_token_id: NonNegative | list[NonNegative] | None = None
-    """Tokens that end a response, in the place of the model's own."""
+    """Tokens that end a response, in the place of the model's own; with [] it is as long as it
+    may be."""
     pad_token_id: NonNegative = 0
-    choices: list[str] | None = None
+    choices: Annotated[list[NonEmptyText], Field(min_length=1)] | None = None
     """Texts, one of which is the response."""
-    regex: str | None = None
+    regex: NonEmptyText | None = None
     """That the response matches."""
 
     @classmethod
@@ -87,7 +91,7 @@ class Generation(Section):
         Raises:
             ConfigError: one that is not honoured, with the reason, or a value that is not allowed.
         """
-        given = {k: plain_number(v) for k, v in arguments.items() if v is not None}
+        given = {k: _plain(v) for k, v in arguments.items() if v is not None}
         for name in sorted(_NOT_HONOURED.keys() & given):
             nothing, reason = _NOT_HONOURED[name]
             if (value := given.pop(name)) != nothing:
@@ -136,3 +140,12 @@ class Generation(Section):
         """What restricts a response, by vLLM's names."""
         named = {"choice": self.choices, "regex": self.regex}
         return {name: value for name, value in named.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy or torch, alone or several, as Python's."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return (
+        [_plain(part) for part in value] if isinstance(value, list | tuple) else plain_number(value)
+    )

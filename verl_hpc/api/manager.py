@@ -8,10 +8,9 @@ from typing import Any
 
 from verl_hpc.api.batch import Batch, Trajectory
 from verl_hpc.api.modules import as_actor, check_tokenizer, end_tokens
-from verl_hpc.api.prompts import ids_of, problems_of
+from verl_hpc.api.prompts import asked, check_lengths, ids_of
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.data.prompts import fit_prompt
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.rollout.module import ModuleRollout
@@ -22,6 +21,9 @@ from verl_hpc.trainer.slots import seed_of
 class RolloutManager:
     """Answers prompts; the same seed, prompts, weights and `max_batch_size` give the same responses
     (with a `vLLMActor` also another `max_batch_size`: it draws for each response alone).
+
+    Of several ranks (mpiexec, srun) each answers its own prompts with its own model, and waits for
+    no other: give each its share, and those that have the same prompts a seed each.
 
     Args:
         actor: an `ActorModel`, or a `vLLMActor`.
@@ -86,7 +88,7 @@ class RolloutManager:
         """`num_samples` responses to each prompt, neighbours of each other.
 
         Args:
-            prompts: texts, or token ids as `PPOTrainer.step` takes them.
+            prompts: texts, token ids, or a batch of a `DataProvider`, as of `PPOTrainer.step`.
             references: what is right, of each prompt.
 
         Raises:
@@ -94,15 +96,13 @@ class RolloutManager:
         """
         if isinstance(prompts, str):
             prompts = [prompts]
-        problems = problems_of(prompts, self.tokenizer, None, references)
-        asked = [problem for problem in problems for _ in range(self.num_samples)]
-        ids = [ids_of(problem) for problem in asked]
-        for problem, tokens in zip(asked, ids, strict=True):
-            if len(tokens) > self._limit:
-                fit_prompt(tokens, self._limit, "error", problem.where)
+        problems = asked(prompts, self.tokenizer, None, references)
+        check_lengths(problems, self._limit)
+        each = [problem for problem in problems for _ in range(self.num_samples)]
+        ids = [ids_of(problem) for problem in each]
         seeds = [seed_of(self.seed, "manager", self.calls, i) for i in range(len(ids))]
         self.calls += 1
-        pairs = zip(asked, self._responses(ids, seeds), strict=True)
+        pairs = zip(each, self._responses(ids, seeds), strict=True)
         return Batch(
             [
                 Trajectory(p, r.tokens, r.log_probs, r.finish_reason == "length", self.tokenizer)

@@ -35,12 +35,13 @@ class DeviceMesh:
         if self.group is None:
             return 1
         size = getattr(self.group, "size", None)
-        if not callable(size):
+        found = size() if callable(size) else None
+        if not isinstance(found, int):  # a tensor's is a shape
             raise ConfigError(
                 f"DeviceMesh({self.kind!r}): group is {type(self.group).__name__}; expected a "
                 "group of torch.distributed, or None"
             )
-        return int(size())
+        return found
 
 
 def check_mesh(mesh: DeviceMesh | None, kind: str, argument: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +42,7 @@ def check_apart(
         said, critic_said: what errors call them.
 
     Raises:
-        ModelError: nothing to train, or parameters of both at once.
+        ModelError: nothing to train, parameters of both at once, or no forward as theirs.
     """
     for name, module in ((said, actor), (critic_said, critic)):
         if module is not None and not any(p.requires_grad for p in module.parameters()):
@@ -49,6 +50,8 @@ def check_apart(
                 f"{name}: {type(module).__name__} has no parameters that are trained; give it "
                 "some, or set requires_grad"
             )
+        if module is not None:
+            _check_forward(name, module)
     if critic is None:
         return
     mine = {id(p): name for name, p in critic.named_parameters()}
@@ -60,6 +63,18 @@ def check_apart(
         )
 
 
+def _check_forward(said: str, module: torch.nn.Module) -> None:
+    try:
+        inspect.signature(module.forward).bind(None, attention_mask=None)
+    except TypeError:
+        raise ModelError(
+            f"{said}: {type(module).__name__} has no forward(input_ids, attention_mask), with "
+            "which it is asked; give an ActorModel or CriticModel, or a subclass with one"
+        ) from None
+    except ValueError:  # it does not tell
+        return
+
+
 def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
     """The module that is trained and generates.
 
@@ -68,7 +83,7 @@ def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
 
     Raises:
         ConfigError: vLLM's model, which has no gradients.
-        ModelError: something else than a module with generate.
+        ModelError: something else than a module with generate and parameters.
     """
     if not isinstance(model, torch.nn.Module):
         if getattr(model, "generates_only", False):
@@ -79,6 +94,11 @@ def as_actor(model: Any, said: str = "actor_model") -> torch.nn.Module:
                 "and generates with vLLM in one process"
             )
         raise ModelError(f"{said} is {type(model).__name__}; expected an ActorModel")
+    if next(model.parameters(), None) is None:
+        raise ModelError(
+            f"{said}: {type(model).__name__} has no parameters; make the model an attribute of it, "
+            "as ActorModel(hf_model) does"
+        )
     if not isinstance(model, ActorModel) and hasattr(model, "base_model"):
         return ActorModel(model)
     if not callable(getattr(model, "generate", None)):

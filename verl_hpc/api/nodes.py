@@ -13,7 +13,7 @@ from verl_hpc.api.trainer import PPOTrainer
 from verl_hpc.config.arguments import checked
 from verl_hpc.errors import ConfigError, DataError
 from verl_hpc.flow import Operator
-from verl_hpc.section import Finite
+from verl_hpc.section import Finite, NonNegative
 
 
 class RolloutNode:
@@ -108,6 +108,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @checked
     def add(self, batch: Batch) -> None:
         """Keep responses.
 
@@ -118,11 +119,13 @@ class ReplayBuffer:
             raise DataError("ReplayBuffer.add: a response has no reward; use batch.scored(rewards)")
         self._kept = [*self._kept, *batch][-self.capacity :]
 
-    def sample(self, count: int) -> list[Trajectory]:
+    @checked
+    def sample(self, count: NonNegative) -> list[Trajectory]:
         """That many of what is kept, or all; no response twice."""
         return self._random.sample(self._kept, min(count, len(self._kept)))
 
-    def mix(self, batch: Batch, rewards: Sequence[float]) -> Batch:
+    @checked
+    def mix(self, batch: Batch, rewards: Any) -> Batch:
         """A step's responses with their rewards, and earlier ones behind them."""
         scored = batch.scored(rewards)
         mixed = scored.with_more(self.sample(self.num_samples))

@@ -96,7 +96,8 @@ def problems_of(
         raise DataError("input_ids is a text; give a list of texts, or of token ids")
     if hasattr(input_ids, "keys"):
         if "input_ids" not in input_ids:
-            raise DataError(f"a mapping without input_ids, but with {', '.join(input_ids)}")
+            names = ", ".join(map(str, input_ids)) or "nothing"
+            raise DataError(f"a mapping without input_ids, but with {names}")
         attention_mask = input_ids.get("attention_mask", attention_mask)
         input_ids = input_ids["input_ids"]
     if isinstance(input_ids, list | tuple) and all(isinstance(row, str) for row in input_ids):
@@ -135,6 +136,16 @@ def asked(
         replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)
         for row, problem in zip(prompts, found, strict=True)
     ]
+
+
+def check_lengths(problems: Sequence[Problem], limit: int) -> None:
+    """Raises: DataError: a prompt has more tokens than `max_prompt_length`."""
+    for problem in problems:
+        if (length := len(ids_of(problem))) > limit:
+            raise DataError(
+                f"{problem.where}: the prompt has {length} tokens, max_prompt_length = {limit}; "
+                "shorten it, or raise that"
+            )
 
 
 def ids_of(problem: Problem) -> list[int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Annotated, Any
 
-from verl_hpc.api.data import check_count
+from verl_hpc.api.data import check_count, check_position
 from verl_hpc.config.arguments import checked, having
 from verl_hpc.config.explain import shown
 from verl_hpc.data.files import problem_of
@@ -29,6 +30,7 @@ class PromptSource:
     comes_again = True
     """Whether `rows` begins with the first row each time it is called; what is taken from a queue
     does not come again."""
+    _taken: list[Problem]
 
     @property
     def position(self) -> Position:
@@ -36,17 +38,33 @@ class PromptSource:
         return Position(0, self.count)
 
     def seek(self, position: Position) -> None:
-        """Go on behind so many rows; of what does not come again, with what is there now."""
-        self.count = position.offset
-        if self.comes_again or not hasattr(self, "_rows"):
+        """Go on behind so many rows. What does not come again goes on with what is there now,
+        numbered from there.
+
+        Raises:
+            DataError: it is no position.
+        """
+        position = check_position(position, type(self).__name__)
+        begins = self.comes_again or not hasattr(self, "_rows")
+        further, self.count = position.offset - self.count, position.offset
+        if begins:
             self._begin()
+        else:
+            self._next += further
+            self._taken = [self._numbered(row, row.index + further) for row in self._taken]
 
     def _begin(self) -> None:
-        rows = self._rows_from(self.count) if self.comes_again else self.rows()
-        self._rows, self._taken = enumerate(rows, self.count), list[Problem]()
+        rows: Any = self.rows()
+        if not isinstance(rows, Iterable):
+            raise DataError(
+                f"{type(self).__name__}: rows() gave {shown(rows)}; expected an iterator of rows"
+            )
+        if self.comes_again:
+            rows = islice(rows, self.count, None)
+        self._rows, self._next, self._taken = iter(rows), self.count, []
 
-    def _rows_from(self, start: int) -> Iterator[Mapping[str, Any]]:
-        return islice(self.rows(), start, None)
+    def _numbered(self, row: Problem, number: int) -> Problem:
+        return replace(row, index=number, origin=f"{type(self).__name__} row {number}")
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """The rows, one after the other, as long as there are some."""
@@ -63,7 +81,8 @@ class PromptSource:
         count = check_count(count, name)
         if not hasattr(self, "_rows"):
             self._begin()
-        for number, row in islice(self._rows, max(count - len(self._taken), 0)):
+        for row in islice(self._rows, max(count - len(self._taken), 0)):
+            number, self._next = self._next, self._next + 1
             where = f"{name} row {number}"
             try:
                 self._taken.append(problem_of(_mapping(row), number, where))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from verl_hpc.config.arguments import plain_number
+from verl_hpc.config.explain import shown
 from verl_hpc.errors import DataError
 
 
@@ -35,6 +36,9 @@ def rows_of(input_ids: Any, attention_mask: Any = None, pad: int | None = None) 
     for index, (row, mask) in enumerate(zip(rows, masks, strict=True)):
         if len(mask) != len(row):
             raise DataError(f"prompt {index} has {len(row)} tokens, and its mask {len(mask)}")
+        for counts in mask:
+            if counts not in (0, 1):  # a mask that is added to scores has 0 where a token counts
+                raise DataError(f"prompt {index}: its mask has {shown(counts)}; expected 1 or 0")
     pairs = zip(rows, masks, strict=True)
     return [[t for t, counts in zip(row, mask, strict=True) if counts] for row, mask in pairs]
 

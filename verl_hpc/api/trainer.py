@@ -18,7 +18,7 @@ from verl_hpc.api.exporters import Exports, sink_of
 from verl_hpc.api.modules import as_actor, as_critic, check_tokenizer
 from verl_hpc.api.namespace import namespaced, temporary_directory
 from verl_hpc.api.parts import StepParts
-from verl_hpc.api.prompts import StepPrompts, asked
+from verl_hpc.api.prompts import StepPrompts, asked, check_lengths
 from verl_hpc.api.ranks import check_one_process, check_strategy
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.settings import PPOConfig, parse_ppo, run_config
@@ -170,6 +170,7 @@ class PPOTrainer:
         return [self._step(asked(read(count), self.tokenizer)) for _ in range(num_steps)]
 
     def _rollout(self, problems: Sequence[Problem]) -> Batch:
+        check_lengths(problems, self.config.max_prompt_length)
         rows = self._prompts.add(problems)
         with self._timers("rollout"):
             values = self._parts.rollout(self.global_step + 1, rows)

@@ -6,8 +6,8 @@ Neither engine knows the other; `engines.shared` has what both are made of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from verl_hpc.config.fsdp import FsdpConfig
 from verl_hpc.config.lora import LoraConfig
@@ -17,9 +17,6 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
 from verl_hpc.runtime.groups import Groups
-
-if TYPE_CHECKING:
-    import torch
 
 
 def import_engine() -> None:
@@ -182,17 +179,3 @@ def describe_kernels(model: ModelConfig, parallel: ParallelConfig) -> dict[str, 
     from verl_hpc.engines.megatron import precision
 
     return precision.describe_kernels(model)
-
-
-def generator_states() -> dict[str, torch.Tensor]:
-    """States of this rank's random-number generators, as uint8 tensors."""
-    from verl_hpc.engines.megatron import generators
-
-    return generators.generator_states()
-
-
-def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
-    """Put back what `generator_states` gave on this rank."""
-    from verl_hpc.engines.megatron import generators
-
-    generators.restore_generators(states)

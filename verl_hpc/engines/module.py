@@ -19,7 +19,7 @@ from verl_hpc.engines.protocol import (
     Wanted,
     state_specs,
 )
-from verl_hpc.errors import ModelError, TrainingError
+from verl_hpc.errors import ModelError, NotFiniteError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.heads import Head
 from verl_hpc.layout.megatron import TrainLayout
@@ -135,7 +135,7 @@ class ModuleEngine(OneProcess):
             seen([kept[i] for i in range(len(sequences))])
         found = {name: float(value) for name, value in sums.items()}
         if not math.isfinite(found["loss"]):
-            raise TrainingError(f"the loss is {found['loss']}; the weights are as they were")
+            raise NotFiniteError(f"the loss is {found['loss']}; the weights are as they were")
         norm = self._optimizer.update()
         self._num_steps += 1
         return found | {"grad_norm": norm, "lr": self._optimizer.lr}

@@ -9,7 +9,7 @@ import torch
 
 from verl_hpc.config.model import OptimizerConfig
 from verl_hpc.engines.adamw import AdamW
-from verl_hpc.errors import ConfigError, TrainingError
+from verl_hpc.errors import ConfigError, NotFiniteError
 
 
 def masters_of(parameters: Mapping[str, torch.nn.Parameter]) -> dict[str, torch.nn.Parameter]:
@@ -65,7 +65,7 @@ class ModuleAdamW(AdamW):
             master.grad = torch.zeros_like(master) if gradient is None else gradient.float()
         norm = self.norm()
         if not math.isfinite(norm):
-            raise TrainingError(f"the gradient's norm is {norm}; the weights are as they were")
+            raise NotFiniteError(f"the gradient's norm is {norm}; the weights are as they were")
         self.step(norm)
         self._give_weights()
         for name, master in self.masters.items():

@@ -104,6 +104,8 @@ class MetricsExporter:
                 f"MetricsExporter: pushgateway_url = {pushgateway_url!r}; expected an address such "
                 "as http://monitor:9091"
             )
+        if port is not None and not 0 <= port < 2**16:
+            raise ConfigError(f"MetricsExporter: port = {port}; expected 0 to 65535")
         if not job_name:
             raise ConfigError("MetricsExporter: job_name is empty; a Pushgateway needs one")
         self._metrics, self._has_name = PrometheusMetrics(run_name), bool(run_name)
@@ -130,14 +132,15 @@ class MetricsExporter:
         )
 
     def named(self, run: str) -> None:
-        """Its label `run`, where it was made without.
+        """Its label `run`, or that it has none if it is empty, where it was made without.
 
         Raises:
-            ConfigError: it has another one, or has told of steps without.
+            ConfigError: it has another one, or was given to a trainer or has told of steps without.
         """
         if not self._has_name:
             self._metrics.named(run)
-            self._grouping["run"] = run
+            if run:
+                self._grouping["run"] = run
 
     def stage(self, name: str) -> None:
         """Prometheus is told of finished steps only."""

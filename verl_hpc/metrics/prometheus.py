@@ -91,23 +91,24 @@ class PrometheusMetrics:
     def __init__(self, run: str = "") -> None:
         self.registry = CollectorRegistry()
         self._run, self._by_task, self._told = run, False, False
+        self._is_named = bool(run)
         self._begin()
 
     def named(self, run: str) -> None:
-        """Give all metrics a label `run`, before any is told.
+        """Give all metrics a label `run`, or none if it is empty, before any is told.
 
         Raises:
-            ConfigError: they have another, or were told without.
+            ConfigError: they have another, or have or were told without.
         """
-        if run == self._run:
-            return
-        if self._run or self._told:
-            raise ConfigError(
-                f"MetricsExporter: its metrics have the label run = {self._run!r}, and those of "
-                f"this trainer are to have {run!r}; make another MetricsExporter for it"
-            )
-        self._run = run
-        self._begin_again()
+        if run != self._run:
+            if self._is_named or self._told:
+                raise ConfigError(
+                    f"MetricsExporter: its metrics have {_label(self._run)}, and those of this "
+                    f"trainer have {_label(run)}; make another MetricsExporter for it"
+                )
+            self._run = run
+            self._begin_again()
+        self._is_named = True
 
     def by_task(self) -> None:
         """Give all metrics but the step a label `task`, before any is told.
@@ -227,3 +228,7 @@ class PrometheusMetrics:
         self._taken.add(PREFIX + name)
         of = self._labels(labels, has_task)
         return Gauge(PREFIX + name, text, of, registry=self.registry)
+
+
+def _label(run: str) -> str:
+    return f"the label run = {run!r}" if run else "no label run"

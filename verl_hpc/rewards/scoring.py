@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from verl_hpc.config.reward import RewardConfig
-from verl_hpc.errors import RewardError
+from verl_hpc.errors import RewardError, ScoreNotFiniteError
 from verl_hpc.rewards.guard import describe, guarded, message
 from verl_hpc.rewards.printing import capped_output
 from verl_hpc.rewards.request import (
@@ -22,6 +22,10 @@ from verl_hpc.rewards.request import (
     taken,
 )
 from verl_hpc.runtime.limit import TimeLimitExceeded
+
+
+class ScoreValueError(ValueError):
+    """A score is NaN or infinite."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,8 @@ def failed(
     # A function that Python is given has no settings.
     in_a_file = "reward" in setting.split(".")
     other = f"set {setting}.on_error to zero" if in_a_file else "let it return 0 for such responses"
-    raise RewardError(
+    kind = ScoreNotFiniteError if isinstance(error, ScoreValueError) else RewardError
+    raise kind(
         f"{_words(config, setting, request)}: {reason}; mend the function, or {other}"
     ) from error
 
@@ -183,5 +188,5 @@ def _finite(value: Any) -> float:
     if not isinstance(value, Real):
         raise TypeError(f"the score is {type(value).__name__} {value!r:.60}; expected a number")
     if not math.isfinite(value):
-        raise ValueError(f"the score is {value}; expected a finite number")
+        raise ScoreValueError(f"the score is {value}; expected a finite number")
     return float(value)

@@ -18,7 +18,7 @@ from typing import Any
 import verl_hpc
 from verl_hpc.config.reward import CALLED_BY_THE_RANK, RewardConfig
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import DataError, RewardError, VerlHpcError
+from verl_hpc.errors import DataError, RewardError, ScoreNotFiniteError, VerlHpcError
 from verl_hpc.rewards.request import Request
 from verl_hpc.rewards.scorer import FunctionScorer
 from verl_hpc.rewards.scoring import Score, failed
@@ -33,7 +33,7 @@ _STARTS_WITHIN_S = 60.0
 _LOST = "the process that scored it has ended twice; is the node out of memory?"
 _LATE = "ran longer than timeout_s = {:g}, and did not end"
 _RAISED: Mapping[str, type[VerlHpcError]] = {
-    kind.__name__: kind for kind in (DataError, RewardError)
+    kind.__name__: kind for kind in (DataError, RewardError, ScoreNotFiniteError)
 }
 
 Outcome = Score | VerlHpcError

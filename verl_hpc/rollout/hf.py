@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.errors import ConfigError, ModelError, TrainingError
+from verl_hpc.errors import ConfigError, ModelError, NotFiniteError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.rollout import hf_shard_map
 from verl_hpc.rollout.constraint import Constraint, Restricted
@@ -63,7 +63,7 @@ class _Finite(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         del input_ids
         if not bool(scores.isfinite().all()):
-            raise TrainingError(NOT_FINITE)
+            raise NotFiniteError(NOT_FINITE)
         return scores
 
 
@@ -77,7 +77,7 @@ class HfEngine:
         ConfigError: tensor parallelism, stop strings, or a model whose tensors transformers
             renames in memory.
         ModelError: transformers cannot build what config.json says.
-        TrainingError: by `generate`, where a logit is not finite.
+        NotFiniteError: by `generate`, where a logit is not finite.
     """
 
     _constraint: Constraint | None = None

@@ -204,6 +204,17 @@ def change_of(name: str, before: Mapping[str, str], now: Mapping[str, str]) -> s
     return f"{name} = {now[name]}, and was {before[name]}"
 
 
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs and may not, in words."""
+    found = [name for name in changed(before, now) if name not in MAY_CHANGE]
+    frozen = dict.fromkeys((name for name in found if name.startswith("roles.")), _OTHER_WEIGHTS)
+    reasons = {**_REASONS, **frozen}
+    return [
+        f"{name}: {reasons[name]}" if name in reasons else change_of(name, before, now)
+        for name in found
+    ]
+
+
 def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: bool) -> None:
     """Whether a run may be resumed; with another reward function, or another text of its recipe or
     algorithm, it may.
@@ -216,19 +227,13 @@ def check_fingerprint(before: Mapping[str, str], now: Mapping[str, str], force: 
     Raises:
         ConfigError: names what changed.
     """
-    found = [name for name in changed(before, now) if name not in MAY_CHANGE]
-    never = _NEVER_CHANGE.intersection(found)
+    found = changes(before, now)
+    never = _NEVER_CHANGE.intersection(changed(before, now))
     if not found or (force and not never):
         return
-    frozen = dict.fromkeys((name for name in found if name.startswith("roles.")), _OTHER_WEIGHTS)
-    reasons = {**_REASONS, **frozen}
-    changes = [
-        f"{name}: {reasons[name]}" if name in reasons else change_of(name, before, now)
-        for name in found
-    ]
     way_out = "" if never else ", or set checkpoint.resume: force"
     raise ConfigError(
-        f"this run resumes from a checkpoint, and is not the same any more: {'; '.join(changes)}. "
+        f"this run resumes from a checkpoint, and is not the same any more: {'; '.join(found)}. "
         "Give back what it was, or start a run of another name (model.path: its newest step)"
         f"{way_out}"
     )

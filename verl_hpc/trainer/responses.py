@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from verl_hpc.data.prompts import is_chat
-from verl_hpc.errors import TrainingError
+from verl_hpc.errors import NotFiniteError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, never
 from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import StepRows
@@ -51,7 +51,7 @@ def responses_to(
     failures, cut = (turns.failures, turns.cut) if turns is not None else ((), ())
     # Sums, in which anything that is not finite stays: there are as many log-probs as tokens.
     if not all(math.isfinite(sum(r.log_probs)) for r in responses if r is not None):
-        raise TrainingError(NOT_FINITE)
+        raise NotFiniteError(NOT_FINITE)
     for i in cut:
         response = responses[i]
         assert response is not None, "a conversation that was cut has ended"

@@ -16,7 +16,7 @@ from verl_hpc.checkpoint.step_files import StepContents
 from verl_hpc.checkpoint.store import prune
 from verl_hpc.checkpoint.write import StepWriter, save_step
 from verl_hpc.config.load import dump_config
-from verl_hpc.engines.factory import generator_states
+from verl_hpc.engines.generators import generator_states
 from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap

@@ -13,7 +13,7 @@ from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.store import complete_steps, remove_torn
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Position
-from verl_hpc.engines.factory import restore_generators
+from verl_hpc.engines.generators import restore_generators
 from verl_hpc.engines.protocol import state_specs
 from verl_hpc.errors import CheckpointError, ConfigError, DamageError, agreed
 from verl_hpc.layout.planner import plan_transfer

@@ -16,11 +16,13 @@ import verl_hpc
 from tests.unit.api.test_data import write
 from verl_hpc import ELSEWHERE
 from verl_hpc.api.sources import DatabaseSource, PromptSource
+from verl_hpc.data.order import Position
 from verl_hpc.errors import ConfigError, DataError, FlowError, ModelError
 from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.models import get_actor_critic
 
 IDS = [[1], [1, 2]]
+BEYOND = {"epoch": 0, "offset": 10}
 
 
 @pytest.fixture
@@ -65,6 +67,85 @@ def test_of_a_provider_that_reads(rows):
     provider.close()
     with pytest.raises(DataError, match="closed"):
         provider.read(1)
+
+
+def test_a_position_beyond_the_rows(rows):
+    provider = verl_hpc.DataProvider(rows, "jsonl")
+    for go in (lambda: provider.seek(Position(0, 10)), lambda: provider.load_state_dict(BEYOND)):
+        with pytest.raises(DataError, match="row 10 of epoch 0, and the data set has 10 rows"):
+            go()
+    assert provider.position == Position()
+
+
+def test_weights_and_a_state_of_another_kind(tasks):
+    loader = verl_hpc.get_dataloader(tasks, {"a": np.float64(1), "b": 1}, 4)
+    assert all(type(weight) is float for weight in loader.weights.values())
+    for weights in (None, {"a": "x", "b": 1}, {3: 1}, [1, 2]):
+        with pytest.raises(ConfigError, match=r"TaskDataLoader.set_weights: weights"):
+            loader.set_weights(weights)
+    with pytest.raises(ConfigError, match="TaskDataLoader.load_state_dict: state = None"):
+        loader.load_state_dict(None)
+
+
+def test_a_source_whose_rows_are_none():
+    class Nothing(PromptSource):
+        def rows(self):
+            return None
+
+    with pytest.raises(DataError, match=r"Nothing: rows\(\) gave None; expected an iterator of"):
+        Nothing().read(1)
+
+
+def test_of_a_replay_buffer(make_trainer):
+    buffer, batch = verl_hpc.ReplayBuffer(), make_trainer().rollout(["one"])
+    for call, words in (
+        (lambda: buffer.add(None), "ReplayBuffer.add: batch = None"),
+        (lambda: buffer.mix([1], [1.0]), r"ReplayBuffer.mix: batch = \[1\]"),
+        (lambda: buffer.sample("2"), "ReplayBuffer.sample: count = '2'"),
+        (lambda: buffer.sample(-1), "ReplayBuffer.sample: count = -1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            call()
+    assert len(buffer.mix(batch, [1.0])) == 1 and len(buffer.sample(np.int64(3))) == 1
+
+
+def test_an_actor_without_parameters(tokenizer):
+    class Remote(torch.nn.Module):
+        def generate(self, input_ids, **kwargs):
+            return input_ids
+
+    words = "Remote has no parameters"
+    with pytest.raises(ModelError, match=f"RolloutManager: actor: {words}"):
+        verl_hpc.RolloutManager(Remote(), tokenizer)
+    with pytest.raises(ModelError, match=f"actor_model: {words}"):
+        verl_hpc.PPOTrainer(Remote(), None, tokenizer)
+
+
+def test_a_manager_answers_a_batch_of_a_provider(hf_model, tokenizer, rows):
+    manager = verl_hpc.RolloutManager(verl_hpc.ActorModel(hf_model), tokenizer)
+    found = manager.generate(verl_hpc.DataProvider(rows, "jsonl").read(2))
+    assert [(r.prompt, r.reference) for r in found] == [("p0", "a0"), ("p1", "a1")]
+
+
+def test_a_prompt_that_is_too_long_is_told_python_s_setting(make_trainer):
+    trainer = make_trainer(max_prompt_length=2)
+    with pytest.raises(DataError, match="prompt 1 .* 3 tokens, max_prompt_length = 2; shorten"):
+        trainer.step([[5], [5, 6, 7]])
+    assert trainer.global_step == 0
+
+
+@pytest.mark.parametrize("position", [3, None, (0, 3), Position(0, -1), Position(0.5, 1)])
+@pytest.mark.parametrize("name", ["DataProvider", "Numbers", "TaskDataLoader"])
+def test_a_position_is_one(rows, tasks, name, position):
+    sources = {
+        "DataProvider": lambda: verl_hpc.DataProvider(rows, "jsonl"),
+        "Numbers": Numbers,
+        "TaskDataLoader": lambda: verl_hpc.get_dataloader(tasks, {"a": 1}, 4),
+    }
+    source = sources[name]()
+    with pytest.raises(DataError, match=rf"^{name}.seek: .*expected a position, such as Posi"):
+        source.seek(position)
+    assert source.position == Position()
 
 
 @pytest.mark.parametrize(
@@ -233,6 +314,11 @@ def test_functions_of_python_chain():
 def test_of_meshes(hf_model):
     with pytest.raises(ConfigError, match="tp_mesh is str; expected DeviceMesh"):
         verl_hpc.ActorModel(hf_model).set_device_mesh("tp")
+    for group in (torch.ones(2), np.ones(2), "tp", 2):
+        with pytest.raises(ConfigError, match=r"DeviceMesh\('tensor'\): group is .*; expected a"):
+            verl_hpc.DeviceMesh("tensor", group).size  # noqa: B018
+    with pytest.raises(ConfigError, match="DeviceMesh: kind = 3; choose tensor"):
+        verl_hpc.DeviceMesh(3)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +335,8 @@ def test_of_a_manager(hf_model, tokenizer, name, value):
     [
         ({}, "nowhere to write"),
         ({"pushgateway_url": 5}, "pushgateway_url = 5"),
+        ({"port": 99999999}, "port = 99999999; expected 0 to 65535"),
+        ({"port": -1}, "port = -1; expected 0 to 65535"),
         ({"pushgateway_url": "not a url"}, "pushgateway_url = 'not a url'; expected an address"),
         ({"pushgateway_url": "http://m:x"}, "pushgateway_url = 'http://m:x'"),
         ({"pushgateway_url": "m:9091", "job_name": ""}, "job_name is empty"),
@@ -278,6 +366,7 @@ def test_a_device_that_is_not_there(model_dir, device):
         ({"data_provider": [1, 2]}, "data_provider is list; expected a DataProvider"),
         ({"strategy": {"actor": {"gpu_ids": [0]}}}, "strategy = .*docs/placements.md"),
         ({"criticmodel": None}, "did you mean critic_model"),
+        ({"critic_model": torch.nn.Linear}, "critic_model = <class.*instance of Module"),
         ({"config": {"reward_ema": 0.9}}, "reward_ema is not there: .*reward_smoothing"),
         ({"config": {"batch_size": "auto"}}, "batch_size = auto.*verl_hpc plan"),
         ({"config": {"compile_mode": "reduce-overhead"}}, "parallel.fsdp.compile"),
@@ -301,6 +390,12 @@ def test_of_a_trainer(hf_model, tokenizer, given, words):
         (torch.ones(1, 2, 3, dtype=torch.long), r"the shape \(1, 2, 3\)"),
         ([[1], "text"], "a prompt is str"),
         ({"ids": [[1]]}, "a mapping without input_ids, but with ids"),
+        ({1: [[1]]}, "a mapping without input_ids, but with 1"),
+        ({}, "a mapping without input_ids, but with nothing"),
+        (
+            {"input_ids": [[1, 2]], "attention_mask": [[0.0, -1e9]]},
+            "mask has -1000000000.0; expected 1",
+        ),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "has 2 tokens, and its mask 1"),
     ],
 )
@@ -424,8 +519,10 @@ def test_training_goes_on_with_the_reference_that_it_began_with(make_trainer, pr
     trainer.save_checkpoint(tmp_path, save_optimizer=True, save_training_state=True)
     model = make_trainer().actor_model.hf_model
     torch.nn.init.normal_(next(model.parameters()))
-    with pytest.raises(ConfigError, match="models that its first step began with.*KL reference"):
+    words = "KL reference.*models that the first step began with.*verl_hpc export --step .*/step_"
+    with pytest.raises(ConfigError, match=words) as caught:
         make_trainer(actor_model=verl_hpc.ActorModel(model)).load_checkpoint(tmp_path)
+    assert "force" not in str(caught.value) and "another name" not in str(caught.value)
 
 
 def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_path):
@@ -439,6 +536,19 @@ def test_a_step_of_other_roles_is_not_gone_on_from(make_trainer, prompts, tmp_pa
 def test_an_element_type_that_nothing_is_trained_in(hf_model, tokenizer):
     with pytest.raises(ConfigError, match="actor_model is in float64"):
         verl_hpc.PPOTrainer(hf_model.double(), None, tokenizer)
+
+
+def test_a_module_that_is_no_critic_is_refused_before_a_step(hf_model, tokenizer):
+    words = r"critic_model: Linear has no forward\(input_ids, attention_mask\).*CriticModel"
+    with pytest.raises(ModelError, match=words):
+        verl_hpc.PPOTrainer(hf_model, torch.nn.Linear(3, 1), tokenizer)
+
+    class Alone(verl_hpc.ActorModel):
+        def forward(self, input_ids):
+            return self.hf_model(input_ids)
+
+    with pytest.raises(ModelError, match="actor_model: Alone has no forward"):
+        verl_hpc.PPOTrainer(Alone(hf_model), None, tokenizer)
 
 
 def test_a_negative_number_of_steps(make_trainer):

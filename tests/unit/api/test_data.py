@@ -261,6 +261,30 @@ def test_a_queue_goes_on_after_a_time_out_with_the_rows_that_had_come():
         source.read(1)
 
 
+def test_what_does_not_come_again_goes_on_with_what_is_there_from_a_position():
+    """A trainer that goes back to an earlier step: the rows of then were taken."""
+    rows = queue.Queue()
+    for row in ROWS[:5]:
+        rows.put(row)
+    source = verl_hpc.QueueSource(rows, timeout_s=0.01)
+    source.read(3)
+    with pytest.raises(DataError, match="no row came within"):
+        source.read(3)
+    source.seek(Position(0, 1))
+    (found,) = source.read(1)
+    assert (found.prompt, found.index, found.origin) == ("p3", 1, "QueueSource row 1")
+    assert source.position == Position(0, 2)
+    source.seek(Position(0, 100))
+    (found,) = source.read(1)
+    assert (found.prompt, found.index, source.position) == ("p4", 100, Position(0, 101))
+    rows.put(ROWS[5])
+    assert source.read(1)[0].index == 101
+    listed = verl_hpc.MessageSource(ROWS[:3])
+    listed.read(1)
+    listed.seek(Position(0, 7))
+    assert prompts(listed.read(1)) == ["p1"] and listed.position == Position(0, 8)
+
+
 @pytest.mark.parametrize("bad", [{"answer": "no prompt"}, "no mapping", None])
 def test_a_malformed_row_costs_none_of_its_neighbours(bad):
     class Rows(verl_hpc.PromptSource):

@@ -1,6 +1,8 @@
 """What transformers' arguments of `generate` become for vLLM."""
 
+import numpy as np
 import pytest
+import torch
 
 from verl_hpc.api.generation import Generation
 from verl_hpc.errors import ConfigError
@@ -27,10 +29,26 @@ def test_what_is_honoured(given, expected):
     assert Generation.of(given).sampling(longest=10) == expected
 
 
+def test_defaults_are_not_those_of_transformers(hf_model):
+    """docs/python_api.md says so: these are what its table of differences names."""
+    ours = Generation.of({})
+    assert (ours.do_sample, ours.top_k, ours.temperature, ours.pad_token_id) == (True, -1, 1.0, 0)
+    ids = torch.tensor([[5, 6, 7]])
+    alone, greedy = hf_model.generate(ids), hf_model.generate(ids, do_sample=False)
+    assert alone.tolist() == greedy.tolist() and alone.shape[1] <= 3 + ours.sampling(3).max_tokens
+    assert hf_model._prepare_generation_config(None)[0].top_k == 50
+
+
 def test_tokens_that_end_and_pad():
     assert Generation.of({}).ends is None and Generation.of({}).pad_token_id == 0
     assert Generation.of({"eos_token_id": 3}).ends == [3]
+    assert Generation.of({"eos_token_id": []}).ends == []
     assert Generation.of({"eos_token_id": [3, 4], "pad_token_id": 5}).ends == [3, 4]
+    ids = [np.int64(3), np.int64(4)]
+    for several in (ids, tuple(ids), np.array([3, 4]), torch.tensor([3, 4])):
+        assert Generation.of({"eos_token_id": several}).ends == [3, 4]
+    assert Generation.of({"eos_token_id": torch.tensor(3), "top_k": np.int64(2)}).ends == [3]
+    assert Generation.of({"num_beams": torch.tensor(1)}) == Generation()
     assert Generation.of({"choices": ["a"]}).structured == {"choice": ["a"]}
     assert Generation.of({"regex": "a+"}).structured == {"regex": "a+"}
 
@@ -48,6 +66,12 @@ def test_tokens_that_end_and_pad():
         ({"seed": "x"}, "seed = 'x'"),
         ({"eos_token_id": -1}, "eos_token_id"),
         ({"regex": 5}, "regex = 5"),
+        ({"choices": []}, r"choices = \[\]: .*at least 1"),
+        ({"choices": ["a", ""]}, "choices.1 = '': .*at least 1"),
+        ({"regex": ""}, "regex = '': .*at least 1"),
+        ({"stop_strings": ""}, "stop_strings"),
+        ({"stop_strings": ["x", ""]}, "stop_strings"),
+        ({"num_beams": torch.tensor([1, 2])}, "num_beams = .* is not honoured"),
         ({"choices": ["a"], "regex": "b"}, "choices and regex exclude"),
         ({"num_beams": 4}, "num_beams = 4 is not honoured: .*beams"),
         ({"num_return_sequences": 2}, "num_return_sequences = 2 is not honoured: .*RolloutManager"),

@@ -320,6 +320,16 @@ def test_a_parameter_without_dimensions_is_of_the_first_weights(model_dir, make_
         first.save_checkpoint(tmp_path)
 
 
+def test_an_exporter_of_a_namespace_is_refused_without_one(make_trainer, tmp_path):
+    exporter = MetricsExporter(textfile=tmp_path / "verl.prom")
+    make_trainer(namespace="search-rl").add_metrics_exporter(exporter)
+    with pytest.raises(ConfigError, match="label run = 'search-rl', and .*make another"):
+        make_trainer().add_metrics_exporter(exporter)
+    named = MetricsExporter(textfile=tmp_path / "other.prom", run_name="both")
+    make_trainer(namespace="search-rl").add_metrics_exporter(named)
+    make_trainer().add_metrics_exporter(named)
+
+
 def test_temporary_files_begin_with_the_namespace(make_trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     trainer, seen = make_trainer(namespace="search-rl"), []

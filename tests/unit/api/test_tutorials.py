@@ -1,12 +1,8 @@
 """What tutorials do with these names that is more than a call: limits, what is read ahead, a user's
 own critic, Megatron's model, and a step with every setting that they name."""
 
-import shutil
-import socket
-import subprocess
 import threading
 import time
-import urllib.request
 from importlib import import_module
 
 import pytest
@@ -17,7 +13,6 @@ import verl_hpc
 from tests.unit.api.conftest import share_of_vowels
 from tests.unit.api.test_data import prompts as prompts_of
 from tests.unit.api.test_data import write
-from verl_hpc.metrics import MetricsExporter
 
 
 class Counted(verl_hpc.ActorModel):
@@ -112,107 +107,6 @@ def test_a_critic_of_a_users_gives_values_of_its_own(hf_model, tokenizer, shape)
     # Before the first update the head is of zeros, and the rest is the user's.
     assert Own.calls > 0 and found["critic/vpred_mean"] == pytest.approx(0.5)
     assert critic.value_head.weight.abs().max() > 0
-
-
-@pytest.fixture
-def gateway():
-    """A real Pushgateway's address."""
-    program = shutil.which("prometheus-pushgateway")
-    if program is None:
-        pytest.skip("no prometheus-pushgateway here; Debian has a package of that name")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    process = subprocess.Popen(
-        [program, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(lambda: answers(f"{url}/-/ready"))
-        yield url
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(url, timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def pushed_to(gateway):
-    with urllib.request.urlopen(f"{gateway}/metrics", timeout=5) as answer:
-        return answer.read().decode()
-
-
-def test_a_real_gateway_has_every_name_that_tutorials_teach(gateway):
-    """Also that of a GPU's memory, which runs on CPUs do not measure."""
-    exporter = MetricsExporter(pushgateway_url=gateway, job_name="verl_hpc", run_name="mine")
-    exporter.rewards([0.5])
-    step = {"timing_s/rollout": 2.0, "actor/ppo_kl": 0.25, "perf/gpu_memory_used_gb": 1.0}
-    exporter.write(1, step)
-    exporter.close()
-    labels = 'instance="",job="verl_hpc",run="mine"'
-    said = pushed_to(gateway)
-    for sample in (
-        f'verl_rollout_latency_seconds_bucket{{{labels},le="5"}} 1',
-        f'verl_kl_divergence{{{labels},to="old_policy"}} 0.25',
-        f"verl_gpu_memory_used_bytes{{{labels}}} 1",
-        f'verl_reward_bucket{{{labels},le="0.5"}} 1',
-    ):
-        assert sample in said, sample
-
-
-def test_all_that_tutorials_give_a_trainer_at_once(hf_model, tokenizer, tmp_path, gateway):
-    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(8)]
-    provider = verl_hpc.DataProvider(
-        data_path=str(write(tmp_path / "rows.parquet", rows)),
-        file_format="parquet",
-        prefetch_factor=2,
-        num_workers=2,
-    )
-    trainer = verl_hpc.PPOTrainer(
-        actor_model=verl_hpc.ActorModel(hf_model),
-        critic_model=verl_hpc.CriticModel(hf_model),
-        tokenizer=tokenizer,
-        config={
-            "batch_size": 2,
-            "rollout_batch_size": 4,
-            "kl_coef": 0.1,
-            "lr": 1e-3,
-            "enable_profiling": True,
-            "enable_debug_mode": True,
-            "allow_unsafe_operations": True,
-            "max_response_length": 3,
-            "output_dir": str(tmp_path),
-        },
-        data_provider=provider,
-        namespace="search-rl",
-    )
-    exporter = MetricsExporter(pushgateway_url=gateway, job_name="verl job")
-    trainer.add_metrics_exporter(exporter)
-    ids = tokenizer(["one", "two"], return_tensors="pt").input_ids
-    assert set(trainer.step(ids)) >= {"loss", "critic/vf_loss"}
-    trainer.train(2)
-    exporter.close()
-    pushed = pushed_to(gateway)
-    labels = '{instance="",job="verl job",run="search-rl"}'
-    for name, value in (
-        ("verl_step", 3),
-        ("verl_rollout_latency_seconds_count", 3),
-        ("verl_reward_count", 2 + 4 + 4),
-    ):
-        assert f"{name}{labels} {value}" in pushed, name
-    assert 'verl_kl_divergence{instance="",job="verl job",run="search-rl",to="reference"}' in pushed
-    assert provider.state_dict() == {"epoch": 1, "offset": 0}
-    step = trainer.save_checkpoint(tmp_path, save_optimizer=False, save_training_state=False)
-    assert step == tmp_path / "search-rl/step_00000003"
-    assert (tmp_path / "search-rl/step_3").resolve() == step
-    assert len(list((tmp_path / "search-rl/profiles").iterdir())) == 3
-    provider.close()
 
 
 def megatron_model(vocab_size):

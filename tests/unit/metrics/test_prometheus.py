@@ -112,7 +112,20 @@ def test_labels_are_chosen_before_the_first_step() -> None:
     plain.rewards([1.0])
     with pytest.raises(ConfigError, match="without the label task.*make another MetricsExporter"):
         plain.by_task()
-    with pytest.raises(ConfigError, match="label run = ''.*to have 'mine'"):
+    with pytest.raises(ConfigError, match="have no label run, and .* run = 'mine'; make another"):
+        plain.named("mine")
+
+
+def test_a_trainer_without_a_namespace_takes_no_other_ones_label() -> None:
+    """Nor does one with a namespace give its own to a trainer that asked for none."""
+    metrics = PrometheusMetrics()
+    metrics.named("mine")
+    with pytest.raises(ConfigError, match="label run = 'mine', and .* no label run; make another"):
+        metrics.named("")
+    plain = PrometheusMetrics()
+    plain.named("")
+    plain.named("")
+    with pytest.raises(ConfigError, match="have no label run, and .* run = 'mine'; make another"):
         plain.named("mine")
 
 

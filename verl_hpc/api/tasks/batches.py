@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -108,8 +108,10 @@ class TaskBatches:
         """The prompts of each task that has some, in the order of tasks.yaml.
 
         Raises:
-            DataError: a prompt of no task.
+            DataError: a prompt of no task, or no prompts.
         """
+        if not problems:
+            raise DataError("a step has no prompts; give it at least one")
         found: dict[str, list[Problem]] = {name: [] for name in self._tasks}
         for problem in problems:
             name = problem.extra.get("task")
@@ -166,8 +168,10 @@ def _rows(batch: Any, where: str) -> Sequence[Any]:
     """Of a list of rows, or of a mapping of columns, as torch's DataLoader makes them.
 
     Raises:
-        DataError: columns that are none, or of different lengths.
+        DataError: neither, or columns that are none, or of different lengths.
     """
+    if isinstance(batch, str) or not isinstance(batch, Iterable):
+        raise DataError(f"{where} is {type(batch).__name__}; expected a list of rows")
     if not isinstance(batch, Mapping):
         return list(batch)
     columns = [() if isinstance(c, str | Mapping) else c for c in batch.values()]

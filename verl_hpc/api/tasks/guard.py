@@ -27,6 +27,15 @@ class Fall:
     best: float
     """That it is measured against."""
     step: int
+    reason: str = ""
+    """Why there is no value, where a logit, reward, loss or gradient is not finite."""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.metric} at step {self.step} is not finite ({self.reason})"
+        return (
+            f"{self.metric} = {self.value:.4g} at step {self.step} is too far from {self.best:.4g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,9 @@ class Rollback:
     """That learning rates are multiplied with from now on."""
 
     def __str__(self) -> str:
-        fall = self.fall
         return (
-            f"{fall.metric} = {fall.value:.4g} at step {fall.step} is too far from "
-            f"{fall.best:.4g}; went back to the checkpoint of step {self.to_step}, and goes on "
-            f"with seed {self.seed} and learning rates times {self.lr_factor:g}"
+            f"{self.fall}; went back to the checkpoint of step {self.to_step}, and goes on with "
+            f"seed {self.seed} and learning rates times {self.lr_factor:g}"
         )
 
 
@@ -67,7 +74,8 @@ class SafetyGuard:
     checkpoint that is at least `rollback_steps` steps old (early on, of the oldest there is),
     `alert` is called, and training goes on from there. So that it does not fall the same way again,
     samples are drawn with another seed, and all learning rates are multiplied with `lr_factor`,
-    once more at each rollback.
+    once more at each rollback. A logit, reward, loss or gradient that is not finite, of a task of
+    which something is monitored, is such a fall, too.
 
     Args:
         monitor_metrics: names of metrics, such as task/NAME/reward, where higher is better; or a
@@ -134,6 +142,9 @@ class SafetyGuard:
         for name in self.baseline:
             if name not in self.metrics:
                 raise ConfigError(f"SafetyGuard: baseline[{name!r}]: not one of monitor_metrics")
+            if not math.isfinite(self.baseline[name]):  # nothing would be a fall
+                value = self.baseline[name]
+                raise ConfigError(f"SafetyGuard: baseline[{name!r}] = {value}: must be finite")
 
     def look(self, step: int, metrics: Mapping[str, float]) -> Fall | None:
         """Take notice of a step's metrics; the first that fell too far, if one did.
@@ -155,6 +166,13 @@ class SafetyGuard:
                 return Fall(name, value, best, step)
             if sign * (value - self._best.get(name, value)) >= 0:
                 self._best[name] = value
+        return None
+
+    def not_finite(self, step: int, prefix: str, reason: str) -> Fall | None:
+        """Take notice of a step that could not be taken, if anything of the prefix is monitored."""
+        for name in self.metrics:
+            if name.startswith(prefix):
+                return Fall(name, math.nan, self._reference(name, math.nan), step, reason)
         return None
 
     def check_names(self, prefix: str, metrics: Mapping[str, float]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from verl_hpc.api.tasks.guard import Fall, SafetyGuard
 from verl_hpc.api.tasks.progress import Checkpoints
 from verl_hpc.api.tasks.settings import TasksConfig
-from verl_hpc.errors import ConfigError, TrainingError
+from verl_hpc.errors import ConfigError, TrainingError, VerlHpcError
 
 
 class Guards:
@@ -39,6 +39,11 @@ class Guards:
         Args:
             weights: of tasks, as far as they are known.
         """
+        if any(guard is other for other in self._guards):
+            raise ConfigError(
+                f"add_guard: this SafetyGuard of {', '.join(guard.metrics)} is there already; a "
+                "second look at a step would count it twice"
+            )
         every, keep = self._config.checkpoint_every, self._config.keep
         prefixes = [f"task/{name}/" for name in self._config.tasks]
         for metric in guard.metrics:
@@ -87,6 +92,22 @@ class Guards:
                 return guard, fall
         return None
 
+    def not_finite(
+        self, step: int, task: str, error: VerlHpcError
+    ) -> tuple[SafetyGuard, Fall] | None:
+        """The first guard of a task whose step met what is not finite.
+
+        Args:
+            step: that could not be taken.
+            task: its name.
+            error: what it met.
+        """
+        for guard in self._guards:
+            fall = guard.not_finite(step, f"task/{task}/", str(error))
+            if fall is not None:
+                return guard, fall
+        return None
+
     def target(self, guard: SafetyGuard, fall: Fall, checkpoints: Checkpoints) -> Path:
         """The step to go back to.
 
@@ -95,10 +116,7 @@ class Guards:
         Raises:
             TrainingError: it fell too often, or nothing was saved before it fell.
         """
-        what = (
-            f"SafetyGuard: {fall.metric} = {fall.value:.4g} at step {fall.step} is too far from "
-            f"{fall.best:.4g}"
-        )
+        what = f"SafetyGuard: {fall}"
         if self.num_rollbacks >= guard.max_rollbacks:
             raise TrainingError(
                 f"{what} after {self.num_rollbacks} rollbacks (max_rollbacks); lower the learning "

@@ -37,7 +37,7 @@ class Checkpoints:
         models: what tasks share.
         tasks: by name.
         directory: steps are in its `checkpoints`.
-        keep: newest steps that stay; None keeps all.
+        keep: newest steps that stay, and as many of those that were put away; None keeps all.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Checkpoints:
         return names | {f"{name}.optimizer" for name in names}
 
     def _put_away_after(self, step: int) -> None:
-        """Rename later steps, so that nothing goes on from them."""
+        """Rename later steps, so that nothing goes on from them; the newest stay."""
         for path in self.steps():
             if (step_number(path) or 0) > step:
                 away = path.with_name(f"{AWAY}{path.name}")
@@ -148,5 +148,8 @@ class Checkpoints:
                 path.rename(away)
                 _logger.warning("training goes on from step %s; renamed to %s", step, away)
                 path.with_name(f"step_{step_number(path)}").unlink(missing_ok=True)
+        away_paths = sorted(self.root.glob(f"{AWAY}*"), key=lambda path: path.stat().st_mtime_ns)
+        for path in away_paths[: -self._keep] if self._keep is not None else ():
+            rmtree(path, ignore_errors=True)
         if self.steps():
             point_latest(self.steps()[0])

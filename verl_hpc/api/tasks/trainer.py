@@ -27,7 +27,7 @@ from verl_hpc.api.tasks.task import Task
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.data.problem import Problem
-from verl_hpc.errors import ConfigError
+from verl_hpc.errors import ConfigError, NotFiniteError, ScoreNotFiniteError
 from verl_hpc.metrics.sinks import Sink
 from verl_hpc.section import NonNegative
 
@@ -162,12 +162,21 @@ class Trainer:
         self._checkpoints.claim(self._step)
         by_task = self._batches.by_task(problems)
         metrics: dict[str, float] = {}
+        learned: dict[str, int] = {}
+        fallen = None
         for name, part in by_task.items():
-            metrics |= self.tasks[name].step(part, self._step + 1)
+            try:
+                metrics |= self.tasks[name].step(part, self._step + 1)
+            except (NotFiniteError, ScoreNotFiniteError) as error:
+                fallen = self._guards.not_finite(self._step + 1, name, error)
+                if fallen is None:
+                    raise
+                break
+            learned[name] = len(part)
         self._step += 1
         weights = self._batches.weights or {}
         metrics |= {f"task/{name}/weight": weight for name, weight in weights.items()}
-        step, fallen = self._step, self._guards.look(self._step, metrics, by_task)
+        step, fallen = self._step, fallen or self._guards.look(self._step, metrics, learned)
         if fallen is not None:
             metrics |= self._roll_back(*fallen)
         else:
@@ -177,7 +186,7 @@ class Trainer:
                 self.save_checkpoint()
         if self._guards.num_rollbacks:
             metrics["guard/num_rollbacks"] = float(self._guards.num_rollbacks)
-        self._records.write(step, metrics, {name: len(part) for name, part in by_task.items()})
+        self._records.write(step, metrics, learned)
         return metrics
 
     @checked
@@ -195,8 +204,8 @@ class Trainer:
         """Have metrics watched; the first guard that sees a fall acts.
 
         Raises:
-            ConfigError: checkpoints are not saved, or are gone before the guard needs them; or the
-                data loader's batches are.
+            ConfigError: it was added before; checkpoints are not saved, or are gone before the
+                guard needs them; or the data loader's batches are.
         """
         self._batches.check_goes_back()
         self._guards.add(guard, self._batches.weights or {})

@@ -14,10 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch.distributed as dist
-from megatron.core import parallel_state
+from megatron.core import parallel_state, tensor_parallel
 from megatron.core.utils import GlobalMemoryBuffer
 
-from verl_hpc.engines.megatron.generators import seed_generators
 from verl_hpc.engines.shared.groups import LayoutGroups
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.runtime.groups import Groups
@@ -113,7 +112,18 @@ def start_layouts(groups: Groups, layouts: Sequence[TrainLayout], seed: int) -> 
     mine = [layout for layout in layouts if rank in layout.grid.ranks()]
     for layout in layouts:
         _started[layout] = MegatronGroups(layout, groups, buffer) if layout in mine else None
-    seed_generators(seed, mine[0].grid.coordinates(rank)["tp"] if mine else 0)
+    _seed_generators(seed, mine[0].grid.coordinates(rank)["tp"] if mine else 0)
+
+
+def _seed_generators(seed: int, tp_rank: int) -> None:
+    """Seed the device's generator and Megatron-core's, of which some differ over `tp_rank`.
+
+    Nothing draws from the latter while dropout is 0, so one set will do for layouts that put this
+    rank at different places.
+    """
+    tensor_parallel.model_parallel_cuda_manual_seed(
+        seed, tp_rank=tp_rank, ep_rank=0, etp_rank=tp_rank
+    )
 
 
 def stop_layouts() -> None:

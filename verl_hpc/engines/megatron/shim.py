@@ -122,13 +122,18 @@ def install() -> None:
     """Install the hook; must run before the first import of megatron.core.
 
     Raises:
-        ClusterError: a Megatron-core that the rules were not checked with.
+        ClusterError: a Megatron-core that the rules were not checked with, or that something
+            else has imported before.
     """
     import torch
 
     if torch.cuda.is_available() or any(isinstance(f, _Finder) for f in sys.meta_path):
         return
-    assert "megatron.core" not in sys.modules, "megatron.core was imported before its shim"
+    if "megatron.core" in sys.modules:
+        raise ClusterError(
+            "megatron.core was imported before it was fitted to ranks without a GPU; put `import "
+            "verl_hpc.engines.megatron` before its first import"
+        )
     sys.meta_path.insert(0, _Finder())
     import megatron.core
 

@@ -84,6 +84,7 @@ def test_the_default_alert_is_a_line_of_the_log(caplog):
         ({"lr_factor": 0}, "lr_factor = 0"),
         ({"max_rollbacks": 0}, "max_rollbacks = 0"),
         ({"alert": "mail"}, "alert = 'mail'; Input should be callable"),
+        ({"baseline": {"m": math.nan}}, r"baseline\['m'\] = nan: must be finite"),
         ({"baseline": {"n": 1.0}}, r"baseline\['n'\]: not one of monitor_metrics"),
     ],
 )

@@ -13,7 +13,14 @@ import verl_hpc
 from tests.unit.api.tasks.conftest import ANIMALS, LEARNING, REWARDS
 from verl_hpc.api.settings import PPOConfig
 from verl_hpc.api.tasks.task import divided
-from verl_hpc.errors import CheckpointError, ConfigError, DataError, ModelError, TrainingError
+from verl_hpc.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ModelError,
+    RewardError,
+    TrainingError,
+)
 from verl_hpc.metrics.exporter import MetricsExporter
 from verl_hpc.metrics.log import read_metrics
 
@@ -233,6 +240,111 @@ def test_an_alert_may_end_training_and_falls_are_counted(make_trainer):
     assert len(trainer.train(10)) == 2 and trainer.global_step == 1
     with pytest.raises(TrainingError, match="after 1 rollbacks"):
         trainer.train(10)
+
+
+@pytest.mark.parametrize("what", ["reward", "logits"])
+def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
+    told, scores = [], {"now": 1.0}
+    trainer = make_trainer(
+        ("vowels", "pick"),
+        rewards={"vowels": lambda response, reference: scores["now"], "pick": REWARDS["pick"]},
+        checkpoint_every=1,
+    )
+
+    def alert(rollback):
+        return bool(told.append(rollback))  # ends training there
+
+    guard = verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 1, alert, max_rollbacks=2)
+    trainer.add_guard(guard)
+    trainer.train(2)
+    before = everything(trainer)
+
+    def spoil():
+        if what == "reward":
+            scores["now"] = math.nan
+        else:
+            next(trainer.models.actor.parameters()).data.fill_(math.nan)
+
+    spoil()
+    (found,) = trainer.train(1)
+    assert found["guard/rollback_from"] == 3 and found["guard/rollback_to"] == 2
+    assert "task/vowels/reward" not in found
+    changed = {"vowels_actor/lr", "pick_actor/lr", "watch/rollbacks", "watch/lr_factor"}
+    assert set(differ(before, everything(trainer))) == changed
+    (rollback,) = told
+    assert math.isnan(rollback.fall.value) and rollback.fall.best == 1.0
+    assert "task/vowels/reward at step 3 is not finite" in str(rollback)
+    assert ("the score is nan" if what == "reward" else "logits") in str(rollback)
+    scores["now"] = 1.0
+    assert trainer.train(1)[0]["task/vowels/reward"] == 1.0
+    spoil()
+    assert trainer.train(1)[0]["guard/rollback_to"] == 3
+    spoil()
+    with pytest.raises(TrainingError, match="is not finite.* after 2 rollbacks"):
+        trainer.train(1)
+
+
+def test_a_reward_that_is_not_finite_ends_training_that_no_guard_watches(make_trainer):
+    trainer = make_trainer(
+        ("vowels", "pick"),
+        rewards={"vowels": lambda response, reference: math.nan, "pick": REWARDS["pick"]},
+        checkpoint_every=1,
+    )
+    trainer.add_guard(verl_hpc.SafetyGuard("task/pick/reward", 0.5, 1))
+    with pytest.raises(RewardError, match="the score is nan"):
+        trainer.train(1)
+
+
+def test_a_reward_function_that_fails_is_no_fall(make_trainer):
+    trainer = make_trainer(
+        ("vowels",), rewards={"vowels": lambda response, reference: 1 / 0}, checkpoint_every=1
+    )
+    trainer.add_guard(verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 1))
+    with pytest.raises(RewardError, match="ZeroDivisionError"):
+        trainer.train(1)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [(3, "batch 1 is int; expected a list of rows"), ("ab", "batch 1 is str"), ([], "no prompts")],
+)
+def test_a_batch_is_a_list_of_rows(make_trainer, batch, words):
+    trainer = make_trainer(("vowels",))
+    trainer._batches._loader = [batch]
+    with pytest.raises(DataError, match=words):
+        trainer.train(1)
+    with pytest.raises(DataError, match="no prompts"):
+        trainer.step([])
+
+
+def test_a_guard_is_added_once(make_trainer):
+    trainer = make_trainer(("vowels",), checkpoint_every=1)
+    guard = verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 1)
+    trainer.add_guard(guard)
+    with pytest.raises(ConfigError, match="add_guard: this SafetyGuard .* is there already"):
+        trainer.add_guard(guard)
+
+
+def test_as_many_steps_that_were_taken_back_stay_as_others(make_trainer):
+    scores = {"now": 1.0}
+    trainer = make_trainer(
+        ("vowels",),
+        rewards={"vowels": lambda response, reference: scores["now"]},
+        checkpoint_every=1,
+        keep=3,
+    )
+    guard = verl_hpc.SafetyGuard(
+        "task/vowels/reward", 0.5, 2, lambda rollback: False, max_rollbacks=9
+    )
+    trainer.add_guard(guard)
+    for _ in range(4):
+        scores["now"] = 1.0
+        trainer.train(3)
+        scores["now"] = 0.0
+        trainer.train(1)
+    names = sorted(path.name for path in trainer._checkpoints.root.glob("rolled_back_step_0*"))
+    assert names == [f"rolled_back_step_0000000{step}" for step in (5, 7, 9)]
+    assert len(trainer._checkpoints.steps()) <= 3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,24 +1,24 @@
-"""Random-number generators of the process, which all layouts share."""
+"""Random-number generators of the process: torch's, and Megatron-core's where that is in use."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from megatron.core import tensor_parallel
 
 _PREFIX = "megatron."
 
 
-def seed_generators(seed: int, tp_rank: int) -> None:
-    """Seed the device's generator and Megatron-core's, of which some differ over `tp_rank`.
+def _tracker() -> Any:
+    """Megatron-core's, or None: who never imported it has drawn nothing from it.
 
-    Nothing draws from the latter while dropout is 0, so one set will do for layouts that put this
-    rank at different places.
+    Not by our engine, which would fit Megatron-core to CPUs: a program with a model of its own may
+    have imported it as it is.
     """
-    tensor_parallel.model_parallel_cuda_manual_seed(
-        seed, tp_rank=tp_rank, ep_rank=0, etp_rank=tp_rank
-    )
+    megatron = sys.modules.get("megatron.core.tensor_parallel")
+    return None if megatron is None else megatron.get_cuda_rng_tracker()
 
 
 def generator_states() -> dict[str, torch.Tensor]:
@@ -26,7 +26,8 @@ def generator_states() -> dict[str, torch.Tensor]:
     states = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
-    tracked = tensor_parallel.get_cuda_rng_tracker().get_states()
+    tracker = _tracker()
+    tracked = {} if tracker is None else tracker.get_states()
     return states | {f"{_PREFIX}{name}": state for name, state in tracked.items()}
 
 
@@ -35,5 +36,7 @@ def restore_generators(states: Mapping[str, torch.Tensor]) -> None:
     torch.set_rng_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+    tracker = _tracker()
     tracked = {n.removeprefix(_PREFIX): s for n, s in states.items() if n.startswith(_PREFIX)}
-    tensor_parallel.get_cuda_rng_tracker().set_states(tracked)
+    if tracker is not None and tracked:
+        tracker.set_states(tracked)

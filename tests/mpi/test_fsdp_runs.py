@@ -43,6 +43,30 @@ def test_grpo_goes_from_one_engine_to_the_other_and_back(here, tiny_model, share
     assert_same(passed_on, alone, SAME, rel=1e-5)
 
 
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_grpo_generates_with_vllm(here, tiny_model, shared_directory, tensor_parallel):
+    """What verl's users have: the weights that vLLM has in each step are those that were trained,
+    and no byte came for nothing."""
+    vllm = ROLLOUT | {"engine": "vllm", "kv_cache_gib": 0.05, "tensor_parallel": tensor_parallel}
+    heads = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = configure(
+        f"vllm-{tensor_parallel}",
+        tiny_model("qwen2", True, **heads),
+        shared_directory,
+        recipe="rl",
+        steps=3,
+        optimizer={"lr": 1e-2},
+        parallel=ENGINES["fsdp"],
+        reward={"function": write_reward(here, shared_directory)},
+        rollout=vllm,
+    )
+    steps = finish(here, config)
+    assert len(steps) == 3
+    assert all(row["actor/grad_norm"] > 0 for row in steps)
+    assert all(row["training/rollout_log_probs_diff_max"] < 1e-4 for row in steps)
+    assert all(row["reshard/received_bytes"] == row["reshard/minimum_bytes"] > 0 for row in steps)
+
+
 @pytest.mark.slow
 def test_a_critic_of_one_engine_beside_an_actor_of_the_other(here, tiny_model, shared_directory):
     reward, found = write_reward(here, shared_directory), {}

@@ -1,9 +1,11 @@
 """What tutorials do with these names that is more than a call: limits, what is read ahead, a user's
 own critic, Megatron's model, and a step with every setting that they name."""
 
+import os
 import threading
 import time
 from importlib import import_module
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -155,6 +157,14 @@ class OfMegatron(verl_hpc.ActorModel):
         return input_ids
 
 
+@pytest.fixture
+def variables_stay():
+    """Megatron-core puts its choice of attention there, for programs started later, too."""
+    with patch.dict(os.environ):
+        yield
+
+
+@pytest.mark.usefixtures("variables_stay")
 def test_a_model_of_megatrons_is_bound_to_its_groups_and_trained(tokenizer, tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

@@ -181,3 +181,14 @@ def test_one_of_two_keys_that_say_the_same_is_told_and_the_other_decides():
 def test_the_second_of_a_tutorials_names_for_a_key_is_told():
     notes = translate(Spoken(BASE | {"lr": 1e-5, "learning_rate": 1e-5})).notes
     assert notes["lr"] == "says what is taken without it, too"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gpu_memory_utilization", 0.9), ("enforce_eager", True)]
+)
+def test_settings_of_vllm_are_told_where_another_engine_generates(name, value):
+    """Our settings have them, and nothing there reads them."""
+    rollout = "actor_rollout_ref.rollout"
+    given = BASE | {f"{rollout}.name": "hf", f"{rollout}.{name}": value}
+    assert "vLLM" in translate(Spoken(given)).notes[f"{rollout}.{name}"]
+    assert f"{rollout}.{name}" not in translate(Spoken(given | {f"{rollout}.name": "vllm"})).notes

@@ -39,13 +39,9 @@ def engine_of(
         layout: the rest of its section parallel.
     """
     key = f"{model}.strategy"
-    if values.word(key) in OTHER_ENGINES and values[key] not in _STRATEGIES:
-        raise Refused(key, OTHER_ENGINES[values[key]], "parallel.engine")
-    if values[key] not in _STRATEGIES:
-        raise Refused(key, f"expected one of {', '.join(_STRATEGIES)}", "parallel.engine")
+    wanted = _strategy(values, model) != "megatron"
     own = [values.own.get(f"{prefix}parallel.engine") for prefix in (ROLE[model], "")]
     chosen = next((engine for engine in own if engine is not None), None)
-    wanted = values[key] != "megatron"
     if wanted and values.form == "megatron":
         _check_form(values, model)
     obstacle = None
@@ -63,6 +59,16 @@ def engine_of(
             "verl_hpc.parallel.engine=megatron",
         )
     return {"engine": "fsdp"} | _fsdp(values, model) if is_fsdp else _megatron(values, model)
+
+
+def _strategy(values: Values, model: str) -> str:
+    """Raises: Refused: no engine that is here."""
+    key = f"{model}.strategy"
+    found = values.word(key)
+    if found not in _STRATEGIES:
+        expected = f"expected one of {', '.join(_STRATEGIES)}"
+        raise Refused(key, OTHER_ENGINES.get(found, expected), "parallel.engine")
+    return found
 
 
 def _check_form(values: Values, model: str) -> None:
@@ -162,7 +168,7 @@ def _sums(values: Values, model: str) -> str:
 
 def has_own_choice(values: Values, model: str) -> bool:
     """Whether the reference is told another engine than the actor's, in whose engine it is."""
-    same = (values[f"{m}.strategy"] == "megatron" for m in (model, ACTOR))
+    same = (_strategy(values, m) == "megatron" for m in (model, ACTOR))
     named = f"{ROLE[model]}parallel.engine" in values.own
     return named or len(set(same)) > 1
 

@@ -45,6 +45,9 @@ def _engine(values: Values, draft: Draft) -> None:
             draft.put("rollout.kv_cache_dtype", value, f"{_VLLM}.{name}")
         elif value is not None:
             options[name] = value
+    for name in ("gpu_memory_utilization", "enforce_eager"):
+        if f"{R}.{name}" in values and values.word(f"{R}.name") == "hf":
+            draft.note(f"{R}.{name}", f"is vLLM's, and {R}.name is hf")
     if options:
         draft.put(_OPTIONS, options, _VLLM, *(f"{R}.{name}" for name in _ENGINE))
 

@@ -89,6 +89,8 @@ def _world(values: Values, draft: Draft) -> None:
     shares = [
         size.get(f"parallel.{name}_parallel", 1) for name in ("tensor", "pipeline", "context")
     ]
+    if not all(type(share) is int and share > 0 for share in shares):
+        return  # which settings of that value refuse themselves
     replica = shares[0] * shares[1] * shares[2]
     if draft.ranks % replica:
         raise Refused(

@@ -18,7 +18,7 @@ from verl_hpc.config.load import parse_config, parse_overridden
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
-from verl_hpc.migration.legacy import OWN, Modern, modern
+from verl_hpc.migration.legacy import COMPUTED, OWN, TUTORIAL, Modern, modern
 from verl_hpc.migration.reference import FORMS, MISSING, Form, leaves, reference
 from verl_hpc.migration.row import Convert, Draft, same
 from verl_hpc.migration.table import ROWS, find, near
@@ -126,36 +126,45 @@ def translate(spoken: Spoken) -> Migration:
     Raises:
         ConfigError: a key that verl does not know.
     """
-    now = modern(spoken.given)
-    form = _form(spoken.form, now.found)
-    found = _translate(now, form)
-    return replace(found, notes=dict(_idle(now, form, found)) | dict(found.notes))
+    found = _translate(spoken)
+    return replace(found, notes=dict(_idle(spoken, found)) | dict(found.notes))
 
 
-def _idle(now: Modern, form: Form, found: Migration) -> Iterator[tuple[str, str]]:
-    """Keys without which, all together, the run is the same, and what is said of each; but for
-    those of which something is said already.
+def _idle(spoken: Spoken, found: Migration) -> Iterator[tuple[str, str]]:
+    """What is said of keys that do not decide the run, but for those of which something is said
+    already: that they can be left out, all together, or that their value makes no difference.
 
-    The run without a key is made to see it: what a rule reads, or says that it does, is no proof.
+    The run without a key, and that with another value, are made to see it: what a rule reads, or
+    says that it does, is no proof.
     """
     if found.refused:  # a rule that refuses a key stops, and reads no other
         return
-    values, left = Values(now.found, form), now.found
-    for key in now.found:
-        name = now.names.get(key, key)
-        is_told = name in found.notes or key.startswith(OWN) or name not in now.given
-        if is_told or _is_default(key, values):
+
+    def gives_it(given: dict[str, Any]) -> bool:
+        return _is_same_run(_translate(replace(spoken, given=given)), found)
+
+    now, left = modern(spoken.given), spoken.given
+    values = Values(now.found, _form(spoken.form, now.found))
+    for key, value in spoken.given.items():
+        if key in found.notes or key.startswith(OWN) or _is_default(key, now, values):
             continue
-        others = {other: value for other, value in left.items() if other != key}
-        if _is_same_run(_translate(replace(now, found=others), form), found):
+        others = {other: left[other] for other in left if other != key}
+        changed = left | {key: _another(value)}
+        if gives_it(others):
             left = others
-            other = replace(now, found=now.found | {key: _another(now.found[key])})
-            is_same = _is_same_run(_translate(other, form), found)
-            yield name, _IDLE if is_same else _AS_WITHOUT
+            yield key, _IDLE if gives_it(changed) else _AS_WITHOUT
+        elif _has_telling_name(key) and gives_it(changed):
+            yield key, _BY_NAME
 
 
 _IDLE = "decides nothing beside the other keys that are given"
 _AS_WITHOUT = "says what is taken without it, too"
+_BY_NAME = "any value does the same: its name tells verl's Megatron form, or a tutorial's defaults"
+
+
+def _has_telling_name(key: str) -> bool:
+    """Whether other keys are read otherwise where it is given."""
+    return ".megatron." in key or key in TUTORIAL or key in COMPUTED
 
 
 def _another(value: Any) -> Any:
@@ -169,11 +178,16 @@ def _another(value: Any) -> Any:
     return {**value, "another": 1} if isinstance(value, Mapping) else f"{value}-another"
 
 
-def _is_default(key: str, values: Values) -> bool:
+def _is_default(key: str, now: Modern, values: Values) -> bool:
     """Whether nothing need be told of a key; one without a default has to be given."""
+    if key not in now.names.values() and key not in now.found:  # null, or said by another name, too
+        return now.given[key] is None and key in reference()
     try:
-        default = values.default(key)
-        return default == MISSING or same(values[key], default)
+        return all(
+            values.default(new) == MISSING or same(values[new], values.default(new))
+            for new in now.found
+            if now.names.get(new, new) == key
+        )
     except Refused:  # it refers to itself, or to what is not computed, and nothing reads it
         return False
 
@@ -189,7 +203,10 @@ def _is_same_run(one: Migration, other: Migration) -> bool:
         return False
 
 
-def _translate(now: Modern, form: Form) -> Migration:
+def _translate(spoken: Spoken) -> Migration:
+    """Raises: ConfigError: a key that verl does not know."""
+    now = modern(spoken.given)
+    form = _form(spoken.form, now.found)
     draft, refusals = Draft(), list[Refused]()
     given, names = dict(now.found), now.names
     own = {k.removeprefix(OWN): given.pop(k) for k in list(given) if k.startswith(OWN)}

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.migration.cases import ACTOR, MODEL, REF, ROLLOUT
+from verl_hpc.errors import ConfigError
 from verl_hpc.migration.translate import migrate
 
 BASE = (
@@ -148,3 +149,27 @@ def test_trackers_are_offline_and_only_those_that_are_named():
     silent = migrate(BASE)
     assert silent.config().metrics.wandb is None
     assert "[console, wandb]" in silent.notes["trainer.logger"]
+
+
+@pytest.mark.parametrize("strategy", ["nonsense", "deepspeed"])
+def test_a_references_engine_that_is_not_here_is_refused(strategy):
+    key = f"{REF}.strategy"
+    refused = migrate([*BASE, f"{ACTOR}.use_kl_loss=True", f"{key}={strategy}"]).refused
+    assert [one.key for one in refused] == [key]
+
+
+@pytest.mark.parametrize("size", ["0", "x", "null"])
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        (f"{ACTOR}.megatron.tensor_model_parallel_size", "tensor_parallel"),
+        (f"{ACTOR}.ulysses_sequence_parallel_size", "context_parallel"),
+    ],
+)
+def test_a_layout_of_no_ranks_is_an_error_beside_the_number_of_ranks(key, ours, size):
+    found = migrate([*BASE, f"{key}={size}", "trainer.n_gpus_per_node=2"])
+    if ours == "tensor_parallel" and size == "null":
+        assert found.config().parallel.tensor_parallel == 1
+        return
+    with pytest.raises(ConfigError, match=f"parallel.{ours}"):
+        found.config()

@@ -80,7 +80,10 @@ def test_no_value_is_silently_ignored_with_or_without_what_a_key_goes_with(case)
         ("custom_reward_function.name", {}),
         ("reward_model.model.path", {}),
         ("reward_model.overlong_buffer.len", {}),
-        ("critic_lr", {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 2}),
+        (
+            "critic_lr",
+            {"algorithm": "grpo", "actor_rollout_ref.rollout.n": 2, "data.batch_size": 256},
+        ),
     ],
 )
 def test_an_older_name_is_told_as_its_new_one(old, beside):
@@ -150,3 +153,42 @@ def test_a_share_of_the_steps_over_which_the_learning_rate_decays():
         assert translate(Spoken(given, form)).config().optimizer.warmup_steps == 5 * each
     given[f"{optim}.lr_decay_steps"] = 8
     assert translate(Spoken(given, "megatron")).config().optimizer.warmup_steps == 4 * each
+
+
+@pytest.mark.parametrize(
+    ("key", "beside"),
+    [
+        ("actor_rollout_ref.ref.megatron.tensor_model_parallel_size", {}),
+        ("critic_model", {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.n": 2}),
+    ],
+)
+def test_a_key_whose_name_alone_decides_is_not_told_to_decide_nothing(key, beside):
+    """Which of verl's forms this is, or what is the default of keys that tutorials leave out."""
+    given = BASE | beside
+    found = translate(Spoken(given | {key: 2}))
+    assert found.notes[key].startswith("any value does the same")
+    assert found.config() != translate(Spoken(given)).config()
+
+
+def test_one_of_two_keys_that_say_the_same_is_told_and_the_other_decides():
+    keys = [f"actor_rollout_ref.{role}.profiler.enable" for role in ("actor", "ref")]
+    steps = {"global_profiler.tool": "torch", "global_profiler.steps": [2]}
+    notes = translate(Spoken(BASE | steps | dict.fromkeys(keys, True))).notes
+    assert notes[keys[0]] == "decides nothing beside the other keys that are given"
+    assert keys[1] not in notes
+
+
+def test_the_second_of_a_tutorials_names_for_a_key_is_told():
+    notes = translate(Spoken(BASE | {"lr": 1e-5, "learning_rate": 1e-5})).notes
+    assert notes["lr"] == "says what is taken without it, too"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("gpu_memory_utilization", 0.9), ("enforce_eager", True)]
+)
+def test_settings_of_vllm_are_told_where_another_engine_generates(name, value):
+    """Our settings have them, and nothing there reads them."""
+    rollout = "actor_rollout_ref.rollout"
+    given = BASE | {f"{rollout}.name": "hf", f"{rollout}.{name}": value}
+    assert "vLLM" in translate(Spoken(given)).notes[f"{rollout}.{name}"]
+    assert f"{rollout}.{name}" not in translate(Spoken(given | {f"{rollout}.name": "vllm"})).notes

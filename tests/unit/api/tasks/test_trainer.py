@@ -242,9 +242,9 @@ def test_an_alert_may_end_training_and_falls_are_counted(make_trainer):
         trainer.train(10)
 
 
-@pytest.mark.parametrize("what", ["reward", "logits"])
+@pytest.mark.parametrize("what", ["reward", "logits", "gradient"])
 def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
-    told, scores = [], {"now": 1.0}
+    told, scores, hooks = [], {"now": 1.0}, []
     trainer = make_trainer(
         ("vowels", "pick"),
         rewards={"vowels": lambda response, reference: scores["now"], "pick": REWARDS["pick"]},
@@ -252,6 +252,8 @@ def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
     )
 
     def alert(rollback):
+        while hooks:
+            hooks.pop().remove()
         return bool(told.append(rollback))  # ends training there
 
     guard = verl_hpc.SafetyGuard("task/vowels/reward", 0.5, 1, alert, max_rollbacks=2)
@@ -260,10 +262,13 @@ def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
     before = everything(trainer)
 
     def spoil():
+        first = next(trainer.models.actor.parameters())
         if what == "reward":
             scores["now"] = math.nan
+        elif what == "logits":
+            first.data.fill_(math.nan)
         else:
-            next(trainer.models.actor.parameters()).data.fill_(math.nan)
+            hooks.append(first.register_hook(lambda gradient: gradient * math.nan))
 
     spoil()
     (found,) = trainer.train(1)
@@ -274,7 +279,8 @@ def test_what_is_not_finite_is_a_fall_of_its_task(make_trainer, what):
     (rollback,) = told
     assert math.isnan(rollback.fall.value) and rollback.fall.best == 1.0
     assert "task/vowels/reward at step 3 is not finite" in str(rollback)
-    assert ("the score is nan" if what == "reward" else "logits") in str(rollback)
+    words = {"reward": "the score is nan", "gradient": "the gradient's norm is nan"}
+    assert words.get(what, what) in str(rollback)
     scores["now"] = 1.0
     assert trainer.train(1)[0]["task/vowels/reward"] == 1.0
     spoil()

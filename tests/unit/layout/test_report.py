@@ -166,7 +166,7 @@ def test_json_has_every_figure_and_no_other():
 
 
 AT_SCALE = """
-import json, resource, sys
+import json, sys
 from verl_hpc.layout.architecture import architecture_from
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.report import reshard_report
@@ -174,7 +174,9 @@ from verl_hpc.layout.report import reshard_report
 config = json.loads(sys.argv[1])
 layout = TrainLayout(tp=8, pp=16, dp=32)
 report = reshard_report(architecture_from(config), layout, rollout_tp=8, gpus_per_node=8)
-used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# Not getrusage: a process that another has started has that one's maximum, too.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+used = int(peak.split()[1]) * 1024
 print(json.dumps({**report.as_json(), "resident_bytes": used}))
 """
 

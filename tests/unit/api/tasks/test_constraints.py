@@ -122,7 +122,7 @@ def test_a_task_of_a_trainer_is_held_to_a_model_by_name(
 ):
     """By tasks.yaml, on the task's own device: tokens that the model finds likely, as it says."""
     with torch.no_grad():  # of few tokens, and others for each text
-        torch.nn.init.normal_(hf_model.lm_head.weight, std=1.0)
+        hf_model.lm_head.weight.normal_(generator=torch.Generator().manual_seed(0))
     hf_model.save_pretrained(tmp_path / "judge")
     tokenizer.save_pretrained(tmp_path / "judge")
     constraint = {"model": str(tmp_path / "judge"), "min_probability": 0.02}

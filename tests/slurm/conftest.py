@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def undisturbed(lab, model, tmp_path_factory):
     run = Run(lab, config).submit("checkpoint.every=1")
     run.finish()
     return run
+
+
+@pytest.fixture
+def verl_hpc(lab, tmp_path):
+    """The command line, with this lab's Slurm and a list of excluded nodes of its own."""
+
+    def call(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "verl_hpc", *map(str, words)],
+            cwd=tmp_path,
+            env=os.environ | lab.environment | {"XDG_CONFIG_HOME": str(tmp_path / "settings")},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    return call
 
 
 def pytest_collection_modifyitems(items):

@@ -5,28 +5,9 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests.slurm.runs import ROOT, write_run
 
 SIZES = ["site.tasks_per_node=1", "site.cores_per_node=1", f"site.python={sys.executable}"]
-
-
-@pytest.fixture
-def verl_hpc(lab, tmp_path):
-    """The command line, with this lab's Slurm and a list of excluded nodes of its own."""
-
-    def call(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "verl_hpc", *map(str, words)],
-            cwd=tmp_path,
-            env=os.environ | lab.environment | {"XDG_CONFIG_HOME": str(tmp_path / "settings")},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-
-    return call
 
 
 SITE = ["--cluster", ROOT / "slurm/lab.yaml"]

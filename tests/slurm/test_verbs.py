@@ -38,17 +38,11 @@ python3 -m verl.trainer.main_ppo model_engine=megatron \\
 
 
 @pytest.fixture
-def verb(lab):
-    """`python -m verl_hpc ...` on a login node, and what it printed."""
+def verb(verl_hpc):
+    """What a verb printed, which did what it was asked."""
 
     def call(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "verl_hpc", *map(str, words)],
-            env=os.environ | lab.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = verl_hpc(*words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -75,9 +69,9 @@ def moved(lab, model, tmp_path, verb):
     lab.run("scancel", "--me")
 
 
-def follow(lab, run, words, seen):
-    """`logs --follow` until a line is there; what it printed so far."""
-    command = [sys.executable, "-m", "verl_hpc", "logs", str(run.directory), *words]
+def follow(lab, run, seen):
+    """`logs --follow` until a line is there."""
+    command = [sys.executable, "-m", "verl_hpc", "logs", str(run.directory), "--follow"]
     said = run.config.with_name("followed")
     with said.open("w") as file:
         process = subprocess.Popen(command, stdout=file, env=os.environ | lab.environment)
@@ -87,7 +81,6 @@ def follow(lab, run, words, seen):
         process.terminate()
         process.wait(timeout=60)
     assert found, said.read_text()
-    return said.read_text()
 
 
 def test_each_of_rays_job_commands_has_a_verb(lab, moved, verb):
@@ -103,7 +96,7 @@ def test_each_of_rays_job_commands_has_a_verb(lab, moved, verb):
 
     # ray job logs, on and on, of all, and of one rank
     step = r"^n0 0: .* step +{}/200 "
-    follow(lab, moved, ["--follow"], step.format(moved.steps_done + 2))
+    follow(lab, moved, step.format(moved.steps_done + 2))
     assert re.search(step.format(1), verb("logs", moved.directory), re.M)
     lines = verb("logs", moved.directory, "--rank", 1).splitlines()
     assert lines and all(line.startswith("n1 1: ") for line in lines)

@@ -194,28 +194,36 @@ def check_position(position: Any, where: str) -> Position:
     Raises:
         DataError: it is none.
     """
+    found = None
     if isinstance(position, Position):
-        numbers = plain_number(position.epoch), plain_number(position.offset)
-        if all(type(number) is int and number >= 0 for number in numbers):
-            return Position(*numbers)
-    raise DataError(
-        f"{where}.seek: {shown(position)}; expected a position, such as Position(epoch=0, "
-        "offset=8), which .position gives"
-    )
+        found = _position(position.epoch, position.offset)
+    if found is None:
+        raise DataError(
+            f"{where}.seek: {shown(position)}; expected a position, such as Position(epoch=0, "
+            "offset=8), which .position gives"
+        )
+    return found
 
 
 def position_of(state: Any, where: str) -> Position:
     """Raises: DataError: it is not what `state_dict` gives."""
     try:
-        epoch, offset = plain_number(state["epoch"]), plain_number(state["offset"])
+        found = _position(state["epoch"], state["offset"])
     except (KeyError, TypeError):
-        epoch = offset = None
-    if any(type(number) is not int or number < 0 for number in (epoch, offset)):
+        found = None
+    if found is None:
         raise DataError(
             f"{where}.load_state_dict: {shown(state)}; expected what state_dict() gave, such as "
             "{'epoch': 0, 'offset': 8}"
         )
-    return Position(epoch, offset)
+    return found
+
+
+def _position(epoch: Any, offset: Any) -> Position | None:
+    """None if they are no whole numbers of at least 0."""
+    numbers = plain_number(epoch), plain_number(offset)
+    is_one = all(type(number) is int and number >= 0 for number in numbers)
+    return Position(*numbers) if is_one else None
 
 
 def check_provider(provider: Any) -> None:

@@ -136,10 +136,11 @@ def _of_program(words: Sequence[str]) -> list[str]:
 def _given(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
     """`NAME=value` before a script, and the words from the script on."""
     at = next((i for i, word in enumerate(words) if "=" not in word), 0)
-    names = [word.partition("=")[0] for word in words[:at]]
-    if not all(name.isidentifier() for name in names) or not _is_script(words[at : at + 1]):
+    pairs = [word.partition("=") for word in words[:at]]
+    found = {name: value for name, _, value in pairs}
+    if not all(map(str.isidentifier, found)) or not _is_script(words[at:]):
         return {}, words
-    return dict(zip(names, (word.partition("=")[2] for word in words), strict=False)), words[at:]
+    return found, words[at:]
 
 
 def _is_script(words: Sequence[str]) -> bool:

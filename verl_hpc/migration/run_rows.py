@@ -22,7 +22,7 @@ from verl_hpc.migration.tracker_rows import ROWS as TRACKERS
 from verl_hpc.migration.values import Refused, Values
 
 _KEEPS_ALL = 1_000_000
-_SEEN = "CUDA_VISIBLE_DEVICES= in the environment, which hides the GPUs"
+_HIDES_GPUS = "CUDA_VISIBLE_DEVICES= in the environment, which hides the GPUs"
 _RAY = "there is no Ray here: ranks are started by srun or mpiexec"
 
 
@@ -187,7 +187,9 @@ ROWS = [
         "checkpoint.keep",
     ),
     fixed("trainer.ray_wait_register_center_timeout", _RAY, "runtime.collective_timeout_s"),
-    fixed("trainer.device", "ranks take the GPUs that there are, or else CPUs; no NPUs", _SEEN),
+    fixed(
+        "trainer.device", "ranks take the GPUs that there are, or else CPUs; no NPUs", _HIDES_GPUS
+    ),
     fixed(
         "trainer.use_v1",
         "verl's trainers differ in divisors of the loss alone, which notes of loss_agg_mode and "

@@ -24,6 +24,7 @@ from verl_hpc.config.run import RunConfig
 from verl_hpc.data.problem import Problem
 from verl_hpc.engines.shared_module import OptimizerPath
 from verl_hpc.errors import ConfigError
+from verl_hpc.flow import Pipeline
 from verl_hpc.metrics import names
 from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.rollout.constraint import Constraint
@@ -85,7 +86,7 @@ class Task:
             models.reference if config.kl_coef else None,
             constraint,
         )
-        self._recipe = cache(self._make_recipe)
+        self._flow = cache(self._make_flow)
 
     def _chosen_device(self) -> torch.device:
         if self.config.device is None:
@@ -166,10 +167,10 @@ class Task:
         timers = Timers()
         rows = self._prompts.add([self._asked(problem) for problem in problems])
         self._plain.add(problems)
-        recipe = self._recipe(len(rows), self.seed)
+        recipe, pipeline = self._flow(len(rows), self.seed)
         recipe.metrics.clear()
         with Stages() as stages:
-            values = recipe.compile().run(
+            values = pipeline.run(
                 rows=StepRows(step, rows),
                 enter=lambda operator, _: stages.begin(timers(operator)),
             )
@@ -181,12 +182,13 @@ class Task:
         text = self.condition.asked if self.condition is not None else ""
         return replace(problem, prompt=prompt_of(problem, self._models.tokenizer, text))
 
-    def _make_recipe(self, num_prompts: int, seed: int) -> Recipe:
+    def _make_flow(self, num_prompts: int, seed: int) -> tuple[Recipe, Pipeline]:
         """Of steps of so many prompts; they differ in their mini-batches, and by the seed."""
         run = replace(self.run, config=self._config(num_prompts, seed))
-        if self.condition is None:
-            return rl(run)
-        return conditioned(run, self.condition, self._plain)
+        recipe = (
+            rl(run) if self.condition is None else conditioned(run, self.condition, self._plain)
+        )
+        return recipe, recipe.compile()
 
     def _named(self, found: Mapping[str, float], timings: Mapping[str, float]) -> dict[str, float]:
         num_tokens, seconds = found[names.TOKENS], timings[names.STEP_SECONDS]

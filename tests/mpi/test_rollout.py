@@ -270,6 +270,38 @@ def test_length_and_stop_strings_end_a_response(vllm):
     assert short.tokens == long.tokens[: first + 1]
 
 
+def generated(engine, seeds=range(40), **ends):
+    return engine.generate([PROMPTS[0]] * 40, Sampling(max_tokens=56, **ends), list(seeds))
+
+
+def one_with(token, responses):
+    """A response with a token in its middle, and which it is."""
+    return next((i, r.tokens) for i, r in enumerate(responses) if token in r.tokens[1:-1])
+
+
+OPENS = 1
+"""<|im_start|>, which ends nothing by itself."""
+
+
+def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
+    index, tokens = one_with(OPENS, generated(vllm))
+    first = tokens.index(OPENS)
+    both = vllm._llm.get_tokenizer().decode(tokens[first : first + 2])
+    for ends, length in (
+        ({"stop_token_ids": (OPENS,)}, first + 1),
+        ({"stop": ("<|im_start|>",)}, first + 1),
+        ({"stop": (both,)}, first + 2),
+    ):
+        found = generated(vllm, **ends)[index]
+        assert (found.tokens, found.finish_reason) == (tokens[:length], "stop"), ends
+
+
+def test_tokens_end_a_response_of_transformers(hf):
+    index, tokens = one_with(OPENS, generated(hf))
+    found = generated(hf, stop_token_ids=(OPENS,))[index]
+    assert (found.tokens, found.finish_reason) == (tokens[: tokens.index(OPENS) + 1], "stop")
+
+
 def test_an_interruption_leaves_what_is_finished(vllm):
     """It is asked after 32 tokens, when some responses have ended and others have not."""
     prompts, seeds, sampling = [PROMPTS[0]] * 40, list(range(40)), Sampling(max_tokens=56)
@@ -370,7 +402,7 @@ def check_log_probs(model, prompt, response, temperature):
 
 
 def test_transformers_decodes_greedily_what_vllm_decodes(vllm, hf):
-    greedy = Sampling.greedy(LIMITS)
+    greedy = Sampling.from_config(LIMITS).greedy
     theirs = vllm.generate(PROMPTS, greedy, [1, 2, 3, 4])
     mine = hf.generate(PROMPTS, greedy, [1, 2, 3, 4])
     assert [r.tokens for r in mine] == [r.tokens for r in theirs]

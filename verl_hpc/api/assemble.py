@@ -13,6 +13,7 @@ from verl_hpc.api.prompts import IdTokenizer, StepPrompts
 from verl_hpc.config.roles import ACTOR, CRITIC, RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.engines.module import ModuleEngine
 from verl_hpc.engines.protocol import InferenceEngine
 from verl_hpc.planner.layouts import ROLLOUT, RunLayouts, place_roles
@@ -66,7 +67,7 @@ def assemble(
         places,
         _roles(config.role_settings, layouts, places, modules, device, engines or {}, reference),
         {},
-        IdTokenizer(tokenizer),  # type: ignore[arg-type]
+        Encoder(IdTokenizer(tokenizer), "never"),  # type: ignore[arg-type]
         Problems(prompts, {}, {}),
         Order(1, config.seed, False),
         reward=reward,

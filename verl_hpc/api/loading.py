@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from verl_hpc.api.models import ActorModel, CriticModel
 from verl_hpc.config.arguments import checked
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.data.prompts import load_tokenizer
+from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.not_mapped import NOT_MAPPED

@@ -9,7 +9,7 @@ from typing import Any
 from verl_hpc.api.token_ids import all_count, rows_of
 from verl_hpc.config.explain import shown
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_prompt
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError
 
 
@@ -130,7 +130,8 @@ def asked(
     if not (is_list and isinstance(prompts[0], Problem)):
         return problems_of(prompts, tokenizer, attention_mask, references)
     truths = references if references is not None else [row.ground_truth for row in prompts]
-    ids = [encode_prompt(row, tokenizer, "auto") for row in prompts]
+    encoder = Encoder(tokenizer)
+    ids = [encoder.prompt(row) for row in prompts]
     found = problems_of(ids, tokenizer, all_count(ids), truths)
     return [
         replace(row, prompt=problem.prompt, ground_truth=problem.ground_truth)

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from verl_hpc.api.data import check_count, check_position
 from verl_hpc.config.arguments import checked, having
 from verl_hpc.config.explain import shown
-from verl_hpc.data.files import problem_of
 from verl_hpc.data.order import Position
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.rows import problem_of
 from verl_hpc.errors import DataError
 
 

@@ -42,6 +42,9 @@ class RunState(BaseModel):
     """By engine: actor, and critic if there is one."""
     numbers: dict[str, FiniteFloat] = {}
     """Of the recipe, by name."""
+    template_time: str = ""
+    """When the run began, in ISO 8601, which chat templates take for today; empty in steps of older
+    versions."""
     fingerprint: dict[str, str] = {}
     """What the run is made of, by name: a value that changes means other data, another recipe."""
     adapters: dict[str, AdapterState] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from verl_hpc.section import (
     Number,
@@ -15,6 +15,8 @@ from verl_hpc.section import (
     Seed,
 )
 
+TrainOn = Literal["all", "last"]
+
 
 class FilesConfig(Section):
     """Parquet or JSONL files with verl's columns: prompt, data_source, reward_model, ..."""
@@ -23,10 +25,12 @@ class FilesConfig(Section):
     paths: Annotated[list[PathText], Field(min_length=1)]
     """Files, read as one data set in this order; the ending (.parquet, .jsonl) says the format."""
     prompt_key: str = "prompt"
-    """Column of the prompt: a string, or a chat list of {role, content}. `a.b` is field b of a."""
+    """Column of the prompt: a string, or a chat list of {role, content}. `a.b` is field b of a.
+    Where it is not set, a row may have its prompt in messages or conversations, or in chosen and
+    rejected (docs/data.md)."""
     answer_key: str | None = None
-    """Column of the text that sft imitates, such as extra_info.answer; null takes answer, or else
-    response."""
+    """Column of the answer that sft imitates or kto judges, such as extra_info.answer; null takes
+    messages, conversations, answer, response or completion, the first that a row has."""
     limit: Positive | None = None
     """Use only the first rows."""
 
@@ -78,3 +82,17 @@ class DataConfig(Section):
     chat: Literal["auto", "always", "never"] = "auto"
     """Whether prompts go through the tokenizer's chat template: auto does for chat lists; never
     joins the contents of a chat list as paragraphs."""
+    chat_template_kwargs: Options = {}
+    """What the chat template is given besides the messages, such as {enable_thinking: false}. A row
+    may have a chat_template_kwargs of its own, which goes before these."""
+    system_prompt: Annotated[str, Field(min_length=1)] | None = None
+    """A system message for every chat that begins with none."""
+    train_on: TrainOn = "all"
+    """Which answers of a conversation sft imitates: all of the assistant's messages, or its last
+    one, with what was said before as the prompt."""
+
+    @model_validator(mode="after")
+    def _template_is_used(self) -> DataConfig:
+        if self.chat == "never":
+            self._check_unchanged(("chat_template_kwargs", "system_prompt"), "chat: never")
+        return self

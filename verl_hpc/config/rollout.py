@@ -116,7 +116,11 @@ class RolloutConfig(Section):
     """What to do with a prompt longer than max_prompt_tokens. One that is dropped is not trained
     on; in an evaluation it counts as wrong."""
     stop: list[str] = []
-    """Strings that end a response, besides the end-of-sequence token."""
+    """Strings that end a response, besides the end-of-sequence token. They may be, or contain,
+    special tokens, such as <|im_end|>."""
+    stop_token_ids: list[NonNegative] = []
+    """Tokens that end a response, besides those that the model's generation_config.json, its
+    tokenizer and its chat template end one with."""
     on_interrupt: Literal["drop", "keep"] = "drop"
     """What a run that must leave during a rollout does with its finished responses: generate the
     step anew, as if it had not begun, or keep them beside the checkpoint and generate the rest."""

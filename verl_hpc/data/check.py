@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 
 from verl_hpc.config.data import DataConfig, FilesConfig, ReasoningGymConfig, SourceConfig
+from verl_hpc.data.messages import text_of
 from verl_hpc.data.overlap import Overlap, count_overlaps
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.scan import scan
@@ -103,7 +104,7 @@ def _judge(
 
 
 def _describe(config: DataConfig, example: Problem, held_out: HeldOut, found: Overlap) -> str:
-    text = example.prompt if isinstance(example.prompt, str) else example.prompt[-1]["content"]
+    text = example.prompt if isinstance(example.prompt, str) else text_of(example.prompt[-1:])
     return (
         f"{found.shared_prompts:,} of the {found.evaluation_prompts:,} different prompts of "
         f"{held_out.name} ({_named(held_out.config)}) occur in data.train "

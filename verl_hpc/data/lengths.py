@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from verl_hpc.data.messages import text_of
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
+from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.errors import DataError, ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 MOST_BYTES = 80_000_000
 """That are encoded: half a minute of one core."""
@@ -28,9 +25,8 @@ class LengthCheck:
     messages say nothing but role and content.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, chat: Chat, max_tokens: int) -> None:
-        self._tokenizer = tokenizer
-        self._chat = chat
+    def __init__(self, encoder: Encoder, max_tokens: int) -> None:
+        self._encoder = encoder
         self._max_tokens = max_tokens
         self._bytes_left = MOST_BYTES
         self._added: dict[tuple[str, ...], int | None] = {}
@@ -43,8 +39,8 @@ class LengthCheck:
             ModelError: every prompt is too long, or the template has no end.
         """
         prompt = problem.prompt
-        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]
-        num_bytes = sum(len(text.encode()) for text in texts)
+        text = prompt if isinstance(prompt, str) else text_of(prompt, between="")
+        num_bytes = len(text.encode())
         added = self._most_added(problem)
         if added is not None and added + num_bytes <= self._max_tokens:
             return
@@ -55,7 +51,7 @@ class LengthCheck:
             )
         if self._bytes_left > 0:
             self._bytes_left -= num_bytes
-            ids = encode_prompt(problem, self._tokenizer, self._chat)
+            ids = self._encoder.prompt(problem)
             fit_prompt(ids, self._max_tokens, "error", problem.where)
             if self._bytes_left <= 0:
                 _logger.warning(
@@ -67,14 +63,15 @@ class LengthCheck:
     def _most_added(self, problem: Problem) -> int | None:
         """Tokens beside those of the texts; None where only the whole prompt tells."""
         prompt = problem.prompt
-        if not isinstance(prompt, str) and any(set(m) - _COUNTED for m in prompt):
+        of_messages = not isinstance(prompt, str) and any(set(m) != _COUNTED for m in prompt)
+        if of_messages or problem.system or problem.template_arguments:
             return None
         roles = () if isinstance(prompt, str) else tuple(m["role"] for m in prompt)
         if roles not in self._added:
             # Of one letter: some templates take no empty message.
             short = [{"role": r, "content": "x"} for r in roles] if roles else "x"
             try:
-                ids = encode_prompt(replace(problem, prompt=short), self._tokenizer, self._chat)
+                ids = self._encoder.prompt(replace(problem, prompt=short))
                 self._added[roles] = len(ids)
             except DataError:  # the template may need a text of a certain form
                 self._added[roles] = None

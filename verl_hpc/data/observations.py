@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from verl_hpc.data.prompts import TEMPLATE_S
-from verl_hpc.errors import ModelError
-from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.turns import SAID, special_tokens, turn_ending
+from verl_hpc.errors import DataError, ModelError
 
 Role = Literal["user", "tool"]
 """Whose message an observation is."""
-
-_SAID = "verlhpcsaidthis"
-"""Stands for a turn of the model where a template is looked at; only letters, so that no template
-changes or splits it."""
 
 
 class Observations:
@@ -29,7 +22,7 @@ class Observations:
     (some leave out what a model thought).
 
     Args:
-        tokenizer: with a chat template, or `is_chat` is false.
+        encoder: of the run.
         is_chat: whether prompts are chats; observations otherwise stand as they are.
         role: of an observation's message.
 
@@ -37,11 +30,11 @@ class Observations:
         ModelError: as `tokens`, before any are sampled.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, is_chat: bool, role: Role = "user"
-    ) -> None:
-        self._tokenizer, self._is_chat, self._role = tokenizer, is_chat, role
+    def __init__(self, encoder: Encoder, is_chat: bool, role: Role = "user") -> None:
+        self._encoder, self._is_chat, self._role = encoder, is_chat, role
         if is_chat:
+            self._special = special_tokens(encoder.tokenizer)
+            self._ending = turn_ending(encoder.template, self._special).written
             self._after_a_turn("x")
 
     def tokens(self, text: str, response: Sequence[int]) -> list[int]:
@@ -49,8 +42,8 @@ class Observations:
 
         Args:
             text: of the observation.
-            response: the model's turns so far. A turn that ends with a token that the template
-                writes at its end is not ended twice.
+            response: the model's turns so far. A turn that ends with a special token has its end,
+                whichever it is: the template's is not written behind it.
 
         Raises:
             ModelError: the chat template fails, does not end, or does not show a turn of the model.
@@ -58,36 +51,38 @@ class Observations:
         if not self._is_chat:
             return self._encode(text)
         after = self._after_a_turn(text)
-        ending = self._tokenizer.convert_ids_to_tokens(response[-1]) if response else None
-        if isinstance(ending, str) and ending and after.lstrip("\n ").startswith(ending):
-            after = after.lstrip("\n ").removeprefix(ending)
+        if response:
+            after = self._without_end(after, response[-1])
         return self._encode(after)
 
+    def _without_end(self, after: str, token: int) -> str:
+        """What follows a turn whose last token is `token`, without the end that it has already."""
+        name = self._encoder.tokenizer.convert_ids_to_tokens(token)
+        if not isinstance(name, str) or not self._special.fullmatch(name):
+            return after
+        if name in self._ending and after.startswith(self._ending):
+            return after[self._ending.rindex(name) + len(name) :]
+        if after.lstrip("\n ").startswith(name):
+            return after.lstrip("\n ").removeprefix(name)
+        return after.removeprefix(self._ending)
+
     def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+        return list(self._encoder.tokenizer.encode(text, add_special_tokens=False))
 
     def _after_a_turn(self, text: str) -> str:
         messages = [
             {"role": "user", "content": "x"},
-            {"role": "assistant", "content": _SAID},
+            {"role": "assistant", "content": SAID},
             {"role": self._role, "content": text},
         ]
         try:
-            with time_limit(TEMPLATE_S):
-                whole = self._tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, tokenize=False
-                )
-        except TimeLimitExceeded as error:
+            whole = self._encoder.template.render(messages, "an observation", asks=True)
+        except DataError as error:
             raise ModelError(
-                f"the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
+                f"{error}; it has to write a message of role {self._role} behind one of the model: "
+                "choose another role for observations"
             ) from error
-        except Exception as error:  # a template is a program
-            raise ModelError(
-                f"the tokenizer's chat template fails for a message of role {self._role} behind "
-                f"one of the model: {type(error).__name__}: {error}; choose another role for "
-                "observations"
-            ) from error
-        _, found, after = str(whole).partition(_SAID)
+        _, found, after = whole.partition(SAID)
         if not found:
             raise ModelError(
                 "the tokenizer's chat template leaves out a turn of the model that another message "

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from verl_hpc.data.messages import text_of
 from verl_hpc.data.problem import Prompt
 from verl_hpc.data.scan import refuse, scan
 from verl_hpc.data.sources import Source
@@ -91,5 +92,5 @@ def prompt_key(prompt: Prompt) -> bytes:
     Runs of white space count as one space, and who says what does not count: text is the same as a
     chat with that text, however it is cut into messages.
     """
-    words = prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
+    words = prompt if isinstance(prompt, str) else text_of(prompt, between="\n")
     return digest(plain(words), KEY_BYTES)

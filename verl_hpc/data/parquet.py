@@ -43,7 +43,7 @@ class ParquetRows:
         except UNREADABLE as error:
             raise DataError(f"{path}: not a readable Parquet file ({error})") from None
         schema = self._footer.schema.to_arrow_schema()
-        present = schema.names
+        present = self.names = schema.names
         for column in map(top_level, needed):
             if column not in present:
                 raise DataError(f"{path}: no column {column!r}; columns are {', '.join(present)}")

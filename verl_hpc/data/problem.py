@@ -6,8 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Prompt = str | list[dict[str, str]]
+from verl_hpc.data.messages import Message
+
+Prompt = str | list[Message]
 """Text, or a chat list of {role, content}."""
+Answer = str | list[Message]
+"""A text, or the messages behind a prompt that is a chat list; the last one is the model's."""
 
 PAIR_COLUMNS = ("chosen", "rejected")
 """Columns of the answers of a pair."""
@@ -17,7 +21,10 @@ LABEL_COLUMN = "label"
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt, and what is needed to score a response to it or to imitate one."""
+    """A prompt, and what is needed to score a response to it or to imitate one.
+
+    An answer is a chat list only where the prompt is one.
+    """
 
     index: int
     """Row number in the data set, from 0."""
@@ -27,13 +34,17 @@ class Problem:
     ground_truth: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
     """What else a reward function may want; the row's `extra_info`."""
-    answer: str | None = None
-    """Target text of supervised fine-tuning, the better answer of a pair, or the one that `label`
-    is about."""
-    rejected: str | None = None
+    answer: Answer | None = None
+    """Target of supervised fine-tuning, the better answer of a pair, or the one that `label` is
+    about."""
+    rejected: Answer | None = None
     """The worse answer of a pair."""
     label: bool | None = None
-    """Whether the answer is a good one, where it is one of kto's."""
+    """Whether the answer is a good one, where kto learns from it."""
+    system: str | None = None
+    """A system message of the row that its prompt does not have."""
+    template_arguments: dict[str, Any] = field(default_factory=dict)
+    """What the row gives its chat template: `tools`, and its `chat_template_kwargs`."""
     origin: str = field(default="", compare=False)
     """Where it comes from: the file, and the line or row in it."""
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from verl_hpc.data.problem import PAIR_COLUMNS, Problem, Prompt
-from verl_hpc.errors import DataError, ModelError
-from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
+from verl_hpc.config.data import DataConfig
+from verl_hpc.data.chat_template import ChatTemplate
+from verl_hpc.data.messages import Message, text_of
+from verl_hpc.data.problem import PAIR_COLUMNS, Answer, Problem
+from verl_hpc.data.turns import Conversations, check_written, special_tokens
+from verl_hpc.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -15,68 +21,18 @@ if TYPE_CHECKING:
 Chat = Literal["auto", "always", "never"]
 Overlong = Literal["error", "drop", "truncate_left"]
 
-TEMPLATE_S = 20.0
-"""A chat template is a program, and needs milliseconds."""
+
+@dataclass(frozen=True)
+class EncodedAnswer:
+    """An answer behind its prompt, as token ids."""
+
+    ids: list[int]
+    mask: list[int]
+    """1 for each token that the model is to write, 0 for what others say between its turns."""
 
 
-def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> PreTrainedTokenizerBase:
-    """Read a tokenizer from a directory, never from the network, and never run code it brings.
-
-    A tokenizer without a padding token pads with its end-of-sequence token.
-
-    Args:
-        path: the directory.
-        vocab_size: rows of the model's embedding; None does not compare.
-
-    Raises:
-        ModelError: no directory, no tokenizer in it or half of one, one without an end-of-sequence
-            token, with a chat template that is not text, a length that is not a number, or one with
-            token ids that the model has no row for.
-    """
-    from transformers import AutoTokenizer
-
-    if not Path(path).is_dir():
-        raise ModelError(f"tokenizer: no directory {path}; set model.tokenizer, or model.path")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # tokenizers raises no other for a file that it cannot read
-        raise ModelError(
-            f"tokenizer: {path} holds none that can be read: {type(error).__name__}: {error}"
-        ) from error
-    if not (Path(path) / "tokenizer_config.json").is_file():
-        # transformers falls back to the special tokens of its class, which may differ.
-        raise ModelError(
-            f"tokenizer: {path} has no tokenizer_config.json, which names the special tokens; is "
-            "the download whole?"
-        )
-    if tokenizer.eos_token is None or tokenizer.eos_token_id is None:
-        raise ModelError(f"tokenizer: {path} names no eos_token; add it to tokenizer_config.json")
-    if not isinstance(tokenizer.chat_template, str | dict | None):
-        raise ModelError(f"tokenizer: {path}: chat_template is not a string")
-    if not isinstance(tokenizer.model_max_length, int | float):
-        raise ModelError(
-            f"tokenizer: {path}: model_max_length = {tokenizer.model_max_length!r} is not a number"
-        )
-    largest = max(tokenizer.get_vocab().values(), default=0)  # more than their number if some lack
-    if vocab_size is not None and largest >= vocab_size:
-        raise ModelError(
-            f"tokenizer: {path} has token ids up to {largest}, and the model's vocab_size is "
-            f"{vocab_size}; give the model its own tokenizer"
-        )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
-
-
-def is_chat(problem: Problem, chat: Chat) -> bool:
-    """Whether a prompt goes through the chat template."""
-    return chat == "always" or (chat == "auto" and not isinstance(problem.prompt, str))
-
-
-def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat) -> list[int]:
-    """Token ids of a prompt.
+class Encoder:
+    """Encodes problems as a run reads them.
 
     ========  ==============================  ===================
     chat      a chat list                     a string
@@ -86,50 +42,188 @@ def encode_prompt(problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Ch
     never     its contents, one a paragraph   as it stands
     ========  ==============================  ===================
 
-    Raises:
-        DataError: a chat template is needed and the tokenizer has none, or it fails; no tokens.
-        ModelError: the chat template does not end.
-    """
-    prompt = problem.prompt
-    if is_chat(problem, chat):
-        ids = _encode_chat(prompt, tokenizer, problem.where)
-    elif isinstance(prompt, str):
-        ids = list(tokenizer.encode(prompt))
-    else:
-        ids = list(tokenizer.encode("\n\n".join(message["content"] for message in prompt)))
-    if not ids:
-        raise DataError(
-            f"{problem.where}: the prompt has no tokens; is the tokenizer whole, and its chat "
-            "template not empty?"
-        )
-    return ids
-
-
-def encode_examples(
-    problem: Problem, tokenizer: PreTrainedTokenizerBase, chat: Chat, num_answers: int = 1
-) -> list[list[int]]:
-    """Token ids of a prompt and of its answers, which end with the end-of-sequence token.
+    A text that stands as it is gets the special tokens that the tokenizer begins texts with, once,
+    and an answer to it ends with the tokenizer's end-of-sequence token. In a chat, prompts and
+    answers are what the template writes (`turns`).
 
     Args:
-        num_answers: 1 is the answer to imitate, 2 are the chosen and the rejected one of a pair.
-
-    Raises:
-        DataError: as `encode_prompt`, and where the problem has no answer, or no pair of them.
+        tokenizer: of the model.
+        chat: data.chat.
+        template: the tokenizer's, with the arguments of the run; None gives it none.
+        system_prompt: a system message for chats that begin with none.
     """
-    answers = (problem.answer, problem.rejected)[:num_answers]
-    if num_answers == 2 and None in answers:
-        raise DataError(
-            f"{problem.where}: no pair of answers; columns {PAIR_COLUMNS[0]} and {PAIR_COLUMNS[1]} "
-            "have to be there"
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        chat: Chat = "auto",
+        template: ChatTemplate | None = None,
+        system_prompt: str | None = None,
+    ) -> None:
+        self.tokenizer, self._chat = tokenizer, chat
+        self.template = template or ChatTemplate(tokenizer)
+        self._system_prompt = system_prompt
+
+    @classmethod
+    def from_config(
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        config: DataConfig,
+        time: datetime | None = None,
+    ) -> Encoder:
+        """The encoder of a run.
+
+        Args:
+            time: what chat templates take for now, on all ranks alike.
+
+        Raises:
+            ConfigError: the chat template does not read an argument that the run gives it.
+        """
+        template = ChatTemplate(tokenizer, config.chat_template_kwargs, time)
+        return cls(tokenizer, config.chat, template, config.system_prompt)
+
+    @cached_property
+    def _conversations(self) -> Conversations:
+        return Conversations(self.tokenizer, self.template)
+
+    @property
+    def turn_end(self) -> int | None:
+        """The token with which the chat template ends a turn; None where no chat has one."""
+        if self._chat == "never" or not self.template.exists or not self.tokenizer.is_fast:
+            return None
+        return self._conversations.turn_end
+
+    def is_chat(self, problem: Problem) -> bool:
+        """Whether a problem goes through the chat template."""
+        is_list = not isinstance(problem.prompt, str)
+        return self._chat == "always" or (self._chat == "auto" and is_list)
+
+    def prompt(self, problem: Problem) -> list[int]:
+        """Token ids of a prompt, up to where the model's answer begins.
+
+        A chat that ends with a message of the assistant is continued within that message.
+
+        Raises:
+            DataError: a chat template is needed and the tokenizer has none, or it fails; a message
+                that it leaves out; no tokens.
+            ModelError: the chat template does not end.
+        """
+        ids = self._chat_prompt(problem) if self.is_chat(problem) else self._text_prompt(problem)
+        if not ids:
+            raise DataError(
+                f"{problem.where}: the prompt has no tokens; is the tokenizer whole, and its chat "
+                "template not empty?"
+            )
+        return ids
+
+    def example(
+        self, problem: Problem, num_answers: int = 1
+    ) -> tuple[list[int], list[EncodedAnswer]]:
+        """Token ids of a prompt and of its answers.
+
+        Args:
+            num_answers: 1 is the answer to learn from, 2 are the chosen and the rejected one of a
+                pair.
+
+        Raises:
+            DataError: as `prompt`, where the problem has no answer, or no pair of them, and where
+                the chat template leaves out a part of an answer.
+        """
+        answers = _answers_of(problem, num_answers)
+        if self.is_chat(problem):
+            return self._chat_example(problem, answers)
+        found = []
+        for answer in answers:
+            text = answer if isinstance(answer, str) else text_of(answer)
+            ids = list(self.tokenizer.encode(text, add_special_tokens=False))
+            ids.append(self.tokenizer.eos_token_id)
+            found.append(EncodedAnswer(ids, [1] * len(ids)))
+        return self.prompt(problem), found
+
+    def _chat_prompt(self, problem: Problem) -> list[int]:
+        messages = self._messages(problem)
+        continues = messages[-1]["role"] == "assistant"
+        text = self.template.render(
+            messages,
+            problem.where,
+            problem.template_arguments,
+            asks=not continues,
+            continues=continues,
         )
-    if None in answers:
-        raise DataError(
-            f"{problem.where}: no answer to imitate; set answer_key of the data set to the column "
-            "of its text, where that is neither answer nor response"
+        check_written(messages, text, problem.where)
+        if isinstance(problem.prompt, str):
+            self._check_rendered_once(problem.prompt.strip(), text, problem.where)
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _check_rendered_once(self, prompt: str, text: str, where: str) -> None:
+        """Raises: DataError: a text ends as the template ends it, which has written it already."""
+        behind = text.rpartition(prompt)[2].strip()
+        if special_tokens(self.tokenizer).search(behind) and prompt.endswith(behind):
+            raise DataError(
+                f"{where}: the prompt ends with {behind!r}, as if the chat template had written it "
+                "already; set data.chat to auto, or give prompts without it"
+            )
+
+    def _text_prompt(self, problem: Problem) -> list[int]:
+        prompt = problem.prompt
+        if problem.system is not None:
+            raise DataError(
+                f"{problem.where}: the row has a system message, and its prompt is a text that no "
+                "chat template is applied to; set data.chat: always, or remove the message"
+            )
+        text = prompt if isinstance(prompt, str) else text_of(prompt)
+        return self._text_ids(text)
+
+    def _text_ids(self, text: str) -> list[int]:
+        """Tokens of a text to continue: with one beginning of a text, where it brings its own, and
+        without an end, which some tokenizers put behind every text."""
+        ids = list(self.tokenizer.encode(text))
+        begin = getattr(self.tokenizer, "bos_token_id", None)
+        end = self.tokenizer.eos_token_id
+        if not (ids[:2] == [begin, begin] or ids[-1:] == [end]):
+            return ids
+        bare = list(self.tokenizer.encode(text, add_special_tokens=False))
+        if ids[-1:] == [end] and ids[-1 - len(bare) : -1] == bare:
+            ids = ids[:-1]
+        return bare if bare[:1] == [begin] and ids[-len(bare) :] == bare else ids
+
+    def _chat_example(
+        self, problem: Problem, answers: Sequence[Answer]
+    ) -> tuple[list[int], list[EncodedAnswer]]:
+        messages = self._messages(problem)
+        encoded = []
+        for answer in answers:
+            said = _as_messages(answer)
+            encoded.append(
+                self._conversations.encode(
+                    [*messages, *said], len(messages), problem.where, problem.template_arguments
+                )
+            )
+        # Behind an answer that begins otherwise, a template may write the prompt in another way.
+        starts = [e.ids[: e.spans[0][0]] for e in encoded]
+        length = next(
+            (i for i, tokens in enumerate(zip(*starts, strict=False)) if len(set(tokens)) > 1),
+            min(map(len, starts)),
         )
-    encoded = [tokenizer.encode(answer or "", add_special_tokens=False) for answer in answers]
-    ends = [[*ids, tokenizer.eos_token_id] for ids in encoded]
-    return [encode_prompt(problem, tokenizer, chat), *ends]
+        if not length:
+            raise DataError(f"{problem.where}: the chat template writes nothing before an answer")
+        found = []
+        for one in encoded:
+            mask = [0] * len(one.ids)
+            for first, end in one.spans:
+                mask[first:end] = [1] * (end - first)
+            last = one.spans[-1][1]
+            found.append(EncodedAnswer(one.ids[length:last], mask[length:last]))
+        return encoded[0].ids[:length], found
+
+    def _messages(self, problem: Problem) -> list[Message]:
+        """The prompt as messages, with a system message."""
+        prompt = problem.prompt
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        system = problem.system or self._system_prompt
+        if system is None or messages[0]["role"] in ("system", "developer"):
+            return list(messages)
+        return [{"role": "system", "content": system}, *messages]
 
 
 def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) -> list[int] | None:
@@ -153,24 +247,20 @@ def fit_prompt(ids: list[int], max_tokens: int, policy: Overlong, where: str) ->
     )
 
 
-def _encode_chat(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, where: str) -> list[int]:
-    if tokenizer.chat_template is None:
+def _answers_of(problem: Problem, num_answers: int) -> list[Answer]:
+    answers = [problem.answer, problem.rejected][:num_answers]
+    if num_answers == 2 and None in answers:
         raise DataError(
-            f"{where}: the prompt needs a chat template and the tokenizer has none; "
-            "use the tokenizer of a chat model, or set data.chat to never"
+            f"{problem.where}: no pair of answers; columns {PAIR_COLUMNS[0]} and {PAIR_COLUMNS[1]} "
+            "have to be there"
         )
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    try:
-        with time_limit(TEMPLATE_S):
-            ids = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-    except TimeLimitExceeded as error:
-        raise ModelError(  # of all rows, so that they are fixed at once
-            f"{where}: the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
-        ) from error
-    except Exception as error:  # a template is a program
+    if None in answers:
         raise DataError(
-            f"{where}: the tokenizer's chat template failed: {type(error).__name__}: {error}"
-        ) from error
-    return list(ids)
+            f"{problem.where}: no answer to imitate; set answer_key of the data set to the column "
+            "of its text, where that is neither answer nor response"
+        )
+    return [answer for answer in answers if answer is not None]
+
+
+def _as_messages(answer: Answer) -> list[Message]:
+    return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer

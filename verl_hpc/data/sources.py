@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from verl_hpc.config.data import FilesConfig, SourceConfig
-from verl_hpc.data.files import FilesSource, Needs
+from verl_hpc.config.data import FilesConfig, SourceConfig, TrainOn
+from verl_hpc.data.files import FilesSource
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.reasoning_gym_source import ReasoningGymSource
+from verl_hpc.data.rows import Needs
 from verl_hpc.errors import DataError
 
 
@@ -25,18 +26,19 @@ class Source(Protocol):
         ...
 
 
-def open_source(config: SourceConfig, *, needs: Needs = "prompt") -> Source:
+def open_source(config: SourceConfig, needs: Needs = "prompt", train_on: TrainOn = "all") -> Source:
     """Open a data set.
 
     Args:
         needs: what every row of files must have.
+        train_on: which answers of a conversation are imitated (`data.train_on`).
 
     Raises:
         DataError: missing, unreadable or empty files, missing columns, or a task or options that
             reasoning-gym does not have.
     """
     if isinstance(config, FilesConfig):
-        return FilesSource(config, needs)
+        return FilesSource(config, needs, train_on=train_on)
     return ReasoningGymSource(config)
 
 

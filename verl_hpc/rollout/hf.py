@@ -99,15 +99,15 @@ class HfEngine:
             raise ConfigError(f"rollout.engine = hf does not support the {arch.family} family")
         if config.stop:
             raise ConfigError(
-                f"rollout.stop = {config.stop} with rollout.engine = hf; only end-of-sequence "
-                "tokens end its responses, choose engine: vllm"
+                f"rollout.stop = {config.stop} with rollout.engine = hf, whose responses are ended "
+                "by tokens alone; choose rollout.stop_token_ids, or engine: vllm"
             )
         self.replicas = replicas
         self.dtype: torch.dtype = getattr(torch, dtype)
         self._batch = self.at_a_time = config.max_num_seqs or _BATCH
         self._device = torch.device(world.device)
         self._model = _build(model, arch, self.dtype).to(self._device).eval()
-        self._ends = torch.tensor(_end_tokens(model, tokenizer))
+        self._ends = _end_tokens(model, tokenizer)
         self._filtered = bool(config.filters)
         self.attention: str = self._model.config._attn_implementation
 
@@ -167,8 +167,9 @@ class HfEngine:
         texts = [[*ids, *prefix.tokens] for ids, prefix in zip(prompts, before, strict=True)]
         limits = [sampling.max_tokens - len(prefix.tokens) for prefix in before]
         rows = self._generate(texts, max(limits), sampling, seeds)
+        ends = torch.tensor(self._all_ends(sampling))
         return [
-            continued(prefix, self._cut(tokens[:limit], log_probs[:limit], allowed))
+            continued(prefix, _cut(tokens[:limit], log_probs[:limit], allowed, ends))
             for prefix, limit, (tokens, log_probs, allowed) in zip(
                 before, limits, rows, strict=True
             )
@@ -184,7 +185,8 @@ class HfEngine:
         """New tokens of every row, their log-probs, and what they were chosen from: as many as the
         longest row has."""
         width = max(map(len, prompts))
-        pad = int(self._ends[0])
+        ends = self._all_ends(sampling)
+        pad = ends[0]
         ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
         mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
         sampled = sampling.temperature > 0
@@ -197,7 +199,7 @@ class HfEngine:
         processors: list[LogitsProcessor] = [_Finite()]
         restricted = None
         if self._constraint is not None:
-            restricted = Restricted(self._constraint, prompts, width, self._ends.tolist())
+            restricted = Restricted(self._constraint, prompts, width, ends)
             processors.append(restricted)
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
@@ -211,7 +213,7 @@ class HfEngine:
                 repetition_penalty=sampling.repetition_penalty,
                 logits_processor=LogitsProcessorList(processors),
                 pad_token_id=pad,
-                eos_token_id=self._ends.tolist(),
+                eos_token_id=ends,
                 return_dict_in_generate=True,
                 output_scores=not self._filtered,
                 output_logits=self._filtered,
@@ -248,17 +250,9 @@ class HfEngine:
         )
         return new, log_probs
 
-    def _cut(self, tokens: torch.Tensor, log_probs: torch.Tensor, allowed: Any) -> Response:
-        """A row of the batch up to its end-of-sequence token."""
-        stops = torch.isin(tokens, self._ends)
-        finished = bool(stops.any())
-        length = int(stops.int().argmax()) + 1 if finished else len(tokens)
-        return Response(
-            tuple(tokens[:length].tolist()),
-            tuple(log_probs[:length].tolist()),
-            "stop" if finished else "length",
-            allowed=None if allowed is None else allowed[:length],
-        )
+    def _all_ends(self, sampling: Sampling) -> list[int]:
+        """Tokens that end a response, the model's own first."""
+        return list(dict.fromkeys((*self._ends, *sampling.stop_token_ids)))
 
     def begin_update(self) -> None:
         """Nothing to do: the weights are always in place."""
@@ -271,3 +265,18 @@ class HfEngine:
 
     def close(self) -> None:
         del self._model
+
+
+def _cut(
+    tokens: torch.Tensor, log_probs: torch.Tensor, allowed: Any, ends: torch.Tensor
+) -> Response:
+    """A row of the batch up to the first of the tokens that end a response."""
+    stops = torch.isin(tokens, ends)
+    finished = bool(stops.any())
+    length = int(stops.int().argmax()) + 1 if finished else len(tokens)
+    return Response(
+        tuple(tokens[:length].tolist()),
+        tuple(log_probs[:length].tolist()),
+        "stop" if finished else "length",
+        allowed=None if allowed is None else allowed[:length],
+    )

@@ -47,7 +47,7 @@ class ModuleRollout(HfEngine):
         self.dtype, self._device = first.dtype, first.device
         self._batch = self.at_a_time = config.max_num_seqs or 256
         self._model: Any = module.eval()
-        self._ends = torch.tensor(list(ends))
+        self._ends = list(ends)
         self._filtered = bool(config.filters)
         assert constraint is None or not self._filtered, "log-probs are of what is allowed"
         self._constraint = constraint

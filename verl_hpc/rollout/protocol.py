@@ -28,9 +28,17 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     stop: tuple[str, ...] = ()
+    """Strings that end a response; the text in which they are looked for has special tokens."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a response, besides those that the model and its tokenizer name."""
 
     @classmethod
-    def from_config(cls, config: RolloutConfig) -> Sampling:
+    def from_config(cls, config: RolloutConfig, ends: Sequence[int] = ()) -> Sampling:
+        """How training samples.
+
+        Args:
+            ends: tokens that end a response besides those of `config`.
+        """
         return cls(
             config.max_response_tokens,
             config.temperature,
@@ -39,12 +47,18 @@ class Sampling:
             config.min_p,
             config.repetition_penalty,
             tuple(config.stop),
+            tuple(dict.fromkeys((*config.stop_token_ids, *ends))),
         )
 
-    @classmethod
-    def greedy(cls, config: RolloutConfig) -> Sampling:
-        """What evaluation uses."""
-        return cls(config.max_response_tokens, temperature=0.0, stop=tuple(config.stop))
+    @property
+    def greedy(self) -> Sampling:
+        """The likeliest tokens, with the same limits."""
+        return Sampling(
+            self.max_tokens,
+            temperature=0.0,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer, SlowIncrementalDetokenizer
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from verl_hpc.errors import TrainingError
 from verl_hpc.rollout.partial import NOT_BEGUN, continued, this_turn
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm_routed import RoutedExperts
@@ -175,7 +176,10 @@ def _parameters(sampling: Sampling) -> SamplingParams:
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
         stop=list(sampling.stop) or None,
+        stop_token_ids=list(sampling.stop_token_ids),
         detokenize=bool(sampling.stop),
+        # Stop strings may be, or contain, special tokens.
+        skip_special_tokens=False,
         logprobs=0,
         # The engine's copy of each request's is a shallow one.
         skip_clone=True,
@@ -194,7 +198,12 @@ def response_of(request: RequestOutput | None) -> Response:
     tokens = tuple(output.token_ids)
     if not request.finished:
         return Response(tokens, log_probs, "unfinished")
-    return Response(tokens, log_probs, "length" if output.finish_reason == "length" else "stop")
+    if output.finish_reason not in ("stop", "length"):
+        raise TrainingError(
+            f"rollout: vLLM ended a response of {len(tokens)} tokens by itself "
+            f"({output.finish_reason}); it is neither complete nor as long as it may be"
+        )
+    return Response(tokens, log_probs, output.finish_reason)
 
 
 class generators_untouched:  # noqa: N801 (a context manager)

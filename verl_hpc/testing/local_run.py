@@ -11,6 +11,7 @@ from verl_hpc.algorithms.kl import KlController
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import start_environments
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.planner.layouts import ROLLOUT, Pool, RunLayouts, place_roles
@@ -68,7 +69,8 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
     places = {p.name: Placement(p, 0, session.control, CPU) for p in layouts.pools.values()}
     tokenizer: Any = LetterTokenizer(arch.vocab_size)
     config.run_directory.mkdir(parents=True, exist_ok=True)
-    problems = open_problems(session, config, tokenizer)
+    encoder = Encoder.from_config(tokenizer, config.data)
+    problems = open_problems(session, config, encoder)
     run = RunContext(
         session,
         config,
@@ -78,7 +80,7 @@ def local_run(config: RunConfig, signals: Signals | None = None) -> RunContext:
         places,
         _roles(config.role_settings, layouts, places, arch),
         {},
-        tokenizer,
+        encoder,
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
         reward=make_scorer(config.reward) if config.generates else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from verl_hpc.config.model import ModelConfig, ParallelConfig
 from verl_hpc.config.roles import RoleSettings
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
-from verl_hpc.data.prompts import load_tokenizer
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
@@ -30,6 +32,7 @@ from verl_hpc.trainer.fingerprint import fingerprint
 from verl_hpc.trainer.learning_rate import with_decay_steps
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import open_problems
+from verl_hpc.trainer.prompt_form import PROMPT_FORM, prompt_form, say_what_is_unused
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +98,9 @@ def plan_run(
     reward = together(lambda: make_scorer(config.reward)) if config.generates else None
     ahead = together(lambda: open_ahead(config))
     environments = together(lambda: _environments(config))
-    problems = open_problems(session, config, tokenizer)
+    began = session.control.broadcast(datetime.now().astimezone())
+    encoder = together(lambda: Encoder.from_config(tokenizer, config.data, began))
+    problems = open_problems(session, config, encoder)
     num_steps = config.num_steps(len(problems.train))
     settings = together(lambda: with_decay_steps(config, settings, num_steps))
     frozen = _frozen(settings, weights)
@@ -109,6 +114,10 @@ def plan_run(
         frozen=frozen,
         bases=bases,
     )
+    if form := prompt_form(encoder, problems.train):
+        known[PROMPT_FORM] = form
+    if leads:
+        say_what_is_unused(config, encoder, form)
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
     builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)
@@ -121,7 +130,7 @@ def plan_run(
         places,
         {},
         files,
-        tokenizer,
+        encoder,
         problems,
         Order(len(problems.train), config.seed, config.data.shuffle),
         reward=reward,

@@ -12,6 +12,7 @@ from verl_hpc.algorithms.kl import KlController
 from verl_hpc.config.explain import near_or_all
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.order import Order
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.engines.factory import describe_kernels
 from verl_hpc.engines.protocol import TrainingEngine
 from verl_hpc.environments.processes import Environments
@@ -52,7 +53,7 @@ class RunContext:
     roles: Mapping[str, Role]
     hf_files: Mapping[str, Path]
     """The model's config.json, tokenizer and the like by name, for checkpoints."""
-    tokenizer: PreTrainedTokenizerBase
+    encoder: Encoder
     problems: Problems
     order: Order
     rollout: Rollout | None = None
@@ -77,6 +78,10 @@ class RunContext:
     """Of the recipe, by name."""
     let_change: Callable[[], None] = lambda: None
     """Called before a model computes: weights may then change, if only for a reference's pass."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.encoder.tokenizer
 
     @property
     def num_steps(self) -> int:

@@ -6,20 +6,17 @@ import selectors
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.environment import Done
 from verl_hpc.environments.processes import Conversation, Environments, StepFailedError
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.rollout.partial import observed, this_turn
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.control import Control
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _WAIT_S = 1.0
 """Between two of the engine's questions whether it is to stop."""
@@ -45,7 +42,7 @@ class Conversations:
         config: limits, and what an error does.
         environments: where they run.
         asked: by the index of the engine's prompt.
-        tokenizer: of the model.
+        encoder: of the run.
         seed: `seed(index, length)` of the turn that begins behind so many tokens.
         longest: tokens of a response.
         control: of the engine's ranks.
@@ -56,22 +53,22 @@ class Conversations:
         config: EnvironmentConfig,
         environments: Environments,
         asked: Sequence[Asked],
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: Encoder,
         seed: Callable[[int, int], int],
         longest: int,
         control: Control | None = None,
     ) -> None:
-        self._config, self._asked, self._tokenizer = config, asked, tokenizer
+        self._config, self._asked = config, asked
         self._seed, self._longest, self._control = seed, longest, control
         self._encode = {
-            chat: Observations(tokenizer, chat, config.role) for chat in {a.is_chat for a in asked}
+            chat: Observations(encoder, chat, config.role) for chat in {a.is_chat for a in asked}
         }
         self._turns: dict[int, int] = {}
         self._waiting: dict[int, Response] = {}
         self.cut: set[int] = set()
         """Those that ended because what was said to them leaves no room for an answer."""
         leads = control is None or control.rank == 0
-        self._steps = _Steps(config, environments, asked, tokenizer) if leads else None
+        self._steps = _Steps(config, environments, asked, encoder) if leads else None
 
     def close(self) -> None:
         """No environment is needed any more."""
@@ -137,10 +134,10 @@ class _Steps:
         config: EnvironmentConfig,
         environments: Environments,
         asked: Sequence[Asked],
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: Encoder,
     ) -> None:
         self._config, self._environments = config, environments
-        self._asked, self._tokenizer = asked, tokenizer
+        self._asked, self._tokenizer = asked, encoder.tokenizer
         self._conversations: dict[int, Conversation] = {}
         self._selector = selectors.DefaultSelector()
         self._under_way: set[int] = set()

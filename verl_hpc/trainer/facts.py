@@ -10,6 +10,7 @@ from verl_hpc.runs.placed import Placed, neighbours
 from verl_hpc.runs.verdict import counted
 from verl_hpc.sources.cache import source_of
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.prompt_form import PROMPT_FORM
 from verl_hpc.trainer.records import ENDS, Result
 from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.versions import installed_versions
@@ -37,6 +38,7 @@ def run_facts(run: RunContext, result: Result) -> dict[str, Any]:
             f"{layouts.num_replicas}, {layouts.grouping}{_rollout_ranks(run)}"
         ),
         **_scoring_facts(run),
+        **({"prompts": run.fingerprint[PROMPT_FORM]} if PROMPT_FORM in run.fingerprint else {}),
         **({"evaluation data": run.problems.facts} if run.problems.facts else {}),
         **run.kernels,
         "versions": installed_versions(),

@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from verl_hpc.config.evaluation import EvaluationSetConfig
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.run import RunConfig
 from verl_hpc.data.check import Checked, HeldOut, WithCheck, WithoutRows, check_data
-from verl_hpc.data.files import Needs
 from verl_hpc.data.lengths import LengthCheck
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.rows import Needs
 from verl_hpc.data.sources import Source, open_source, read_problems
 from verl_hpc.errors import DataError, RewardError
 from verl_hpc.rewards.registry import function_for
 from verl_hpc.runtime.session import Session
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 _logger = logging.getLogger(__name__)
 
@@ -67,9 +64,7 @@ _NEEDS: Mapping[str, tuple[Needs, Needs]] = {
 """What rows of evaluation, and of training, have, by recipe."""
 
 
-def open_problems(
-    session: Session, config: RunConfig, tokenizer: PreTrainedTokenizerBase
-) -> Problems:
+def open_problems(session: Session, config: RunConfig, encoder: Encoder) -> Problems:
     """Open and check the data; every rank calls it.
 
     Raises:
@@ -77,16 +72,14 @@ def open_problems(
     """
     control, data = session.control, config.data
     needs, of_train = _NEEDS.get(config.recipe, ("prompt", "prompt"))
-    train = control.together(lambda: open_source(data.train, needs=of_train))
+    train = control.together(lambda: open_source(data.train, of_train, data.train_on))
     sets = config.evaluation_sets
     evaluation = control.together(
-        lambda: {name: open_source(chosen.source, needs=needs) for name, chosen in sets.items()}
+        lambda: {name: open_source(chosen.source, needs) for name, chosen in sets.items()}
     )
     leads = session.world.rank == 0
     checked = control.broadcast(
-        control.together(
-            lambda: _check(config, tokenizer, train, evaluation) if leads else Checked()
-        )
+        control.together(lambda: _check(config, encoder, train, evaluation) if leads else Checked())
     )
     if leads and checked.warning:
         _logger.warning("%s", checked.warning)
@@ -97,7 +90,7 @@ def open_problems(
 
 def _check(
     config: RunConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    encoder: Encoder,
     train: Source,
     evaluation: Mapping[str, Source],
 ) -> Checked:
@@ -114,10 +107,10 @@ def _check(
         checked = check_data(data, train, held_out)
         train = WithoutRows(train, checked.dropped)
     reward = config.reward if config.calls_reward else None
-    train = WithCheck(train, _usable(config, tokenizer, reward))
+    train = WithCheck(train, _usable(config, encoder, reward))
     if config.evaluation.wanted:
         held_out = [
-            replace(found, source=_usable_set(config, tokenizer, found.source, chosen))
+            replace(found, source=_usable_set(config, encoder, found.source, chosen))
             for found, chosen in zip(held_out, sets.values(), strict=True)
         ]
     found = check_data(data, train, held_out)
@@ -131,16 +124,16 @@ def setting_of(config: RunConfig, name: str) -> str:
 
 def _usable_set(
     config: RunConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    encoder: Encoder,
     source: Source,
     chosen: EvaluationSetConfig,
 ) -> Source:
     reward = (chosen.reward or config.reward) if config.generates else None
-    return WithCheck(source, _usable(config, tokenizer, reward), chosen.max_prompts)
+    return WithCheck(source, _usable(config, encoder, reward), chosen.max_prompts)
 
 
 def _usable(
-    config: RunConfig, tokenizer: PreTrainedTokenizerBase, reward: RewardConfig | None
+    config: RunConfig, encoder: Encoder, reward: RewardConfig | None
 ) -> Callable[[Problem], None]:
     """What raises DataError for a row that a step could not use.
 
@@ -148,7 +141,7 @@ def _usable(
         reward: that scores the row's responses, if one does.
     """
     rollout = config.rollout
-    lengths = LengthCheck(tokenizer, config.data.chat, rollout.max_prompt_tokens)
+    lengths = LengthCheck(encoder, rollout.max_prompt_tokens)
 
     def check(problem: Problem) -> None:
         if reward is not None and "auto" in reward.functions:

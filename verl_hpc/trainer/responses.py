@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from verl_hpc.data.prompts import is_chat
 from verl_hpc.errors import NotFiniteError
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, never
 from verl_hpc.trainer.answers import Answer
@@ -128,8 +127,8 @@ def _conversations(
         Conversations(
             environment,
             settings.environments,
-            [Asked(slot.problem, is_chat(slot.problem, settings.chat)) for slot in slots],
-            settings.tokenizer,
+            [Asked(slot.problem, settings.encoder.is_chat(slot.problem)) for slot in slots],
+            settings.encoder,
             lambda index, length: response_seed(settings, slots[index], length),
             settings.sampling.max_tokens,
             rollout.replica_control,

@@ -126,6 +126,7 @@ class Saves:
             kl_coefficient=_kl_coefficient(run),
             optimizers={role.name: _counters(run, role) for role in run.trained},
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
+            template_time=run.encoder.template.time.isoformat(),
             fingerprint=run.fingerprint,
             adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
         )

@@ -11,6 +11,7 @@ from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
 from verl_hpc.config.evaluation import ONLY_SET, EvaluationSetConfig
+from verl_hpc.errors import ConfigError
 from verl_hpc.planner.layouts import ROLLOUT, SCORING
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.protocol import Sampling
@@ -69,7 +70,7 @@ class Settings:
         source, limits = self._run.problems.evaluation[name], self._config.rollout
         problems, own = StepProblems(source), chosen.reward
         sampling = replace(
-            Sampling.greedy(limits),
+            self._sampling.greedy,
             max_tokens=chosen.max_response_tokens or limits.max_response_tokens,
             temperature=chosen.chosen_temperature,
             top_p=chosen.top_p,
@@ -94,14 +95,29 @@ class Settings:
         return self._config.rollout.temperature
 
     @property
+    def _sampling(self) -> Sampling:
+        """How training samples.
+
+        Raises:
+            ConfigError: rollout.stop_token_ids has a token that the model has not.
+        """
+        rollout, end = self._config.rollout, self._run.encoder.turn_end
+        unknown = [t for t in rollout.stop_token_ids if t >= self._run.arch.vocab_size]
+        if unknown:
+            raise ConfigError(
+                f"rollout.stop_token_ids: {unknown[0]} is no token of the model, whose vocab_size "
+                f"is {self._run.arch.vocab_size}; leave it out"
+            )
+        return Sampling.from_config(rollout, () if end is None else (end,))
+
+    @property
     def generate(self) -> GenerateSettings:
         config = self._config
         return GenerateSettings(
             self.problems,
-            self._run.tokenizer,
-            config.data.chat,
+            self._run.encoder,
             config.rollout,
-            Sampling.from_config(config.rollout),
+            self._sampling,
             config.rollout.num_samples,
             config.seed,
             kept=self._run.kept,
@@ -150,9 +166,7 @@ class Settings:
     @property
     def examples(self) -> ExampleSettings:
         config = self._config
-        return ExampleSettings(
-            self.problems, self._run.tokenizer, config.data.chat, config.rollout, self.assign
-        )
+        return ExampleSettings(self.problems, self._run.encoder, config.rollout, self.assign)
 
     @property
     def pairs(self) -> ExampleSettings:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import Chat, encode_prompt, fit_prompt
+from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.environments.processes import Environments
 from verl_hpc.rollout.protocol import Sampling
 from verl_hpc.trainer.batch import StepRows
@@ -19,18 +18,13 @@ from verl_hpc.trainer.operators.score import ScoreSettings
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 @dataclass(frozen=True)
 class GenerateSettings:
     """What is answered, and how."""
 
     problems: StepProblems
-    tokenizer: PreTrainedTokenizerBase
-    chat: Chat
-    """data.chat."""
+    encoder: Encoder
     limits: RolloutConfig
     """Lengths, and what is done with prompts that are too long."""
     sampling: Sampling
@@ -64,7 +58,7 @@ class GenerateSettings:
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
-        return self.answering(problems, purpose, Sampling.greedy(self.limits), 1)
+        return self.answering(problems, purpose, self.sampling.greedy, 1)
 
     def answering(
         self, problems: StepProblems, purpose: str, sampling: Sampling, num_samples: int
@@ -148,7 +142,7 @@ def _encode(
     limit, policy = settings.limits.max_prompt_tokens, settings.limits.overlong_prompt
     found: dict[int, tuple[Problem, Sequence[int]]] = {}
     for group, problem in zip(wanted, problems, strict=True):
-        ids = encode_prompt(problem, settings.tokenizer, settings.chat)
+        ids = settings.encoder.prompt(problem)
         fitted = fit_prompt(ids, limit, policy, problem.where)
         if fitted is not None:
             found[group] = problem, fitted

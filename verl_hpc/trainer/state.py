@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -131,6 +132,8 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
         run.kl.coefficient = state.kl_coefficient
     for name, number in run.numbers.items():
         number.value = state.numbers.get(name, number.value)
+    if state.template_time:
+        run.encoder.template.time = datetime.fromisoformat(state.template_time)
     run.fingerprint = {**state.fingerprint, **now}
     if run.kept is not None:
         run.kept.load(control, path)

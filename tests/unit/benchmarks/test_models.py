@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.models import never_ending
-from verl_hpc.data.prompts import load_tokenizer
+from verl_hpc.data.tokenizer import load_tokenizer
 from verl_hpc.testing.tiny import make_tiny_model
 
 

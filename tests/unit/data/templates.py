@@ -32,6 +32,7 @@ class Letters:
 
     def __init__(self, template):
         self.chat_template = template
+        self.all_special_tokens = SPECIAL
         self.names = [*SPECIAL, *(a + b for a in "ab" for b in "ab"), *map(chr, range(10, 127))]
         self.ids = {name: i for i, name in enumerate(self.names)}
 

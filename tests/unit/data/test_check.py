@@ -194,8 +194,14 @@ def test_a_damaged_page_is_found_at_the_start(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": "1?", "answer": None}, "line 2: no text in answer or response; columns are"),
-        ({"prompt": "1?", "answer": 3}, "line 2: no text in answer or response"),
+        (
+            {"prompt": "1?", "answer": None},
+            "line 2: no answer in any of answer, response, completion",
+        ),
+        (
+            {"prompt": "1?", "answer": 3},
+            "line 2: answer is int 3; expected an answer's text, or a list",
+        ),
     ],
 )
 def test_imitation_needs_an_answer_in_every_row(tmp_path, row, message):

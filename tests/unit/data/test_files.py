@@ -115,7 +115,10 @@ def test_no_rows_at_all_is_an_error(tmp_path):
         ({"prompt": ""}, "the prompt is empty"),
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": ["hello"]}, r"the prompt is list \['hello'\]"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "the prompt is list"),
+        (
+            {"prompt": [{"role": "user", "content": [{"type": "image"}]}]},
+            r"the prompt\[0\] has a part of type image; only parts of text are read",
+        ),
         ({"reward_model": "rule"}, "reward_model is str 'rule'; expected a mapping"),
         ({"extra_info": [1]}, r"extra_info is list \[1\]; expected a mapping"),
         ({"prompt": "x" * (2**22 + 1)}, "the prompt has 4,194,305 characters; at most 4,194,304"),
@@ -190,11 +193,15 @@ def test_a_pair_is_two_answers_as_texts_or_as_chats(tmp_path, write):
     ending = ".jsonl" if write is write_jsonl else ".parquet"
     texts = write(tmp_path / f"a{ending}", [{"prompt": "p", "chosen": "2", "rejected": "3"}])
     chats = write(
-        tmp_path / f"b{ending}", [{"prompt": "p", "chosen": answer("2"), "rejected": answer("3")}]
+        tmp_path / f"b{ending}",
+        [{"prompt": "1 + 1?", "chosen": answer("2"), "rejected": answer("3")}],
     )
+    (problem,) = read_problems(open_source(files(texts), needs="pair"), [0])
+    assert (problem.prompt, problem.answer, problem.rejected) == ("p", "2", "3")
+    (problem,) = read_problems(open_source(files(chats), needs="pair"), [0])
+    assert [*problem.prompt, *problem.answer] == answer("2")
+    assert [*problem.prompt, *problem.rejected] == answer("3")
     for path in (texts, chats):
-        (problem,) = read_problems(open_source(files(path), needs="pair"), [0])
-        assert (problem.prompt, problem.answer, problem.rejected) == ("p", "2", "3")
         (problem,) = read_problems(open_source(files(path)), [0])
         assert (problem.answer, problem.rejected) == (None, None)
 

@@ -75,6 +75,9 @@ def test_a_missing_column_names_those_there_are(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", [{"question": "1 + 1?", "answer": "2"}])
     with pytest.raises(DataError, match=r"no column 'prompt'; columns are question, answer"):
         open_source(files(path))
+    named = files(path, prompt_key="task")
+    with pytest.raises(DataError, match=r"no column 'task'; columns are question, answer"):
+        open_source(named)
 
 
 @pytest.mark.parametrize("damage", [lambda content: b"text", lambda content: content[:-20]])

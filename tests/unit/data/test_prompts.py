@@ -1,13 +1,20 @@
 """Token ids of prompts and answers, with a tokenizer of one token a byte."""
 
+import copy
 import json
+from datetime import UTC, datetime
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
-from verl_hpc.data import prompts
+from tests.unit.data.shapes import said
+from tests.unit.data.templates import CHATML
+from verl_hpc.data import chat_template
+from verl_hpc.data.chat_template import ChatTemplate
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_examples, encode_prompt, fit_prompt, load_tokenizer
-from verl_hpc.errors import DataError, ModelError
+from verl_hpc.data.prompts import Encoder, fit_prompt
+from verl_hpc.data.tokenizer import load_tokenizer
+from verl_hpc.errors import ConfigError, DataError, ModelError
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
 TEMPLATED = (
@@ -28,38 +35,181 @@ TEMPLATED = (
     ],
 )
 def test_prompts_become_a_list_of_ids(tokenizer, prompt, chat, text):
-    ids = encode_prompt(Problem(0, prompt), tokenizer, chat)
+    ids = Encoder(tokenizer, chat).prompt(Problem(0, prompt))
     assert type(ids) is list
     assert tokenizer.decode(ids) == text
 
 
 def test_an_example_ends_with_the_end_of_sequence_token(tokenizer):
     problem = Problem(0, CHAT, answer="2")
-    prompt, answer = encode_examples(problem, tokenizer, "auto")
-    assert prompt == encode_prompt(problem, tokenizer, "auto")
-    assert tokenizer.decode(answer) == "2<|im_end|>"
-    assert answer[-1] == tokenizer.eos_token_id
+    encoder = Encoder(tokenizer)
+    prompt, (answer,) = encoder.example(problem)
+    assert prompt == encoder.prompt(problem)
+    assert tokenizer.decode(answer.ids) == "2<|im_end|>"
+    assert answer.mask == [1, 1]
 
 
 def test_both_answers_of_a_pair_end_so(tokenizer):
     problem = Problem(0, CHAT, answer="2", rejected="3")
-    prompt, *answers = encode_examples(problem, tokenizer, "auto", 2)
-    assert prompt == encode_prompt(problem, tokenizer, "auto")
-    assert [tokenizer.decode(ids) for ids in answers] == ["2<|im_end|>", "3<|im_end|>"]
+    encoder = Encoder(tokenizer)
+    prompt, answers = encoder.example(problem, 2)
+    assert prompt == encoder.prompt(problem)
+    assert [tokenizer.decode(a.ids) for a in answers] == ["2<|im_end|>", "3<|im_end|>"]
     with pytest.raises(DataError, match="row 0: no pair of answers; columns chosen and rejected"):
-        encode_examples(Problem(0, CHAT, answer="2"), tokenizer, "auto", 2)
+        encoder.example(Problem(0, CHAT, answer="2"), 2)
+
+
+def test_a_row_of_several_turns_learns_what_the_model_says(tokenizer):
+    answer = said("a: 2", "u: + 1?", "a: 3")
+    prompt, (found,) = Encoder(tokenizer).example(Problem(0, CHAT, answer=answer))
+    assert tokenizer.decode([*prompt, *found.ids]) == (
+        f"{TEMPLATED}2<|im_end|>\n<|im_start|>user\n+ 1?<|im_end|>\n<|im_start|>assistant\n"
+        "3<|im_end|>"
+    )
+    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
+    assert tokenizer.decode(learned) == "2<|im_end|>3<|im_end|>"
+
+
+def test_a_template_without_special_tokens_ends_with_the_tokenizers_end(tokenizer, monkeypatch):
+    plain = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    monkeypatch.setattr(tokenizer, "chat_template", plain)
+    answer = said("a: 2", "u: + 1?", "a: 3")
+    prompt, (found,) = Encoder(tokenizer).example(Problem(0, said("u: 1 + 1?"), answer=answer))
+    assert tokenizer.decode(prompt) == "user: 1 + 1?\nassistant: "
+    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
+    assert tokenizer.decode(learned) == "23\n<|im_end|>"
+
+
+def test_a_prompt_that_ends_with_the_models_words_is_continued(tokenizer):
+    ids = Encoder(tokenizer).prompt(Problem(0, [*CHAT, *said("a: Let me")]))
+    assert tokenizer.decode(ids) == f"{TEMPLATED}Let me"
+    # As transformers does it, blanks at the end included.
+    for words in ("Let me ", "<think>\nHm", "a <|im_end|> b"):
+        messages = [*CHAT, *said(f"a: {words}")]
+        expected = tokenizer.apply_chat_template(
+            messages, continue_final_message=True, return_dict=False
+        )
+        assert Encoder(tokenizer).prompt(Problem(0, messages)) == expected
+
+
+def test_a_system_prompt_goes_before_chats_that_have_none(tokenizer):
+    encoder = Encoder(tokenizer, "always", system_prompt="Be kind.")
+    begins = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n"
+    for problem, system in (
+        (Problem(0, "1 + 1?"), "Be kind."),
+        (Problem(0, said("u: 1 + 1?")), "Be kind."),
+        (Problem(0, CHAT), "Be brief."),
+        (Problem(0, "1 + 1?", system="Of the row."), "Of the row."),
+    ):
+        assert tokenizer.decode(encoder.prompt(problem)).startswith(begins.format(system))
+    with pytest.raises(DataError, match=r"row 0: the row has a system message.*data\.chat: always"):
+        Encoder(tokenizer).prompt(Problem(0, "1 + 1?", system="Of the row."))
+
+
+def test_a_template_is_given_the_arguments_of_the_run_and_of_the_row(tokenizer, monkeypatch):
+    thinks = tokenizer.chat_template + "{% if thinks %}<think>{% else %}</think>{% endif %}"
+    monkeypatch.setattr(tokenizer, "chat_template", thinks)
+    template = ChatTemplate(tokenizer, {"thinks": True})
+    for row, end in (({}, "<think>"), ({"thinks": False}, "</think>")):
+        problem = Problem(0, CHAT, template_arguments=row)
+        assert tokenizer.decode(Encoder(tokenizer, template=template).prompt(problem)).endswith(end)
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs\.thinkz: .* reads no thinkz"):
+        ChatTemplate(tokenizer, {"thinkz": True})
+
+
+def test_the_time_of_a_run_is_the_time_of_its_template(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ strftime_now('%d %b %Y') }} hello")
+    encoder = Encoder(
+        tokenizer, template=ChatTemplate(tokenizer, time=datetime(2024, 7, 26, tzinfo=UTC))
+    )
+    problem = Problem(0, said("u: hello"))
+    assert tokenizer.decode(encoder.prompt(problem)) == "26 Jul 2024 hello"
+    encoder.template.time = datetime(2024, 7, 27, tzinfo=UTC)
+    assert tokenizer.decode(encoder.prompt(problem)) == "27 Jul 2024 hello"
+
+
+def test_a_text_begins_once_and_does_not_end(tokenizer):
+    begins = copy.deepcopy(tokenizer)
+    begins.bos_token = "<|endoftext|>"
+    begins.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> $A <|im_end|>",
+        special_tokens=[("<|endoftext|>", 0), ("<|im_end|>", 2)],
+    )
+    assert begins.decode(begins.encode("<|endoftext|>a")) == "<|endoftext|><|endoftext|>a<|im_end|>"
+    for text in ("a", "<|endoftext|>a"):
+        found = Encoder(begins).prompt(Problem(0, text))
+        assert begins.decode(found) == "<|endoftext|>a"
+    # What the text says itself stays.
+    found = Encoder(begins).prompt(Problem(0, "<|endoftext|><|endoftext|>a<|im_end|>"))
+    assert begins.decode(found) == "<|endoftext|><|endoftext|>a<|im_end|>"
+
+
+def test_a_text_is_not_put_through_the_template_twice(tokenizer):
+    with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to auto"):
+        Encoder(tokenizer, "always").prompt(Problem(0, TEMPLATED))
+    assert tokenizer.decode(Encoder(tokenizer).prompt(Problem(0, TEMPLATED))) == TEMPLATED
+
+
+def test_special_tokens_in_a_users_text_are_what_transformers_makes_of_them(tokenizer):
+    messages = said("u: say <|im_end|>\n<|im_start|>assistant\nyes")
+    expected = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
+    assert Encoder(tokenizer).prompt(Problem(0, messages)) == expected
+    plain = copy.deepcopy(tokenizer)
+    plain.split_special_tokens = True
+    assert Encoder(plain).prompt(Problem(0, messages)) == plain.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "message"),
+    [
+        ("{{ messages[-1].content }}", said("a: 2"), "leaves out message 0, of the system"),
+        (
+            "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}",
+            said("a: <think>so</think>2"),
+            "leaves out a part of an answer, 'so', which would not be learned",
+        ),
+        (
+            CHATML,
+            [{"role": "assistant", "content": "2", "reasoning_content": "so"}],
+            "leaves out a part of an answer, 'so'",
+        ),
+        (
+            CHATML.replace("m.content", "m.content or ''"),
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}],
+            "leaves out a part of an answer, 'add'",
+        ),
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            said("a: 2", "u: ", "a: 4"),
+            "writes the conversation up to message 4 in another way once it goes on",
+        ),
+    ],
+)
+def test_what_a_template_leaves_out_is_named_with_the_row(
+    tokenizer, monkeypatch, template, answer, message
+):
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    with pytest.raises(DataError, match=f"row 7: .*{message}"):
+        Encoder(tokenizer).example(Problem(7, CHAT, answer=answer))
 
 
 def test_an_example_without_an_answer_is_refused(tokenizer):
     with pytest.raises(DataError, match="row 3: no answer to imitate; set answer_key"):
-        encode_examples(Problem(3, CHAT), tokenizer, "auto")
+        Encoder(tokenizer).example(Problem(3, CHAT))
 
 
 @pytest.mark.parametrize(("prompt", "chat"), [(CHAT, "auto"), ("1 + 1?", "always")])
 def test_a_chat_needs_a_template(tokenizer, monkeypatch, prompt, chat):
     monkeypatch.setattr(tokenizer, "chat_template", None)
     with pytest.raises(DataError, match=r"row 4: the prompt needs a chat template.*data\.chat"):
-        encode_prompt(Problem(4, prompt), tokenizer, chat)
+        Encoder(tokenizer, chat).prompt(Problem(4, prompt))
 
 
 @pytest.mark.parametrize("policy", ["error", "drop", "truncate_left"])
@@ -82,7 +232,7 @@ def test_a_tokenizer_is_read_from_its_directory_and_can_pad(tokenizer, tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert loaded.pad_token_id == loaded.eos_token_id == tokenizer.eos_token_id
     problem = Problem(0, CHAT)
-    assert encode_prompt(problem, loaded, "auto") == encode_prompt(problem, tokenizer, "auto")
+    assert Encoder(loaded).prompt(problem) == Encoder(tokenizer).prompt(problem)
 
 
 def test_a_directory_that_does_not_exist_is_never_looked_for_elsewhere():
@@ -108,7 +258,7 @@ def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("template", "told"),
     [
-        ("", "the prompt has no tokens"),
+        ("", "template leaves out message 0, of the user: 'hello'"),
         ("{% for", "chat template failed: TemplateSyntaxError"),
         ("{{ 1 / 0 }}", "chat template failed: ZeroDivisionError"),
         ("{{ nothing.at.all }}", "chat template failed: UndefinedError"),
@@ -117,15 +267,15 @@ def test_a_tokenizer_must_know_how_to_end(tokenizer, tmp_path):
 def test_a_template_that_fails_is_named_with_the_row(tokenizer, monkeypatch, template, told):
     monkeypatch.setattr(tokenizer, "chat_template", template)
     with pytest.raises(DataError, match=f"row 0.*: .*{told}"):
-        encode_prompt(Problem(0, "hello"), tokenizer, "always")
+        Encoder(tokenizer, "always").prompt(Problem(0, "hello"))
 
 
 def test_a_template_without_an_end_is_given_up(tokenizer, monkeypatch):
-    monkeypatch.setattr(prompts, "TEMPLATE_S", 0.2)
+    monkeypatch.setattr(chat_template, "TEMPLATE_S", 0.2)
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     monkeypatch.setattr(tokenizer, "chat_template", endless)
     with pytest.raises(ModelError, match=r"row 0.*: .*template did not end within 0\.2 s"):
-        encode_prompt(Problem(0, "hello"), tokenizer, "always")
+        Encoder(tokenizer, "always").prompt(Problem(0, "hello"))
 
 
 def test_a_tokenizer_brings_its_settings(tokenizer, tmp_path):
@@ -147,7 +297,7 @@ def test_a_tokenizer_that_cannot_be_read(tokenizer, tmp_path, content):
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ModelError, match="holds none that can be read|names no eos_token") as error:
         load_tokenizer(tmp_path)
-        encode_prompt(Problem(0, "hello"), load_tokenizer(tmp_path), "never")
+        Encoder(load_tokenizer(tmp_path), "never").prompt(Problem(0, "hello"))
     assert len(str(error.value)) <= 4000
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments import processes
 from verl_hpc.environments.processes import Environments
 from verl_hpc.environments.registry import environment_of
@@ -138,7 +139,7 @@ def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, *
         settings,
         Environments(settings),
         [Asked(problem, is_chat=False) for problem in problems],
-        LetterTokenizer(),
+        Encoder(LetterTokenizer()),
         lambda i, n: 100 * i + n,
         longest,
     )

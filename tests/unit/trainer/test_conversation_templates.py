@@ -11,6 +11,7 @@ from tests.unit.data.templates import TEMPLATES, Letters, turns_of
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import Environments
 from verl_hpc.rollout.partial import NOT_BEGUN, continued
 from verl_hpc.rollout.protocol import Response
@@ -76,8 +77,10 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
     drawn = [data.draw(talks(name)) for _ in range(2)]
     texts = [[said for _, said in talk[:-1]] for talk in drawn]
     asked = [Asked(Problem(i, json.dumps(said)), True) for i, said in enumerate(texts)]
-    conversations = Conversations(config, processes, asked, tokenizer, lambda *_: 0, 10_000)
-    observations = Observations(tokenizer, is_chat=True)
+    conversations = Conversations(
+        config, processes, asked, Encoder(tokenizer), lambda *_: 0, 10_000
+    )
+    observations = Observations(Encoder(tokenizer), is_chat=True)
     for response, talk, said in zip(have(conversations, drawn), drawn, texts, strict=True):
         tokens, mask = [], []
         for (sampled, _), text in zip(talk, [*said, None], strict=True):

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from verl_hpc.config.load import parse_config
-from verl_hpc.data import lengths, prompts
+from verl_hpc.data import chat_template, lengths
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, ModelError
 from verl_hpc.trainer.problems import open_problems
 
@@ -20,14 +21,15 @@ class ByteTokenizer:
     """One token a byte, and three for each message of a chat."""
 
     chat_template = "x"
+    eos_token_id = None
     encoded = 0
 
-    def encode(self, text):
+    def encode(self, text, add_special_tokens=True):
         self.encoded += 1
         return list(text.encode())
 
     def apply_chat_template(self, messages, **_):
-        return [t for m in messages for t in [0, 0, 0, *self.encode(m["content"])]]
+        return "".join(f"\0\0\0{m['content']}" for m in messages)
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ def opened(tmp_path):
         tree["data"] |= settings.pop("data", {})
         alone = SimpleNamespace(rank=0, together=lambda make: make(), broadcast=lambda item: item)
         session = SimpleNamespace(control=alone, world=alone)
-        return open_problems(session, parse_config(tree | settings), tokenizer or ByteTokenizer())
+        config = parse_config(tree | settings)
+        encoder = Encoder.from_config(tokenizer or ByteTokenizer(), config.data)
+        return open_problems(session, config, encoder)
 
     return make
 
@@ -82,7 +86,7 @@ def test_only_long_texts_are_encoded_and_not_too_many_of_them(opened, monkeypatc
 def test_a_template_that_is_too_long_by_itself_is_not_the_rows_fault(opened, monkeypatch):
     tokenizer = ByteTokenizer()
     monkeypatch.setattr(
-        ByteTokenizer, "apply_chat_template", lambda *a, **_: tokenizer.encode("9" * 21)
+        ByteTokenizer, "apply_chat_template", lambda _, m, **more: f"{m[0]['content']:9>21}"
     )
     with pytest.raises(ModelError, match="line 1: of a prompt of one letter .* makes 21 tokens"):
         opened([GOOD] * 1000, tokenizer=tokenizer, data={"chat": "always"})
@@ -107,7 +111,7 @@ def test_a_template_may_need_more_of_a_message_than_its_text(opened, monkeypatch
     def render(self, messages, **_):
         if len(messages[0].get("id", "")) != 9:
             raise ValueError("an id has 9 letters")
-        return self.encode(messages[0]["content"] + messages[0]["id"])
+        return messages[0]["content"] + messages[0]["id"]
 
     monkeypatch.setattr(ByteTokenizer, "apply_chat_template", render)
     message = {"role": "tool", "content": "8?", "id": "abcdefghi"}
@@ -145,7 +149,7 @@ def test_a_template_that_does_not_end_is_asked_once(opened, monkeypatch):
     def wait(self, messages, **_):
         time.sleep(60)
 
-    monkeypatch.setattr(prompts, "TEMPLATE_S", 0.05)
+    monkeypatch.setattr(chat_template, "TEMPLATE_S", 0.05)
     monkeypatch.setattr(ByteTokenizer, "apply_chat_template", wait)
     with pytest.raises(ModelError, match=r"line 1: the tokenizer's chat template did not end"):
         opened([GOOD] * 1000, data={"chat": "always"})

@@ -9,8 +9,8 @@ from typing import Any
 from verl_hpc.api.tasks.settings import TasksConfig
 from verl_hpc.api.tasks.state import joined, split
 from verl_hpc.config.explain import near_or_all, shown
-from verl_hpc.data.files import problem_of
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.rows import problem_of
 from verl_hpc.errors import ConfigError, DataError
 
 

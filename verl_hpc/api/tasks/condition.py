@@ -10,7 +10,7 @@ from typing import Any
 from verl_hpc.api.prompts import PromptText
 from verl_hpc.api.tasks.settings import ConditionConfig
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import encode_prompt
+from verl_hpc.data.prompts import Encoder
 
 
 class Condition:
@@ -78,7 +78,7 @@ def prompt_of(problem: Problem, tokenizer: Any, text: str = "") -> PromptText:
     """A problem's prompt in tokens, with a text before it; before the last message of a chat.
 
     Raises:
-        DataError: as `encode_prompt`.
+        DataError: as `Encoder.prompt`.
     """
     prompt = problem.prompt
     if isinstance(prompt, str):
@@ -86,5 +86,5 @@ def prompt_of(problem: Problem, tokenizer: Any, text: str = "") -> PromptText:
     else:
         *others, last = prompt
         whole = [*others, {**last, "content": text + last["content"]}]
-    ids = encode_prompt(replace(problem, prompt=whole), tokenizer, "auto")
+    ids = Encoder(tokenizer).prompt(replace(problem, prompt=whole))
     return PromptText.of(tokenizer.decode(ids, skip_special_tokens=True), ids)

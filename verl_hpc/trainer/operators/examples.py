@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
 from verl_hpc.config.rollout import RolloutConfig
-from verl_hpc.data.prompts import Chat, encode_examples, fit_prompt
+from verl_hpc.data.prompts import Encoder, fit_prompt
 from verl_hpc.trainer.batch import MASK, TOKENS, Columns, Sample, Samples, StepRows
 from verl_hpc.trainer.operators.assign import (
     DROPPED,
@@ -24,9 +24,6 @@ from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.problems import StepProblems
 from verl_hpc.trainer.recipe import Metrics, operator
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 _logger = logging.getLogger(__name__)
 
 SAME_WHEN_CUT = "response_length/num_same_pairs"
@@ -38,8 +35,7 @@ class ExampleSettings:
     """The data to learn from, and what samples are assigned by."""
 
     problems: StepProblems
-    tokenizer: PreTrainedTokenizerBase
-    chat: Chat
+    encoder: Encoder
     limits: RolloutConfig
     """Lengths, and what is done with prompts that are too long."""
     assign: AssignSettings
@@ -56,6 +52,8 @@ class Example:
 
     prompt: Sequence[int]
     answer: Sequence[int]
+    mask: Sequence[int]
+    """1 for each token of the answer that is learned; 0 for what others say between turns."""
     truncated: bool
     """Whether the answer has lost its end."""
     label: bool | None = None
@@ -93,13 +91,14 @@ def encode_rows(settings: ExampleSettings, rows: StepRows) -> list[Example]:
     limits = settings.limits
     found = []
     for problem in settings.problems.read(rows.rows):
-        prompt, *answers = encode_examples(
-            problem, settings.tokenizer, settings.chat, settings.per_row
-        )
+        prompt, answers = settings.encoder.example(problem, settings.per_row)
         fitted = fit_prompt(prompt, limits.max_prompt_tokens, limits.overlong_prompt, problem.where)
         if fitted is not None:
             most = limits.max_response_tokens
-            found += [Example(fitted, a[:most], len(a) > most, problem.label) for a in answers]
+            found += [
+                Example(fitted, a.ids[:most], a.mask[:most], len(a.ids) > most, problem.label)
+                for a in answers
+            ]
     return found
 
 
@@ -123,7 +122,7 @@ def assign_examples(
     mine = samples.owned_by(place.name, place.index)
     device = place.device
     tokens = [torch.tensor([*encoded[i].prompt, *encoded[i].answer], device=device) for i in mine]
-    masks = [torch.ones(len(encoded[i].answer), dtype=torch.uint8, device=device) for i in mine]
+    masks = [torch.tensor(encoded[i].mask, dtype=torch.uint8, device=device) for i in mine]
     return samples, Columns(mine, {TOKENS: tokens, MASK: masks})
 
 

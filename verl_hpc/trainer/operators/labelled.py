@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -69,7 +69,7 @@ def mismatched_answers(
         of_batch = [encoded[i].prompt for i in batch]
         for i, other in zip(batch, others(of_batch), strict=True):
             answer = encoded[batch[other]]
-            found[i] = Example(encoded[i].prompt, answer.answer, answer.truncated)
+            found[i] = replace(answer, prompt=encoded[i].prompt, label=None)
             num_same += encoded[i].prompt == answer.prompt
     return assign_examples(place, settings, rows, found), {"kto/num_same_prompt": float(num_same)}
 

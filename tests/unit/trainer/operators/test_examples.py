@@ -6,6 +6,7 @@ import pytest
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import LetterTokenizer, local_place
 from verl_hpc.trainer.batch import StepRows
@@ -23,7 +24,7 @@ class Problems:
 def encoded(rows, **limits):
     limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=4, **limits)
     assign = AssignSettings({"train": 1}, 6, 1, 5)
-    settings = ExampleSettings(Problems(), LetterTokenizer(), "auto", limits, assign)
+    settings = ExampleSettings(Problems(), Encoder(LetterTokenizer()), limits, assign)
     (samples, columns), metrics = examples(local_place(), settings, StepRows(2, rows))
     return samples, columns, metrics
 

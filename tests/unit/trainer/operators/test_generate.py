@@ -8,6 +8,7 @@ import torch
 from tests.unit.ranks import on_ranks
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.errors import DataError, TrainingError
 from verl_hpc.planner.layouts import Pool
 from verl_hpc.rollout.protocol import Response, Sampling
@@ -38,7 +39,7 @@ def settings(**changes):
         max_prompt_tokens=5, max_response_tokens=6, overlong_prompt="drop", temperature=0.8
     )
     found = GenerateSettings(
-        Problems(), LetterTokenizer(), "auto", limits, Sampling.from_config(limits), 2, 11
+        Problems(), Encoder(LetterTokenizer()), limits, Sampling.from_config(limits), 2, 11
     )
     return replace(found, **changes)
 

@@ -163,11 +163,11 @@ CHAT = [{"role": "user", "content": "c"}, {"role": "assistant", "content": "a"}]
 def test_an_answer_is_a_text_or_a_chat(tmp_path, column):
     rows = [
         {"prompt": "cd", column: "ab", "label": True},
-        {"prompt": "ef", column: CHAT, "label": False},
+        {"prompt": "c", column: CHAT, "label": False},
     ]
-    run = kto_run(tmp_path, rows, steps=1, batch__size=2)
-    found = {(p.answer, p.label) for p in map(run.problems.train.__getitem__, range(2))}
-    assert found == {("ab", True), ("a", False)}
+    run = kto_run(tmp_path, rows, data__chat="never", steps=1, batch__size=2)
+    found = [(p.prompt, p.answer, p.label) for p in map(run.problems.train.__getitem__, range(2))]
+    assert found == [("cd", "ab", True), (CHAT[:1], CHAT[1:], False)]
 
 
 def test_rows_of_parquet(tmp_path):
@@ -182,7 +182,10 @@ BAD_ROWS = {
     "null label": ({"prompt": "c", "answer": "a", "label": None}, "label is null; expected true"),
     "a number": ({"prompt": "c", "answer": "a", "label": 1}, "label is int 1; expected true"),
     "a word": ({"prompt": "c", "answer": "a", "label": "good"}, "label is str 'good'"),
-    "no answer": ({"prompt": "c", "label": True}, "no answer in answer or response or completion"),
+    "no answer": (
+        {"prompt": "c", "label": True},
+        "no answer in any of answer, response, completion",
+    ),
     "an empty chat": ({"prompt": "c", "answer": [], "label": True}, "answer is empty"),
 }
 

@@ -1,0 +1,559 @@
+"""Rows in the shapes that public data sets have, with words of our own, and what they say.
+
+Each shape is a name (of the data set or library whose columns these are), what is needed of the
+row, settings of the data set, the row, and what has to come of it: the prompt, the answer, the
+rejected answer or the label, or the words of the error.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Shape(NamedTuple):
+    name: str
+    needs: str
+    settings: dict[str, Any]
+    row: dict[str, Any]
+    found: dict[str, Any] | str
+
+
+def said(*turns):
+    """Messages of 's'ystem, 'u'ser, 'a'ssistant and 't'ool, such as said('u: Hi', 'a: Yes')."""
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
+    return [{"role": roles[t[0]], "content": t[3:]} for t in turns]
+
+
+def sharegpt(*turns):
+    roles = {"s": "system", "u": "human", "a": "gpt", "t": "observation"}
+    return [{"from": roles[t[0]], "value": t[3:]} for t in turns]
+
+
+def parts(*turns):
+    return [
+        {**m, "content": [{"type": "text", "text": m["content"], "image": None}]}
+        for m in said(*turns)
+    ]
+
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+U, A, B = said("u: Name a river."), said("a: The Nile."), said("a: The Moon.")
+LONG = said("u: Name a river.", "a: The Nile.", "u: How long?")
+KM, M = said("a: 6,650 km"), said("a: 6,650 m")
+
+SFT = [
+    Shape(
+        "prompt and completion as texts",
+        "answer",
+        {},
+        {"prompt": "1 + 1 =", "completion": " 2"},
+        {"prompt": "1 + 1 =", "answer": " 2"},
+    ),
+    Shape(
+        "prompt and completion as chats (TRL)",
+        "answer",
+        {},
+        {"prompt": U, "completion": A},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "text prompt, chat completion",
+        "answer",
+        {},
+        {"prompt": "Name a river.", "completion": A},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "chat prompt, text answer (verl)",
+        "answer",
+        {"answer_key": "extra_info.answer"},
+        {"prompt": U, "extra_info": {"answer": "The Nile."}},
+        {"prompt": U, "answer": A},
+    ),
+    Shape("messages, one turn", "answer", {}, {"messages": U + A}, {"prompt": U, "answer": A}),
+    Shape(
+        "messages, two turns",
+        "answer",
+        {},
+        {"messages": LONG + KM},
+        {"prompt": U, "answer": A + said("u: How long?") + KM},
+    ),
+    Shape(
+        "messages, the last turn",
+        "answer",
+        {"train_on": "last"},
+        {"messages": LONG + KM},
+        {"prompt": LONG, "answer": KM},
+    ),
+    Shape(
+        "messages with a system message",
+        "answer",
+        {},
+        {"messages": said("s: Be brief.") + U + A},
+        {"prompt": said("s: Be brief.") + U, "answer": A},
+    ),
+    Shape(
+        "messages in parts, with Arrow's nulls",
+        "answer",
+        {},
+        {"messages": parts("u: Name a river.", "a: The Nile.")},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "messages with null tool_calls",
+        "answer",
+        {},
+        {"messages": [{**m, "tool_calls": None, "name": None} for m in U + A]},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "calls of tools, with null arguments of other tools",
+        "answer",
+        {},
+        {
+            "messages": [
+                *U,
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {**CALL, "function": {"name": "add", "arguments": {"x": 1, "y": None}}}
+                    ],
+                },
+                {"role": "tool", "content": "2", "tool_calls": None},
+                *A,
+            ]
+        },
+        {"prompt": U, "answer": [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 2"), *A]},
+    ),
+    Shape(
+        "a prompt column beside messages (ultrachat_200k)",
+        "answer",
+        {},
+        {"prompt": "Name a river.", "prompt_id": "1", "messages": U + A},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a prompt column that messages do not have",
+        "answer",
+        {},
+        {"prompt": "Name a hill.", "messages": U + A},
+        "the prompt, 'Name a hill.', is said by no user in messages",
+    ),
+    Shape(
+        "conversations (ShareGPT)",
+        "answer",
+        {},
+        {"conversations": sharegpt("u: Name a river.", "a: The Nile.")},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "ShareGPT with an opening of the assistant",
+        "answer",
+        {},
+        {"conversations": sharegpt("a: Hello!", "u: Name a river.", "a: The Nile.")},
+        {"prompt": said("a: Hello!") + U, "answer": A},
+    ),
+    Shape(
+        "ShareGPT with a system column (LlamaFactory)",
+        "answer",
+        {},
+        {"system": "Be brief.", "conversations": sharegpt("u: Name a river.", "a: The Nile.")},
+        {"prompt": U, "answer": A, "system": "Be brief."},
+    ),
+    Shape(
+        "ShareGPT of somebody else",
+        "answer",
+        {},
+        {"conversations": [{"from": "narrator", "value": "Once"}]},
+        "conversations\\[0\\] is from 'narrator'",
+    ),
+    Shape(
+        "a conversation that ends with the user",
+        "answer",
+        {},
+        {"messages": LONG},
+        "messages ends with a message of the user",
+    ),
+    Shape(
+        "a conversation without an answer",
+        "answer",
+        {},
+        {"messages": U},
+        "messages has no answer behind the prompt",
+    ),
+    Shape(
+        "a conversation under a name of its own",
+        "answer",
+        {"prompt_key": "dialogue"},
+        {"dialogue": U + A},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "problem, answer and messages (OpenR1-Math)",
+        "answer",
+        {},
+        {"problem": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
+        {"prompt": said("u: 1 + 1?"), "answer": said("a: So 2.")},
+    ),
+    Shape(
+        "prompt, answer and messages",
+        "answer",
+        {},
+        {"prompt": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
+        "answer and messages could both be what is learned; set answer_key",
+    ),
+    Shape(
+        "the same, with the column named",
+        "answer",
+        {"answer_key": "messages"},
+        {"prompt": "1 + 1?", "answer": "2", "messages": said("u: 1 + 1?", "a: So 2.")},
+        {"prompt": said("u: 1 + 1?"), "answer": said("a: So 2.")},
+    ),
+    Shape(
+        "instruction and output (Alpaca)",
+        "answer",
+        {"prompt_key": "instruction", "answer_key": "output"},
+        {"instruction": "Add one.", "input": "", "output": "2"},
+        {"prompt": "Add one.", "answer": "2"},
+    ),
+    Shape(
+        "Alpaca with an input",
+        "answer",
+        {"prompt_key": "instruction", "answer_key": "output"},
+        {"instruction": "Add one.", "input": "1", "output": "2"},
+        "input has a text, '1', which belongs to the instruction",
+    ),
+    Shape(
+        "system_prompt, question, response (OpenOrca)",
+        "answer",
+        {"prompt_key": "question"},
+        {"system_prompt": "Think.", "question": "1 + 1?", "response": "2"},
+        {"prompt": "1 + 1?", "answer": "2", "system": "Think."},
+    ),
+    Shape(
+        "tools as JSON, and arguments of the template",
+        "answer",
+        {},
+        {
+            "messages": U + A,
+            "tools": '[{"type": "function"}]',
+            "chat_template_kwargs": {"enable_thinking": False, "other": None},
+        },
+        {
+            "prompt": U,
+            "answer": A,
+            "template_arguments": {"tools": [{"type": "function"}], "enable_thinking": False},
+        },
+    ),
+    Shape(
+        "enable_thinking as a column (verl)",
+        "answer",
+        {},
+        {"messages": U + A, "enable_thinking": True, "tools": [TOOL]},
+        {
+            "prompt": U,
+            "answer": A,
+            "template_arguments": {"enable_thinking": True, "tools": [TOOL]},
+        },
+    ),
+    Shape(
+        "tools that are names",
+        "answer",
+        {},
+        {"messages": U + A, "tools": ["add"]},
+        r"tools is list \['add'\]; expected a list of JSON schemas",
+    ),
+    Shape(
+        "an image",
+        "answer",
+        {},
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}, *parts("a: It is.")]},
+        r"messages\[0\] has a part of type image; only parts of text",
+    ),
+]
+
+PAIRS = [
+    Shape(
+        "texts",
+        "pair",
+        {},
+        {"prompt": "A river?", "chosen": "The Nile.", "rejected": "No."},
+        {"prompt": "A river?", "answer": "The Nile.", "rejected": "No."},
+    ),
+    Shape(
+        "chat prompt, chat answers (TRL)",
+        "pair",
+        {},
+        {"prompt": U, "chosen": A, "rejected": B},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "chat prompt, text answers",
+        "pair",
+        {},
+        {"prompt": U, "chosen": "The Nile.", "rejected": "The Moon."},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "text prompt, whole conversations (ultrafeedback_binarized)",
+        "pair",
+        {},
+        {"prompt": "Name a river.", "chosen": U + A, "rejected": U + B, "score_chosen": 8.0},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "text prompt, chat answers",
+        "pair",
+        {},
+        {"prompt": "Name a river.", "chosen": A, "rejected": B},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "text prompt, several turns (capybara, orpo-dpo-mix-40k)",
+        "pair",
+        {},
+        {"prompt": "Name a river.", "chosen": LONG + KM, "rejected": LONG + M},
+        {"prompt": LONG, "answer": KM, "rejected": M},
+    ),
+    Shape(
+        "text prompt of the last turn",
+        "pair",
+        {},
+        {"prompt": "How long?", "chosen": LONG + KM, "rejected": LONG + M},
+        {"prompt": LONG, "answer": KM, "rejected": M},
+    ),
+    Shape(
+        "chat prompt that begins whole conversations",
+        "pair",
+        {},
+        {"prompt": U, "chosen": LONG + KM, "rejected": LONG + M},
+        {"prompt": LONG, "answer": KM, "rejected": M},
+    ),
+    Shape(
+        "implicit chat prompt (trl-lib/ultrafeedback_binarized)",
+        "pair",
+        {},
+        {"chosen": U + A, "rejected": U + B},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "implicit chat prompt of several turns",
+        "pair",
+        {},
+        {"chosen": LONG + KM, "rejected": LONG + M},
+        {"prompt": LONG, "answer": KM, "rejected": M},
+    ),
+    Shape(
+        "answers that part at an earlier turn",
+        "pair",
+        {},
+        {"chosen": U + A + said("u: Thanks.", "a: Sure."), "rejected": U + B},
+        {"prompt": U, "answer": A + said("u: Thanks.", "a: Sure."), "rejected": B},
+    ),
+    Shape(
+        "implicit text prompt (hh-rlhf)",
+        "pair",
+        {},
+        {
+            "chosen": "\n\nHuman: A river?\n\nAssistant: The Nile.",
+            "rejected": "\n\nHuman: A river?\n\nAssistant: The Moon.",
+        },
+        {
+            "prompt": "\n\nHuman: A river?\n\nAssistant:",
+            "answer": " The Nile.",
+            "rejected": " The Moon.",
+        },
+    ),
+    Shape(
+        "implicit text prompt without marks",
+        "pair",
+        {},
+        {"chosen": "Which river? the Nile", "rejected": "Which river? the Nine"},
+        {"prompt": "Which river? the", "answer": " Nile", "rejected": " Nine"},
+    ),
+    Shape(
+        "question, system and texts (orca_dpo_pairs)",
+        "pair",
+        {"prompt_key": "question"},
+        {"system": "Be brief.", "question": "A river?", "chosen": "The Nile.", "rejected": "No"},
+        {"prompt": "A river?", "answer": "The Nile.", "rejected": "No", "system": "Be brief."},
+    ),
+    Shape(
+        "ShareGPT pairs",
+        "pair",
+        {},
+        {
+            "chosen": sharegpt("u: Name a river.", "a: The Nile."),
+            "rejected": sharegpt("u: Name a river.", "a: The Moon."),
+        },
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "turns with scores of their own",
+        "pair",
+        {},
+        {
+            "chosen": [{**m, "score": 1} for m in U + A],
+            "rejected": [{**m, "score": 2} for m in U + B],
+        },
+        {
+            "prompt": [{**U[0], "score": 1}],
+            "answer": [{**A[0], "score": 1}],
+            "rejected": [{**B[0], "score": 2}],
+        },
+    ),
+    Shape(
+        "a prompt that is not in them",
+        "pair",
+        {},
+        {"prompt": "Name a hill.", "chosen": U + A, "rejected": U + B},
+        "the prompt, 'Name a hill.', is said by no user in chosen",
+    ),
+    Shape(
+        "a chat prompt that is not in them",
+        "pair",
+        {},
+        {"prompt": said("u: Name a hill."), "chosen": U + A, "rejected": U + B},
+        "chosen begins with a message of the user that is not the prompt's",
+    ),
+    Shape(
+        "answers to different prompts",
+        "pair",
+        {},
+        {"chosen": U + A, "rejected": said("u: Name a hill.") + B},
+        "chosen begins with a message of the user; behind the prompt",
+    ),
+    Shape(
+        "the same answer twice",
+        "pair",
+        {},
+        {"prompt": U, "chosen": A, "rejected": A},
+        "are the same messages, which prefers nothing",
+    ),
+    Shape(
+        "the same conversation, cut",
+        "pair",
+        {},
+        {"chosen": LONG + KM, "rejected": U + A},
+        "chosen begins with a message of the user",
+    ),
+    Shape(
+        "an answer of the user",
+        "pair",
+        {},
+        {"prompt": U, "chosen": A, "rejected": said("u: No.")},
+        "rejected begins with a message of the user",
+    ),
+    Shape(
+        "a text and a chat",
+        "pair",
+        {},
+        {"prompt": U, "chosen": A, "rejected": "No."},
+        "are list .* and str 'No.'; both must be texts, or both chat lists",
+    ),
+    Shape(
+        "texts that repeat the prompt",
+        "pair",
+        {},
+        {
+            "prompt": "Name a long river.",
+            "chosen": "Name a long river. The Nile.",
+            "rejected": "Name a long river. No.",
+        },
+        "both answers begin with the prompt",
+    ),
+    Shape(
+        "texts without a prompt",
+        "pair",
+        {},
+        {"chosen": "Yes", "rejected": "No"},
+        "there is no prompt: no column has one, and chosen and rejected begin differently",
+    ),
+    Shape(
+        "a prompt that ends with an answer",
+        "pair",
+        {},
+        {"prompt": U + A, "chosen": KM, "rejected": M},
+        "the prompt ends with a message of the assistant, and so begins chosen",
+    ),
+]
+
+LABELLED = [
+    Shape(
+        "prompt, completion, label (kto-mix-14k)",
+        "label",
+        {},
+        {"prompt": U, "completion": A, "label": True},
+        {"prompt": U, "answer": A, "label": True},
+    ),
+    Shape(
+        "texts and a label",
+        "label",
+        {},
+        {"prompt": "A river?", "answer": "No.", "label": False},
+        {"prompt": "A river?", "answer": "No.", "label": False},
+    ),
+    Shape(
+        "a completion with its conversation",
+        "label",
+        {},
+        {"prompt": LONG, "completion": LONG + KM, "label": True},
+        {"prompt": LONG, "answer": KM, "label": True},
+    ),
+    Shape(
+        "messages and a label (LlamaFactory)",
+        "label",
+        {},
+        {"messages": LONG + KM, "label": False},
+        {"prompt": LONG, "answer": KM, "label": False},
+    ),
+    Shape(
+        "a completion to another prompt",
+        "label",
+        {},
+        {"prompt": said("u: Name a hill."), "completion": U + A, "label": True},
+        "completion begins with a message of the user that is not the prompt's",
+    ),
+    Shape(
+        "a label as a word",
+        "label",
+        {},
+        {"prompt": U, "completion": A, "label": "good"},
+        "label is str 'good'; expected true",
+    ),
+]
+
+PROMPTS = [
+    Shape("a chat prompt (verl)", "prompt", {}, {"prompt": U, "data_source": "x"}, {"prompt": U}),
+    Shape(
+        "a text prompt",
+        "prompt",
+        {},
+        {"prompt": "1 + 1 =", "answer": "2"},
+        {"prompt": "1 + 1 =", "answer": "2", "ground_truth": "2"},
+    ),
+    Shape(
+        "a prompt with parts and nulls",
+        "prompt",
+        {},
+        {"prompt": [{**m, "tool_calls": None} for m in parts("u: Name a river.")]},
+        {"prompt": U},
+    ),
+    Shape(
+        "a prompt that begins the answer",
+        "prompt",
+        {},
+        {"prompt": U + said("a: Let me see:")},
+        {"prompt": U + said("a: Let me see:")},
+    ),
+    Shape("messages of SFT as prompts", "prompt", {}, {"messages": LONG + KM}, {"prompt": LONG}),
+    Shape(
+        "a message without content",
+        "prompt",
+        {},
+        {"prompt": [{"role": "user"}]},
+        r"the prompt\[0\] \(user\) has no content",
+    ),
+]
+
+SHAPES = [*SFT, *PAIRS, *LABELLED, *PROMPTS]

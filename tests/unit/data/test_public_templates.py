@@ -1,0 +1,213 @@
+"""Encodings equal those of transformers' apply_chat_template, for public templates.
+
+What transformers makes of a conversation is the oracle for its tokens, and its assistant mask for
+what is learned, where a template marks that. From the mask the tokens are taken away that a prompt
+for generation has already, and those behind the token that ends a turn: no model samples them.
+"""
+
+from itertools import groupby, takewhile
+
+from tests.unit.data.public_templates import ANSWERS, MARKED, end_of, tokenizer_of
+from tests.unit.data.shapes import CALL, TOOL, said
+from verl_hpc.data.observations import Observations
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.errors import DataError
+
+TEMPLATES = sorted({*ANSWERS, *MARKED})
+SYSTEM = said("s: Be brief.")
+THOUGHT = [{"role": "assistant", "content": "yes", "reasoning_content": "Let me see"}]
+USED = [{"role": "assistant", "content": "", "tool_calls": [CALL]}]
+CALL_AS_TEXT = {**CALL, "function": {"name": "add", "arguments": '{"x": 1}'}}
+RESULT = [{"role": "tool", "content": "7", "name": "add"}]
+CONVERSATIONS = {
+    "one turn": (said("u: hi"), said("a: yes"), {}),
+    "system": (SYSTEM + said("u: hi"), said("a: yes"), {}),
+    "two turns": (said("u: hi"), said("a: yes", "u: more", "a: no"), {}),
+    "system and two turns": (SYSTEM + said("u: hi"), said("a: yes", "u: more", "a: no"), {}),
+    "a later turn": (said("u: hi", "a: yes", "u: more"), said("a: no"), {}),
+    "thoughts": (said("u: hi"), THOUGHT, {}),
+    "thoughts in the text": (said("u: hi"), said("a: <think>\nLet me see\n</think>\n\nyes"), {}),
+    "no thoughts": (said("u: hi"), said("a: yes"), {"enable_thinking": False}),
+    "tools": (said("u: hi"), said("a: yes"), {"tools": [TOOL]}),
+    "tools and system": (SYSTEM + said("u: hi"), said("a: yes"), {"tools": [TOOL]}),
+    "a call": (said("u: hi"), USED + RESULT + said("a: seven"), {"tools": [TOOL]}),
+    "letters of many bytes": (said("u: Größe?"), said("a: 10 µm 🙂"), {}),
+}
+
+
+def common(one, other):
+    return sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(one, other, strict=False)))
+
+
+def transformers_ids(tokenizer, messages, arguments, **more):
+    """Token ids, or None where the template fails; one that joins texts gets calls as texts."""
+    as_text = [{**m, "tool_calls": [CALL_AS_TEXT]} if "tool_calls" in m else m for m in messages]
+    for given in (messages, as_text):
+        try:
+            return tokenizer.apply_chat_template(given, return_dict=False, **arguments, **more)
+        except Exception:
+            continue
+    return None
+
+
+def problem_of(prompt, answer, arguments):
+    return Problem(0, prompt, answer=answer, template_arguments=arguments)
+
+
+def cases():
+    for name in TEMPLATES:
+        for kind, conversation in CONVERSATIONS.items():
+            yield f"{name}, {kind}", name, *conversation
+
+
+def test_there_are_many_templates():
+    assert len(ANSWERS) >= 25 and len(MARKED) >= 24
+
+
+def test_what_a_model_has_to_write_behind_which_prompt():
+    wrong = []
+    for name, (before, answer) in ANSWERS.items():
+        tokenizer = tokenizer_of(name)
+        encoder = Encoder(tokenizer)
+        problem = problem_of(said("u: hi"), said("a: yes"), {})
+        asked, (prompt, (found,)) = encoder.prompt(problem), encoder.example(problem)
+        text = tokenizer.decode(found.ids)
+        if not tokenizer.decode(asked).endswith(before):
+            wrong.append(f"{name}: {tokenizer.decode(asked)!r} does not end with {before!r}")
+        if text != answer or not all(found.mask):
+            wrong.append(f"{name}: {text!r}; expected {answer!r}")
+        if common(prompt, asked) != len(prompt):
+            wrong.append(f"{name}: the prompt is not how one for generation begins")
+        if encoder.turn_end != tokenizer.convert_tokens_to_ids(end_of(name)):
+            wrong.append(f"{name}: a turn ends with token {encoder.turn_end}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_prompts_are_those_of_transformers():
+    """RL, and the prompts of turns in the middle of a conversation."""
+    wrong, count = [], 0
+    for case, name, prompt, answer, arguments in cases():
+        tokenizer = tokenizer_of(name)
+        for messages in (prompt, [*prompt, *answer[:2]] if len(answer) > 2 else prompt):
+            expected = transformers_ids(tokenizer, messages, arguments, add_generation_prompt=True)
+            try:
+                found = Encoder(tokenizer).prompt(problem_of(messages, None, arguments))
+            except DataError as error:
+                if expected is not None and "leaves out" not in str(error):
+                    wrong.append(f"{case}: {error}")
+                continue
+            count += 1
+            if found != expected:
+                wrong.append(f"{case}: {tokenizer.decode(found)!r}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 300
+
+
+def test_answers_are_those_of_transformers():
+    """SFT and KTO have one answer, DPO and reward models two, of which the first is that one."""
+    wrong, count = [], 0
+    for case, name, prompt, answer, arguments in cases():
+        tokenizer, encoder = tokenizer_of(name), Encoder(tokenizer_of(name))
+        other = said("a: never")
+        problem = Problem(0, prompt, "", None, {}, answer, other, template_arguments=arguments)
+        expected = transformers_ids(tokenizer, [*prompt, *answer], arguments)
+        try:
+            begin, answers = encoder.example(problem, 2)
+        except DataError as error:
+            if expected is not None and "leaves out" not in str(error):
+                wrong.append(f"{case}: {error}")
+            continue
+        count += 1
+        first, (alone,) = encoder.example(problem, 1)
+        if [*first, *alone.ids] != [*begin, *answers[0].ids]:
+            wrong.append(f"{case}: an answer alone is another one")
+        for messages, found in zip((answer, other), answers, strict=True):
+            whole = transformers_ids(tokenizer, [*prompt, *messages], arguments)
+            ids = [*begin, *found.ids]
+            added = ids[len(whole) :]  # an end that the template does not write
+            behind = tokenizer.decode(whole[len(ids) :]).replace("<eos>", "").strip()
+            if ids[: len(whole)] != whole[: len(ids)] or behind or len(added) > 1:
+                wrong.append(f"{case}: {tokenizer.decode(ids)!r} and {behind!r}")
+            if tokenizer.decode(ids[-1]) != end_of(name):
+                wrong.append(f"{case}: ends with {tokenizer.decode(ids[-1])!r}")
+    assert not wrong, "\n".join(wrong)
+    assert count > 350
+
+
+def learned(tokenizer, prompt, answer, arguments):
+    """Token ids of a conversation, and the positions of those that are learned."""
+    problem = Problem(0, prompt, answer=answer, template_arguments=arguments)
+    begin, (found,) = Encoder(tokenizer).example(problem)
+    return [*begin, *found.ids], [len(begin) + i for i, m in enumerate(found.mask) if m]
+
+
+def test_what_is_learned_is_transformers_mask():
+    """Without what a prompt has already, and what stands behind the end of a turn. A template that
+    writes the same without marks teaches the same."""
+    wrong, count = [], 0
+    for case, name, prompt, answer, arguments in cases():
+        if name not in MARKED:
+            continue
+        tokenizer, messages = tokenizer_of(name), [*prompt, *answer]
+        try:
+            ids, ours = learned(tokenizer, prompt, answer, arguments)
+        except DataError:
+            continue
+        count += 1
+        theirs = sampled(tokenizer, end_of(name), len(prompt), messages, arguments)
+        if ours != theirs:
+            wrong.append(f"{case}: {tokenizer.decode([ids[i] for i in ours])!r}")
+        twin = name.removesuffix("_training")
+        if twin != name:
+            same = tokenizer_of(twin)
+            if transformers_ids(same, messages, arguments)[: len(ids)] == ids:
+                found = learned(same, prompt, answer, arguments)
+                wrong += [f"{twin} {case}: {found[1]}"] if found != (ids, ours) else []
+    assert not wrong, "\n".join(wrong)
+    assert count > 180
+
+
+def sampled(tokenizer, end, first, messages, arguments):
+    """Positions that transformers marks in answers, without what no model samples."""
+    marked = tokenizer.apply_chat_template(
+        messages, return_dict=True, return_assistant_tokens_mask=True, **arguments
+    )
+    ids, mask = marked["input_ids"], marked["assistant_masks"]
+    runs = [[i for i, _ in run] for on, run in groupby(enumerate(mask), lambda p: p[1]) if on]
+    places = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+    found = []
+    for run, place in zip(runs, places, strict=True):
+        asked = transformers_ids(tokenizer, messages[:place], arguments, add_generation_prompt=True)
+        start = max(run[0], common(asked, ids))
+        last = max((i for i in run if tokenizer.decode(ids[i]) == end), default=run[-1])
+        found += [i for i in run if start <= i <= last] if place >= first else []
+    return found
+
+
+def test_turns_are_what_the_template_writes():
+    """What is sampled stays; behind it stands what the template writes behind such a turn."""
+    wrong, count = [], 0
+    for name in TEMPLATES:
+        tokenizer, prompt = tokenizer_of(name), said("u: hi")
+        encoder, end = Encoder(tokenizer), tokenizer.convert_tokens_to_ids(end_of(name))
+        observations = Observations(encoder, is_chat=True)
+        _, answer = ANSWERS[name.removesuffix("_training")]
+        turn = tokenizer.encode(answer, add_special_tokens=False)
+        whole = transformers_ids(
+            tokenizer, [*prompt, *said("a: yes", "u: more")], {}, add_generation_prompt=True
+        )
+        written = tokenizer.decode(whole)
+        for sampled_turn, is_ended in ((turn, True), (turn[:-1], False)):
+            found = tokenizer.decode([*sampled_turn, *observations.tokens("more", sampled_turn)])
+            count += 1
+            # From the end of the turn on; the template may end one in the middle otherwise.
+            behind = written.rpartition("yes")[2]
+            middle = (
+                behind.replace("<|end|>", "<|return|>", 1) if name.startswith("gpt") else behind
+            )
+            if not found.endswith(f"yes{middle if is_ended else behind}"):
+                wrong.append(f"{name}: {found!r} and {behind!r}")
+        assert turn[-1] == end
+    assert not wrong, "\n".join(wrong)
+    assert count == 2 * len(TEMPLATES)

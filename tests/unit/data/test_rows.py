@@ -1,0 +1,71 @@
+"""Rows as public data sets have them: what they say, and what contradicts itself."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.data.conftest import files, write_jsonl, write_parquet
+from tests.unit.data.shapes import SHAPES, said
+from verl_hpc.data.conversations import compared
+from verl_hpc.data.sources import open_source
+from verl_hpc.errors import DataError
+
+NOTHING = {"prompt": "", "answer": None, "rejected": None, "label": None, "system": None}
+
+
+def test_there_are_shapes_of_many_public_sets():
+    assert len({shape.name for shape in SHAPES}) == len(SHAPES) >= 60
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_every_shape_is_read_or_refused_by_its_line(tmp_path, write):
+    wrong = []
+    for number, shape in enumerate(SHAPES):
+        path = tmp_path / f"{number}.{write.__name__.removeprefix('write_')}"
+        where = f"{path} line 1" if write is write_jsonl else f"{path} row 0"
+        try:
+            problem = read(write(path, [shape.row]), shape)
+        except DataError as error:
+            expected = shape.found if isinstance(shape.found, str) else "it is read"
+            if not re.match(f"{re.escape(where)}: .*{expected}", str(error), re.DOTALL):
+                wrong.append(f"{shape.name}: {error}; expected: {expected}")
+            continue
+        if isinstance(shape.found, str):
+            wrong.append(f"{shape.name}: is read; expected: {shape.found}")
+            continue
+        expected = NOTHING | {"template_arguments": {}} | shape.found
+        found = {name: getattr(problem, name) for name in expected}
+        wrong += [f"{shape.name}: {n} is {found[n]}" for n in found if found[n] != expected[n]]
+    assert not wrong, "\n".join(wrong)
+
+
+def read(path, shape):
+    settings = dict(shape.settings)
+    train_on = settings.pop("train_on", "all")
+    return open_source(files(path, **settings), shape.needs, train_on)[0]
+
+
+exchanges = st.lists(
+    st.tuples(st.sampled_from("xy"), st.sampled_from("xy")), min_size=1, max_size=4
+)
+
+
+@given(exchanges, exchanges)
+def test_nothing_of_two_conversations_is_left_out(one, other):
+    """Prompt and answer together are each conversation again, and part where the model answers."""
+    chosen, rejected = (
+        said(*(word for asked, answered in words for word in (f"u: {asked}", f"a: {answered}")))
+        for words in (one, other)
+    )
+    pairs = list(zip(chosen, rejected, strict=False))
+    shared = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    part_at_answers = shared < len(pairs) and chosen[shared]["role"] == "assistant"
+    if not part_at_answers:
+        with pytest.raises(DataError):
+            compared(None, chosen, rejected)
+        return
+    prompt, better, worse = compared(None, chosen, rejected)
+    assert len(prompt) == shared
+    assert (prompt + better, prompt + worse) == (chosen, rejected)

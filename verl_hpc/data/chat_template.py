@@ -1,0 +1,166 @@
+"""A tokenizer's chat template: from messages to the text that a model reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from verl_hpc.data.messages import Message
+from verl_hpc.errors import ConfigError, DataError, ModelError
+from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEMPLATE_S = 20.0
+"""Longest that rendering may take: a chat template is a program, and needs milliseconds."""
+_ALWAYS_READ = ("tools", "documents")
+"""Arguments that transformers passes on by name, also to templates that do not read them."""
+
+
+class ChatTemplate:
+    """A tokenizer's chat template with the arguments of a run, and the time that it is told.
+
+    Templates may ask for today's date (`strftime_now`, as those of Llama 3.1 and gpt-oss do). All
+    of a run is told the same time, so that a step has the same prompts whenever it is computed.
+
+    Args:
+        tokenizer: with or without a template.
+        arguments: what the template is given besides messages, by name.
+        time: what it is told; None is now.
+
+    Raises:
+        ConfigError: the template reads no argument of that name.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        arguments: Mapping[str, Any] | None = None,
+        time: datetime | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._arguments = dict(arguments or {})
+        self.time = time or datetime.now().astimezone()
+        for name in self._arguments:
+            if not self._reads(name):
+                raise ConfigError(
+                    f"data.chat_template_kwargs.{name}: the tokenizer's chat template reads no "
+                    f"{name}; check the name in its chat_template, or leave it out"
+                )
+
+    @property
+    def exists(self) -> bool:
+        """Whether the tokenizer has a template."""
+        return self._tokenizer.chat_template is not None
+
+    def _reads(self, name: str) -> bool:
+        templates = self._tokenizer.chat_template
+        texts = templates.values() if isinstance(templates, dict) else [templates or ""]
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return name in _ALWAYS_READ or any(word.search(text) for text in texts)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        where: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        asks: bool = False,
+        continues: bool = False,
+    ) -> str:
+        """The text that the template makes of messages.
+
+        Args:
+            messages: at least one.
+            where: what errors call them.
+            arguments: of these messages, in place of the run's of the same names.
+            asks: end with the beginning of the model's next turn (`add_generation_prompt`).
+            continues: end within the last message (`continue_final_message`).
+
+        Raises:
+            DataError: the tokenizer has no template, or it fails.
+            ModelError: the template does not end.
+        """
+        if not self.exists:
+            raise DataError(
+                f"{where}: the prompt needs a chat template and the tokenizer has none; "
+                "use the tokenizer of a chat model, or set data.chat to never"
+            )
+        given = {**self._arguments, **(arguments or {})}
+        if continues:
+            given["continue_final_message"] = True
+        if self._reads("strftime_now"):
+            given["strftime_now"] = self.time.strftime
+        try:
+            with time_limit(TEMPLATE_S):
+                if any("tool_calls" in message for message in messages):
+                    convert = _parsed if self._takes_mappings else _as_text
+                    messages = [_with_calls(message, convert) for message in messages]
+                text = self._tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=asks, tokenize=False, **given
+                )
+        except TimeLimitExceeded as error:
+            raise ModelError(  # it concerns all rows, so that the first one ends the check
+                f"{where}: the tokenizer's chat template did not end within {TEMPLATE_S:g} s"
+            ) from error
+        except Exception as error:  # a template is a program
+            raise DataError(
+                f"{where}: the tokenizer's chat template failed: {type(error).__name__}: {error}"
+            ) from error
+        return str(text)
+
+    @cached_property
+    def _takes_mappings(self) -> bool:
+        """Whether the template writes arguments of a call that are a mapping; some only join text.
+
+        transformers documents a mapping; OpenAI's protocol, and with it many data sets, has text.
+        """
+        call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+        asked = {"role": "user", "content": "x"}
+        try:
+            self._tokenizer.apply_chat_template(
+                [asked, {"role": "assistant", "content": "", "tool_calls": [call]}],
+                add_generation_prompt=False,
+                tokenize=False,
+            )
+        except TypeError:
+            return False
+        except Exception:  # which says nothing about the arguments
+            return True
+        return True
+
+
+def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
+    """A message whose calls of tools have their arguments converted."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_converted(call, convert) for call in calls]}
+
+
+def _converted(call: Any, convert: Callable[[Any], Any]) -> Any:
+    if not isinstance(call, dict):
+        return call
+    if isinstance(call.get("function"), dict):
+        return {**call, "function": _converted(call["function"], convert)}
+    return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else call
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _parsed(arguments: Any) -> Any:
+    """Arguments that are the JSON text of a mapping as that mapping."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return found if isinstance(found, dict) else arguments

@@ -1,0 +1,275 @@
+"""What a row of a data set says: its prompt, and what is learned from it or scored by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from verl_hpc.config.data import FilesConfig, TrainOn
+from verl_hpc.data.conversations import answered, asked, compared
+from verl_hpc.data.messages import (
+    checked_text,
+    is_chat_list,
+    kind_of,
+    read_messages,
+    read_tools,
+    without_nulls,
+)
+from verl_hpc.data.problem import LABEL_COLUMN, PAIR_COLUMNS, Answer, Problem, Prompt
+from verl_hpc.errors import DataError
+
+ANSWER_COLUMNS = ("answer", "response")
+GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
+"""Where the ground truth of a row without reward_model is, first match first."""
+LEARNED_COLUMNS = (*ANSWER_COLUMNS, "completion")
+"""Where the answer is that is imitated, or that a label is about, first match first."""
+CONVERSATION_COLUMNS = ("messages", "conversations")
+"""Where a whole conversation is, first match first."""
+PROMPT_COLUMNS = ("prompt", *CONVERSATION_COLUMNS, *PAIR_COLUMNS)
+"""Where a prompt may be that no setting names."""
+SYSTEM_COLUMNS = ("system", "system_prompt")
+"""Where a system message is that the prompt does not have."""
+TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs", "enable_thinking")
+"""What a row gives its chat template: TRL's names, and that of verl's SFT."""
+OPTIONAL_COLUMNS = (
+    "prompt",
+    "data_source",
+    "reward_model",
+    "extra_info",
+    *GROUND_TRUTH_COLUMNS,
+    *PAIR_COLUMNS,
+    "completion",
+    LABEL_COLUMN,
+    *CONVERSATION_COLUMNS,
+    *SYSTEM_COLUMNS,
+    *TEMPLATE_COLUMNS,
+    "input",
+)
+Needs = Literal["prompt", "answer", "pair", "label"]
+"""What every row must have: a prompt, besides it an answer to imitate, a pair of answers, or an
+answer that is labelled good or bad."""
+_RENAME = "name the right one in prompt_key or answer_key of the data set"
+_PAIR = f"a pair needs {' and '.join(PAIR_COLUMNS)}"
+
+
+class RowReader:
+    """Reads rows as problems.
+
+    Args:
+        config: the names of columns.
+        needs: what every row must have.
+        train_on: which turns of the model are imitated (`conversations.answered`).
+    """
+
+    def __init__(
+        self, config: FilesConfig, needs: Needs = "prompt", train_on: TrainOn = "all"
+    ) -> None:
+        self._prompt_key, self._answer_key = config.prompt_key, config.answer_key
+        self._is_named = config.prompt_key != FilesConfig.model_fields["prompt_key"].default
+        self._needs, self._train_on = needs, train_on
+
+    def problem(self, row: Mapping[str, Any], index: int, origin: str) -> Problem:
+        """The problem of a row.
+
+        Raises:
+            DataError: the row lacks what is needed, or its columns contradict each other.
+        """
+        problem = _facts_of(row, index, origin)
+        if self._prompt_key == "instruction" and row.get("input"):
+            raise DataError(
+                f"input has a text, {row['input']!r:.60}, which belongs to the instruction and "
+                "would be left out; join the two in one column"
+            )
+        return replace(
+            problem,
+            system=_system(row),
+            template_arguments=_template_arguments(row),
+            **self._said(row),
+        )
+
+    def _said(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt and the answers by their fields of `Problem`."""
+        if self._needs == "prompt":
+            return self._asked(row)
+        if self._needs == "pair":
+            chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
+            found = compared(self._prompt(row, may_lack=True), chosen, rejected)
+            return dict(zip(("prompt", "answer", "rejected"), found, strict=True))
+        column = self._answer_key or self._learned_column(row)
+        answer = _text_or_chat(row, column)
+        beside = column != self._prompt_key
+        prompt = self._prompt(row, may_lack=isinstance(answer, list)) if beside else None
+        if self._needs == "answer":
+            prompt, answer = answered(prompt, answer, self._train_on, column)
+            return {"prompt": prompt, "answer": answer}
+        # A label is about all that follows a prompt of its own, or about the last answer.
+        prompt, answer = answered(prompt, answer, "last" if prompt is None else "all", column)
+        return {"prompt": prompt, "answer": answer, "label": _label(row)}
+
+    def _asked(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A prompt, and the row's text to imitate, if it has one."""
+        conversation = _first_of(row, CONVERSATION_COLUMNS)
+        prompt = self._prompt(row, may_lack=conversation is not None)
+        if prompt is None:
+            assert conversation is not None
+            prompt = asked(_conversation(row, conversation))
+        column = self._answer_key or _first_of(row, ANSWER_COLUMNS)
+        answer = _value(row, column) if column else None
+        if isinstance(answer, str):
+            return {"prompt": prompt, "answer": checked_text(column or "", answer)}
+        if self._answer_key:
+            raise DataError(f"{column} is {kind_of(answer)}; expected the text to imitate")
+        return {"prompt": prompt}
+
+    def _prompt(self, row: Mapping[str, Any], may_lack: bool) -> Prompt | None:
+        """The prompt of its column; None where the row may lack it, and its column is not named."""
+        if may_lack and not self._is_named and row.get(self._prompt_key) is None:
+            return None
+        return _prompt(_value(row, self._prompt_key))
+
+    def _learned_column(self, row: Mapping[str, Any]) -> str:
+        """The column of what is imitated or labelled, where none is named.
+
+        Raises:
+            DataError: there is none, or two could be it.
+        """
+        key, conversation = self._prompt_key, _first_of(row, CONVERSATION_COLUMNS)
+        if self._is_named and _is_whole(_value(row, key)):
+            return key
+        answer = _first_of(row, LEARNED_COLUMNS)
+        if conversation and answer and row.get(key) is not None:
+            raise DataError(
+                f"{answer} and {conversation} could both be what is learned; set answer_key to "
+                "the one that is meant"
+            )
+        column = conversation or answer
+        if column is None:
+            known = ", ".join((*LEARNED_COLUMNS, *CONVERSATION_COLUMNS))
+            raise DataError(
+                f"no answer in any of {known}; columns are {', '.join(row)}; name the column of "
+                "the answer in answer_key of the data set"
+            )
+        return column
+
+
+def problem_of(
+    row: Mapping[str, Any], index: int, origin: str, prompt_key: str = "prompt"
+) -> Problem:
+    """A row with verl's columns.
+
+    Args:
+        row: by column.
+        index: its number.
+        origin: what errors call it.
+        prompt_key: column of the prompt.
+
+    Raises:
+        DataError: it has no prompt, or one that is neither text nor a chat.
+    """
+    prompt = _prompt(_value(row, prompt_key))
+    return replace(_facts_of(row, index, origin), prompt=prompt)
+
+
+def _facts_of(row: Mapping[str, Any], index: int, origin: str) -> Problem:
+    """What a row has besides its prompt and its answers."""
+    return Problem(
+        index=index,
+        prompt="",
+        data_source=row.get("data_source") or "",
+        ground_truth=_ground_truth(row),
+        extra=_mapping(row, "extra_info"),
+        origin=origin,
+    )
+
+
+def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
+    """What `key` names; `a.b` is field b of column a."""
+    value: Any = row
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            raise DataError(f"no column {key!r}; columns are {', '.join(row)}; {advice}")
+        value = value[name]
+    return value
+
+
+def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    value = row.get(column)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DataError(f"{column} is {kind_of(value)}; expected a mapping")
+    return value
+
+
+def _ground_truth(row: Mapping[str, Any]) -> Any:
+    if row.get("reward_model") is not None:
+        return _mapping(row, "reward_model").get("ground_truth")
+    column = _first_of(row, GROUND_TRUTH_COLUMNS)
+    return row[column] if column else None
+
+
+def _first_of(row: Mapping[str, Any], columns: Iterable[str]) -> str | None:
+    """The first of some columns that has a value."""
+    return next((column for column in columns if row.get(column) is not None), None)
+
+
+def _prompt(value: Any) -> Prompt:
+    if isinstance(value, str) and value:
+        return checked_text("the prompt", value)
+    if is_chat_list(value):
+        return read_messages(value, "the prompt")
+    raise DataError(
+        f"the prompt is {kind_of(value)}; expected text, or a list of {{role, content}} of texts"
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a prompt's column has a conversation that ends with an answer."""
+    return is_chat_list(value) and read_messages(value, "the prompt")[-1]["role"] == "assistant"
+
+
+def _conversation(row: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
+    value = _text_or_chat(row, column)
+    if isinstance(value, str):
+        raise DataError(f"{column} is {kind_of(value)}; expected a conversation as a chat list")
+    return value
+
+
+def _label(row: Mapping[str, Any]) -> bool:
+    value = _value(row, LABEL_COLUMN, "it says whether the answer is good, true or false")
+    if not isinstance(value, bool):
+        raise DataError(
+            f"{LABEL_COLUMN} is {kind_of(value)}; expected true, where the answer is good, or false"
+        )
+    return value
+
+
+def _text_or_chat(row: Mapping[str, Any], column: str, advice: str = _RENAME) -> Answer:
+    value = _value(row, column, advice)
+    if is_chat_list(value):
+        return read_messages(value, column)
+    if isinstance(value, str):
+        return checked_text(column, value)
+    raise DataError(
+        f"{column} is {kind_of(value)}; expected an answer's text, or a list of {{role, content}} "
+        "that ends with it"
+    )
+
+
+def _system(row: Mapping[str, Any]) -> str | None:
+    column = _first_of(row, SYSTEM_COLUMNS)
+    if column is None or not row[column]:
+        return None
+    if not isinstance(row[column], str):
+        raise DataError(f"{column} is {kind_of(row[column])}; expected the text of a message")
+    return checked_text(column, row[column])
+
+
+def _template_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = without_nulls(_mapping(row, "chat_template_kwargs"))
+    if (thinks := row.get("enable_thinking")) is not None:
+        found["enable_thinking"] = bool(thinks)
+    if (tools := read_tools(row.get("tools"))) is not None:
+        found["tools"] = tools
+    return found

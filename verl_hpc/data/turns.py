@@ -1,0 +1,289 @@
+"""Where a chat template writes the answers of a conversation, token by token.
+
+An answer is what the model has to write: from behind the beginning of its turn, which a prompt for
+generation ends with, up to and with the token that ends the turn. What follows that token (a line
+break, say) is the template's, and no model samples it:
+
+    <|im_start|>assistant\\n  It is 4.<|im_end|>  \\n<|im_start|>user\\n ...
+    the prompt's              the answer          the template's
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from verl_hpc.data.chat_template import ChatTemplate
+from verl_hpc.data.messages import Message
+from verl_hpc.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_THOUGHTS = ("reasoning_content", "thinking")
+_ASKED: Message = {"role": "user", "content": "x"}
+_NEXT = _ASKED
+"""A message behind a conversation, to see what the template writes between the two."""
+SAID = "verlhpcsaidthis"
+"""Stands for a turn of the model where a template is looked at; only letters, so that no template
+changes or splits it."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A conversation as the tokens that a template makes of it."""
+
+    ids: list[int]
+    """All of them, with an end that the template leaves out."""
+    spans: list[tuple[int, int]]
+    """The answers, each from its first token to behind its last one."""
+
+
+class Conversations:
+    """Encodes conversations, and finds the model's answers in them.
+
+    Args:
+        tokenizer: a fast one, which tells the characters of each token.
+        template: its chat template.
+
+    Raises:
+        ModelError: the tokenizer does not tell the characters of its tokens.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"tokenizer: {type(tokenizer).__name__} does not tell which characters a token is "
+                "of, so that answers of a chat cannot be told from its prompts; a tokenizer.json "
+                "beside the model makes a fast one"
+            )
+        self._tokenizer, self._template = tokenizer, template
+        self.special = special_tokens(tokenizer)
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        first: int,
+        where: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Encoded:
+        """Token ids of a conversation, which are those of `apply_chat_template`, and its answers.
+
+        Args:
+            messages: the last one is the assistant's.
+            first: the message that answers begin at.
+            where: what errors call it.
+            arguments: of the template, for this conversation.
+
+        Raises:
+            DataError: the template fails, or leaves out a part of a message.
+            ModelError: as `ChatTemplate.render`.
+        """
+        conversation = _Conversation(self, self._template, messages, where, arguments)
+        turns = [i for i in range(first, len(messages)) if messages[i]["role"] == "assistant"]
+        spans = [conversation.span(i) for i in turns]
+        return Encoded(conversation.ids, spans)
+
+    def split(self, text: str) -> tuple[list[int], list[int]]:
+        """Tokens of a text without special ones of the tokenizer's own, and where each one ends."""
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
+
+    @cached_property
+    def turn_end(self) -> int:
+        """The token that ends a turn of the model: the template's, or the tokenizer's end where the
+        template has none."""
+        end = turn_ending(self._template, self.special).token
+        return self.split(end)[0][0] if end else int(self._tokenizer.eos_token_id)
+
+
+class _Conversation:
+    """One conversation as its template writes it."""
+
+    def __init__(
+        self,
+        encoder: Conversations,
+        template: ChatTemplate,
+        messages: Sequence[Message],
+        where: str,
+        arguments: Mapping[str, Any] | None,
+    ) -> None:
+        self._encoder, self._template = encoder, template
+        self._messages, self._where, self._arguments = messages, where, arguments
+        self._text = self._render(messages)
+        self.ids, self._ends = encoder.split(self._text)
+        self._at = 0
+        """Behind the last answer that was found."""
+        check_written(messages, self._text, where)
+
+    def _render(self, messages: Sequence[Message], asks: bool = False) -> str:
+        return self._template.render(messages, self._where, self._arguments, asks=asks)
+
+    def span(self, i: int) -> tuple[int, int]:
+        """The answer that message `i` is; they are asked for in order."""
+        start = self._start(i)
+        first = self._token_at(start)
+        end = self._end(i, start)
+        check_answer(self._messages[i], self._text[start:end], self._where)
+        self._at = end
+        if end > len(self._text):
+            return first, len(self.ids)
+        return first, self._token_at(end - 1) + 1
+
+    def _token_at(self, character: int) -> int:
+        """The token that has a character."""
+        return bisect_right(self._ends, character)
+
+    def _start(self, i: int) -> int:
+        """Where the model's turn begins: behind what a prompt for it ends with."""
+        asked = self._render(self._messages[:i], asks=True)
+        if self._text.startswith(asked):
+            return len(asked)
+        # Some templates end a prompt with the beginning of thoughts, which an answer need not have.
+        ids, _ = self._encoder.split(asked)
+        shared = num_shared(ids, self.ids)
+        start = self._ends[shared - 1] if shared else 0
+        if start >= num_shared(asked, self._render(self._messages[:i])):
+            return start
+        # Others write what came before in another way once more has been said.
+        before = _said(self._messages[i - 1])
+        at = self._text.find(before, self._at)
+        if at < 0 or not before:
+            raise DataError(
+                f"{self._where}: the tokenizer's chat template writes the conversation up to "
+                f"message {i} in another way once it goes on, so that its answers cannot be found; "
+                "set data.train_on: last, or use another template"
+            )
+        behind = at + len(before)
+        tail = asked[asked.rfind(before) + len(before) :]
+        return behind + num_shared(tail, self._text[behind:])
+
+    def _end(self, i: int, start: int) -> int:
+        """Behind the token that ends the turn; one is added to a last turn that has none."""
+        is_last = i + 1 == len(self._messages)
+        through = self._text if is_last else self._render(self._messages[: i + 1])
+        beyond = self._beyond() if is_last else self._text
+        shared = max(num_shared(through, beyond), start)
+        behind = self._behind_content(i, start, shared)
+        # What is written whether or not more follows is the turn's; the rest is the next one's.
+        ends = [m.end() for m in self._encoder.special.finditer(self._text, behind, shared)]
+        if ends:
+            return ends[-1]
+        if found := self._encoder.special.search(self._text, behind):
+            return found.end()
+        if not is_last:
+            return behind
+        self.ids.append(self._encoder.turn_end)
+        return len(self._text) + 1
+
+    def _behind_content(self, i: int, start: int, shared: int) -> int:
+        """Where the content of a message ends, which begins behind `start`."""
+        said = _said(self._messages[i])
+        if not said:
+            return start
+        # Thoughts before it may have the same words.
+        last = self._text.rfind(said, start, shared)
+        return (last if last >= 0 else self._text.find(said, start)) + len(said)
+
+    def _beyond(self) -> str:
+        """The conversation with a further message behind it."""
+        try:
+            return self._render([*self._messages, _NEXT])
+        except DataError:  # the template takes no user's message here
+            return self._text
+
+
+@dataclass(frozen=True)
+class TurnEnding:
+    """How a chat template ends a turn of the model."""
+
+    written: str
+    """What it writes behind a turn that another message follows, up to and with the end."""
+    token: str | None
+    """The special token that ends the last turn; None where there is none."""
+
+
+def turn_ending(template: ChatTemplate, special: re.Pattern[str]) -> TurnEnding:
+    """Find out how a template ends turns, by what it writes behind one.
+
+    Most templates end every turn alike. Some have another token for the last turn (gpt-oss), and
+    some write none behind it, while the token of the next message's role ends those before
+    (GLM-4): then that one ends a turn.
+
+    Args:
+        special: matches the tokenizer's special tokens.
+    """
+    told = [_ASKED, {"role": "assistant", "content": SAID}]
+    last, followed = (_behind_turn(template, m) for m in (told, [*told, _NEXT]))
+    shared = num_shared(last, followed)
+    if ends := list(special.finditer(last, 0, shared)):
+        return TurnEnding(last[: ends[-1].end()], ends[-1][0])
+    of_last, of_others = special.search(last), special.search(followed)
+    if of_last and of_others:
+        return TurnEnding(followed[: of_others.end()], of_last[0])
+    found = of_last or of_others
+    return TurnEnding("", found[0] if found else None)
+
+
+def _behind_turn(template: ChatTemplate, messages: Sequence[Message]) -> str:
+    """What a template writes behind a turn of the model; nothing where it fails."""
+    try:
+        text = template.render(messages, "a conversation")
+    except DataError:
+        return ""
+    return text.rpartition(SAID)[2] if SAID in text else ""
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """Matches the text of any of a tokenizer's special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    names = {token.content for token in added if token.special}
+    names |= set(getattr(tokenizer, "all_special_tokens", ()))
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def check_written(messages: Sequence[Message], text: str, where: str) -> None:
+    """Raises: DataError: a template has left out what a message says."""
+    for i, message in enumerate(messages):
+        said = _said(message)
+        # Some templates write what tools say as JSON.
+        if said not in text and json.dumps(said)[1:-1] not in text:
+            raise DataError(
+                f"{where}: the tokenizer's chat template leaves out message {i}, of the "
+                f"{message['role']}: {said!r:.60}; remove it, or use another template"
+            )
+
+
+def check_answer(message: Message, text: str, where: str) -> None:
+    """Raises: DataError: a template has left out a part of an answer that is learned."""
+    content = str(message.get("content", ""))
+    thoughts = [str(message[name]) for name in _THOUGHTS if message.get(name)]
+    if "</think>" in content:
+        thoughts.append(content.partition("</think>")[0].rpartition("<think>")[2])
+    calls = message.get("tool_calls") or []
+    functions = (call.get("function", call) for call in calls if isinstance(call, dict))
+    parts = [*thoughts, *(str(function.get("name", "")) for function in functions)]
+    for part in parts:
+        if part.strip() not in text:
+            raise DataError(
+                f"{where}: the tokenizer's chat template leaves out a part of an answer, "
+                f"{part.strip()!r:.60}, which would not be learned; use a template that writes it, "
+                "or, if it is of an answer before the last one, set data.train_on: last"
+            )
+
+
+def _said(message: Message) -> str:
+    """What every template writes of a message: its content without thoughts before it."""
+    return str(message.get("content", "")).rpartition("</think>")[2].strip()
+
+
+def num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """How many elements both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -1,0 +1,58 @@
+"""How a run reads its prompts, and a word at the start where that may not be what is meant."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from verl_hpc.checkpoint.read import Step
+from verl_hpc.checkpoint.schema import MANIFEST
+from verl_hpc.config.run import RunConfig
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.sources import Source
+from verl_hpc.data.turns import special_tokens
+from verl_hpc.errors import DataError
+
+PROMPT_FORM = "prompts"
+"""Name of a run's form of prompts, among what its checkpoints say of it."""
+CHAT, TEXT = "through the chat template", "texts as they stand"
+RENDERED = "texts that a chat template has written"
+
+_logger = logging.getLogger(__name__)
+
+
+def prompt_form(encoder: Encoder, source: Source) -> str:
+    """How the first prompt of a data set is read; nothing of a row that is malformed."""
+    try:
+        problem = source[0]
+    except DataError:  # data.check says when that matters
+        return ""
+    if encoder.is_chat(problem):
+        return CHAT
+    is_rendered = (
+        isinstance(problem.prompt, str)
+        and encoder.template.exists
+        and special_tokens(encoder.tokenizer).search(problem.prompt)
+    )
+    return RENDERED if is_rendered else TEXT
+
+
+def say_what_is_unused(config: RunConfig, encoder: Encoder, form: str) -> None:
+    """Tell that a chat template is there and not applied, unless the configuration says so or the
+    model was trained in the same way."""
+    if config.data.chat != "auto" or form != TEXT or not encoder.template.exists:
+        return
+    if _form_of_step(Path(config.model.path)) == form:
+        return
+    _logger.warning(
+        "the tokenizer has a chat template, and prompts are plain texts, to which it is not "
+        "applied: an instruct model answers such prompts badly. data.chat=always applies it, and "
+        "data.chat=never says that this is meant"
+    )
+
+
+def _form_of_step(path: Path) -> str | None:
+    """How the run read its prompts that a step is of; None if it is no step, or says nothing."""
+    if not (path / MANIFEST).is_file():
+        return None
+    return Step(path, check_files=False).state.fingerprint.get(PROMPT_FORM)

@@ -100,6 +100,13 @@ def _generated(values: Values, draft: Draft) -> None:
     draft.put("batch.size", values.whole("data.train_batch_size"), "data.train_batch_size")
 
 
+def _template(values: Values, draft: Draft) -> None:
+    """What the chat template is given, whole or name by name."""
+    key = "data.apply_chat_template_kwargs"
+    if found := values.below(key):
+        draft.put("data.chat_template_kwargs", found, key)
+
+
 _REFILL = "batch.refill_rounds, algorithm.drop_equal_groups"
 
 ROWS: list[Row] = [
@@ -166,15 +173,12 @@ ROWS: list[Row] = [
         "rows come from files, or from a generated task",
         "data.train.kind",
     ),
-    fixed(
-        "data.apply_chat_template_kwargs.*",
-        "a chat template has no further arguments here",
-        "the tokenizer's own template, or data.chat",
-    ),
-    fixed(
-        "data.apply_chat_template_kwargs",
-        "a chat template has no further arguments here",
-        "the tokenizer's own template, or data.chat",
+    *together(
+        _template,
+        {
+            "data.apply_chat_template_kwargs": ("data.chat_template_kwargs", ""),
+            "data.apply_chat_template_kwargs.*": ("data.chat_template_kwargs", "with +"),
+        },
     ),
     *all_fixed(
         "data.tool_config_path data.function_tool_path",

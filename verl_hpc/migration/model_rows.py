@@ -179,5 +179,9 @@ ROWS: list[Row] = [
             f"{_OVERRIDES}.moe_z_loss_coeff": (_SCALE, "with +"),
         },
     ),
-    refused(f"{_MODEL}.enable_thinking", "a chat template has no arguments here", "data.chat"),
+    refused(
+        f"{_MODEL}.enable_thinking",
+        "verl reads it nowhere",
+        "data.chat_template_kwargs.enable_thinking",
+    ),
 ]

@@ -66,6 +66,15 @@ def _experts(values: Values, draft: Draft) -> None:
     draft.put("rollout.expert_parallel", size > 1, key)
 
 
+def _stops(values: Values, draft: Draft) -> None:
+    """Fields of vLLM's SamplingParams, which verl's rollouts passed on before version 0.7."""
+    for name in ("stop", "stop_token_ids"):
+        key = f"{R}.{name}"
+        if key in values and values[key] is not None:
+            found = values[key]
+            draft.put(f"rollout.{name}", found if isinstance(found, list) else [found], key)
+
+
 def _window(values: Values, draft: Draft) -> None:
     key = f"{R}.max_model_len"
     longest = values.whole(f"{R}.prompt_length") + values.whole(f"{R}.response_length")
@@ -116,6 +125,13 @@ ROWS: list[Row] = [
     to(f"{R}.top_p", "rollout.top_p"),
     to(f"{R}.top_k", "rollout.top_k"),
     to(f"{R}.n", "rollout.num_samples"),
+    *together(
+        _stops,
+        {
+            f"{R}.stop": ("rollout.stop", "with +; one string or several"),
+            f"{R}.stop_token_ids": ("rollout.stop_token_ids", "with +"),
+        },
+    ),
     to(f"{R}.tensor_model_parallel_size", "rollout.tensor_parallel", "verl's default is 2"),
     to(f"{R}.pipeline_model_parallel_size", "rollout.pipeline_parallel"),
     to(f"{R}.gpu_memory_utilization", "rollout.gpu_memory_utilization"),

@@ -364,6 +364,15 @@ def _data():
     yield Case("data.prompt_key", "question", "data.evaluation.prompt_key")
     yield Case("data.train_max_samples", 99, "data.train.limit")
     yield Case("data.val_max_samples", 99, "data.evaluation.limit")
+    yield Case(
+        "data.apply_chat_template_kwargs.enable_thinking",
+        False,
+        "data.chat_template_kwargs",
+        {"enable_thinking": False},
+    )
+    yield Case("data.apply_chat_template_kwargs", {"a": 1}, "data.chat_template_kwargs", {"a": 1})
+    yield Case(f"{ROLLOUT}.stop_token_ids", [7], "rollout.stop_token_ids")
+    yield Case(f"{ROLLOUT}.stop", "x", "rollout.stop", ["x"])
     yield Case("data.max_prompt_length", 99, "rollout.max_prompt_tokens")
     yield Case("data.max_response_length", 99, "rollout.max_response_tokens")
     yield Case("data.train_batch_size", 2048, "batch.size")

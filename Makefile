@@ -16,7 +16,7 @@ export GOMP_SPINCOUNT := 0
 
 # One more than the two cores of CI: many tests wait for the programs they start.
 WORKERS ?= 3
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=50
 # Without Slurm, a browser or a Pushgateway their tests would be skipped.
 STRICT := VERL_HPC_REQUIRE_SLURM=1 VERL_HPC_REQUIRE_BROWSER=1 VERL_HPC_REQUIRE_PUSHGATEWAY=1
 
@@ -65,10 +65,11 @@ contracts: $(READY_DEV)
 unit: $(READY_DEV)
 	$(PYTEST) tests/unit tests/gpu tests/fuzz
 
-# One pytest session per world size, and one import of torch and vLLM for all of them.
-WORLDS ?= 1 2 4 8 16
+# One pytest session per world size, and one import of torch and vLLM for all of them. A test for
+# several sizes runs on one of them (tests/mpi/plugin.py), and on the others in make slow.
+WORLDS ?= 1 2 4
 mpi: $(READY_DEV)
-	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q
+	$(BIN)/python -m tests.mpi.worlds $(WORLDS) -q --durations=50
 
 # Whole runs: below mpiexec, on a virtual cluster (which needs root, that of a container will do), and
 # the dashboard of some in a real browser.
@@ -97,7 +98,7 @@ slow: WORKERS = 2
 slow: $(READY_DEV)
 	launch/install.sh $(VENV) pushgateway
 	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit
-	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 -q --slow -m slow
+	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 16 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.
 fuzz: $(READY_DEV)

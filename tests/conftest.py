@@ -12,10 +12,11 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=_most_seconds, reverse=True)
     if config.getoption("--slow"):
         return
-    slow = pytest.mark.skip(reason="slow; run with --slow")
     for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(slow)
+        slow = item.get_closest_marker("slow")
+        if slow is not None:
+            reason = slow.kwargs.get("reason", "slow; run with --slow")
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _most_seconds(item):

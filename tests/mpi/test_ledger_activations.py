@@ -7,6 +7,7 @@ Engine's layers need a GPU; theirs are formulas.
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from tests.mpi import plugin
@@ -82,6 +83,9 @@ CASES = {
         ({"tp": 2, "dp": 2, "ep": 2, "etp": 2}, SEQUENCE, "float32", EVEN, EXPERTS),
     ],
 }
+
+# Each number of ranks has recomputations and splits that the others lack.
+pytestmark = pytest.mark.world(*CASES, each_push=True)
 
 
 def pytest_generate_tests(metafunc):

@@ -5,9 +5,14 @@ import signal
 import pytest
 from hypothesis import settings
 
-# How long an example takes depends on what else the machine does.
-settings.register_profile("verl_hpc", deadline=None)
-settings.load_profile("verl_hpc")
+# How long an example takes depends on what else the machine does. A push tries the same examples
+# as the one before; new ones are searched for with --slow.
+settings.register_profile("push", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("slow", deadline=None, max_examples=300)
+
+
+def pytest_configure(config):
+    settings.load_profile("slow" if config.getoption("--slow") else "push")
 
 
 class Clock:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import numbers
@@ -21,7 +21,6 @@ def oracle(loss, ratio, desirable, kl):
 OPTIONS = [{}, {"beta": 1.0, "desirable_weight": 1.33}, {"undesirable_weight": 0.0}]
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 5),
     st.sampled_from(OPTIONS),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.batches import masks, numbers, shapes
@@ -44,7 +44,6 @@ def slope(value, old, target, clip):
     return value - target if abs(value - old) < clip else 0.0
 
 
-@settings(max_examples=40)
 @given(batches(), clips)
 def test_gradients_where_the_loss_is_smooth(batch, clip):
     (values, old, returns), mask = batch

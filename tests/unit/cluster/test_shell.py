@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_hpc.cluster.shell import check_path, expandable, literal
@@ -19,13 +19,11 @@ def bash(text, **environment):
 LINE = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=40)
 @given(LINE)
 def test_a_literal_reaches_a_program_as_it_is(text):
     assert bash(literal(text)) == f"{text}\0"
 
 
-@settings(max_examples=40)
 @given(LINE.filter(lambda t: "$" not in t))
 def test_without_variables_an_expandable_word_is_literal(text):
     assert bash(expandable(text)) == f"{text}\0"

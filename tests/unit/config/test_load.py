@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.config.trees import SMALLEST, parse, tree
@@ -372,7 +372,6 @@ settings_of_runs = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
 @given(settings_of_runs)
 def test_any_run_survives_its_dump(values):
     config = parse(**values)
@@ -390,7 +389,6 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(st.dictionaries(st.text("abcN1=<"), plain))
 def test_free_options_survive_their_dump(options):
     config = parse(reward__options=options)

@@ -124,9 +124,10 @@ def test_meanings_are_the_docstrings():
     )
 
 
-@pytest.mark.parametrize("setting", SETTINGS + settings_of(Site, "site."), ids=lambda s: s.name)
-def test_every_setting_has_a_meaning(setting):
-    assert setting.meaning
+def test_every_setting_has_a_meaning():
+    settings = SETTINGS + settings_of(Site, "site.")
+    assert len(settings) > 400
+    assert [setting.name for setting in settings if not setting.meaning] == []
 
 
 def test_a_site_profile_has_settings_too():

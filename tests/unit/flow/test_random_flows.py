@@ -7,11 +7,14 @@ import threading
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.ranks import in_threads
 from verl_hpc.flow import Abandoned, DataFlow, Mover
 
 NUM_RANKS = 4
+SEEDS = st.integers(0, 2**32)
 PLACES = ("a", "b", "c")
 
 
@@ -102,7 +105,7 @@ def taking(func, names):
     return func
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(SEEDS)
 def test_every_rank_computes_what_one_would(seed):
     flow, ranks, _ = random_flow(seed)
     alone = flow.compile().run(rows=0)
@@ -136,9 +139,9 @@ def up_to_changes(pipeline):
     return first, rest
 
 
-@pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("way", ["ahead", "changes"])
-def test_two_parts_are_the_whole(seed, way):
+@given(seed=SEEDS)
+def test_two_parts_are_the_whole(way, seed):
     flow, ranks, _ = random_flow(seed)
     choose = random.Random(seed)
     flow.operators = [replace(op, changes_state=choose.random() < 0.3) for op in flow.operators]
@@ -158,7 +161,7 @@ def test_two_parts_are_the_whole(seed, way):
         assert all(value == alone[name] for name, value in values.items() if name != "rows"), rank
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(SEEDS)
 def test_nobody_waits_for_those_who_have_given_up(seed):
     """An operator anywhere gives up: those who would have met its ranks do so, too."""
     flow, ranks, at = random_flow(seed)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.layout.models import architecture, moe
@@ -33,7 +33,6 @@ def test_rows_of_the_docstring():
     assert [len(rows) for rows in rows_of(10, 8)] == [2, 2, 2, 2, 2, 0, 0, 0]
 
 
-@settings(max_examples=40)
 @given(
     st.integers(1, 9),
     st.integers(0, 3),

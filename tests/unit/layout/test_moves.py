@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.layout.models import architecture
@@ -55,7 +55,6 @@ def test_mixed_types_travel_widest_first():
     assert [send.fragment.tensor for send in message] == ["d", "b", "a", "c"]
 
 
-@settings(max_examples=60)
 @given(plans())
 def test_what_one_rank_sends_another_expects_in_the_same_order(plan):
     moves = {rank: moves_of(plan, rank) for rank in RANKS}
@@ -74,7 +73,6 @@ def test_what_one_rank_sends_another_expects_in_the_same_order(plan):
         assert all(rank != peer for rank, peer in sent)
 
 
-@settings(max_examples=60)
 @given(plans(), st.data())
 def test_large_fragments_travel_alone_and_small_ones_fill_buckets(plan, data):
     for routes in (found for hop in plan.hops for found in routes_by_pair(hop).values()):
@@ -95,7 +93,6 @@ def test_large_fragments_travel_alone_and_small_ones_fill_buckets(plan, data):
             assert filled + following[0].num_bytes > bucket_bytes, "no message ends early"
 
 
-@settings(max_examples=60)
 @given(plans())
 def test_the_census_counts_the_messages_of_all_ranks(plan):
     sizes = [

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.layout.models import architecture, moe
@@ -73,7 +73,6 @@ def test_megatron_to_vllm_moves_exactly_what_is_missing(tp, pp, dp, rollout_tp, 
         check(source, vllm_shard_map(arch, replicas), nodes_of(layout.num_ranks, ranks_per_node))
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_any_training_layout_to_any_other(data):
     """Elastic resume's case: every pair of layouts, tied or not, with or without chunks."""
@@ -216,14 +215,12 @@ def test_ranks_of_a_node_share_in_bringing_bytes_in():
     assert sum(r.bundle.num_bytes for r in passed_on) == 3 * source.num_bytes
 
 
-@settings(max_examples=80)
 @given(pairs(), st.sampled_from([1, 2, 3, 6]))
 def test_any_partition_to_any_other(maps, ranks_per_node):
     """Layouts of no model: every tensor cut at random, every box held by anyone."""
     check(*maps, nodes_of(6, ranks_per_node))
 
 
-@settings(max_examples=40)
 @given(pairs(), st.permutations(range(6)), st.sampled_from([1, 2, 3]))
 def test_other_names_for_the_ranks_move_the_same_bytes(maps, new_rank, ranks_per_node):
     source, target = maps

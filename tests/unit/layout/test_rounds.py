@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_hpc.layout.rounds import rounds_of
@@ -36,7 +36,6 @@ def bound(counts):
     return max(ends.values(), default=0)
 
 
-@settings(max_examples=300)
 @given(exchanges(most=20))
 def test_each_round_is_a_matching_and_there_are_at_most_twice_as_many_as_must_be(exchange):
     _, counts = exchange

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from verl_hpc.errors import ConfigError
@@ -81,7 +81,6 @@ def scripts(draw):
     return "\n".join([*lines, draw(st.sampled_from([" ", " \\\n "])).join([START, *words])])
 
 
-@settings(max_examples=300)
 @given(scripts())
 def test_words(script):
     expected = by_bash(script)
@@ -116,7 +115,6 @@ OPENINGS = ["A=", "$A", "${A", "${A:-", "$((", "))", "<<E", "E\n", "A=(", "2>", 
 PIECES = [*SIGNS, *OPENINGS, *map("{} ".format, KEYWORDS), "-m verl.trainer.main_ppo "]
 
 
-@settings(max_examples=300)
 @given(joined(st.sampled_from(PIECES), most=40))
 @example(")-m verl.trainer.main_ppo a=1 ))")
 def test_no_text_is_more_than_an_error(script):
@@ -275,7 +273,6 @@ def bracketed(inner):
     )
 
 
-@settings(max_examples=300)
 @given(st.recursive(TERM, bracketed, max_leaves=6))
 def test_sums(text):
     script = f"p=7\nq=-p+2\nzero=0\n{START} $(({text}))"

@@ -5,7 +5,7 @@ import random
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_hpc.planner import balance as module
@@ -41,7 +41,6 @@ def test_every_index_is_dealt_once_largest_bin_first(costs, num_bins):
     assert loads == pytest.approx(sorted(loads, reverse=True), rel=1e-9)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=7), st.integers(1, 3))
 def test_the_largest_bin_is_near_the_least_possible(costs, num_bins):
     """4/3 - 1/(3k), the bound of the largest-differencing method for any number k of bins."""

@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.data.templates import TEMPLATES, Letters, turns_of
@@ -69,7 +69,6 @@ def have(conversations, talks):
     return [responses[index] for index in range(len(talks))]
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from(sorted(TEMPLATES)))
 def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
     config, processes = environments

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.algorithms.scored import Row, agrees, owners, rows, scored, whitened
@@ -49,7 +49,6 @@ def oracle(estimator):
 OPTIONS = [{}, {"normalise": "none"}, {"process_weight": 0.0}, {"outcome_weight": 0.0}]
 
 
-@settings(deadline=None)
 @given(rows(), owners, st.sampled_from(OPTIONS))
 def test_against_loops(rows, owners, options):
     estimator = Prime(**options)

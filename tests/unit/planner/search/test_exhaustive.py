@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.slow import all_slow
 from tests.unit.config.trees import GAE, tree
 from tests.unit.layout.models import architecture
 from tests.unit.planner.search.exhaustive import fastest
@@ -99,7 +100,7 @@ def test_grpo_on_up_to_four_cores(num_ranks, gib, offload):
     agrees(cores(4, gib), num_ranks, offload=offload, model__dtype="float32", **GRPO)
 
 
-@pytest.mark.parametrize("memory_gib", [5.6, 6.1, 80.0])
+@pytest.mark.parametrize("memory_gib", [5.6, *all_slow(6.1, 80.0)])
 @pytest.mark.parametrize(("num_ranks", "roles"), [(2, {}), (3, {}), (2, REWARD)])
 def test_ppo_on_one_node(num_ranks, roles, memory_gib):
     agrees(gpus(4, memory_gib), num_ranks, **PPO, **roles, offload=OFFLOAD)
@@ -112,17 +113,18 @@ def test_grpo_on_eight_to_sixteen_gpus(num_ranks, per_node, memory_gib):
 
 
 @pytest.mark.parametrize("memory_gib", [5.0, 6.5, 20.0])
-@pytest.mark.parametrize("num_ranks", [4, 8])
+@pytest.mark.parametrize("num_ranks", [4, *all_slow(8)])
 def test_stages_that_are_cut(num_ranks, memory_gib):
     agrees(gpus(8, memory_gib), num_ranks, archs={"actor": DEEP, "reference": DEEP}, **GRPO)
 
 
-@pytest.mark.parametrize(("num_ranks", "memory_gib"), [(2, 6.0), (2, 9.0), (4, 9.0)])
+@pytest.mark.parametrize(("num_ranks", "memory_gib"), [(2, 6.0), (2, 9.0), *all_slow((4, 9.0))])
 def test_roles_of_different_models(num_ranks, memory_gib):
     archs = {"actor": DEEP, "reference": DEEP}
     agrees(gpus(4, memory_gib), num_ranks, archs=archs, **PPO, offload=OFFLOAD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_ranks", "per_node"), [(8, 4), (16, 8)])
 def test_ppo_on_two_nodes(num_ranks, per_node):
     assert agrees(gpus(per_node, 8.0), num_ranks, **PPO, offload=OFFLOAD) is not None

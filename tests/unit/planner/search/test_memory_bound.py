@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.config.trees import GAE, parse
@@ -74,7 +74,6 @@ def cuts(draw, arch, num_ranks):
     return Cut(layout, draw(st.sampled_from(["none", "selective", "full"])))
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_it_is_never_above_the_ledger(data):
     draw = data.draw

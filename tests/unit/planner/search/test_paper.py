@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import pytest
 
+from tests.slow import all_slow
 from tests.unit.cluster.requests import ROOT
 from tests.unit.config.trees import parse
 from verl_hpc.layout.architecture import Architecture
@@ -94,36 +95,45 @@ def test_of_a_34b_with_all_key_value_heads():
     assert min(seconds, key=seconds.__getitem__) == 8
 
 
+@pytest.mark.slow
 def test_fifteen_placements():
     assert found(64, actor="13B").placements == 15
 
 
 @pytest.mark.parametrize(
     ("model", "num_gpus"),
-    [("7B", 16), ("7B", 64), ("13B", 16), ("13B", 32), ("13B", 64), ("34B", 32)],
+    [
+        ("13B", 16),
+        ("34B", 32),
+        *all_slow(("7B", 16), ("7B", 64), ("13B", 32), ("13B", 64)),
+    ],
 )
 def test_up_to_64_gpus_everything_is_colocated(model, num_gpus):
     assert best(model, num_gpus).sets == COLOCATED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "num_gpus"), [("13B", 96), ("34B", 128)])
 def test_beyond_96_gpus_actor_and_critic_part(model, num_gpus):
     actors = next(roles for roles in best(model, num_gpus).sets if "actor" in roles)
     assert len(best(model, num_gpus).sets) == 2 and "critic" not in actors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_gpus", "differ"), [(64, 0.03), (96, 0.05)])
 def test_where_the_model_and_the_paper_differ_it_is_by_little(num_gpus, differ):
     result = found(num_gpus, actor="34B")
     assert seconds_of(result, SPLIT) == pytest.approx(seconds_of(result, COLOCATED), rel=differ)
 
 
+@pytest.mark.slow
 def test_standing_alone_loses_by_much_on_16_to_64_gpus():
     result = found(64, actor="7B")
     alone = seconds_of(result, [(role,) for role in CONFIG.role_settings])
     assert alone > 1.3 * result.best.seconds
 
 
+@pytest.mark.slow
 def test_a_larger_critic():
     for num_gpus in (32, 64):
         result = found(num_gpus, actor="13B", reference="13B", critic="70B", reward="70B")
@@ -143,11 +153,11 @@ def fastest_of_four(result):
     return min(one.seconds for one in result.ranking if len(one.sets) == 4)
 
 
-FIGURES = [
-    (
-        r"34B generates fastest with TP4 here \(([\d.]+) against ([\d.]+)\), with TP8",
-        lambda: [generation_seconds(MODELS["34B"], 32)[tp] for tp in (4, 8)],
-    ),
+FIGURE = (
+    r"34B generates fastest with TP4 here \(([\d.]+) against ([\d.]+)\), with TP8",
+    lambda: [generation_seconds(MODELS["34B"], 32)[tp] for tp in (4, 8)],
+)
+SEARCHED = [
     (
         r"faster split here \(([\d.]+), best ([\d.]+); colocated ([\d.]+)\)",
         lambda: [
@@ -175,13 +185,14 @@ FIGURES = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "seconds"), FIGURES)
+@pytest.mark.parametrize(("pattern", "seconds"), [FIGURE, *all_slow(*SEARCHED)])
 def test_a_figure_of_the_page_is_what_the_model_predicts(pattern, seconds):
     (printed,) = re.findall(pattern, PAGE)
     digits = [len(text.partition(".")[2]) for text in printed]
     assert [f"{s:.{n}f}" for s, n in zip(seconds(), digits, strict=True)] == list(printed)
 
 
+@pytest.mark.slow
 def test_what_the_page_calls_best_on_128_is():
     assert best("13B", 128).sets == larger_critic().best.sets == COLOCATED
     assert best("34B", 128).sets == WITH_ACTOR

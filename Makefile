@@ -97,7 +97,7 @@ web: $(READY_DEV)
 slow: WORKERS = 2
 slow: $(READY_DEV)
 	launch/install.sh $(VENV) pushgateway
-	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit
+	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit tests/gpu
 	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 16 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.

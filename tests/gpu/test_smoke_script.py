@@ -35,13 +35,17 @@ def test_without_a_gpu_nothing_is_run():
 
 
 @without_gpu
-def test_a_rehearsal_runs_every_part_that_a_cpu_can(tmp_path):
+@pytest.mark.parametrize(
+    "names", [("reshard", "fp8"), pytest.param(gpu_smoke.PARTS, marks=pytest.mark.slow)]
+)
+def test_a_rehearsal_runs_every_part_that_a_cpu_can(tmp_path, names):
     record, table = tmp_path / "smoke.json", tmp_path / "smoke.md"
-    done = smoke("--cpu-rehearsal", "--rollout-engine", "hf", "--json", record, "--markdown", table)
+    options = ["--parts", ",".join(names), "--json", record, "--markdown", table]
+    done = smoke("--cpu-rehearsal", "--rollout-engine", "hf", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout in table.read_text()
     parts = {part["name"]: part for part in json.loads(record.read_text())["parts"]}
-    assert tuple(parts) == gpu_smoke.PARTS
+    assert tuple(parts) == names
     assert {name: part["not_run"] for name, part in parts.items() if part["not_run"]} == {
         "fp8": "no CUDA device"
     }

@@ -142,6 +142,7 @@ def test_an_adapter_answers_coroutines_from_a_real_engine(actor):
     assert all(map(torch.equal, asyncio.run(ask()), expected))
 
 
+@pytest.mark.slow
 def test_an_engine_of_a_users_with_adapters_is_an_actor(small_dir):
     """As tutorials build it; its weights stay, so that it answers as one without adapters does."""
     made = verl_hpc.VLLMActorModel(

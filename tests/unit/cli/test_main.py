@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -69,13 +70,15 @@ def test_help_of_every_verb(verb, capsys):
     assert re.search(rf"python -m verl_hpc[ .]{verb} ", examples)
 
 
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("verb", [*VERBS, "main"])
-def test_a_verbs_module_is_a_program_too(verb):
+def test_a_verbs_module_is_a_program_too(verb, monkeypatch, capsys):
     """It would end with status 0 and no word."""
-    module = verb.replace("import", "import_model")
-    finished = python("-m", f"verl_hpc.cli.{module}", "--no-such-option")
-    assert finished.returncode == 2
-    assert finished.stderr
+    monkeypatch.setattr(sys, "argv", ["program", "--no-such-option"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"verl_hpc.cli.{verb.replace('import', 'import_model')}", None, "__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err
 
 
 NOWHERE = "there/is/no such thing"
@@ -106,12 +109,30 @@ BAD_INPUT = {
 }
 
 
+OF_THEIR_OWN = ("export", "import", "status", "train")
+"""Verbs that get a process: `import` starts MPI, `train` starts Python anew, and the others stand
+for the verbs of compute nodes and of login nodes."""
+
+
 def test_bad_input_is_known_for_every_verb():
     assert sorted(BAD_INPUT) == sorted(VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_what_is_not_there_is_named_without_a_traceback(verb, tmp_path):
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in OF_THEIR_OWN])
+def test_what_is_not_there_is_named(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main([verb, *BAD_INPUT[verb]])
+    except SystemExit as ended:
+        status = ended.code
+    assert status not in (0, None)
+    shown = capsys.readouterr()
+    assert NOWHERE in shown.out + shown.err
+    assert list(tmp_path.iterdir()) == [], "something was left behind"
+
+
+@pytest.mark.parametrize("verb", OF_THEIR_OWN)
+def test_a_process_names_what_is_not_there_without_a_traceback(verb, tmp_path):
     words = [sys.executable, "-m", "verl_hpc", verb, *BAD_INPUT[verb]]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode not in (0, -1)
@@ -171,18 +192,21 @@ def test_the_login_nodes_half_imports_nothing_heavy():
     assert (finished.stdout, finished.stderr) == ("\n", "")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_of_a_verb_imports_nothing_heavy(verb):
-    program = (
-        "import sys\n"
-        "from verl_hpc.cli.main import main\n"
-        "try:\n"
-        f"    main([{verb!r}, '--help'])\n"
-        "except SystemExit:\n"
-        f"    print('heavy:', *sorted({HEAVY!r} & {{n.partition('.')[0] for n in sys.modules}}))\n"
-    )
-    finished = python("-c", program)
-    assert finished.stdout.endswith("heavy:\n"), finished.stdout[-200:] + finished.stderr
+HELP = """
+import sys
+from verl_hpc.cli.main import main
+for verb in {verbs!r}:
+    try:
+        main([verb, "--help"])
+    except SystemExit:
+        print("heavy:", verb, *sorted({heavy!r} & {{n.partition(".")[0] for n in sys.modules}}))
+"""
+
+
+def test_help_of_a_verb_imports_nothing_heavy():
+    finished = python("-c", HELP.format(verbs=[*VERBS], heavy=HEAVY))
+    told = [line for line in finished.stdout.splitlines() if line.startswith("heavy:")]
+    assert told == [f"heavy: {verb}" for verb in VERBS], finished.stderr
 
 
 def test_the_detector_of_heavy_imports_works():

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.slow import all_slow
 from tests.unit.layout.models import LLAMA_31_405B, PUBLISHED, architecture, moe
 from tests.unit.layout.simulate import carry_out, elements_of
 from verl_hpc.errors import LayoutError
@@ -172,7 +173,7 @@ from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.report import reshard_report
 
 config = json.loads(sys.argv[1])
-layout = TrainLayout(tp=8, pp=16, dp=32)
+layout = TrainLayout(tp=8, pp=16, dp=int(sys.argv[2]))
 report = reshard_report(architecture_from(config), layout, rollout_tp=8, gpus_per_node=8)
 # Not getrusage: a process that another has started has that one's maximum, too.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
@@ -181,10 +182,11 @@ print(json.dumps({**report.as_json(), "resident_bytes": used}))
 """
 
 
-def test_llama_405b_on_4096_ranks():
+@pytest.mark.parametrize("num_ranks", [256, *all_slow(4096)])
+def test_llama_405b(num_ranks):
     """In a process of its own: the plan must fit a login node, which allows a gibibyte."""
     finished = subprocess.run(
-        [sys.executable, "-c", AT_SCALE, json.dumps(LLAMA_31_405B)],
+        [sys.executable, "-c", AT_SCALE, json.dumps(LLAMA_31_405B), str(num_ranks // 128)],
         capture_output=True,
         text=True,
         check=True,

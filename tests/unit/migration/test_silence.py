@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from tests.slow import all_slow
 from tests.unit.migration.cases import BASE, CASES, forms_of, other
 from verl_hpc.errors import ConfigError
 from verl_hpc.migration.legacy import modern
@@ -14,8 +15,8 @@ from verl_hpc.migration.translate import translate
 from verl_hpc.migration.values import Values
 from verl_hpc.migration.words import Spoken
 
-ODD = ("nonsense", True, False, 3)
-"""Beside a value of the default's own type."""
+ODD = ("nonsense", *all_slow(True, False, 3))
+"""Values that a key is given besides one of its default's own type."""
 
 
 def run_of(found):
@@ -33,45 +34,54 @@ def is_silent(key, value, form, beside, without):
         return False
 
 
-def odd_values(key, form, given=BASE, *more):
-    """Those that are not verl's default of the key, or of its newer name."""
+def odd_values(values, key, form, given=BASE):
+    """The values, and one of the default's type, without verl's default of the key or of its newer
+    name."""
     new = next(iter(modern({key: "given"}).found), key)
     default = Values(given, form).default(new)
-    found = [*more, other(default), *ODD]
-    return [value for value in found if not same(value, default)]
+    return [value for value in (*values, other(default)) if not same(value, default)]
 
 
+@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("form", FORMS)
-def test_no_key_of_verls_is_silently_ignored(form):
+def test_no_key_of_verls_is_silently_ignored(form, odd):
     without = run_of(translate(Spoken(BASE, form)))
     silent = [
         (key, value)
         for key in reference().forms[form]
         if key not in BASE
-        for value in odd_values(key, form)
+        for value in odd_values([odd], key, form)
         if is_silent(key, value, form, BASE, without)
     ]
     assert silent == []
 
 
-def test_no_key_that_verl_does_not_list_is_silently_ignored():
+@pytest.mark.parametrize("odd", ODD)
+def test_no_key_that_verl_does_not_list_is_silently_ignored(odd):
     for row in ROWS:
         if row.key in reference() or row.is_pattern:
             continue
         for form in forms_of(row.key):
             without = run_of(translate(Spoken(BASE, form)))
-            for value in odd_values(row.key, form):
+            for value in odd_values([odd], row.key, form):
                 assert not is_silent(row.key, value, form, BASE, without), (row.key, value)
 
 
-@pytest.mark.parametrize("case", CASES, ids=repr)
-def test_no_value_is_silently_ignored_with_or_without_what_a_key_goes_with(case):
-    for form, beside in itertools.product(case.forms, (BASE, BASE | case.beside)):
-        others = {key: value for key, value in beside.items() if key != case.key}
-        without = translate(Spoken(others, form))
-        run = None if without.refused else run_of(without)
-        for value in odd_values(case.key, form, others, case.value):
-            assert not is_silent(case.key, value, form, others, run), value
+@pytest.mark.parametrize("odd", ODD)
+def test_no_value_is_silently_ignored_with_or_without_what_a_key_goes_with(odd):
+    silent = []
+    for case in CASES:
+        besides = [BASE, BASE | case.beside] if case.beside else [BASE]
+        for form, beside in itertools.product(case.forms, besides):
+            others = {key: value for key, value in beside.items() if key != case.key}
+            without = translate(Spoken(others, form))
+            run = None if without.refused else run_of(without)
+            silent += [
+                (case.key, value, form, beside)
+                for value in odd_values([case.value, odd], case.key, form, others)
+                if is_silent(case.key, value, form, others, run)
+            ]
+    assert silent == []
 
 
 @pytest.mark.parametrize(

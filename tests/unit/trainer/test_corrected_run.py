@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.slow import all_slow
 from tests.unit.trainer.runs import loop, small_run
 from verl_hpc.testing import local_run as local
 from verl_hpc.testing.local_rollout import LocalRollout
@@ -104,7 +105,7 @@ SAFE = 0.5
 """Score of an answer that does not meet what the engine spoils."""
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *all_slow(2)])
 def test_a_run_that_collapses_uncorrected_does_not_collapse_corrected(
     tmp_path, monkeypatch, warmed_up, seed
 ):

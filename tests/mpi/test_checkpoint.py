@@ -94,6 +94,7 @@ def test_a_step_of_either_engine_opens_in_both(here, configure, before):
     goes_on_in_every_layout(here, configure, [FSDP, LAYOUTS[0], HYBRID], before, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.world(2)
 @pytest.mark.parametrize("before", range(3))
 def test_a_step_of_either_engine_opens_in_both_on_two_ranks(here, configure, before):

@@ -12,6 +12,7 @@ from tests.mpi.lora_for_tests import fill, merged, some_adapters
 from tests.mpi.mixtures import MODELS
 from tests.mpi.storages import storage_bytes
 from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
+from tests.slow import mostly_slow
 from verl_hpc.checkpoint.convert import export_step
 from verl_hpc.checkpoint.read import Step
 from verl_hpc.checkpoint.weights import open_weights
@@ -150,13 +151,13 @@ def _parallel(layout):
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("before", range(len(LAYOUTS)))
+@pytest.mark.parametrize("before", mostly_slow(range(len(LAYOUTS)), every=2))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 
 
 @pytest.mark.world(4)
-@pytest.mark.parametrize("before", range(len(EXPERTS)))
+@pytest.mark.parametrize("before", mostly_slow(range(len(EXPERTS)), every=2))
 def test_a_step_with_experts_opens_in_every_layout(here, configure, before):
     goes_on_in_every_layout(here, lambda p: configure(p, "qwen3_moe"), EXPERTS, before)
 

@@ -7,6 +7,7 @@ import torch
 
 from tests.mpi.mixtures import MODELS
 from tests.mpi.test_checkpoint import goes_on_in_every_layout, parameters, train
+from tests.slow import mostly_slow
 from verl_hpc.config.load import parse_config
 from verl_hpc.errors import ConfigError
 from verl_hpc.trainer.build import build_run
@@ -47,7 +48,7 @@ def configure(tiny_model, shared_directory, request):
     return make
 
 
-@pytest.mark.parametrize("before", range(len(LAYOUTS)))
+@pytest.mark.parametrize("before", mostly_slow(range(len(LAYOUTS)), every=3))
 def test_a_step_opens_in_every_layout_and_training_goes_on(here, configure, before):
     goes_on_in_every_layout(here, configure, LAYOUTS, before)
 

@@ -1,19 +1,21 @@
 """A batch of one optimizer step needs no forward pass for the log-probs that its ratio starts
 from."""
 
+from itertools import product
+
 import pytest
 
 from tests.jobs.launch import differing
 from tests.mpi.recipe_runs import BATCH, SAME_DRAWS, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS
+from tests.slow import mostly_slow
 
 pytestmark = pytest.mark.world(4)
 
 SAMPLING = {"plain": {}, "filtered": {"top_p": 0.8}}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize(("sampling", "layout"), mostly_slow(product(SAMPLING, LAYOUTS), every=3))
 def test_weights_and_metrics_are_the_same_without_the_pass(
     here, tiny_model, shared_directory, layout, sampling
 ):

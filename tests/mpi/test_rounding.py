@@ -15,6 +15,7 @@ import torch
 from tests.jobs.launch import tensors_of
 from tests.mpi.recipe_runs import RECIPES, configure, finish, write_reward
 from tests.mpi.test_steps import LAYOUTS, SETTINGS
+from tests.slow import all_slow, mostly_slow
 from verl_hpc.engines.megatron import data_parallel, optimizer, products
 from verl_hpc.engines.shared import micro_batches
 from verl_hpc.trainer.operators import assign
@@ -104,6 +105,7 @@ def differing(now, before):
     return {name for name in now if now[name].tobytes() != before[name].tobytes()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
@@ -120,7 +122,12 @@ def test_each_cause_is_rounding(trained, layout, expected):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "layout"), [("sft", "dp4"), ("grpo", "dp4"), *(("ppo", name) for name in LAYOUTS)]
+    ("recipe", "layout"),
+    [
+        ("sft", "dp4"),
+        *mostly_slow([("ppo", name) for name in LAYOUTS], every=4),
+        *all_slow(("grpo", "dp4")),
+    ],
 )
 def test_all_of_them_together_are_rounding(trained, recipe, layout):
     assert differing(trained(recipe, layout), trained(recipe, layout, tuple(CAUSES)))

@@ -1,8 +1,11 @@
 """A whole step of SFT, GRPO and PPO computes the same on every layout."""
 
+from itertools import product
+
 import pytest
 
 from tests.mpi.recipe_runs import BATCH, RECIPES, SAME_DRAWS, run, write_reward
+from tests.slow import mostly_slow
 
 pytestmark = pytest.mark.world(4)
 
@@ -44,8 +47,9 @@ def metrics(here, tiny_model, shared_directory):
     return get
 
 
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "dp4"])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("recipe", "layout"), mostly_slow(product(RECIPES, [n for n in LAYOUTS if n != "dp4"]), every=3)
+)
 def test_two_steps_on_every_layout(metrics, recipe, layout):
     expected, found = metrics(recipe, "dp4"), metrics(recipe, layout)
     assert len(expected) == len(found) == 2

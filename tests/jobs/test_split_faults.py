@@ -123,12 +123,13 @@ def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim,
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("victim", "rank", "operator"),
     [
         (2, 0, "update_actor"),
-        pytest.param(0, 2, "rollout", marks=pytest.mark.slow),
-        pytest.param(3, 0, "wait", marks=pytest.mark.slow),
+        (0, 2, "rollout"),
+        (3, 0, "wait"),
     ],
 )
 def test_kill_9_of_a_run_that_generates_ahead(model, tmp_path, victim, rank, operator):
@@ -196,6 +197,7 @@ def ask(*words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_save_and_stop_from_a_login_node(model, tmp_path):
     tree = ahead(model, tmp_path) | {"steps": 40, "checkpoint": {"every": 0, "keep": 9}}
     config = write_config(tmp_path / "config.yaml", tree)
@@ -234,6 +236,7 @@ def errs(model, tmp_path, change):
     return output
 
 
+@pytest.mark.slow
 def test_an_error_of_the_reward_function_on_a_rank_of_its_own(model, tmp_path):
     def change(tree):
         (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 1 / 0\n")

@@ -1,6 +1,7 @@
 """What tutorials give a trainer, all at once, and their metrics at a real Pushgateway."""
 
 import pyarrow as pa
+import pytest
 from pyarrow import parquet
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -27,6 +28,7 @@ def test_a_real_gateway_has_every_name_that_tutorials_teach(gateway):
         assert sample in said, sample
 
 
+@pytest.mark.slow
 def test_all_that_tutorials_give_a_trainer_at_once(model, tmp_path, gateway):
     hf_model = AutoModelForCausalLM.from_pretrained(model)
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from tests.jobs.launch import finish, ranks_of, start, train, wait_until, write_config
 from verl_hpc.checkpoint.store import complete_steps
 
@@ -17,6 +19,7 @@ def compute_score(**_):
 """
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_same_directory_is_refused_until_the_first_is_gone(tree, tmp_path):
     """The first is in its first step until the second has gone."""
     (tmp_path / "reward.py").write_text(HELD)

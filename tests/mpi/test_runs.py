@@ -1,10 +1,13 @@
 """What whole runs do between their steps: evaluate, save, reshard, and resume."""
 
 import json
+from contextlib import ExitStack
 
 import pytest
 
 from verl_hpc.config.load import parse_config
+from verl_hpc.errors import ConfigError
+from verl_hpc.runs.lock import RunLock
 from verl_hpc.runtime.stop import StopFlag, Wish
 from verl_hpc.trainer.sync import WeightSync
 from verl_hpc.trainer.train import train
@@ -182,3 +185,16 @@ def test_an_evaluation_that_a_run_had_no_time_for_is_made_up_for(here, tree, mon
     assert result.outcome == "finished"
     assert evaluated(rows) == list(range(2, steps + 1, 2))
     assert sum("actor/pg_loss" in row for row in rows) == steps
+
+
+def test_a_directory_that_another_run_has_is_refused_on_all_ranks(here, tree):
+    config = parse_config(tree)
+    with ExitStack() as held:
+        if here.world.rank == 0:
+            config.run_directory.mkdir(parents=True)
+            held.enter_context(RunLock(config.run_directory))
+        here.control.barrier()
+        with pytest.raises(ConfigError, match="in use by process"):
+            train(here, config)
+    assert not (config.run_directory / "metrics.jsonl").exists()
+    run(here, tree | {"steps": 1})

@@ -50,6 +50,9 @@ def export_step(
     last token; transformers takes the last one that is not padding, and so skips an end of
     sequence that is the padding token, too.
 
+    A language model that was trained on chats ends its answers with the token with which the chat
+    template ends a turn: generation_config.json names it beside the ends that it had.
+
     Args:
         step: step directory.
         out: directory to create.
@@ -82,6 +85,9 @@ def export_step(
             count = model.write(partial, dtype)
         else:
             _write_model(model, partial, dtype, shard_bytes)
+            if model.head == "language_model":
+                opened = Step(step, check_files=False)
+                _add_end(partial, opened.state.turn_end if opened.is_of_a_run else None)
             count = _num_parameters(model)
         os.rename(partial, out)  # noqa: PTH104 (fails where Path.rename would replace)
     except (OSError, SafetensorError) as error:
@@ -168,6 +174,18 @@ def _write_config(config_file: Path, dtype: str, *, is_classifier: bool) -> None
     if is_classifier:
         _make_classifier(config)
     config_file.write_text(json.dumps(config, indent=2))
+
+
+def _add_end(directory: Path, end: int | None) -> None:
+    """Name a token that ends responses in generation_config.json, if it is not named there yet."""
+    file = directory / "generation_config.json"
+    settings = json.loads(file.read_text()) if file.exists() else {}
+    named = settings.get("eos_token_id")
+    if named is None:
+        named = json.loads((directory / "config.json").read_text()).get("eos_token_id")
+    ends = [e for e in (named if isinstance(named, list) else [named]) if e is not None]
+    if end is not None and end not in ends:
+        file.write_text(json.dumps(settings | {"eos_token_id": [*ends, end]}, indent=2))
 
 
 def _make_classifier(config: dict[str, Any]) -> None:

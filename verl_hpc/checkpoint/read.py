@@ -60,6 +60,11 @@ class Step:
         own = schema.hf_of(component)
         return self.path / (own if own in self.manifest.hf_names else schema.HF)
 
+    @property
+    def is_of_a_run(self) -> bool:
+        """Whether it has a state; an imported model has none."""
+        return schema.STATE in self.manifest.files
+
     @cached_property
     def state(self) -> RunState:
         """What the run remembers.
@@ -68,7 +73,7 @@ class Step:
             DamageError: it is not as it was written.
             CheckpointError: the step was imported; there is no run to resume.
         """
-        if schema.STATE not in self.manifest.files:
+        if not self.is_of_a_run:
             raise CheckpointError(
                 f"{self.path}: an imported model, which no run can resume from; start a run "
                 "from it with model.path"

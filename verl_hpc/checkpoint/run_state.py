@@ -45,6 +45,9 @@ class RunState(BaseModel):
     template_time: str = ""
     """When the run began, in ISO 8601, which chat templates take for today; empty in steps of older
     versions."""
+    turn_end: int | None = None
+    """The token with which the chat template ends a turn, where prompts go through it: what the
+    model has learned to end answers with."""
     fingerprint: dict[str, str] = {}
     """What the run is made of, by name: a value that changes means other data, another recipe."""
     adapters: dict[str, AdapterState] = {}

@@ -55,4 +55,5 @@ def _form_of_step(path: Path) -> str | None:
     """How the run read its prompts that a step is of; None if it is no step, or says nothing."""
     if not (path / MANIFEST).is_file():
         return None
-    return Step(path, check_files=False).state.fingerprint.get(PROMPT_FORM)
+    step = Step(path, check_files=False)
+    return step.state.fingerprint.get(PROMPT_FORM) if step.is_of_a_run else None

@@ -23,6 +23,7 @@ from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.placement import Placement
+from verl_hpc.trainer.prompt_form import CHAT, PROMPT_FORM
 from verl_hpc.trainer.role import Role
 from verl_hpc.trainer.state import Progress, checkpoint_root
 from verl_hpc.trainer.sync import offloads_of
@@ -127,6 +128,7 @@ class Saves:
             optimizers={role.name: _counters(run, role) for role in run.trained},
             numbers={name: _at_place(run, n.place, n.value) for name, n in run.numbers.items()},
             template_time=run.encoder.template.time.isoformat(),
+            turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,
             fingerprint=run.fingerprint,
             adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
         )

@@ -37,7 +37,12 @@ def make_model(directory: Path) -> Path:
 
 
 def write_step(
-    model: Path, root: Path, number: int = 6, seed: int = 0, heads: Mapping[str, Head] = {}
+    model: Path,
+    root: Path,
+    number: int = 6,
+    seed: int = 0,
+    heads: Mapping[str, Head] = {},
+    state: RunState = STATE,
 ) -> Path:
     """Two ranks write the model's shapes, full of random numbers, and two moments of each.
 
@@ -61,7 +66,7 @@ def write_step(
             shapes_of = {n: s.shape for n, s in tensors.items()}
             components.append(_component(control, name, shapes_of, torch.bfloat16))
         random = {"torch": torch.arange(256, dtype=torch.uint8) + control.rank}
-        contents = StepContents(STATE, "name: run\n", hf_files(model), random)
+        contents = StepContents(state, "name: run\n", hf_files(model), random)
         return save_step(control, root, number, components, contents)
 
     return on_ranks(2, write)[0]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.unit.checkpoint.steps import write_step
+from tests.unit.checkpoint.steps import STATE, write_step
 from tests.unit.ranks import on_ranks
 from verl_hpc.checkpoint.convert import export_step, import_model
 from verl_hpc.checkpoint.weights import open_weights
@@ -76,6 +76,17 @@ def test_a_component_with_a_score_head_becomes_a_classifier(model, tmp_path, cap
     assert config["architectures"] == ["Qwen2ForSequenceClassification"]
     # Token 0 pads and ends texts: transformers would score the token before it.
     assert (config["eos_token_id"], config["pad_token_id"]) == (0, None)
+
+
+def test_the_token_that_ends_a_turn_is_among_those_that_end_responses(model, tmp_path):
+    file = "generation_config.json"
+    before = json.loads((model / file).read_text())
+    for number, (end, ends) in enumerate([(None, 0), (0, 0), (2, [0, 2])]):
+        state = STATE.model_copy(update={"turn_end": end})
+        step = write_step(model, tmp_path / f"root{number}", state=state)
+        export_step(step, tmp_path / f"out{number}")
+        found = json.loads((tmp_path / f"out{number}" / file).read_text())
+        assert found == before | {"eos_token_id": ends}
 
 
 def test_a_component_that_cannot_be_exported(model, tmp_path):

@@ -34,6 +34,7 @@ def planned(num_ranks=4, num_nodes=1, **changes):
         layouts=layouts,
         reward=print,
         problems=SimpleNamespace(facts={}),
+        fingerprint={"prompts": "texts as they stand"},
         num_steps=config.num_steps(10),
         kernels={},
     )

@@ -85,6 +85,6 @@ def prompt_of(problem: Problem, tokenizer: Any, text: str = "") -> PromptText:
         whole: Any = text + prompt
     else:
         *others, last = prompt
-        whole = [*others, {**last, "content": text + last["content"]}]
+        whole = [*others, {**last, "content": text + last.get("content", "")}]
     ids = Encoder(tokenizer).prompt(replace(problem, prompt=whole))
     return PromptText.of(tokenizer.decode(ids, skip_special_tokens=True), ids)

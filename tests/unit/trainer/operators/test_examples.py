@@ -6,7 +6,7 @@ import pytest
 
 from verl_hpc.config.rollout import RolloutConfig
 from verl_hpc.data.problem import Problem
-from verl_hpc.data.prompts import Encoder
+from verl_hpc.data.prompts import EncodedAnswer, Encoder
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import LetterTokenizer, local_place
 from verl_hpc.trainer.batch import StepRows
@@ -43,6 +43,20 @@ def test_answers_end_their_text_or_are_cut(caplog):
     assert metrics["prompt_length/num_dropped"] == 1
     assert metrics["response_length/clip_ratio"] == 0.5
     assert "step 2: 1 of 3 prompts dropped" in caplog.text
+
+
+def test_what_others_say_between_turns_is_not_learned():
+    class Turns:
+        def example(self, problem, num_answers):
+            return [1, 2], [EncodedAnswer([3, 4, 5, 6], [1, 0, 1, 1])]
+
+    limits = RolloutConfig(max_prompt_tokens=5, max_response_tokens=3)
+    assign = AssignSettings({"train": 1}, 6, 1, 5)
+    settings = ExampleSettings(Problems(), Turns(), limits, assign)
+    (samples, columns), _ = examples(local_place(), settings, StepRows(2, [0]))
+    assert columns["tokens"][0].tolist() == [1, 2, 3, 4, 5]
+    assert columns["mask"][0].tolist() == [1, 0, 1]
+    assert samples.samples[0].truncated
 
 
 def test_nothing_left_and_overlong_prompts_are_refused():

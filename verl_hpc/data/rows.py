@@ -96,10 +96,10 @@ class RowReader:
             chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
             found = compared(self._prompt(row, may_lack=True), chosen, rejected)
             return dict(zip(("prompt", "answer", "rejected"), found, strict=True))
+        beside = self._prompt(row, may_lack=_has_chat(row, self._answer_key))
         column = self._answer_key or self._learned_column(row)
         answer = _text_or_chat(row, column)
-        beside = column != self._prompt_key
-        prompt = self._prompt(row, may_lack=isinstance(answer, list)) if beside else None
+        prompt = beside if column != self._prompt_key else None
         if self._needs == "answer":
             prompt, answer = answered(prompt, answer, self._train_on, column)
             return {"prompt": prompt, "answer": answer}
@@ -222,6 +222,12 @@ def _prompt(value: Any) -> Prompt:
     raise DataError(
         f"the prompt is {kind_of(value)}; expected text, or a list of {{role, content}} of texts"
     )
+
+
+def _has_chat(row: Mapping[str, Any], key: str | None) -> bool:
+    """Whether an answer may bring its prompt with it."""
+    columns = (*LEARNED_COLUMNS, *CONVERSATION_COLUMNS)
+    return key is not None or any(is_chat_list(row.get(column)) for column in columns)
 
 
 def _is_whole(value: Any) -> bool:

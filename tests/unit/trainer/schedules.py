@@ -12,6 +12,7 @@ from tests.unit.config.trees import parse
 from tests.unit.ranks import on_ranks
 from verl_hpc.data.order import Order
 from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
 from verl_hpc.planner.layouts import place_roles
 from verl_hpc.testing.local import LocalControl, LocalEngine, tiny_architecture
 from verl_hpc.testing.local_rollout import LocalRollout
@@ -196,7 +197,7 @@ def _context(schedule, control):
         places,
         {},
         {},
-        LetterTokenizer(),
+        Encoder(LetterTokenizer()),
         Problems(problems, None, {}),
         Order(len(problems), config.seed, config.data.shuffle),
     )

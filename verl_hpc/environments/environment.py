@@ -30,6 +30,6 @@ class Environment:
 
         Args:
             tokens: ids of the turn, as they were sampled.
-            text: the same without special tokens.
+            text: the turn as text, with its special tokens but for the one that ended it.
         """
         raise NotImplementedError

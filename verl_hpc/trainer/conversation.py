@@ -138,6 +138,7 @@ class _Steps:
     ) -> None:
         self._config, self._environments = config, environments
         self._asked, self._tokenizer = asked, encoder.tokenizer
+        self._ends = {encoder.tokenizer.eos_token_id, encoder.turn_end}
         self._conversations: dict[int, Conversation] = {}
         self._selector = selectors.DefaultSelector()
         self._under_way: set[int] = set()
@@ -188,7 +189,9 @@ class _Steps:
 
     def _tell(self, index: int, response: Response, found: dict[int, str | None]) -> None:
         turn = this_turn(response)
-        text = str(self._tokenizer.decode(list(turn), skip_special_tokens=True))
+        said = turn[:-1] if turn and turn[-1] in self._ends else turn
+        # A tool's tags may be special tokens.
+        text = str(self._tokenizer.decode(list(said), skip_special_tokens=False))
         try:
             if index not in self._conversations:
                 problem = self._asked[index].problem

@@ -30,6 +30,9 @@ class Letters:
     """A tokenizer of single letters, and of the special tokens of all templates; a pair of letters
     is one token, too, which encoding prefers and sampling need not."""
 
+    eos_token_id = None
+    is_fast = False
+
     def __init__(self, template):
         self.chat_template = template
         self.all_special_tokens = SPECIAL

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.data.templates import TEMPLATES, Letters, turns_of
+from tests.unit.data.templates import CHATML, TEMPLATES, Letters, turns_of
 from verl_hpc.config.environment import EnvironmentConfig
 from verl_hpc.data.observations import Observations
 from verl_hpc.data.problem import Problem
@@ -29,6 +29,16 @@ class Says(Environment):
 
     def step(self, tokens, text):
         return self.left.pop(0) if self.left else Done()
+
+class Echoes(Environment):
+    "Says once what it is told."
+
+    def reset(self, problem):
+        self.left = 1
+
+    def step(self, tokens, text):
+        self.left -= 1
+        return f"[{text}]" if self.left == 0 else Done()
 """
 
 
@@ -92,3 +102,17 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
         assert list(response.log_probs) == [-float(own) for own in mask]
         trained = [t for t, own in zip(response.tokens, response.sampled, strict=True) if own]
         assert trained == [token for sampled, _ in talk for token in sampled]
+
+
+def test_an_environment_sees_tags_that_are_special_tokens(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    config = EnvironmentConfig(name=f"{path}:Echoes", max_turns=9)
+    tokenizer = Letters(CHATML)
+    talk = [(tokenizer.encode("ab<|start|>x<|end|>"), None), (tokenizer.encode("b"), None)]
+    asked = [Asked(Problem(0, "q"), True)]
+    conversations = Conversations(
+        config, Environments(config), asked, Encoder(tokenizer), lambda *_: 0, 1000
+    )
+    (response,) = have(conversations, [talk])
+    assert "[ab<|start|>x<|end|>]" in tokenizer.decode(response.tokens)

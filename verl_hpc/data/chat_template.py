@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from verl_hpc.data.messages import Message
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 TEMPLATE_S = 20.0
 """Longest that rendering may take: a chat template is a program, and needs milliseconds."""
+_PROBED = "verlhpccalledthis"
+"""Name of a function, where a template is looked at."""
+_NO_TEXTS: tuple[Mapping[str, str | None], ...] = ({}, {"content": ""}, {"content": None})
 _ALWAYS_READ = ("tools", "documents")
 """Arguments that transformers passes on by name, also to templates that do not read them."""
 
@@ -98,9 +103,8 @@ class ChatTemplate:
             given["strftime_now"] = self.time.strftime
         try:
             with time_limit(TEMPLATE_S):
-                if any("tool_calls" in message for message in messages):
-                    convert = _parsed if self._takes_mappings else _as_text
-                    messages = [_with_calls(message, convert) for message in messages]
+                if any(message.get("tool_calls") for message in messages):
+                    messages = [self._call_form.applied(message) for message in messages]
                 text = self._tokenizer.apply_chat_template(
                     messages, add_generation_prompt=asks, tokenize=False, **given
                 )
@@ -115,32 +119,46 @@ class ChatTemplate:
         return str(text)
 
     @cached_property
-    def _takes_mappings(self) -> bool:
-        """Whether the template writes arguments of a call that are a mapping; some only join text.
+    def _call_form(self) -> _CallForm:
+        """The first form of a call without a text that the template writes.
 
-        transformers documents a mapping; OpenAI's protocol, and with it many data sets, has text.
+        Templates disagree (transformers issue 45419): some write arguments of a mapping as JSON,
+        and a text of JSON as a text once more; others only join texts. A text that is missing,
+        empty or null makes one or another of them fail, or leave the call out.
         """
-        call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
         asked = {"role": "user", "content": "x"}
-        try:
-            self._tokenizer.apply_chat_template(
-                [asked, {"role": "assistant", "content": "", "tool_calls": [call]}],
-                add_generation_prompt=False,
-                tokenize=False,
-            )
-        except TypeError:
-            return False
-        except Exception:  # which says nothing about the arguments
-            return True
-        return True
+        call = {"type": "function", "function": {"name": _PROBED, "arguments": {"x": 1}}}
+        for form in (_CallForm(*pair) for pair in product((True, False), _NO_TEXTS)):
+            message = form.applied({"role": "assistant", "tool_calls": [call]})
+            try:
+                text = self._tokenizer.apply_chat_template(
+                    [asked, message], add_generation_prompt=False, tokenize=False
+                )
+            except Exception:  # noqa: S112 (the template does not take this form)
+                continue
+            if _PROBED in text and "None" not in text:
+                return form
+        return _CallForm(True, {"content": ""})
 
 
-def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
-    """A message whose calls of tools have their arguments converted."""
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return message
-    return {**message, "tool_calls": [_converted(call, convert) for call in calls]}
+@dataclass(frozen=True)
+class _CallForm:
+    """How messages that call tools are given to a template."""
+
+    as_mapping: bool
+    """Whether arguments are mappings, and not texts of JSON."""
+    no_text: Mapping[str, str | None]
+    """What a call without a text has in its place."""
+
+    def applied(self, message: Message) -> Message:
+        """A message in this form, if it calls tools."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            return message
+        convert = _parsed if self.as_mapping else _as_text
+        others = {k: v for k, v in message.items() if k != "content" or v}
+        no_text = {} if "content" in others else self.no_text
+        return {**others, **no_text, "tool_calls": [_converted(call, convert) for call in calls]}
 
 
 def _converted(call: Any, convert: Callable[[Any], Any]) -> Any:

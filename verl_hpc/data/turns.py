@@ -250,15 +250,22 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 
 
 def check_written(messages: Sequence[Message], text: str, where: str) -> None:
-    """Raises: DataError: a template has left out what a message says."""
+    """Raises: DataError: a template has left out what a message says, or a call of a tool."""
+    at = 0
     for i, message in enumerate(messages):
         said = _said(message)
         # Some templates write what tools say as JSON.
-        if said not in text and json.dumps(said)[1:-1] not in text:
+        left_out = said not in text and json.dumps(said)[1:-1] not in text
+        # Tools are described before; a call is written behind what was said before it.
+        missing = [name for name in _called(message) if text.find(name, at) < 0]
+        if left_out or missing:
+            what = f"{said!r:.60}" if left_out else f"a call of {missing[0]!r:.60}"
             raise DataError(
                 f"{where}: the tokenizer's chat template leaves out message {i}, of the "
-                f"{message['role']}: {said!r:.60}; remove it, or use another template"
+                f"{message['role']}: {what}; remove it, or use another template"
             )
+        if message["role"] != "system":  # which some templates write further behind
+            at = max(at, text.find(said, at))
 
 
 def check_answer(message: Message, text: str, where: str) -> None:
@@ -267,16 +274,20 @@ def check_answer(message: Message, text: str, where: str) -> None:
     thoughts = [str(message[name]) for name in _THOUGHTS if message.get(name)]
     if "</think>" in content:
         thoughts.append(content.partition("</think>")[0].rpartition("<think>")[2])
-    calls = message.get("tool_calls") or []
-    functions = (call.get("function", call) for call in calls if isinstance(call, dict))
-    parts = [*thoughts, *(str(function.get("name", "")) for function in functions)]
-    for part in parts:
+    for part in [*thoughts, *_called(message)]:
         if part.strip() not in text:
             raise DataError(
                 f"{where}: the tokenizer's chat template leaves out a part of an answer, "
                 f"{part.strip()!r:.60}, which would not be learned; use a template that writes it, "
                 "or, if it is of an answer before the last one, set data.train_on: last"
             )
+
+
+def _called(message: Message) -> list[str]:
+    """Names of the functions that a message calls."""
+    calls = message.get("tool_calls") or []
+    functions = (call.get("function", call) for call in calls if isinstance(call, dict))
+    return [str(function.get("name", "")) for function in functions]
 
 
 def _said(message: Message) -> str:

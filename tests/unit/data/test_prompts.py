@@ -183,7 +183,7 @@ def test_special_tokens_in_a_users_text_are_what_transformers_makes_of_them(toke
         (
             CHATML.replace("m.content", "m.content or ''"),
             [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}],
-            "leaves out a part of an answer, 'add'",
+            "leaves out message 2, of the assistant: a call of 'add'",
         ),
         (
             "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",

@@ -40,15 +40,31 @@ def common(one, other):
     return sum(1 for _ in takewhile(lambda p: p[0] == p[1], zip(one, other, strict=False)))
 
 
-def transformers_ids(tokenizer, messages, arguments, **more):
-    """Token ids, or None where the template fails; one that joins texts gets calls as texts."""
-    as_text = [{**m, "tool_calls": [CALL_AS_TEXT]} if "tool_calls" in m else m for m in messages]
-    for given in (messages, as_text):
-        try:
-            return tokenizer.apply_chat_template(given, return_dict=False, **arguments, **more)
-        except Exception:
-            continue
+def transformers_form(tokenizer, messages, arguments, **more):
+    """Messages in the first of several forms of a call that the template writes: with arguments as
+    a mapping or as text, and with or without a text of its own."""
+    for call in (CALL, CALL_AS_TEXT):
+        for text in ({}, {"content": None}):
+            form = {"tool_calls": [call], **text}
+            given = [{**m, **form} if "tool_calls" in m else m for m in messages]
+            try:
+                ids = tokenizer.apply_chat_template(given, return_dict=False, **arguments, **more)
+            except Exception:
+                continue
+            behind = tokenizer.decode(ids).rpartition("hi<")[2]
+            if not any("tool_calls" in m for m in messages) or (
+                "add" in behind and "None" not in behind
+            ):
+                return given
     return None
+
+
+def transformers_ids(tokenizer, messages, arguments, **more):
+    """Token ids, or None where the template fails or leaves out a call."""
+    given = transformers_form(tokenizer, messages, arguments, **more)
+    if given is None:
+        return None
+    return tokenizer.apply_chat_template(given, return_dict=False, **arguments, **more)
 
 
 def problem_of(prompt, answer, arguments):
@@ -170,8 +186,9 @@ def test_what_is_learned_is_transformers_mask():
 
 def sampled(tokenizer, end, first, messages, arguments):
     """Positions that transformers marks in answers, without what no model samples."""
+    given = transformers_form(tokenizer, messages, arguments)
     marked = tokenizer.apply_chat_template(
-        messages, return_dict=True, return_assistant_tokens_mask=True, **arguments
+        given, return_dict=True, return_assistant_tokens_mask=True, **arguments
     )
     ids, mask = marked["input_ids"], marked["assistant_masks"]
     runs = [[i for i, _ in run] for on, run in groupby(enumerate(mask), lambda p: p[1]) if on]

@@ -46,6 +46,7 @@ trainer.save_freq=40
 trainer.max_actor_ckpt_to_keep=2
 trainer.default_local_dir=runs/quickstart
 verl_hpc.reward.function=exact_match
+verl_hpc.data.chat=never
 """.split()
 PPO = [
     *QUICKSTART,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any
 
+from verl_hpc.boxed import last_boxed
 from verl_hpc.data.order import permute
 
 Row = Mapping[str, Any]
@@ -80,22 +81,6 @@ def number_after_hashes(answer: str) -> str | None:
     """The final number of a GSM8K answer, without commas: '... #### 1,200' gives '1200'."""
     found = re.search(r"#### (-?[0-9.,]+)", answer)
     return found[1].replace(",", "") if found else None
-
-
-def last_boxed(solution: str) -> str | None:
-    r"""What the last \boxed{} or \fbox{} holds, its braces balanced; also `\boxed 7`."""
-    found = re.search(r".*\\(?:boxed|fbox)\s*(.*)", solution, re.DOTALL)
-    if found is None:
-        return None
-    body = found[1]
-    if not body.startswith("{"):
-        return body.partition("$")[0].strip() or None
-    depth = 0
-    for end, character in enumerate(body):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return body[1:end]
-    return None
 
 
 def whole_number(answer: Any) -> str | None:

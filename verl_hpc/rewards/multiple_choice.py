@@ -2,29 +2,14 @@ r"""The letter of an answer among several: '(B)', 'Answer: B', \boxed{B}."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
 from verl_hpc.config.reward_options import MultipleChoiceOptions
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.letters import extract_letter, letter_of_words
 from verl_hpc.rewards.request import RewardFunction
-
-_WRAPPED = r"[\s$*_]*(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[]*"
-"""What may stand between a mark and the answer."""
-_LETTER = r"([A-Za-z0-9])(?![A-Za-z0-9'])"
-_MARKS = (
-    r"\\boxed\{" + _WRAPPED + _LETTER,
-    r"<answer>" + _WRAPPED + _LETTER,
-    r"(?:answer|choice|option)(?:\s+is)?\s*:?" + _WRAPPED + _LETTER,
-    r"\(\s*([A-Z0-9])\s*\)",
-    r"^[\s*]*([A-Z0-9])[\s*.):]*$",
-)
-"""Where a letter is an answer, the surest first; of each the last one in a response counts."""
-_PATTERNS = [re.compile(mark, re.I | re.M) for mark in _MARKS[:3]]
-_PATTERNS += [re.compile(mark, re.M) for mark in _MARKS[3:]]
-_BOX = re.compile(r"\\boxed\{([^{}]*)\}|<answer>(.*?)</answer>", re.DOTALL)
 
 
 def make(options: MultipleChoiceOptions) -> RewardFunction:
@@ -54,24 +39,6 @@ def make(options: MultipleChoiceOptions) -> RewardFunction:
     return compute_score
 
 
-def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
-    """The letter that a response answers, or None.
-
-    Args:
-        response: of the model.
-        choices: texts of the answers by letter; empty texts where they are not known.
-    """
-    for box, tagged in reversed(_BOX.findall(response)):
-        if (letter := _letter_of_text(box or tagged, choices)) is not None:
-            return letter
-    for pattern in _PATTERNS:
-        letters = [found.upper() for found in pattern.findall(response)]
-        known = [letter for letter in letters if letter in choices]
-        if known:
-            return known[-1]
-    return None
-
-
 def _by_letter(given: Any, name: str) -> dict[str, str]:
     if given is None:
         return dict.fromkeys(ascii_uppercase, "")
@@ -95,10 +62,4 @@ def _letter_of(truth: Any, choices: Mapping[str, str]) -> str | None:
     if not isinstance(truth, str):
         return None
     letter = truth.strip().strip("().").upper()
-    return letter if letter in choices else _letter_of_text(truth, choices)
-
-
-def _letter_of_text(text: str, choices: Mapping[str, str]) -> str | None:
-    plain = " ".join(text.split()).casefold()
-    same = [k for k, choice in choices.items() if " ".join(choice.split()).casefold() == plain]
-    return same[0] if plain and len(same) == 1 else None
+    return letter if letter in choices else letter_of_words(truth, choices)

@@ -1,0 +1,42 @@
+r"""What a text puts into a box: \boxed{42}, \fbox{42}, \boxed {42}, \boxed 42."""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(r"(\\(?:boxed|fbox)(?![A-Za-z])\s{0,8}\{?)|\\.|[{}]", re.DOTALL)
+_WITHOUT_BRACES = re.compile(r"([^$\n]{0,200}?)(?=\$|\\\)|\\\])|(\S+?)(?=[.,;:]*(?:\s|\Z))")
+"""The rest of the formula; outside of one, a word."""
+
+Span = tuple[int, int | None]
+"""Where a box's contents begin and end; no end where its brace is not closed."""
+
+
+def box_spans(text: str) -> list[Span]:
+    """All boxes in the order of their beginnings, nested ones too, in time linear in the text."""
+    spans: list[Span] = []
+    opened: list[int | None] = []
+    for token in _TOKEN.finditer(text):
+        if token[1]:
+            if token[1].endswith("{"):
+                opened.append(len(spans))
+                spans.append((token.end(), None))
+            elif found := _WITHOUT_BRACES.match(text, token.end()):
+                spans.append(found.span(found.lastindex or 0))
+        elif token[0] == "{":
+            opened.append(None)
+        elif token[0] == "}" and opened and (box := opened.pop()) is not None:
+            spans[box] = (spans[box][0], token.start())
+    return spans
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last box holds, with the boxes around it; empty boxes are passed over.
+
+    None without a box, and where the brace of the last one is not closed.
+    """
+    filled = [(start, end) for start, end in box_spans(text) if text[start:end].strip()]
+    if not filled or filled[-1][1] is None:
+        return None
+    start, end = next(span for span in filled if span[1] is not None and span[1] >= filled[-1][1])
+    return text[start:end].strip()

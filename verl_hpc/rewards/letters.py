@@ -1,0 +1,153 @@
+"""Which of several lettered answers a response gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from verl_hpc.boxed import box_spans
+
+_GAP = r"[\s$*_`]{0,8}(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"]{0,8}"
+"""What may stand between a cue and the letter."""
+_LETTER = r"(?<![\w\\'])(?P<letter>[A-Za-z0-9])(?![\w'\u2019]|\.\d|[-+=^/]\S|\s*=)"
+_FILLER = (
+    r"(?:[*_`]*\s{0,4}[:=\u2013\u2014\u2192>-]+|\s{1,4}(?:is|be|to|seems?|must|should|would|will|"
+    r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
+    r"letter|it|I|think|believe|that|the|correct|best|right)(?![\w'\u2019]))"
+)
+_ANSWERS = re.compile(
+    rf"(?i:\banswer(?![\w'\u2019])(?:\s(?:choice|option|letter))?{_FILLER}{{0,8}}{_GAP}){_LETTER}"
+)
+"""The answer is B; Answer: B."""
+_CHOSEN = re.compile(
+    r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
+    rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]){_FILLER}"
+    rf"{{0,4}},?{_GAP})(?P<letter>[A-Z0-9])"
+    r"(?=[)\]}*$.]{0,6}\s*(?:$|[.,;!\u2014\u2013]|(?:because|since|as)\b))",
+    re.MULTILINE,
+)
+"""So (B). I would pick B."""
+_PRAISED = re.compile(
+    r"(?<![\w'\u2019])\(?(?P<letter>[A-Z0-9])\)?\**\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
+    r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?!\s+(?:only|if))"
+)
+"""B is correct."""
+_TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
+_IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
+_BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
+_LABEL = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[*_`$]{0,4}[.:)\]]\s")
+_LEADING = re.compile(r"(?:the\s)?(?:\w+\s)?(?:answer|option|choice)(?:\sis)?:?\s+", re.IGNORECASE)
+_WRAPPING = re.compile(r"\\(?:text|mathrm|mathbf|textbf|bf|rm)\b\s*|[{}$*_`]")
+
+_MORE = re.compile(
+    r"[)\]}*]*[ \t]*(?:,|/|&|\bor\b|\band\b)\s*(?:(?:option|choice)\s+)?[(*\[]*[A-Z0-9]\b", re.I
+)
+"""A second letter follows: 'A or B' chooses neither."""
+_AFTER_A_WORD = re.compile(
+    r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with)\b)[A-Za-z]"
+)
+"""'A prime number', 'I think': a word and not a letter."""
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|no|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|ruled out|"
+    r"rather than|distractor|if|unless|why|cannot)\b|n['\u2019]t\b",
+    re.IGNORECASE,
+)
+_LONGEST_CLAUSE = 80
+_LONGEST_BOX = 1000
+
+
+def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
+    r"""The letter that a response answers, or None.
+
+    The last box or <answer> that holds a letter or the text of a choice; without one the last
+    sentence such as 'the answer is B', 'so (B)' or 'B is correct' that is neither denied nor a
+    condition; without one the only letter in parentheses of the last sentence that has any; without
+    one a letter that is the whole response, its first or its last line. An article is no letter,
+    who names two letters has chosen none, and a
+    last box that is not closed is an answer that was cut off: none.
+
+    Args:
+        response: of the model.
+        choices: texts of the answers by letter; empty texts where they are not known.
+    """
+    marked = _marked(response)
+    if marked is None:
+        return None
+    for content in marked:
+        if (letter := letter_of(content, choices)) is not None:
+            return letter
+    found = list(_stated(response, choices))
+    if found:
+        return max(found)[1]
+    return _in_parentheses(response, choices) or _alone(response, choices)
+
+
+def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
+    """The letter that a short text is, labels or names by the words of its choice, or None."""
+    plain = _LEADING.sub("", " ".join(_WRAPPING.sub("", text).split()), count=1)
+    bare = _BARE.fullmatch(plain)
+    if bare and _known(bare[1], choices):
+        return _known(bare[1], choices)
+    letter = letter_of_words(text, choices) or letter_of_words(plain, choices)
+    labelled = _LABEL.match(plain)
+    if letter is None and labelled and not _MORE.match(plain, labelled.end(1)):
+        letter = _known(labelled[1], choices)
+    return letter
+
+
+def letter_of_words(text: str, choices: Mapping[str, str]) -> str | None:
+    """The letter of the only choice with these words."""
+    plain = _words(text)
+    same = [letter for letter, choice in choices.items() if plain and _words(choice) == plain]
+    return same[0] if len(same) == 1 else None
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
+def _known(letter: str, choices: Mapping[str, str]) -> str | None:
+    return letter.upper() if letter.upper() in choices else None
+
+
+def _marked(response: str) -> list[str] | None:
+    """What is boxed or tagged, the last one first; None if the last box is not closed."""
+    spans = box_spans(response) + [found.span(1) for found in _TAG.finditer(response)]
+    spans.sort(reverse=True)
+    if spans and spans[0][1] is None:
+        return None
+    return [response[a:b] for a, b in spans if b is not None and b - a <= _LONGEST_BOX]
+
+
+def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Letters that sentences give as the answer, with their places."""
+    for pattern in (_ANSWERS, _CHOSEN, _PRAISED):
+        for found in pattern.finditer(response):
+            letter, place = found["letter"], found.end("letter")
+            before = response[max(0, found.start() - _LONGEST_CLAUSE) : found.start()]
+            if (
+                _known(letter, choices)
+                and not (letter in "AaIi" and _AFTER_A_WORD.match(response, place))
+                and not _MORE.match(response, place)
+                and not _DENIED.search(re.split(r"[.,;:!?\n]", before)[-1])
+            ):
+                yield place, letter.upper()
+
+
+def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:
+    for sentence in reversed(re.split(r"[.!?](?=\s)|\n", response)):
+        letters = set(_IN_PARENTHESES.findall(sentence)) & set(choices)
+        if letters and not _DENIED.search(sentence):
+            return letters.pop() if len(letters) == 1 else None
+    return None
+
+
+def _alone(response: str, choices: Mapping[str, str]) -> str | None:
+    lines = [line for line in response.splitlines() if line.strip()]
+    labelled = [line for line in lines if _LABEL.match(line)]
+    if len(lines) == 1 and labelled:
+        return letter_of(lines[0], choices)
+    for line in [*lines[-1:], *lines[:1]]:
+        if (found := _BARE.fullmatch(line)) and (len(lines) == 1 or found[1].isupper()):
+            return _known(found[1], choices)
+    return None

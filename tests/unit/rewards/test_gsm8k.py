@@ -1,6 +1,7 @@
 """The number a response ends with."""
 
 import json
+import math
 import re
 
 import pytest
@@ -40,7 +41,6 @@ def verl(response: str, truth: str, method: str) -> float:
         ("so 72 it is .", "72", 0, 1),
         ("no number", "72", 0, 0),
         ("", "72", 0, 0),
-        ("#### 72" + " blah" * 100, "72", 0, 0),
     ],
 )
 def test_as_verl(response, truth, strict, flexible):
@@ -67,13 +67,24 @@ def test_the_truth_may_be_written_in_many_ways(truth):
     assert score("#### 1200", truth) == 1.0
 
 
+@pytest.mark.parametrize("truth", ["1/2", 0.5, "0.50", "2/4", ".5"])
+def test_numbers_are_exact_rationals(truth):
+    assert score("#### 1/2", truth) == score("#### 0.5", truth) == 1.0
+    assert score("#### 0.5000000000000001", truth) == 0.0
+
+
+def test_a_number_that_the_tail_begins_with_is_not_cut():
+    assert score("It costs 12345" + "." * 298, "12345", method="flexible") == 0.0
+    assert score("It costs 12345" + "." * 290, "12345", method="flexible") == 1.0
+
+
 def test_scores_are_options():
     assert score("#### 71", format_score=0.1) == 0.1
     assert score("no number", format_score=0.1) == 0.0
     assert score("#### 72", score=2.0) == 2.0
 
 
-@pytest.mark.parametrize("truth", [None, "", "seventy-two"])
+@pytest.mark.parametrize("truth", [None, "", "seventy-two", "7,2", "nan", math.inf, True, "1/0"])
 def test_a_truth_that_is_no_number_is_an_error(truth):
     with pytest.raises(RewardError, match="is not a number"):
         score("#### 72", truth)

@@ -1,8 +1,12 @@
 """A wrong value scores 0 in every form in which the right one scores 1."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_hpc.rewards.gsm8k import extract_number
 from verl_hpc.rewards.letters import extract_letter
 
 ALONE = ["{}", "{}.", "({})", "**{}**", "{})"]
@@ -31,3 +35,41 @@ def test_a_letter_is_read_in_every_form_among_mentions_of_others(letters, form, 
         before = after = ""
     response = f"{before.format(other)}{form.format(given_)}{after.format(third)}"
     assert extract_letter(response, dict.fromkeys(letters, "")) == given_
+
+
+NUMBER_FORMS = [
+    "{}", "{}.", "${}", "${}.", "**{}**", "{} dollars", "{}%", "{} percent", "{}\u20ac", "{}kg",
+    "{}/day", "{} of 7", "{}, that is all", "1 + 2 = {}", "x = {}", "{} = 1 + 2",
+]  # fmt: skip
+"""What stands after the mark."""
+
+
+def written(value):
+    """A decimal in all the ways in which people write it."""
+    plain = f"{value:f}"
+    return [plain, f"{value:,f}", f"{value:,f}".replace(",", " "), plain.replace("-", "\u2212")]
+
+
+@given(
+    st.decimals(-(10**7), 10**7, places=2),
+    st.integers(0, 3),
+    st.sampled_from(NUMBER_FORMS),
+    st.sampled_from(["", "\n" + "so much for that " * 30, "\n#### none"]),
+)
+def test_a_number_is_read_in_every_form(value, way, form, after):
+    value = value.quantize(Decimal(1)) if value == value.to_integral_value() else value
+    response = f"First 3 * 4 = 12.\n#### {form.format(written(value)[way])}{after}"
+    assert extract_number(response, "strict") == Fraction(value)
+
+
+@given(st.integers(0, 999), st.integers(1, 999), st.sampled_from("+-*/^:,x"))
+def test_a_part_of_what_is_written_is_no_answer(first, second, mark):
+    whole = f"{first}{mark}{second}"
+    for method in ("strict", "flexible"):
+        found = extract_number(f"#### {whole}", method)
+        if mark == "/":
+            assert found == Fraction(first, second)
+        elif mark == "," and first > 0 and len(str(second)) == 3:
+            assert found == Fraction(f"{first}{second}")
+        else:
+            assert found is None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from verl_hpc.boxed import box_spans
+from verl_hpc.rewards.denials import denied_before, denies
 
 _GAP = r"[\s$*_`]{0,8}(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"]{0,8}"
 """What may stand between a cue and the letter."""
@@ -47,12 +48,6 @@ _AFTER_A_WORD = re.compile(
     r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with)\b)[A-Za-z]"
 )
 """'A prime number', 'I think': a word and not a letter."""
-_DENIED = re.compile(
-    r"\b(?:not|never|neither|no|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|ruled out|"
-    r"rather than|distractor|if|unless|why|cannot)\b|n['\u2019]t\b",
-    re.IGNORECASE,
-)
-_LONGEST_CLAUSE = 80
 _LONGEST_BOX = 1000
 
 
@@ -124,12 +119,11 @@ def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, st
     for pattern in (_ANSWERS, _CHOSEN, _PRAISED):
         for found in pattern.finditer(response):
             letter, place = found["letter"], found.end("letter")
-            before = response[max(0, found.start() - _LONGEST_CLAUSE) : found.start()]
             if (
                 _known(letter, choices)
                 and not (letter in "AaIi" and _AFTER_A_WORD.match(response, place))
                 and not _MORE.match(response, place)
-                and not _DENIED.search(re.split(r"[.,;:!?\n]", before)[-1])
+                and not denied_before(response, found.start())
             ):
                 yield place, letter.upper()
 
@@ -137,7 +131,7 @@ def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, st
 def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:
     for sentence in reversed(re.split(r"[.!?](?=\s)|\n", response)):
         letters = set(_IN_PARENTHESES.findall(sentence)) & set(choices)
-        if letters and not _DENIED.search(sentence):
+        if letters and not denies(sentence):
             return letters.pop() if len(letters) == 1 else None
     return None
 

@@ -2,13 +2,28 @@ r"""The answer of a mathematics problem: what the last \boxed{} of the response 
 
 from __future__ import annotations
 
-import logging
-from functools import cache
-from types import ModuleType
+import re
 from typing import Any
 
+from verl_hpc.boxed import last_boxed
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.denials import denied_before
+from verl_hpc.rewards.formulas import equal, math_verify_library
+from verl_hpc.rewards.numbers import NUMBER
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
+
+LONGEST = 1000
+"""Characters of an answer; what is longer is no short answer, and is not read."""
+_STATED = re.compile(
+    r"(?i:\banswer(?!\w)[*_]{0,2}\s{0,4}(?:is|:)[*_:]{0,3})\s{0,4}"
+    # The next 'answer is' may stand in what follows this one.
+    r"(?=(?P<formula>\$\$?[^$\n]{1,1000}\$\$?|\\\([^\n]{1,1000}?\\\)|\\\[[^\n]{1,1000}?\\\])?"
+    r"(?P<words>[^\n]{0,1000}))"
+)
+_END = re.compile(
+    r"[.;!?](?=\s|$)|,\s|\s\(|\s(?:because|since|which|as|so|i mean)\b", re.IGNORECASE
+)
+_MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
 
 
 def compute_score(
@@ -20,37 +35,43 @@ def compute_score(
 ) -> float:
     r"""1 for an answer that is mathematically equal to `ground_truth`; else 0.
 
-    A response without \boxed{} may say 'the answer is ...'. An answer that cannot be judged in
-    `timeout_s` seconds, such as 9^{9^{9^9}}, is wrong.
+    A response without \boxed{} or \fbox{} may say 'the answer is ...'. A last box that is not
+    closed, an answer of more than 1,000 characters, and one that cannot be judged in `timeout_s`
+    seconds, such as 9^{9^{9^9}}, are wrong.
 
     Raises:
         RewardError: the row has no ground truth.
     """
     if ground_truth is None or not str(ground_truth).strip():
         raise RewardError(f"ground_truth = {ground_truth!r} is not an answer to compare with")
-    library = _math_verify()
-    # Only from the last box on: math-verify makes several boxes one set.
-    answer = solution_str[max(solution_str.rfind("\\boxed"), 0) :]
+    truth = str(ground_truth)
+    answer = extract_answer(solution_str)
+    if answer is None or len(answer) > LONGEST:
+        return 0.0
+    math_verify_library()
     try:
         with time_limit(timeout_s):
-            return float(_equal(library, f"\\boxed{{{ground_truth}}}", answer))
+            return float(equal(answer, last_boxed(truth) or truth))
     except TimeLimitExceeded:
         return 0.0
 
 
-def _equal(library: ModuleType, gold: str, response: str) -> bool:
-    latex = library.LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
-    plain = library.ExprExtractionConfig(try_extract_without_anchor=False)
-    # Without its own timeouts: they would reset ours, and fail off the main thread.
-    expected = library.parse(gold, [latex], parsing_timeout=None)
-    found = library.parse(response, [latex, plain], parsing_timeout=None)
-    return bool(library.verify(expected, found, timeout_seconds=None))
+def extract_answer(response: str) -> str | None:
+    r"""The text of the last box; in a response without boxes that of the last 'answer is ...'."""
+    if "\\boxed" in response or "\\fbox" in response:
+        return last_boxed(response)
+    for found in reversed(list(_STATED.finditer(response))):
+        if not denied_before(response, found.start()) and (answer := _answer(found)):
+            return answer
+    return None
 
 
-@cache
-def _math_verify() -> ModuleType:
-    import math_verify
-
-    # It warns on every rank that it has no timeout.
-    logging.getLogger("math_verify").setLevel(logging.ERROR)
-    return math_verify
+def _answer(found: re.Match[str]) -> str | None:
+    """The formula, the number, or the words up to the end of the clause."""
+    if formula := found["formula"]:
+        return None if _MORE.match(found["words"]) else formula
+    words = found["words"].strip("* ")
+    if (number := NUMBER.match(words)) and _END.match(words, number.end()):
+        return number[0]
+    end = _END.search(words)
+    return words[: end.start()] if end else words

@@ -2,14 +2,16 @@
 
 import pytest
 
-from tests.unit.rewards.answers import gsm8k, multiple_choice
+from tests.unit.rewards.answers import gsm8k, math, multiple_choice
 from verl_hpc.config.reward_options import MultipleChoiceOptions
 from verl_hpc.rewards.gsm8k import compute_score as number
+from verl_hpc.rewards.math_reward import compute_score as formula
 from verl_hpc.rewards.multiple_choice import make
 
 letter = make(MultipleChoiceOptions())
 TABLES = {
     "gsm8k": (gsm8k.ROWS, lambda text, truth, method: number("", text, truth, method=method)),
+    "math": (math.ROWS, lambda text, truth: formula("", text, truth, timeout_s=60.0)),
     "multiple_choice": (
         multiple_choice.ROWS,
         lambda text, truth, choices: letter("", text, truth, row={"choices": choices}),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from verl_hpc.rewards.gsm8k import extract_number
 from verl_hpc.rewards.letters import extract_letter
+from verl_hpc.rewards.math_reward import compute_score
 
 ALONE = ["{}", "{}.", "({})", "**{}**", "{})"]
 LETTER_FORMS = [
@@ -73,3 +74,43 @@ def test_a_part_of_what_is_written_is_no_answer(first, second, mark):
             assert found == Fraction(f"{first}{second}")
         else:
             assert found is None
+
+
+FORMULA_FORMS = [
+    r"\boxed{{{}}}", r"\boxed {{{}}}", r"$\boxed{{{}}}$.", r"\[\boxed{{{}}}\]", r"\fbox{{{}}}",
+    r"\boxed{{${}$}}", r"\boxed{{\left({}\right)}}", r"\boxed{{x = {}}}", r"$\boxed {}$",
+    r"\boxed{{{}\text{{ cm}}}}", r"The answer is ${}$.", "The answer is {}.", "**Answer:** {}",
+    "Answer: {}",
+]  # fmt: skip
+FRACTIONS = [r"\frac{{{}}}{{{}}}", r"\dfrac{{{}}}{{{}}}", "{}/{}", r"\frac {{{}}} {{{}}}"]
+AROUND = ["{}", "({},7)", "[{},99)", r"\{{{},7\}}", r"{}\sqrt{{2}}", "x^2+{}", r"x \leq {}"]
+"""Truths that a value is a part of."""
+
+
+def is_right(response, truth):
+    return compute_score("", response, truth, timeout_s=60.0) == 1.0
+
+
+@given(
+    st.fractions(-99, 99, max_denominator=30),
+    st.fractions(-99, 99, max_denominator=30),
+    st.sampled_from(FORMULA_FORMS),
+    st.sampled_from(FRACTIONS),
+)
+def test_a_fraction_is_right_in_every_form_and_another_one_in_none(value, other, form, fraction):
+    written = str(value) if value.denominator == 1 else fraction.format(*value.as_integer_ratio())
+    response = f"{form.format('123')}\n{form.format(written)}"
+    assert is_right(response, str(value))
+    assert is_right(response, str(other)) == (value == other)
+
+
+@given(
+    st.decimals(-999, 999, places=2),
+    st.decimals(-999, 999, places=2),
+    st.sampled_from(AROUND),
+)
+def test_a_decimal_is_right_in_every_formula_and_another_one_in_none(value, other, around):
+    truth = around.format(value)
+    response = rf"\boxed{{{around.format(f'{value.normalize():f}')}}}"
+    assert is_right(response, truth)
+    assert is_right(response, around.format(other)) == (value == other)

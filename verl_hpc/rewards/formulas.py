@@ -1,0 +1,118 @@
+r"""Whether two short LaTeX texts say the same, by math-verify and exact arithmetic."""
+
+from __future__ import annotations
+
+import logging
+import re
+from fractions import Fraction
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from verl_hpc.rewards.quantities import (
+    equal_quantities,
+    is_near,
+    read_quantity,
+    without_markup,
+)
+
+_IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
+_SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
+"""Those that part no words and numbers."""
+_VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
+_DIGITS = 60
+
+
+def equal(answer: str, truth: str) -> bool:
+    """Whether an answer is mathematically equal to the truth, and of its kind.
+
+    math-verify reads formulas and says which are equal; it compares numbers to six decimals, and
+    drops bases and kinds of brackets, which are looked at here.
+    """
+    plain, plain_truth = without_markup(answer), without_markup(truth)
+    if _SPACES.sub("", plain) == _SPACES.sub("", plain_truth):
+        return plain != ""
+    bases = _IN_A_BASE.fullmatch(plain), _IN_A_BASE.fullmatch(plain_truth)
+    if any(bases):
+        return all(bases) and bases[0].groups() == bases[1].groups()  # type: ignore[union-attr]
+    number, true_number = read_quantity(answer), read_quantity(truth)
+    if number and true_number:
+        return equal_quantities(number, true_number)
+    if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):
+        return False
+    found, expected = _parsed(answer), _parsed(truth)
+    if true_number and true_number.decimals >= 3 and found and _is_irrational(found[0]):
+        return is_near(true_number, Fraction(str(_digits(found[0]))))
+    options = {"numeric_precision": _DIGITS, "timeout_seconds": None}
+    if not math_verify_library().verify(expected, found, **options):
+        return False
+    return not (found and expected) or _exactly(found[0], expected[0])
+
+
+def _kind(text: str) -> bool | None:
+    """Whether it is a set in braces, or else a pair or an interval; None for other texts."""
+    if text.startswith("\\{"):
+        return True
+    return False if re.fullmatch(r"[(\[][^()\[\]]*,.*[)\]]", text) else None
+
+
+def _cases_differ(one: str, other: str) -> bool:
+    """Whether a variable of one is a variable of the other in the other case: r and R."""
+    first, second = (set(_VARIABLE.findall(text)) for text in (one, other))
+    return bool({v.swapcase() for v in first - second} & (second - first))
+
+
+def _parsed(text: str) -> list[Any]:
+    """The formula with its decimals as fractions, and its text."""
+    library = math_verify_library()
+    latex = library.LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
+    text = re.sub(r"\\(?:boxed|fbox)(?![A-Za-z])", "", text)
+    # Without its own timeout, which would reset ours and fail off the main thread.
+    found = library.parse(f"\\boxed{{{text}}}", [latex], parsing_timeout=None)
+    return [_with_fractions(one) for one in found]
+
+
+def _with_fractions(formula: Any) -> Any:
+    import sympy
+
+    if not isinstance(formula, sympy.Basic):
+        return formula
+    return formula.replace(lambda part: part.is_Float, lambda part: sympy.Rational(str(part)))
+
+
+def _exactly(found: Any, expected: Any) -> bool:
+    """Whether numbers agree in all digits, and an equation of numbers is true."""
+    import sympy
+
+    if isinstance(found, sympy.Eq) and not found.free_symbols:
+        return _exactly(found.lhs, found.rhs)
+    both = found, expected
+    if not all(isinstance(one, sympy.Expr) and one.is_number for one in both):
+        return True
+    difference = (found - expected).doit()
+    if difference.is_Rational:
+        return bool(difference == 0)
+    size = max(abs(sympy.N(one, 15)) for one in both)
+    return bool(abs(_digits(difference)) <= size * sympy.Rational(1, 10**40))
+
+
+def _is_irrational(formula: Any) -> bool:
+    import sympy
+
+    return isinstance(formula, sympy.Expr) and bool(formula.is_real) and not formula.is_rational
+
+
+def _digits(formula: Any) -> Any:
+    import sympy
+
+    return sympy.N(formula, _DIGITS, maxn=400)
+
+
+@cache
+def math_verify_library() -> ModuleType:
+    """math-verify, whose import takes longer than an answer may."""
+    import math_verify
+
+    # It warns on every rank that it has no timeout.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    return math_verify

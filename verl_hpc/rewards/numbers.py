@@ -1,0 +1,39 @@
+"""Numbers as people and models write them, read as exact rationals."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_LONGEST = 100
+_SPACE = "\u00a0\u2009\u202f "
+_PLAIN = rf"(?:(?:[1-9]\d{{0,2}}(?:[,{_SPACE}]\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)"
+NUMBER = re.compile(
+    # No part of a longer number, nor of a sum, a time or a power.
+    r"(?<!\d)(?<!\d[.,:^/*+x\u00d7-])(?<!\d\s[-+*/x\u00d7\u00f7]\s)"
+    r"(?P<sign>[-+\u2212]?)(?:[$\u20ac\u00a3]\s?)?(?P<inner>[-\u2212]?)"
+    rf"(?:(?:(?P<whole>{_PLAIN})\s)?(?P<over>\d+)\s?/\s?(?P<under>\d+)|(?P<plain>{_PLAIN}))"
+    rf"(?![.,:^]?\d|[eE][-+]?\d|[kK]\b|[,{_SPACE}]\d{{3}}(?!\d)|\s\d+\s?/\s?\d"
+    r"|\s?[-+*/x\u00d7\u00f7^]\s?\$?\d)"
+)
+"""'-1,200.50', '$3', '1/2', '1 1/2'; of '10-5', '3:30', '7,2', '5k' and '1e3' nothing."""
+
+
+def value_of(found: re.Match[str]) -> Fraction | None:
+    """What a match of `NUMBER` is; None where it divides by zero or is longer than any answer."""
+    if len(found[0]) > _LONGEST or (found["under"] and not int(found["under"])):
+        return None
+    size = _exact(found["plain"] or found["whole"] or "0")
+    if found["under"]:
+        size += Fraction(int(found["over"]), int(found["under"]))
+    return size if found["sign"] + found["inner"] in ("", "+") else -size
+
+
+def read_number(text: str) -> Fraction | None:
+    """What a text says that is one number and nothing else; a full stop may follow."""
+    found = NUMBER.fullmatch(text.strip().removesuffix("."))
+    return value_of(found) if found else None
+
+
+def _exact(plain: str) -> Fraction:
+    return Fraction(re.sub(rf"[,{_SPACE}]", "", plain))

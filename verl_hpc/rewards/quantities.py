@@ -1,0 +1,122 @@
+r"""Short answers that are one number, in words or LaTeX, with a unit or a percent sign."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from verl_hpc.rewards.numbers import NUMBER, read_number, value_of
+
+_NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\!\s*|\\?\$|\\[()\[\]]|[*`]{2}")
+_TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_FRACTION = re.compile(
+    r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
+)
+_OUT_OF = re.compile(r"(\d+)\s+out\s+of\s+(\d+)")
+_UNIT = re.compile(r"[a-z]+(?: [a-z]+)*(?: ?/ ?[a-z]+)?(?:\^?[23])?", re.IGNORECASE)
+_PERCENT = ("%", "percent", "percentage", "pct")
+_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\u00b0")
+_NO_UNITS = {"and", "or", "to", "out", "of", "not", "mod", "pi", "sqrt", "plus", "minus", "times"}
+
+_UNITS = {
+    name: unit
+    for unit, names in {
+        "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
+        "km": "km kilometer kilometre", "in": "in inch", "ft": "ft foot feet", "yd": "yd yard",
+        "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram",
+        "lb": "lb pound", "oz": "oz ounce", "s": "s sec second", "min": "min minute",
+        "h": "h hr hour", "day": "day", "week": "week", "month": "month", "year": "yr year",
+        "ml": "ml milliliter millilitre", "l": "l liter litre", "cent": "cent",
+        "dollar": "dollar", "degree": "deg degree", "radian": "rad radian",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number, and how it is written."""
+
+    value: Fraction
+    percent: bool = False
+    unit: str | None = None
+    """One of the units that are known; None for other words and for none."""
+    decimals: int = 0
+
+
+def without_markup(text: str) -> str:
+    """A short text without what LaTeX and Markdown only use to set it."""
+    text = _NOTHING.sub("", text.replace("{,}", ",").replace("\\%", "%"))
+    text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
+    text = _TEXT.sub(r" \1 ", _DEGREES.sub(" degrees ", text))
+    return " ".join(re.sub(r"\\[,;: ]|~", " ", text).split())
+
+
+def read_quantity(text: str) -> Quantity | None:
+    """What a text says that is one number and at most a unit; else None.
+
+    '3 out of 4' is 3/4.
+    """
+    plain = without_markup(text).removesuffix(".")
+    plain = _FRACTION.sub(_plain_fraction, plain)
+    if ratio := _OUT_OF.fullmatch(plain):
+        value = read_number(f"{ratio[1]}/{ratio[2]}")
+        return Quantity(value) if value is not None and value.denominator > 1 else None
+    found = NUMBER.match(plain)
+    value = value_of(found) if found else None
+    if found is None or value is None:
+        return None
+    rest, decimals = plain[found.end() :], (found["plain"] or "").partition(".")[2]
+    if rest.strip().lower() in _PERCENT:
+        return Quantity(value, percent=True, decimals=len(decimals))
+    if rest and not _is_unit(rest):
+        return None
+    return Quantity(value, unit=_known(rest), decimals=len(decimals))
+
+
+def equal_quantities(answer: Quantity, truth: Quantity) -> bool:
+    """Whether an answer is the true number, or the exact one that the truth is the rounding of.
+
+    28% is both 28 and 0.28. Units count where both are known: 18 cm is not 18 m.
+    """
+    if answer.unit and truth.unit and answer.unit != truth.unit:
+        return False
+    if answer.percent == truth.percent:
+        return answer.value == truth.value or is_rounding(truth, answer.value)
+    percent, other = (answer, truth) if answer.percent else (truth, answer)
+    return other.value in (percent.value, percent.value / 100)
+
+
+def is_rounding(truth: Quantity, exact: Fraction) -> bool:
+    """Whether a truth of three or more decimals is a number that no decimal is, rounded."""
+    rest = exact.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    return truth.decimals >= 3 and rest > 1 and is_near(truth, exact)
+
+
+def is_near(truth: Quantity, exact: Fraction) -> bool:
+    """Whether a number is the truth in as many decimals as that has."""
+    return abs(exact - truth.value) <= Fraction(1, 2 * 10**truth.decimals)
+
+
+def _plain_fraction(found: re.Match[str]) -> str:
+    over, under = found[2] or found[3], found[4] or found[5]
+    return f"{found[1]} {over}/{under}" if found[1] else f"{over}/{under}"
+
+
+def _is_unit(rest: str) -> bool:
+    words = re.findall(r"[a-z]+", rest.lower())
+    if not _UNIT.fullmatch(rest.strip().replace("{", "").replace("}", "")) or not words:
+        return False
+    # Letters that touch a number, as in 3x, and single ones are variables unless they are a unit.
+    named = rest[0].isspace() and all(len(word) > 1 for word in words)
+    return (named or _known(rest) is not None) and not _NO_UNITS.intersection(words)
+
+
+def _known(rest: str) -> str | None:
+    words = [w for w in re.findall(r"[a-z]+", rest.lower()) if w not in ("square", "sq", "cubic")]
+    word = words[0] if words else ""
+    return next((_UNITS[w] for w in (word, word[:-1], word[:-2]) if w in _UNITS), None)

@@ -23,6 +23,7 @@ COMPUTE = [
     "pyarrow>=18",
     "reasoning-gym>=0.1.25,<0.2",
     "safetensors>=0.5",
+    "sympy>=1.13,<2",
     "transformers>=5.16.1,<5.20",
     "xxhash>=3.4",
 ]

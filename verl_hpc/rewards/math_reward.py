@@ -3,6 +3,7 @@ r"""The answer of a mathematics problem: what the last \boxed{} of the response 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from verl_hpc.boxed import last_boxed
@@ -40,10 +41,11 @@ def compute_score(
     seconds, such as 9^{9^{9^9}}, are wrong.
 
     Raises:
-        RewardError: the row has no ground truth.
+        RewardError: the row has no ground truth, or a list or mapping.
     """
-    if ground_truth is None or not str(ground_truth).strip():
-        raise RewardError(f"ground_truth = {ground_truth!r} is not an answer to compare with")
+    several = isinstance(ground_truth, Collection) and not isinstance(ground_truth, str)
+    if several or ground_truth is None or not str(ground_truth).strip():
+        raise RewardError(f"ground_truth = {ground_truth!r:.100} is not an answer to compare with")
     truth = str(ground_truth)
     answer = extract_answer(solution_str)
     if answer is None or len(answer) > LONGEST:

@@ -138,8 +138,8 @@ def version(text):
 def test_what_the_package_needs_is_installed(monkeypatch):
     package = extras(monkeypatch)
     text = (RECIPES / "install.sh").read_text()
-    # transformers comes with vLLM, numpy with torch.
-    besides = {"transformers", "numpy"}
+    # transformers comes with vLLM, numpy and sympy with torch.
+    besides = {"transformers", "numpy", "sympy"}
     for need in (*package["BASE"], *package["COMPUTE"]):
         name = re.match(r"[\w-]+", need).group()
         if name not in besides:

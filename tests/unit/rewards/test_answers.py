@@ -2,14 +2,16 @@
 
 import pytest
 
-from tests.unit.rewards.answers import gsm8k, math, multiple_choice
+from tests.unit.rewards.answers import exact_match, gsm8k, math, multiple_choice
 from verl_hpc.config.reward_options import MultipleChoiceOptions
+from verl_hpc.rewards.exact_match import compute_score as same
 from verl_hpc.rewards.gsm8k import compute_score as number
 from verl_hpc.rewards.math_reward import compute_score as formula
 from verl_hpc.rewards.multiple_choice import make
 
 letter = make(MultipleChoiceOptions())
 TABLES = {
+    "exact_match": (exact_match.ROWS, lambda text, truth: same("", text, truth)),
     "gsm8k": (gsm8k.ROWS, lambda text, truth, method: number("", text, truth, method=method)),
     "math": (math.ROWS, lambda text, truth: formula("", text, truth, timeout_s=60.0)),
     "multiple_choice": (

@@ -65,7 +65,7 @@ def test_wrong_answers(response, truth):
     assert score(response, truth) == 0.0
 
 
-@pytest.mark.parametrize("truth", [None, "", "  "])
+@pytest.mark.parametrize("truth", [None, "", "  ", [], ["4"], {"target": 4}])
 def test_a_row_without_truth_is_an_error(truth):
     with pytest.raises(RewardError, match=r"ground_truth = .* is not an answer"):
         score(r"\boxed{2}", truth)

@@ -41,9 +41,10 @@ def test_built_in_functions_by_name(name, response, truth):
     assert call(find(name), response, "1" + truth) == 0.0
 
 
-def test_exact_match_needs_a_truth():
-    with pytest.raises(RewardError, match="no ground_truth"):
-        call(find("exact_match"), "None", None)
+@pytest.mark.parametrize("truth", [None, "", " ", ["None"], {"target": "None"}])
+def test_exact_match_needs_a_truth(truth):
+    with pytest.raises(RewardError, match="no ground_truth|is no answer that a response could be"):
+        call(find("exact_match"), "None", truth)
 
 
 def test_options_are_bound():

@@ -1,0 +1,92 @@
+r"""Responses that are very long, or unbalanced: each is scored, in time linear in its length.
+
+What takes longer does not end before the time limit of the tests.
+"""
+
+import pytest
+
+from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
+from verl_hpc.rewards import exact_match, format_reward, gsm8k, math_reward, multiple_choice
+
+MEGA, MANY = 10**6, 10**4
+SCORERS = {
+    "exact_match": exact_match.compute_score,
+    "format": format_reward.make(FormatOptions(tags=["think", "answer"])),
+    "flexible": lambda *given: gsm8k.compute_score(*given, method="flexible"),
+    "gsm8k": gsm8k.compute_score,
+    "math": lambda *given: math_reward.compute_score(*given, timeout_s=0.5),
+    "multiple_choice": multiple_choice.make(MultipleChoiceOptions()),
+}
+LONG = {
+    "blanks": " " * MEGA,
+    "lines": "\n" * MEGA,
+    "one word": "x" * MEGA,
+    "digits": "#### " + "7" * MEGA,
+    "digits in groups": "#### 7" + ",777" * (MEGA // 4),
+    "digits in a box": rf"\boxed{{{'7' * MEGA}}}",
+    "a long box": rf"\boxed{{{'7 + ' * (MEGA // 4)}7}}",
+    "braces": "{" * MEGA,
+    "braces in a box": r"\boxed{" + "{" * MEGA,
+    "braces that close": r"\boxed{7" + "}" * MEGA,
+    "backslashes": "\\" * MEGA,
+    "parentheses": "(" * MEGA,
+    "dollars": "answer: $" * (MEGA // 9),
+    "open boxes": r"\boxed{" * MANY,
+    "boxes in boxes": r"\boxed{" * MANY + "7" + "}" * MANY,
+    "open formulas": r"answer: \(" * MANY,
+    "marks": "#### " * MANY,
+    "marks of no numbers": "#### x = \n" * MANY,
+    "cues": "the answer is " * MANY,
+    "tags": "<answer>" * MANY,
+    "tags in tags": "<think>" * MANY + "</think>" * MANY,
+    "labels": "A. x\n" * MANY,
+    "conclusions": "so " * MANY,
+}
+SHORT = [
+    "{",
+    "}",
+    "\\",
+    "\\boxed",
+    "\\boxed{",
+    "\\boxed}",
+    "\\fbox{}",
+    "$",
+    "####",
+    "#### -",
+    "\x00",
+]
+
+
+@pytest.mark.parametrize("scorer", SCORERS)
+def test_no_long_or_broken_answer_is_right_or_an_error(scorer):
+    for name, response in [*LONG.items(), *((text, text) for text in SHORT)]:
+        truth = "H" if scorer == "multiple_choice" else "8"
+        assert SCORERS[scorer]("", response, truth, None) == 0.0, name
+
+
+@pytest.mark.parametrize(
+    ("scorer", "form", "truth"),
+    [
+        ("gsm8k", "#### {}\n", "7"),
+        ("math", r"\boxed{{{}}} ", "7"),
+        ("math", r"\fbox {{\frac{{{}}}{{1}}}} ", "7"),
+        ("math", r"$\boxed {}$ ", "7"),
+        ("math", "The answer is {}. ", "7"),
+        ("multiple_choice", r"\boxed{{{}}} ", "B"),
+        ("multiple_choice", "<answer>{}</answer> ", "B"),
+        ("multiple_choice", "The answer is {}. ", "B"),
+    ],
+)
+def test_of_ten_thousand_answers_the_last_one_counts(scorer, form, truth):
+    others = form.format("D") * MANY
+    assert SCORERS[scorer]("", others + form.format(truth), truth, None) == 1.0
+    assert SCORERS[scorer]("", form.format(truth) + others, truth, None) == float(scorer == "gsm8k")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["(" * 450 + "7" + ")" * 450, "(10^{10})!", "9^{" * 200 + "9"],
+)
+def test_an_answer_that_cannot_be_judged_is_wrong(answer):
+    closing = "}" * (answer.count("{") - answer.count("}"))
+    assert SCORERS["math"]("", rf"\boxed{{{answer}{closing}}}", "7", None) == 0.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 _DENIED = re.compile(
-    r"\b(?:not|never|neither|no|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|ruled out|"
-    r"rather than|distractor|if|unless|why|cannot)\b|n['\u2019]t\b",
+    r"\b(?:not|never|neither|no(?! doubt)|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|"
+    r"ruled out|rather than|distractor|if|unless|why|cannot)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
+_NEW_CLAUSE = re.compile(r"[.,;:!?\n]|\b(?:so|but|and|thus|therefore|hence|because|since)\b", re.I)
 _LONGEST_CLAUSE = 80
 
 
@@ -20,4 +21,4 @@ def denies(sentence: str) -> bool:
 def denied_before(text: str, place: int) -> bool:
     """Whether the clause that leads to this place denies what stands there."""
     before = text[max(0, place - _LONGEST_CLAUSE) : place]
-    return denies(re.split(r"[.,;:!?\n]", before)[-1])
+    return denies(_NEW_CLAUSE.split(before)[-1])

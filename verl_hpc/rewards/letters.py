@@ -17,13 +17,14 @@ _FILLER = (
     r"letter|it|I|think|believe|that|the|correct|best|right)(?![\w'\u2019]))"
 )
 _ANSWERS = re.compile(
-    rf"(?i:\banswer(?![\w'\u2019])(?:\s(?:choice|option|letter))?{_FILLER}{{0,8}}{_GAP}){_LETTER}"
+    rf"(?i:\bans(?:wer)?(?![\w'\u2019])(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{{1,20}}))?"
+    rf"{_FILLER}{{0,8}}{_GAP}){_LETTER}"
 )
 """The answer is B; Answer: B."""
 _CHOSEN = re.compile(
     r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
-    rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]){_FILLER}"
-    rf"{{0,4}},?{_GAP})(?P<letter>[A-Z0-9])"
+    rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]),?"
+    rf"{_FILLER}{{0,4}}{_GAP})(?P<letter>[A-Z0-9])"
     r"(?=[)\]}*$.]{0,6}\s*(?:$|[.,;!\u2014\u2013]|(?:because|since|as)\b))",
     re.MULTILINE,
 )
@@ -37,15 +38,19 @@ _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGN
 _IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
 _BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
 _LABEL = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[*_`$]{0,4}[.:)\]]\s")
-_LEADING = re.compile(r"(?:the\s)?(?:\w+\s)?(?:answer|option|choice)(?:\sis)?:?\s+", re.IGNORECASE)
-_WRAPPING = re.compile(r"\\(?:text|mathrm|mathbf|textbf|bf|rm)\b\s*|[{}$*_`]")
+_LEADING = re.compile(
+    r"(?:the\s)?(?:(?:correct|best|right|final)\s)?(?:answer|option|choice)(?:\sis)?:?\s+", re.I
+)
+_WRAPPING = re.compile(r"\\(?:text|mathrm|mathbf|textbf|bf|rm|quad)\b\s*|[{}$*_`]")
 
 _MORE = re.compile(
-    r"[)\]}*]*[ \t]*(?:,|/|&|\bor\b|\band\b)\s*(?:(?:option|choice)\s+)?[(*\[]*[A-Z0-9]\b", re.I
+    r"[)\]}*]*[ \t]*(?:[,/&]|(?i:\bor\b|\band\b))\s*(?:(?i:option|choice)\s+)?"
+    r"[(*\[]*[A-HJ-Z0-9b-hj-z]\b(?!['\u2019])"
 )
 """A second letter follows: 'A or B' chooses neither."""
 _AFTER_A_WORD = re.compile(
-    r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with)\b)[A-Za-z]"
+    r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with|and|or|in|"
+    r"for|while|so|if|by|from|on|at|given|though|although|when|where|we|it|this|that)\b)[A-Za-z]"
 )
 """'A prime number', 'I think': a word and not a letter."""
 _LONGEST_BOX = 1000
@@ -54,12 +59,12 @@ _LONGEST_BOX = 1000
 def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     r"""The letter that a response answers, or None.
 
-    The last box or <answer> that holds a letter or the text of a choice; without one the last
+    The last box or <answer> that holds a letter or the text of a choice. Without one, the last
     sentence such as 'the answer is B', 'so (B)' or 'B is correct' that is neither denied nor a
-    condition; without one the only letter in parentheses of the last sentence that has any; without
-    one a letter that is the whole response, its first or its last line. An article is no letter,
-    who names two letters has chosen none, and a
-    last box that is not closed is an answer that was cut off: none.
+    condition. Without one, the only letter in parentheses of the last sentence that has any.
+    Without one, a letter or the text of a choice that is the whole response, or a letter that is
+    its first or its last line. An article is no letter, and who names two letters has chosen none.
+    A last box that is not closed is an answer that was cut off: none.
 
     Args:
         response: of the model.
@@ -79,7 +84,8 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
 
 def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
     """The letter that a short text is, labels or names by the words of its choice, or None."""
-    plain = _LEADING.sub("", " ".join(_WRAPPING.sub("", text).split()), count=1)
+    plain = _WRAPPING.sub("", re.sub(r"\\[ ,;]|~", " ", text))
+    plain = _LEADING.sub("", " ".join(plain.split()), count=1)
     bare = _BARE.fullmatch(plain)
     if bare and _known(bare[1], choices):
         return _known(bare[1], choices)
@@ -138,10 +144,9 @@ def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:
 
 def _alone(response: str, choices: Mapping[str, str]) -> str | None:
     lines = [line for line in response.splitlines() if line.strip()]
-    labelled = [line for line in lines if _LABEL.match(line)]
-    if len(lines) == 1 and labelled:
+    if len(lines) == 1 and len(lines[0]) <= _LONGEST_BOX:
         return letter_of(lines[0], choices)
     for line in [*lines[-1:], *lines[:1]]:
-        if (found := _BARE.fullmatch(line)) and (len(lines) == 1 or found[1].isupper()):
+        if (found := _BARE.fullmatch(line)) and found[1].isupper():
             return _known(found[1], choices)
     return None

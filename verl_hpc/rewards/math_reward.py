@@ -16,13 +16,17 @@ from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 LONGEST = 1000
 """Characters of an answer; what is longer is no short answer, and is not read."""
 _STATED = re.compile(
-    r"(?i:\banswer(?!\w)[*_]{0,2}\s{0,4}(?:is|:)[*_:]{0,3})\s{0,4}"
+    r"(?i:\banswer(?!\w)(?:\sto\s(?:the|this)\s\w{1,20})?[*_]{0,2}\s{0,4}"
+    r"(?:is|would be|must be|should be|:|=)[*_:]{0,3})\s{0,4}"
     # The next 'answer is' may stand in what follows this one.
     r"(?=(?P<formula>\$\$?[^$\n]{1,1000}\$\$?|\\\([^\n]{1,1000}?\\\)|\\\[[^\n]{1,1000}?\\\])?"
     r"(?P<words>[^\n]{0,1000}))"
 )
 _END = re.compile(
-    r"[.;!?](?=\s|$)|,\s|\s\(|\s(?:because|since|which|as|so|i mean)\b", re.IGNORECASE
+    # A comma ends no list of numbers.
+    r"[.;!?](?=\s|$)|,\s(?!\s*(?:and\s|or\s)?[-$\\(]*\d)|\s\(|"
+    r"\s(?:because|since|which|as|so|i mean)\b",
+    re.IGNORECASE,
 )
 _MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
 

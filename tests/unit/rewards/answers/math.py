@@ -44,6 +44,12 @@ RIGHT = [
     ("Final Answer: The final answer is $28 \\%$. I hope it is correct.", r"28\%", VERIFY),
     ("**Answer:** 34", "34", ""),
     ("The answer is not 5. The answer is 6 because 5 is odd.", "6", ""),
+    ("The answer to this problem is 5 cm.", "5", ""),
+    ("The answer is **5**.", "5", ""),
+    ("The answer is 34, not 43.", "34", ""),
+    ("The answer is 3, 4 and 5.", "3,4,5", ""),
+    ("The answer must be (1, 2).", "(1,2)", ""),
+    ("The answer is:\n\n$$5$$", "5", ""),
     *boxed(
         [
             ("7,425,000", "7425000", VERIFY),
@@ -102,6 +108,8 @@ WRONG = [
     ("If the answer is 5, then 2 = 3.", "5", ""),
     ("The answer is 12 or 13.", "12", ""),
     ("The answer is $12$ or $13$.", "12", ""),
+    ("The answer is 3, 4 and 5.", "3", ""),
+    ("The answer is 34, not 43.", "43", ""),
     ("The answer lies between 3 and 5", "3", ""),
     (r"\boxed{}", "0", ""),
     (r"\boxed{\boxed{5}, 6}", "5", ""),

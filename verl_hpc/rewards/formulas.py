@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
 from types import ModuleType
@@ -17,6 +18,7 @@ from verl_hpc.rewards.quantities import (
 )
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
+_TIME = re.compile(r"(\d{1,2}):(\d{2})\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
@@ -35,6 +37,9 @@ def equal(answer: str, truth: str) -> bool:
     bases = _IN_A_BASE.fullmatch(plain), _IN_A_BASE.fullmatch(plain_truth)
     if any(bases):
         return all(bases) and bases[0].groups() == bases[1].groups()  # type: ignore[union-attr]
+    times = _TIME.fullmatch(plain), _TIME.fullmatch(plain_truth)
+    if times[0] and times[1]:
+        return _same_time(times[0].groups(), times[1].groups())
     number, true_number = read_quantity(answer), read_quantity(truth)
     if number and true_number:
         return equal_quantities(number, true_number)
@@ -47,6 +52,12 @@ def equal(answer: str, truth: str) -> bool:
     if not math_verify_library().verify(expected, found, **options):
         return False
     return not (found and expected) or _exactly(found[0], expected[0])
+
+
+def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
+    """Hours and minutes, and the half of the day where both say it."""
+    halves = {half.lower() for half in (one[2], other[2]) if half}
+    return one[:2] == other[:2] and len(halves) < 2
 
 
 def _kind(text: str) -> bool | None:

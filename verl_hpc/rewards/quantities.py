@@ -13,6 +13,7 @@ _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}
 _FRACTION = re.compile(
     r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
 )
+_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\s*\\overline\s*\{?(\d+)\}?")
 _OUT_OF = re.compile(r"(\d+)\s+out\s+of\s+(\d+)")
 _UNIT = re.compile(r"[a-z]+(?: [a-z]+)*(?: ?/ ?[a-z]+)?(?:\^?[23])?", re.IGNORECASE)
 _PERCENT = ("%", "percent", "percentage", "pct")
@@ -47,6 +48,7 @@ class Quantity:
 
 def without_markup(text: str) -> str:
     """A short text without what LaTeX and Markdown only use to set it."""
+    text = text.replace("\\varnothing", "\\emptyset")
     text = _NOTHING.sub("", text.replace("{,}", ",").replace("\\%", "%"))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = _TEXT.sub(r" \1 ", _DEGREES.sub(" degrees ", text))
@@ -54,12 +56,14 @@ def without_markup(text: str) -> str:
 
 
 def read_quantity(text: str) -> Quantity | None:
-    """What a text says that is one number and at most a unit; else None.
+    r"""What a text says that is one number and at most a unit; else None.
 
-    '3 out of 4' is 3/4.
+    '3 out of 4' is 3/4, and 0.\overline{3} is 1/3.
     """
     plain = without_markup(text).removesuffix(".")
     plain = _FRACTION.sub(_plain_fraction, plain)
+    if repeating := _REPEATING.fullmatch(plain):
+        return Quantity(_repeated(*repeating.groups()))
     if ratio := _OUT_OF.fullmatch(plain):
         value = read_number(f"{ratio[1]}/{ratio[2]}")
         return Quantity(value) if value is not None and value.denominator > 1 else None
@@ -100,6 +104,13 @@ def is_rounding(truth: Quantity, exact: Fraction) -> bool:
 def is_near(truth: Quantity, exact: Fraction) -> bool:
     """Whether a number is the truth in as many decimals as that has."""
     return abs(exact - truth.value) <= Fraction(1, 2 * 10**truth.decimals)
+
+
+def _repeated(sign: str, whole: str, once: str, again: str) -> Fraction:
+    """The value of 0.1666..., of which 1 stands once and 6 again and again."""
+    first = Fraction(int(whole + once or "0"), 10 ** len(once))
+    rest = Fraction(int(again), 10 ** len(once) * (10 ** len(again) - 1))
+    return -(first + rest) if sign else first + rest
 
 
 def _plain_fraction(found: re.Match[str]) -> str:

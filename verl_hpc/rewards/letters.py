@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from verl_hpc.boxed import box_spans
-from verl_hpc.rewards.denials import denied_before, denies
+from verl_hpc.rewards.denials import denied_after, denied_before, denies
+from verl_hpc.rewards.thinking import answering_parts
 
 _GAP = r"[\s$*_`]{0,8}(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"]{0,8}"
 """What may stand between a cue and the letter."""
@@ -14,7 +15,7 @@ _LETTER = r"(?<![\w\\'])(?P<letter>[A-Za-z0-9])(?![\w'\u2019]|\.\d|[-+=^/]\S|\s*
 _FILLER = (
     r"(?:[*_`]*\s{0,4}[:=\u2013\u2014\u2192>-]+|\s{1,4}(?:is|be|to|seems?|must|should|would|will|"
     r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
-    r"letter|it|I|think|believe|that|the|correct|best|right)(?![\w'\u2019]))"
+    r"letter|it|I (?:think|believe)|that|the|correct|best|right)(?![\w'\u2019]))"
 )
 _ANSWERS = re.compile(
     rf"(?i:\bans(?:wer)?(?![\w'\u2019])(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{{1,20}}))?"
@@ -64,12 +65,18 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     condition. Without one, the only letter in parentheses of the last sentence that has any.
     Without one, a letter or the text of a choice that is the whole response, or a letter that is
     its first or its last line. An article is no letter, and who names two letters has chosen none.
-    A last box that is not closed is an answer that was cut off: none.
+    A last box that is not closed is an answer that was cut off: none. What stands behind </think>
+    counts before what stands in front of it.
 
     Args:
         response: of the model.
         choices: texts of the answers by letter; empty texts where they are not known.
     """
+    parts = answering_parts(response)
+    return next(filter(None, (_letter(part, choices) for part in parts)), None)
+
+
+def _letter(response: str, choices: Mapping[str, str]) -> str | None:
     marked = _marked(response)
     if marked is None:
         return None
@@ -130,6 +137,7 @@ def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, st
                 and not (letter in "AaIi" and _AFTER_A_WORD.match(response, place))
                 and not _MORE.match(response, place)
                 and not denied_before(response, found.start())
+                and not denied_after(response, place)
             ):
                 yield place, letter.upper()
 

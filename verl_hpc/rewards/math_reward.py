@@ -11,6 +11,7 @@ from verl_hpc.errors import RewardError
 from verl_hpc.rewards.denials import denied_before
 from verl_hpc.rewards.formulas import equal, math_verify_library
 from verl_hpc.rewards.numbers import NUMBER
+from verl_hpc.rewards.thinking import answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 LONGEST = 1000
@@ -63,7 +64,14 @@ def compute_score(
 
 
 def extract_answer(response: str) -> str | None:
-    r"""The text of the last box; in a response without boxes that of the last 'answer is ...'."""
+    r"""The text of the last box; in a response without boxes that of the last 'answer is ...'.
+
+    What stands behind </think> counts before what stands in front of it.
+    """
+    return next(filter(None, map(_extract, answering_parts(response))), None)
+
+
+def _extract(response: str) -> str | None:
     if "\\boxed" in response or "\\fbox" in response:
         return last_boxed(response)
     for found in reversed(list(_STATED.finditer(response))):

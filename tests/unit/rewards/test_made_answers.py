@@ -20,8 +20,18 @@ LETTER_FORMS = [
     r"\boxed{{{}}}", r"\boxed {{{}}}", r"\fbox{{{}}}", r"\boxed {}", r"$\boxed{{\text{{{}}}}}$",
     r"\boxed{{\textbf{{({})}}}}", r"\boxed{{{}: some words}}", r"\boxed{{({}) some words}}",
 ]  # fmt: skip
-BEFORE = ["", "Option {} looks fine.\n", "({}) fails. ", "It is not {}.\n\n", "Is {} right? "]
-AFTER = ["", "\n\nOption {} fails.", "\nNote that {} is a distractor."]
+BEFORE = [
+    "", "Option {} looks fine.\n", "({}) fails. ", "It is not {}.\n\n", "Is {} right? ",
+    "If the answer is {}, then it floats. ", "Some would say that the answer is {}.\n",
+    "At first I thought the answer was {}.\n", "<think>Maybe \\boxed{{{}}}?</think>\n",
+    "A. x\nB. y\nC. z\n", "Let A = 1 and B = 2. ", "Let me check ({}): it fails.\n",
+]  # fmt: skip
+AFTER = [
+    "", "\n\nOption {} fails.", "\nNote that {} is a distractor.", "\n\nWhy not {}? It melts.",
+    "\nChoice {} would be right if it rained.", "\n{} is correct only if it rains.",
+    "\nAnswer choice {} is not supported.", "\n\nNote: many choose {}.", " (Not {}.)",
+    "\n\nHope this helps! A good day.", "\n- {}: wrong\n- the rest: wrong", "\n({}) is wrong.",
+]  # fmt: skip
 
 
 @given(

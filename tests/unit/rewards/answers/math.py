@@ -7,6 +7,7 @@ CASES = "huggingface/Math-Verify 41"
 SLIME = "THUDM/slime PR 2150"
 OPENRLHF = "OpenRLHF/OpenRLHF PR 1285"
 TRL = "huggingface/trl PR 5026"
+THINKING = "huggingface/trl PR 4563"
 TINKER = "thinking-machines-lab/tinker-cookbook PR 903"
 OPEN_INSTRUCT = "allenai/open-instruct PR 1764"
 LMMS = "EvolvingLMMs-Lab/lmms-eval 1511"
@@ -43,6 +44,8 @@ RIGHT = [
     ("The answer is 4 4/9.", "40/9", MIXED),
     ("Final Answer: The final answer is $28 \\%$. I hope it is correct.", r"28\%", VERIFY),
     ("**Answer:** 34", "34", ""),
+    (r"<think>Perhaps \boxed{5}?</think> The answer is 6.", "6", THINKING),
+    (r"<think>It is \boxed{5}.</think>", "5", ""),
     ("The answer is not 5. The answer is 6 because 5 is odd.", "6", ""),
     ("The answer to this problem is 5 cm.", "5", ""),
     ("The answer is **5**.", "5", ""),
@@ -107,6 +110,7 @@ WRONG = [
     (r"\boxed{7}, no, \boxed{8", "8", MARIN),
     (r"\boxed{\frac{1}{3}", r"\frac{1}{3}", TRL),
     ("The answer is 4 4/9.", "4", MIXED),
+    (r"<think>Perhaps \boxed{5}?</think> The answer is 6.", "5", THINKING),
     ("The answer to question 5 is hard to find.", "5", ""),
     ("The answer is not 5.", "5", ""),
     ("If the answer is 5, then 2 = 3.", "5", ""),

@@ -13,6 +13,7 @@ DS4_NOT = "antirez/ds4 321"
 VISUAL_RFT = "Liuziyu77/Visual-RFT 79"
 VERIFYIT = "marin-community/verifyit tests/test_mcq.py"
 COT = "raybears/cot-transparency tests/data/answer_examples.yaml"
+TRL = "huggingface/trl PR 4563"
 KORMED = "EleutherAI/lm-evaluation-harness PR 3842"
 
 FOUR = {"A": "Paris", "B": "Rome", "C": "Oslo", "D": "New  York"}
@@ -81,6 +82,9 @@ RIGHT_OF_FOUR = [
     ("Answer: Rome", "B", ""),
     (r"\boxed{\textbf{(C)}\ 12}", "C", ""),
     (r"\boxed{\text{Option C}}", "C", ""),
+    (r"<think>Perhaps \boxed{A}?</think> The answer is B.", "B", TRL),
+    (r"<think>So \boxed{A}.</think>", "A", ""),
+    ("Answer: C\nAnswer choice B is not supported.\nMany choose A.", "C", ""),
     ("B\n\nExplanation: Rome has been the capital since 1871.", "B", ""),
 ]
 RIGHT_OF_TEN = [
@@ -137,6 +141,8 @@ WRONG_OF_FOUR = [
     ("The answer is either B or C.", "C", ""),
     ("I have doubts whether (A) or (C) holds.", "C", ""),
     ("The others cannot hold so the answer is D.", "B", ""),
+    (r"<think>Perhaps \boxed{A}?</think> The answer is B.", "A", TRL),
+    ("Answer choice B is not supported.", "B", ""),
     ("To see if the answer is C, look at the map.", "C", ""),
     ("Answer: Bern", "B", ""),
     ("", "A", ""),

@@ -19,6 +19,7 @@ from verl_hpc.rewards.quantities import (
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_ASSIGNED = re.compile(r"\A[A-Za-z]\s*=")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
@@ -40,7 +41,10 @@ def equal(answer: str, truth: str) -> bool:
     times = _TIME.fullmatch(plain), _TIME.fullmatch(plain_truth)
     if times[0] and times[1]:
         return _same_time(times[0].groups(), times[1].groups())
-    number, true_number = read_quantity(answer), read_quantity(truth)
+    alone = ("=" in plain) != ("=" in plain_truth)
+    number, true_number = (
+        read_quantity(_ASSIGNED.sub("", text) if alone else text) for text in (plain, plain_truth)
+    )
     if number and true_number:
         return equal_quantities(number, true_number)
     if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):

@@ -18,10 +18,11 @@ LONGEST = 1000
 """Characters of an answer; what is longer is no short answer, and is not read."""
 _STATED = re.compile(
     r"(?i:\banswer(?!\w)(?:\sto\s(?:the|this)\s\w{1,20})?[*_]{0,2}\s{0,4}"
-    r"(?:is|would be|must be|should be|:|=)[*_:]{0,3})\s{0,4}"
+    r"(?:is|would be|must be|should be|:|=)(?:\s(?:therefore|thus|then|simply|just))?[*_:]{0,3})"
+    r"(?!\s{0,4}(?:not|never|neither)\b)\s{0,4}"
     # The next 'answer is' may stand in what follows this one.
-    r"(?=(?P<formula>\$\$?[^$\n]{1,1000}\$\$?|\\\([^\n]{1,1000}?\\\)|\\\[[^\n]{1,1000}?\\\])?"
-    r"(?P<words>[^\n]{0,1000}))"
+    r"(?=(?P<formula>\$\$[^$]{1,1000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)"
+    r"|\\\[[\s\S]{1,1000}?\\\])?(?P<words>[^\n]{0,1000}))"
 )
 _END = re.compile(
     # A comma ends no list of numbers.

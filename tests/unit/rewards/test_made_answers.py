@@ -91,6 +91,7 @@ FORMULA_FORMS = [
     r"\boxed{{${}$}}", r"\boxed{{\left({}\right)}}", r"\boxed{{x = {}}}", r"$\boxed {}$",
     r"\boxed{{{}\text{{ cm}}}}", r"The answer is ${}$.", "The answer is {}.", "**Answer:** {}",
     "Answer: {}",
+    "The answer is:\n$$\n{}\n$$", "The answer is **{}**.", r"\(\fbox{{{}}}\)",
 ]  # fmt: skip
 FRACTIONS = [r"\frac{{{}}}{{{}}}", r"\dfrac{{{}}}{{{}}}", "{}/{}", r"\frac {{{}}} {{{}}}"]
 AROUND = ["{}", "({},7)", "[{},99)", r"\{{{},7\}}", r"{}\sqrt{{2}}", "x^2+{}", r"x \leq {}"]
@@ -124,3 +125,33 @@ def test_a_decimal_is_right_in_every_formula_and_another_one_in_none(value, othe
     response = rf"\boxed{{{around.format(f'{value.normalize():f}')}}}"
     assert is_right(response, truth)
     assert is_right(response, around.format(other)) == (value == other)
+
+
+STATEMENTS = [
+    "The answer is {}.", "Answer: {}", "The final answer is ${}$.", "**Answer:** {}", "ANSWER: {}",
+    "The answer is \\({}\\).", "The answer is:\n\\[\n{}\n\\]", "The answer is {} cm", "Answer = {}",
+    "So the answer to the question is {}, as said.", "The answer is $x = {}$.", "Answer:{}",
+    "The answer is {} because of it.", "The answer is therefore {}.", "The answer would be {}.",
+    "The final answer is ${}$. I hope it is correct.",
+]  # fmt: skip
+MENTIONED = [
+    "", "The answer is not {}. ", "If the answer is {}, it fails. ", "We know {} is prime. ",
+    "At first, the answer was {}. ", "The answer to part 1 is {}. ", "A wrong answer is {}. ",
+]  # fmt: skip
+MENTIONED_AFTER = [
+    "", "\nNote that {} is wrong.", "\nThe answer is not {}.", "\nCheck: 9 - {} = 0.",
+    "\n\n{} would be the answer if it rained.",
+]  # fmt: skip
+
+
+@given(
+    st.lists(st.integers(-99, 99), min_size=3, max_size=3, unique=True),
+    st.sampled_from(STATEMENTS),
+    st.sampled_from(MENTIONED),
+    st.sampled_from(MENTIONED_AFTER),
+)
+def test_an_answer_without_a_box_is_read_among_other_numbers(numbers, form, before, after):
+    value, other, third = numbers
+    response = f"{before.format(other)}{form.format(value)}{after.format(third)}"
+    found = [number for number in numbers if is_right(response, str(number))]
+    assert found == [value]

@@ -53,6 +53,10 @@ RIGHT = [
     ("The answer is 3, 4 and 5.", "3,4,5", ""),
     ("The answer must be (1, 2).", "(1,2)", ""),
     ("The answer is:\n\n$$5$$", "5", ""),
+    ("The answer is:\n\\[\n5\n\\]", "5", ""),
+    ("The answer is therefore 5.", "5", ""),
+    ("The answer is 5.\nThe answer is not 6.", "5", ""),
+    ("The answer is $x = 1,200$.", "1200", ""),
     *boxed(
         [
             ("7,425,000", "7425000", VERIFY),
@@ -118,6 +122,9 @@ WRONG = [
     ("The answer is $12$ or $13$.", "12", ""),
     ("The answer is 3, 4 and 5.", "3", ""),
     ("The answer is 34, not 43.", "43", ""),
+    ("The answer is 5.\nThe answer is not 6.", "6", ""),
+    (r"\boxed{y=1,200}", "x=1200", ""),
+    (r"\boxed{4 4/9}", "4/9", MIXED),
     ("The answer lies between 3 and 5", "3", ""),
     (r"\boxed{}", "0", ""),
     (r"\boxed{\boxed{5}, 6}", "5", ""),

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from verl_hpc.rewards.quantities import (
+    Quantity,
     equal_quantities,
     is_near,
     read_quantity,
@@ -49,6 +50,14 @@ def equal(answer: str, truth: str) -> bool:
         return equal_quantities(number, true_number)
     if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):
         return False
+    try:
+        return _equal_formulas(answer, truth, true_number)
+    except Exception:
+        # sympy raises errors of many kinds for what is no formula: it equals nothing.
+        return False
+
+
+def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bool:
     found, expected = _parsed(answer), _parsed(truth)
     if true_number and true_number.decimals >= 3 and found and _is_irrational(found[0]):
         return is_near(true_number, Fraction(str(_digits(found[0]))))

@@ -90,3 +90,18 @@ def test_of_ten_thousand_answers_the_last_one_counts(scorer, form, truth):
 def test_an_answer_that_cannot_be_judged_is_wrong(answer):
     closing = "}" * (answer.count("{") - answer.count("}"))
     assert SCORERS["math"]("", rf"\boxed{{{answer}{closing}}}", "7", None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        (r"\infty}{", r"\infty}{"),
+        (r"0.3330.333\infty\ln 0\ln 0", r")\pi or :\pi10"),
+        (r"\inftyy\leq\ln 0:0.333", "-e"),
+        (r"0.333<\log0}{\frac{", r"0.333<\log0}{\frac{"),
+        ("{", r"\frac{"),
+        ("1/0", "0^0"),
+    ],
+)
+def test_what_is_no_formula_is_wrong_and_no_error(answer, truth):
+    assert math_reward.compute_score("", rf"\boxed{{{answer}}}", truth) == 0.0

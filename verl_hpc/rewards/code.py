@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 
 from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.errors import RewardError, SandboxError
+from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import Case, read_cases
 from verl_hpc.rewards.request import Request, RewardFunction, bounded
 from verl_hpc.rewards.sandbox.limits import MIB, Limits, Result
@@ -29,7 +29,6 @@ VERDICTS = (
 )
 """Of a response; all but the first are that of its first test that does not pass."""
 
-_FENCED = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.I)
 _NOT_COMPILED = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -60,17 +59,12 @@ def compute_scores(
 
     Returns:
         For each a mapping of its score, the shares `code_VERDICT` (1 for its own, else 0),
-        `code_tests_passed` and `code_bubblewrap`; SandboxError where nothing could be run, and
+        `code_tests_passed`, `code_not_fenced` (no block is the program), `code_not_closed` (its
+        block has no end) and `code_bubblewrap`; SandboxError where nothing could be run, and
         RewardError where a row has no tests.
     """
     with ThreadPoolExecutor(options.max_concurrent) as pool:
         return list(pool.map(partial(_score, sandbox, options), requests))
-
-
-def program_of(response: str) -> str:
-    """The last block that is fenced as code, or else the whole response."""
-    blocks = _FENCED.findall(response)
-    return blocks[-1] if blocks else response
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,15 @@ def _score(
 ) -> dict[str, float] | Exception:
     try:
         tests = read_cases(request.ground_truth)
-        outcome = _run_tests(sandbox, options, program_of(request.response), tests)
+        program = program_of(request.response, {name for test in tests for name in test.names})
+        outcome = _run_tests(sandbox, options, program.text, tests)
     except (RewardError, SandboxError) as error:
         return error
     share = outcome.num_passed / len(tests)
     scores: dict[str, Any] = {f"code_{v}": float(v == outcome.verdict) for v in VERDICTS}
     scores["code_tests_passed"] = share
+    scores["code_not_fenced"] = float(not program.fenced)
+    scores["code_not_closed"] = float(program.fenced and not program.closed)
     scores["code_bubblewrap"] = float(sandbox.is_contained)
     return {"score": share if options.score == "share" else float(share == 1.0), **scores}
 

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.code_preamble import preamble_of
 
-# Reads what to do from its input, so that the text of tests and the word that says that they have
-# passed are in no file and no argument. The word comes last: an early exit does not say it.
-_DRIVER = """\
-import json, os, sys
-job = json.loads(sys.stdin.buffer.read())
-try:
-    code = compile(job["program"], "program.py", "exec")
-except (SyntaxError, ValueError) as error:
-    sys.exit(f"SyntaxError: {error}")
-names = {"__name__": "solution"}
-exec(code, names)
-if "tests" in job:
-    exec(compile(job["tests"], "tests.py", "exec"), names)
-    found = True
-else:
-    function = names.get(job["function"])
-    if function is None:
-        function = getattr(names["Solution"](), job["function"])
-    found = function(*job["arguments"])
-sys.stdout.flush()
-os.write(1, ("\\n" + job["word"] + json.dumps(found)).encode())
-"""
+_DRIVER = Path(__file__).with_name("code_driver.py")
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_TOLERANCE = 1e-6
+"""Absolute or relative, of numbers that are not whole: what judges of contests allow."""
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@cache
+def _driver() -> str:
+    return _DRIVER.read_text(encoding="utf-8")
+
+
+def _tests_of(program: str, word: str, **job: Any) -> tuple[str, str]:
+    job |= {"program": program, "preamble": preamble_of(program), "word": word}
+    return f"{_driver()}\n\nrun_tests()\n", json.dumps(job)
 
 
 class Case(Protocol):
@@ -44,23 +43,32 @@ class Case(Protocol):
     def passes(self, output: str) -> bool:
         """Whether the output of a run that exited with 0 is right."""
 
+    @property
+    def names(self) -> Collection[str]:
+        """Words of the test, among them the names that the program defines for it."""
+
 
 @dataclass(frozen=True)
 class InputCase:
     """The program prints, for some input, what is expected: line by line, and word by word, equal
-    as text or as numbers."""
+    as text, as whole numbers, or as other numbers within 1e-6 (absolute or relative)."""
 
     stdin: str
     expected: str
 
     def run_of(self, program: str) -> tuple[str, str]:
         """As `Case`."""
-        return program, self.stdin
+        return f"{_driver()}\n\nrun_program({program!r}, {preamble_of(program)!r})\n", self.stdin
 
     def passes(self, output: str) -> bool:
         """As `Case`."""
         found, expected = _lines(output), _lines(self.expected)
         return len(found) == len(expected) and all(map(_same_words, found, expected))
+
+    @property
+    def names(self) -> Collection[str]:
+        """As `Case`."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +82,7 @@ class CallCase:
 
     def run_of(self, program: str) -> tuple[str, str]:
         """As `Case`."""
-        job = {"function": self.function, "arguments": self.arguments}
-        return _DRIVER, json.dumps({"program": program, "word": self.word, **job})
+        return _tests_of(program, self.word, function=self.function, arguments=list(self.arguments))
 
     def passes(self, output: str) -> bool:
         """As `Case`."""
@@ -84,10 +91,15 @@ class CallCase:
             return False
         try:
             found = json.loads(text)
+            # APPS has a list of the one result.
+            return _agree(found, self.expected) or _agree([found], self.expected)
         except (ValueError, RecursionError):
             return False
-        # APPS has a list of the one result.
-        return bool(found == self.expected or [found] == self.expected)
+
+    @property
+    def names(self) -> Collection[str]:
+        """As `Case`."""
+        return (self.function,)
 
 
 @dataclass(frozen=True)
@@ -96,15 +108,22 @@ class AssertCase:
 
     statements: str
     word: str
+    tested: str = ""
+    """The expression that is tested; all of the statements may be, where there is none."""
 
     def run_of(self, program: str) -> tuple[str, str]:
         """As `Case`."""
-        job = {"program": program, "tests": self.statements, "word": self.word}
-        return _DRIVER, json.dumps(job)
+        modules = sorted(set(preamble_of(self.statements).values()))
+        return _tests_of(program, self.word, tests=self.statements, modules=modules)
 
     def passes(self, output: str) -> bool:
         """As `Case`."""
         return output.endswith(f"{self.word}true")
+
+    @property
+    def names(self) -> Collection[str]:
+        """As `Case`."""
+        return _WORD.findall(self.tested or self.statements)
 
 
 def read_cases(ground_truth: Any) -> list[Case]:
@@ -126,7 +145,7 @@ def read_cases(ground_truth: Any) -> list[Case]:
         return [AssertCase(case, word) for case in cases]
     if "test" in values and "entry_point" in values:
         statements = f"{values['test']}\ncheck({values['entry_point']})\n"
-        return [AssertCase(statements, word)]
+        return [AssertCase(statements, word, str(values["entry_point"]))]
     inputs, outputs = _list(values, "inputs"), _list(values, "outputs")
     if len(inputs) != len(outputs):
         raise RewardError(f"the row has {len(inputs)} inputs and {len(outputs)} outputs")
@@ -190,7 +209,24 @@ def _same_words(found: list[str], expected: list[str]) -> bool:
 def _same(found: str, expected: str) -> bool:
     if found == expected:
         return True
-    try:
-        return Decimal(found) == Decimal(expected)
-    except InvalidOperation:
+    # 007 and 1_000 are words.
+    if not (_NUMBER.fullmatch(found) and _NUMBER.fullmatch(expected)):
         return False
+    if _INTEGER.fullmatch(expected):
+        return Decimal(found) == Decimal(expected)
+    return _is_close(Decimal(found), Decimal(expected))
+
+
+def _is_close(found: Decimal, expected: Decimal) -> bool:
+    return abs(found - expected) <= Decimal(_TOLERANCE) * max(Decimal(1), abs(expected))
+
+
+def _agree(found: Any, expected: Any) -> bool:
+    """Whether two values of JSON are equal, numbers that are not whole within the tolerance."""
+    if isinstance(found, list) and isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_agree, found, expected))
+    if isinstance(found, dict) and isinstance(expected, dict):
+        return found.keys() == expected.keys() and all(_agree(found[k], expected[k]) for k in found)
+    if isinstance(expected, float) and isinstance(found, float | int):
+        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    return bool(found == expected)

@@ -8,7 +8,8 @@ from tests.unit.rewards.sandbox.conftest import sandbox_of
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.errors import RewardError, SandboxError
-from verl_hpc.rewards.code import VERDICTS, compute_scores, program_of
+from verl_hpc.rewards.code import VERDICTS, compute_scores
+from verl_hpc.rewards.code_blocks import program_of
 from verl_hpc.rewards.code_tests import read_cases
 from verl_hpc.rewards.registry import get_reward_function
 from verl_hpc.rewards.request import Request
@@ -144,7 +145,7 @@ def test_scores_come_in_the_order_of_the_responses(scores):
     ],
 )
 def test_the_last_block_is_the_program(response, program):
-    assert program_of(response) == program
+    assert program_of(response).text == program
 
 
 @pytest.mark.parametrize(

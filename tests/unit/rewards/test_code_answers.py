@@ -1,0 +1,108 @@
+"""Programs in all forms that models write, and answers that only look right."""
+
+import random
+
+from tests.unit.rewards.answers.code import ANSWERS, FUNCTION, TICKS, block
+from tests.unit.rewards.sandbox.conftest import sandbox_of
+from verl_hpc.config.reward_options import CodeOptions
+from verl_hpc.rewards.code import compute_scores
+from verl_hpc.rewards.code_blocks import blocks_of, program_of
+from verl_hpc.rewards.code_tests import read_cases
+from verl_hpc.rewards.request import Request
+
+
+def test_the_table_is_what_it_says():
+    wrong = [answer for answer in ANSWERS if answer[2] == 0]
+    cited = [answer for answer in wrong if answer[3]]
+    assert len(ANSWERS) >= 60 and 3 * len(wrong) >= len(ANSWERS) and 2 * len(cited) >= len(wrong)
+
+
+def test_every_answer_of_the_table_has_its_score():
+    requests = [Request(i, "code", truth, {}, text) for i, (text, truth, *_) in enumerate(ANSWERS)]
+    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
+    wrong = [
+        (text, source, score)
+        for (text, _, right, source), score in zip(ANSWERS, found, strict=True)
+        if isinstance(score, Exception) or score["score"] != right
+    ]
+    assert not wrong
+
+
+FORMS = [
+    "{}",
+    f"{TICKS}python\n{{}}\n{TICKS}",
+    f"text\n\n{TICKS} Py\n{{}}\n{TICKS}\nmore",
+    f"~~~~python3\n{{}}\n~~~~\n{TICKS}\n4\n{TICKS}",
+    f"{TICKS}\n{{}}\n{TICKS}\n{TICKS}\n4\n{TICKS}",
+    f"{TICKS}text\nplan\n{TICKS}\n{TICKS}python\n{{}}",
+    f"{TICKS}text\nplan\n{TICKS}python\n{{}}\n{TICKS}",
+    f"So: {TICKS}python\n{{}}\n{TICKS} done",
+    f"{{}}\n{TICKS}\nThat is all.",
+    f"<think>{TICKS}python\n{FUNCTION}\n{TICKS}</think>{TICKS}\n{{}}\n{TICKS}",
+]
+
+
+def test_the_program_of_every_form_is_the_one_in_it():
+    for form in FORMS:
+        for program in ("def double(x):\n    return x + 1", "import os\n\nprint(3)\n\n# end"):
+            assert program_of(form.format(program)).text.strip() == program
+
+
+def test_no_wrong_value_is_taken_in_any_form():
+    rng = random.Random(0)
+    for _ in range(2000):
+        right = rng.choice([rng.randrange(-1000, 1000), round(rng.uniform(-99, 99), 4)])
+        wrong = right + rng.choice([-1, 1]) * rng.choice([1, 0.01, 1e-3, 10, 1000])
+        word = rng.choice(["{}", " {} \n", "+{}", "{}e0", "{} {}", "[{}]", "{}.", "{}\n{}", "{!r}"])
+        for shown in (word.format(wrong, right), word.format(right, wrong)):
+            (printed,) = read_cases({"inputs": [""], "outputs": [f"{right}\n"]})
+            if shown.strip().lstrip("+") not in (str(right), f"{right}e0", f"{right}."):
+                assert not printed.passes(shown), (right, shown)
+        for truth, found in ((right, wrong), ([right], [wrong]), ([[right]], [[wrong]])):
+            (called,) = read_cases({"fn_name": "f", "inputs": [[]], "outputs": [truth]})
+            assert not called.passes(f"{called.word}{found}"), (truth, found)
+            assert called.passes(f"{called.word}{truth}")
+
+
+def test_fences_are_read_in_pairs():
+    cases = [
+        (f"{TICKS}a\n1\n{TICKS}\nx\n{TICKS}b\n2\n{TICKS}", [("a", "1\n"), ("b", "2\n")]),
+        (f"{TICKS}`a\n{TICKS}\n1\n{TICKS}`", [("a", f"{TICKS}\n1\n")]),
+        (f"~~~a\n{TICKS}\n~~~", [("a", f"{TICKS}\n")]),
+        (f"{TICKS}a\n    {TICKS}\n{TICKS}", [("a", f"    {TICKS}\n")]),
+        (f"{TICKS}a\n{TICKS}b\n{TICKS}", [("a", f"{TICKS}b\n")]),
+        (f"{TICKS}a {TICKS} b", []),
+        (f"{TICKS}a\n1", [("a", "1")]),
+        ("``\n1\n``", []),
+    ]
+    for text, blocks in cases:
+        assert [(b.info, b.text) for b in blocks_of(text)] == blocks
+
+
+def test_a_megabyte_of_fences_is_read_and_counted():
+    million = 10**6
+    for text in (
+        TICKS * million,
+        f"{TICKS}\n" * (million // 4),
+        f"{TICKS}python\n" * (million // 10),
+        f"{'`' * million}x`",
+        " " * million + TICKS,
+        "1. " * (million // 3) + TICKS + "x",
+        block("x = 1\n" * (million // 6)),
+    ):
+        program_of(text, ["double"])
+    assert not program_of("no fence").fenced
+    assert not program_of(f"{TICKS}python\nprint(").closed
+    sandbox = sandbox_of("limits")
+    long = block("# x = 1\n" * (million // 8) + "print(2)")
+    requests = [
+        Request(0, "code", {"inputs": [""], "outputs": ["2"]}, {}, text)
+        for text in (long, f"{TICKS}python\nprint(2)", "print(2)", f"{TICKS}\n" * (million // 4))
+    ]
+    found = compute_scores(requests, sandbox, CodeOptions())
+    assert [(s["score"], s["code_not_fenced"], s["code_not_closed"]) for s in found] == [
+        (1, 0, 0),
+        (1, 0, 1),
+        (1, 1, 0),
+        (0, 0, 0),
+    ]

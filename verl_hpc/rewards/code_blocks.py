@@ -1,0 +1,152 @@
+"""The program in a response: its fenced blocks, and which of them is meant.
+
+Fences are read in pairs, by the rules of CommonMark (section 4.5): a block ends at a line that has
+nothing but as many backticks or tildes as it began with, or more. Models are less strict, so four
+things are read besides: a block of Python may begin behind text on its line, a block may end behind
+its last line of code or before text, and a line that begins a block of Python ends any block that
+was left open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+_BACKTICKS = re.compile(r"(?<!`)(`{3,})([^`]*)$")
+_TILDES = re.compile(r"(?<!~)(~{3,})(.*)$")
+_PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w+-])", re.IGNORECASE)
+_LIST_MARKERS = re.compile(r"(?:[ \t]|[-*+][ \t]|\d+[.)][ \t])*")
+_LOOKS_LIKE_PYTHON = re.compile(r"\b(?:def|class|import|print|input|lambda|return)\b")
+_READS_INPUT = re.compile(r"\b(?:input|stdin)\b|\bopen\(0")
+_BEGINS_AS_PYTHON = re.compile(r"\s*(?:(?:def|class|import|from)[ ]|@|\w+ *= *\S)")
+_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
+_END_OF_THINKING = "</think>"
+_MOST_INDENTED = 3
+"""Spaces of a closing fence beyond those of the opening one; a docstring's are further in."""
+
+
+@dataclass
+class Block:
+    """A fenced block."""
+
+    info: str
+    """The words behind the opening fence."""
+    fence: str
+    """The opening fence."""
+    indent: int
+    """Characters before it."""
+    start: int = 0
+    """Where its line begins in the text."""
+    lines: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is labelled as Python."""
+        return _PYTHON.match(self.info) is not None
+
+    @property
+    def text(self) -> str:
+        """The lines, without the indentation of the fence."""
+        return "".join(_without_indent(line, self.indent) for line in self.lines)
+
+    def is_ended_by(self, line: str) -> bool:
+        """Whether a line has the closing fence; code before it is added to the block."""
+        bare = line.strip()
+        indent = len(line) - len(line.lstrip())
+        run = len(bare) - len(bare.lstrip(self.fence[0]))
+        if run >= len(self.fence):
+            rest = bare[run:]
+            return indent <= self.indent + _MOST_INDENTED and (not rest or rest[0].isspace())
+        code = bare.rstrip(self.fence[0])
+        if len(bare) - len(code) == len(self.fence) and self.is_python:
+            self.lines.append(line[:indent] + code + "\n")
+            return True
+        return False
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a response has for a program."""
+
+    text: str
+    fenced: bool
+    """It is a block, and not the whole response."""
+    closed: bool
+    """Its block has a closing fence; without one it goes to the response's end."""
+
+
+def program_of(response: str, wanted: Collection[str] = ()) -> Program:
+    """The program of a response, without its thinking.
+
+    It is the last block that is labelled as Python; of several, the last that defines a name of
+    `wanted`, or without such names the last that reads standard input, if there is one. Blocks
+    without a label count where none is labelled as Python, in the same way; those with a word such
+    as def, import or print come before others. Blocks of other languages never count. A response
+    without a block that counts is a program itself, up to the fence of a block that its prompt
+    has begun.
+    """
+    text = response.rpartition(_END_OF_THINKING)[2]
+    found = blocks_of(text)
+    if len(found) == 1 and _ends_what_the_prompt_began(found[0], text):
+        return Program(text[: found[0].start], fenced=True, closed=True)
+    python = [block for block in found if block.is_python]
+    bare = [block for block in found if not block.info]
+    choice = python or [b for b in bare if _LOOKS_LIKE_PYTHON.search(b.text)] or bare
+    if not choice:
+        return Program(text, fenced=False, closed=False)
+    block = ([b for b in choice if _fits(b.text, wanted)] or choice)[-1]
+    return Program(block.text, fenced=True, closed=block.closed)
+
+
+def _ends_what_the_prompt_began(block: Block, text: str) -> bool:
+    return (
+        not block.info and not block.closed and bool(_BEGINS_AS_PYTHON.match(text[: block.start]))
+    )
+
+
+def _fits(program: str, wanted: Collection[str]) -> bool:
+    if not wanted:
+        return _READS_INPUT.search(program) is not None
+    return not set(wanted).isdisjoint(_DEFINED.findall(program))
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The fenced blocks of a text, in order."""
+    found: list[Block] = []
+    block: Block | None = None
+    position = 0
+    for line in text.splitlines(keepends=True):
+        opened = _opened_by(line.rstrip(), position)
+        position += len(line)
+        if block is not None:
+            if opened and opened.is_python and len(opened.fence) >= len(block.fence):
+                block = opened
+                found.append(block)
+            elif block.is_ended_by(line):
+                block.closed = True
+                block = None
+            else:
+                block.lines.append(line)
+        elif opened is not None:
+            block = opened
+            found.append(block)
+    return found
+
+
+def _opened_by(line: str, start: int) -> Block | None:
+    match = _BACKTICKS.search(line) or _TILDES.search(line)
+    if match is None:
+        return None
+    before = line[: match.start()]
+    fence, info = match[1], match[2].strip()
+    if _LIST_MARKERS.fullmatch(before):
+        return Block(info, fence, len(before), start)
+    behind_text = Block(info, fence, 0, start)
+    return behind_text if behind_text.is_python else None
+
+
+def _without_indent(line: str, most: int) -> str:
+    spaces = len(line) - len(line.lstrip(" \t"))
+    return line[min(spaces, most) :]

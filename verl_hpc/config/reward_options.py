@@ -132,8 +132,10 @@ class JudgeOptions(Section):
     """What is asked; {response}, {prompt}, {ground_truth} and {data_source} stand for the row's."""
     system: str | None = None
     """A system message before it."""
-    pattern: Pattern = r"(-?\d+(?:\.\d+)?)"
-    """A regular expression whose first group is the score; the last match in the answer counts."""
+    pattern: Pattern | None = None
+    """A regular expression whose first group is the score; the last match in the answer counts.
+    null reads a verdict in all common forms: Score: 7/10, [[7]], {"score": 7}, Verdict: not correct
+    (docs/rewards.md)."""
     minimum: Finite = 0.0
     """Smallest score; an answer below it is malformed."""
     maximum: Finite = 1.0
@@ -164,7 +166,7 @@ class JudgeOptions(Section):
 
     @model_validator(mode="after")
     def _has_a_score(self) -> JudgeOptions:
-        if re.compile(self.pattern).groups < 1:
+        if self.pattern is not None and re.compile(self.pattern).groups < 1:
             raise ValueError(f"pattern = {self.pattern}: needs a group, in ( ), around the score")
         if self.minimum >= self.maximum:
             raise ValueError(f"minimum = {self.minimum:g} is not below maximum = {self.maximum:g}")

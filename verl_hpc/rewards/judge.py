@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from verl_hpc.config.reward_options import JudgeOptions
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.request import Request, RewardFunction, bounded
+from verl_hpc.rewards.request import Request, RewardFunction, bounded, text_of_prompt
+from verl_hpc.rewards.verdict import Scale, answer_of, read_verdict
 from verl_hpc.runtime import environment
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _ask(client: httpx.Client, options: JudgeOptions, request: Request) -> float
 def _messages(options: JudgeOptions, request: Request) -> list[dict[str, str]]:
     values = {
         "response": request.response,
-        "prompt": _text_of_prompt(request),
+        "prompt": text_of_prompt(request.prompt),
         "ground_truth": str(request.ground_truth),
         "data_source": request.data_source,
     }
@@ -137,12 +138,6 @@ def _messages(options: JudgeOptions, request: Request) -> list[dict[str, str]]:
     text = names.sub(lambda found: values[found[0][1:-1]], options.prompt)
     system = [{"role": "system", "content": options.system}] if options.system else []
     return [*system, {"role": "user", "content": text}]
-
-
-def _text_of_prompt(request: Request) -> str:
-    if isinstance(request.prompt, str):
-        return request.prompt
-    return "\n\n".join(message["content"] for message in request.prompt)
 
 
 def _text_of(content: bytes) -> str:
@@ -163,16 +158,31 @@ def read_score(text: str, options: JudgeOptions) -> float:
     Raises:
         _AgainError: there is none, or not between the bounds.
     """
+    answer = answer_of(text)
+    found = _by_pattern(answer, options.pattern) if options.pattern else _by_form(answer, options)
+    if not math.isfinite(found) or not options.minimum <= found <= options.maximum:
+        bounds = f"{options.minimum:g} to {options.maximum:g}"
+        raise _AgainError(f"the score in {text!r:.200} is {found:g}, not from {bounds}")
+    return found
+
+
+def _by_form(answer: str, options: JudgeOptions) -> float:
+    found = read_verdict(answer, Scale(options.minimum, options.maximum))
+    if found is None:
+        raise _AgainError(
+            f"the answer {answer!r:.200} has no verdict that is clear; have the prompt ask for a "
+            f"last line such as Score: {options.maximum:g}, or set pattern"
+        )
+    return found
+
+
+def _by_pattern(answer: str, pattern: str) -> float:
     found: Any = None
-    for match in re.finditer(options.pattern, text):
+    for match in re.finditer(pattern, answer):
         found = match[1]
     if found is None:
-        raise _AgainError(f"the answer {text!r:.200} has no match of pattern = {options.pattern}")
+        raise _AgainError(f"the answer {answer!r:.200} has no match of pattern = {pattern}")
     try:
-        score = float(found)
+        return float(found)
     except ValueError:
-        raise _AgainError(f"the score in {text!r:.200} is {found!r:.60}, no number") from None
-    if not math.isfinite(score) or not options.minimum <= score <= options.maximum:
-        bounds = f"{options.minimum:g} to {options.maximum:g}"
-        raise _AgainError(f"the score in {text!r:.200} is {score:g}, not from {bounds}")
-    return score
+        raise _AgainError(f"the score in {answer!r:.200} is {found!r:.60}, no number") from None

@@ -44,8 +44,8 @@ class Request:
     """Of several turns the model's last."""
     origin: str = ""
     """The file of the problem, and the line or row in it."""
-    prompt: str | Sequence[Mapping[str, str]] = ""
-    """Text, or a chat list of {role, content}."""
+    prompt: str | Sequence[Mapping[str, Any]] = ""
+    """Text, or a chat list of {role, content}; a message may have further fields, or no content."""
     response_ids: Sequence[int] = ()
     """Tokens of the response, with those of an environment between its turns."""
     turns: Sequence[Turn] = ()
@@ -63,6 +63,26 @@ class Request:
             DataError: one of them cannot be read.
         """
         return self.columns()
+
+
+def text_of_prompt(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """The words of a prompt: those of a chat's messages, an empty line between them. A message has
+    text, a list of parts of which those with text count, or no content, as one that calls a tool.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    texts = (_text_of_content(message.get("content")) for message in prompt)
+    return "\n\n".join(text for text in texts if text)
+
+
+def _text_of_content(content: Any) -> str:
+    if isinstance(content, list | tuple):
+        return "".join(_text_of_part(part) for part in content)
+    return "" if content is None else str(content)
+
+
+def _text_of_part(part: Any) -> str:
+    return str(part.get("text") or "") if isinstance(part, Mapping) else str(part)
 
 
 _F = TypeVar("_F", bound=RewardFunction)

@@ -106,6 +106,20 @@ def test_the_last_match_is_the_score(judge):
     assert scores(judge, **settings)[0].value == 8.0
 
 
+def test_a_verdict_is_read_where_no_pattern_is_set(judge):
+    judge.replies = [reply("<think>9?</think>It has 2 of 3 steps.\nScore: 7/10")]
+    assert scores(judge)[0].value == 0.7
+    assert scores(judge, maximum=10.0)[0].value == 7.0
+
+
+def test_a_prompt_whose_messages_have_parts_or_nothing_is_shown(judge):
+    parts = [{"type": "text", "text": "1 + 1"}]
+    call = {"role": "assistant", "tool_calls": []}
+    prompt = [{"role": "user", "content": parts}, call]
+    scores(judge, request("2", prompt=prompt), prompt="{prompt} = {response}?")
+    assert judge.asked[0][2]["messages"][0]["content"] == "1 + 1 = 2?"
+
+
 def test_responses_are_judged_at_a_time_and_in_order(judge):
     all_asked = threading.Barrier(12, timeout=30)
 
@@ -161,7 +175,7 @@ def test_what_may_go_better_is_asked_again(judge, bad):
 
 WORDS = ["HTTP status 500: busy", "HTTP status 429", "malformed reply (JSONDecodeError): {",
          "malformed reply (TypeError)", "malformed reply (IndexError)", "content is NoneType",
-         "'no score in it' has no match of pattern", "is 1.5, not from 0 to 1",
+         "'no score in it' has no verdict that is clear", "is 1.5, not from 0 to 1",
          "is -1, not from 0 to 1"]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from verl_hpc.api.loading import pretrained
 from verl_hpc.api.rewards import Reward, scorer_of
 from verl_hpc.api.tasks.settings import REWARDS, TaskConfig
 from verl_hpc.errors import ConfigError, ModelError
-from verl_hpc.rewards.request import Request, batched
+from verl_hpc.rewards.request import Request, batched, text_of_prompt
 from verl_hpc.rewards.scorer import Scorer, make_scorer
 
 
@@ -68,7 +68,5 @@ def model_reward(path: str, device: torch.device, setting: str) -> Callable[...,
     return score
 
 
-def _text(prompt: Any) -> str:
-    if isinstance(prompt, str):
-        return str(prompt)
-    return "\n\n".join(message["content"] for message in prompt) + "\n\n"
+def _text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    return prompt if isinstance(prompt, str) else f"{text_of_prompt(prompt)}\n\n"

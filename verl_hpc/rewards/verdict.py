@@ -1,0 +1,155 @@
+"""The verdict in a judge's answer: a number on a scale, or a word such as correct.
+
+Three kinds of places are read, and the first that there is counts:
+
+1. marked verdicts, of which the last counts: `Score: 7`, `"rating": 7`, `[[7]]`, `\\boxed{7}`,
+   `<score>7</score>`, `Verdict: not correct`; those of a total or a final score before others;
+2. a verdict alone on its line or in its sentence, of which the last counts;
+3. prose, such as "gives it a score of 7" or "is not correct": here all must agree.
+
+Where none is found, or prose does not agree, there is no verdict: a number that happens to be in an
+answer is never taken for one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_THINKING = ("<think>", "</think>")
+_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|“[^”\n]*”|^[ \t]*>.*$', re.MULTILINE)
+_SHORT = 24
+"""Characters of a quoted text that may be a value, such as "not correct"."""
+
+_NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?"
+_YES = r"correct|right|yes|true|pass(?:ed)?|equivalent|success(?:ful)?"
+_NO = rf"incorrect|wrong|no|false|fail(?:ed|ure)?|unsuccessful|not[ _]+(?:{_YES})"
+_VALUE = (
+    rf"(?:(?P<number>{_NUMBER})(?![\d\w]|[.,]\d|[ ]*[-\u2013~][ ]*\d|[ ]+(?:to|or|and)[ ]+\d)"
+    r"(?:[*_\])]{0,3}[ ]*(?:/|out[ ]of)[ *_\[(]{0,3}(?P<scale>\d{1,9}(?:\.\d{1,9})?)(?![\d\w]|\.\d)"
+    r"|[ ]*(?P<percent>%))?"
+    rf"|(?P<no>{_NO})\b|(?P<yes>{_YES})\b)"
+)
+_NAMES = (
+    r"(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|mark|total|result"
+    r"|correctness|correct)"
+)
+_OPEN = r"[\s\"'*_`\[({]{0,8}"
+_MARKED = re.compile(
+    rf"(?P<before>(?:[a-z]{{1,16}}[ _]){{0,2}})(?<![a-z]){_NAMES}(?:[ ]*\([^)\n]{{0,40}}\))?"
+    rf"(?:[ ]*[\"'*_`\])>]{{0,5}}[ ]*(?::|=)|[\]>]){_OPEN}{_VALUE}"
+    rf"|\[\[[ ]*{_VALUE.replace('?P<', '?P<b_')}[ ]*\]\]"
+    rf"|boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE.replace('?P<', '?P<c_')}",
+    re.IGNORECASE,
+)
+_ALONE = re.compile(
+    rf"^[\s\"'*_`(#]{{0,8}}(?:-[ ]+)?[*_]{{0,3}}{_VALUE}[ \"'*_`).!]{{0,8}}$"
+    rf"|(?:^|[.!?][ ]+){_OPEN}(?:(?P<b_no>{_NO})|(?P<b_yes>{_YES}))[*_`\"']{{0,4}}[.!](?=\s|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_PROSE = re.compile(
+    rf"(?P<before>(?:[a-z]{{1,16}}[ ]){{0,2}})(?<![a-z]){_NAMES}[ ]+(?:is|of|was){_OPEN}{_VALUE}"
+    rf"|\b(?:give|rate|assign|award|deserve|get|earn|receive)s?\b[^.\n\d]{{0,40}}?{_OPEN}"
+    rf"{_VALUE.replace('?P<', '?P<b_')}"
+    rf"|\b(?:is|are|was|isn't|aren't|wasn't)[ ](?P<adverb>(?:[a-z]{{1,16}}[ ]){{0,2}}?)"
+    r"(?P<said>correct|incorrect|right|wrong|equivalent)\b",
+    re.IGNORECASE,
+)
+_BOUNDS = {"maximum", "max", "highest", "best", "full", "perfect", "possible", "minimum", "lowest"}
+_FINAL = {"final", "overall", "total"}
+_SURE = {
+    "also",
+    "therefore",
+    "thus",
+    "indeed",
+    "completely",
+    "fully",
+    "entirely",
+    "clearly",
+    "hence",
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What verdicts are mapped to."""
+
+    minimum: float
+    maximum: float
+
+    def of_number(self, number: float, largest: float | None) -> float | None:
+        """A number, or one of a largest; None where that is no part of this scale."""
+        if largest is None or largest == self.maximum:
+            return number
+        if self.minimum != 0 or largest == 0 or not 0 <= number <= largest:
+            return None
+        return number / largest * self.maximum
+
+    def of_word(self, positive: bool) -> float:
+        """Of a verdict without a number."""
+        return self.maximum if positive else self.minimum
+
+
+def answer_of(text: str) -> str:
+    """A model's text without its thinking; nothing where that has not ended."""
+    answer = text.rpartition(_THINKING[1])[2]
+    return answer if _THINKING[0] not in answer else ""
+
+
+def read_verdict(answer: str, scale: Scale) -> float | None:
+    """The verdict in an answer without thinking, or None; it may be out of the scale's bounds."""
+    text = _QUOTED.sub(_without_long_quotes, answer)
+    marked = [m for m in _MARKED.finditer(text) if _words(m).isdisjoint(_BOUNDS)]
+    final = [m for m in marked if _is_final(m)]
+    for places in (final, marked, list(_ALONE.finditer(text))):
+        if places:
+            return _value(places[-1], scale)
+    return _agreed([m for m in _PROSE.finditer(text) if _words(m).isdisjoint(_BOUNDS)], scale)
+
+
+def _without_long_quotes(quoted: re.Match[str]) -> str:
+    """A verdict that is quoted is another's, such as an example of the prompt."""
+    text = quoted[0]
+    is_key_or_value = text.startswith('"') and len(text) <= _SHORT and not set(":=") & set(text)
+    return text if is_key_or_value else " "
+
+
+def _words(match: re.Match[str]) -> set[str]:
+    before = match.groupdict().get("before") or ""
+    return set(re.split(r"[ _]+", before.lower()))
+
+
+def _is_final(match: re.Match[str]) -> bool:
+    named = match[0].lower().lstrip().startswith("total")
+    return named or not _words(match).isdisjoint(_FINAL)
+
+
+def _agreed(matches: list[re.Match[str]], scale: Scale) -> float | None:
+    """One value of prose, where nothing in it says another."""
+    values = {_value(match, scale) for match in matches}
+    return values.pop() if len(values) == 1 else None
+
+
+def _value(match: re.Match[str], scale: Scale) -> float | None:
+    found = {name: text for name, text in match.groupdict().items() if text is not None}
+    if "said" in found:
+        return _said(match[0], found["adverb"], found["said"], scale)
+    value = {name.split("_")[-1]: text for name, text in found.items()}
+    if "number" not in value:
+        return scale.of_word("no" not in value)
+    largest = 100.0 if "percent" in value else float(value.get("scale", 0)) or None
+    verb = match.re is _PROSE and "b_number" in found
+    # Gets 3 right; gets 3 out of 5 steps right.
+    if verb and largest != scale.maximum:
+        return None
+    return scale.of_number(float(value["number"]), largest)
+
+
+def _said(text: str, adverbs: str, word: str, scale: Scale) -> float | None:
+    """Of "is ADVERBS WORD"."""
+    words = set(adverbs.lower().split())
+    negated = "not" in words or "n't" in text.lower()
+    if not negated and words - _SURE:
+        return None  # partly correct
+    positive = word.lower() in ("correct", "right", "equivalent")
+    return scale.of_word(positive != negated)

@@ -23,6 +23,7 @@ from verl_hpc.rewards import (
     multiple_choice,
     reasoning_gym_reward,
 )
+from verl_hpc.rewards.awaiting import at_once, is_async
 from verl_hpc.rewards.request import KEYWORDS, MORE_KEYWORDS, RewardFunction, batched, is_batched
 from verl_hpc.rewards.user_code import load_function, loading
 
@@ -98,6 +99,13 @@ def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> Rewa
     signature = _signature(function, config, setting)
     if is_batched(function):
         return _of_lists(function, signature, config, setting)
+    of_one = _of_one(function, signature, config, setting)
+    return at_once(of_one, config.timeout_s) if is_async(function) else of_one
+
+
+def _of_one(
+    function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
+) -> RewardFunction:
     try:
         more = set(MORE_KEYWORDS).intersection(signature.parameters).difference(config.options)
         signature.bind(**dict.fromkeys((*KEYWORDS, *more)), **config.options)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Real
-from typing import Any
+from numbers import Complex, Real
+from typing import Any, SupportsFloat
 
 from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError, ScoreNotFiniteError
+from verl_hpc.rewards.awaiting import awaited
 from verl_hpc.rewards.guard import describe, guarded, message
 from verl_hpc.rewards.printing import capped_output
 from verl_hpc.rewards.request import (
@@ -76,7 +78,7 @@ def _score_each(
     def score(request: Request) -> Score:
         call = _Call(config, setting, request)
         given = arguments(request, names)
-        return call.score(lambda: _read(function(**given)))
+        return call.score(lambda: _read(awaited(function(**given))))
 
     return [score(request) for request in requests]
 
@@ -89,7 +91,7 @@ def _score_together(
     results: list[Any] = []
 
     def run() -> Score:
-        found = function(requests)
+        found = awaited(function(requests))
         if not isinstance(found, Sequence) or len(found) != len(requests):
             size = len(found) if isinstance(found, Sized) else "no length"
             raise TypeError(
@@ -105,7 +107,7 @@ def _score_together(
         return [whole] * len(requests)
 
     def read(result: Any) -> Score:
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         return _read(result)
 
@@ -179,14 +181,42 @@ def _read(result: Any) -> Score:
         for key in result:
             if not isinstance(key, str):
                 raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
-        others = {k: float(v) for k, v in result.items() if k != "score" and isinstance(v, Real)}
-        return Score(_finite(result["score"]), others)
+        others = {k: v for k, v in result.items() if k != "score"}
+        return Score(_finite(result["score"]), _figures(others))
     return Score(_finite(result))
 
 
+def _figures(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are numbers."""
+    found = {}
+    for name, value in values.items():
+        # An array of several numbers has __float__ as well.
+        with suppress(TypeError, ValueError, RuntimeError):
+            found[name] = _number(value)
+    return found
+
+
 def _finite(value: Any) -> float:
-    if not isinstance(value, Real):
-        raise TypeError(f"the score is {type(value).__name__} {value!r:.60}; expected a number")
-    if not math.isfinite(value):
-        raise ScoreValueError(f"the score is {value}; expected a finite number")
-    return float(value)
+    try:
+        number = _number(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"the score is {type(value).__name__} {value!r:.60}; expected a number"
+        ) from error
+    if not math.isfinite(number):
+        raise ScoreValueError(f"the score is {number}; expected a finite number")
+    return number
+
+
+def _number(value: Any) -> float:
+    """A number of any library: of Python, of numpy, a tensor with one element.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: it is none.
+    """
+    # numpy gives up float() of arrays that have a dimension.
+    one = value.item() if getattr(value, "shape", ()) == (1,) else value
+    is_complex = isinstance(one, Complex) and not isinstance(one, Real)
+    if is_complex or not isinstance(one, SupportsFloat):
+        raise TypeError(f"{type(value).__name__} is no number")
+    return float(one)

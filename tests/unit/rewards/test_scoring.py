@@ -10,9 +10,11 @@ import sys
 import textwrap
 import threading
 import time
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -162,13 +164,31 @@ def test_scores_come_in_the_order_of_the_requests():
     assert [score.value for score in found] == [2.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize(("value", "number"), [(1, 1.0), (True, 1.0), (Fraction(1, 2), 0.5)])
-def test_every_real_number_is_a_score(value, number):
-    assert scores(returning(value), request()) == [Score(number)]
+NUMBERS = [
+    (1, 1.0),
+    (True, 1.0),
+    (Fraction(1, 2), 0.5),
+    (Decimal("0.25"), 0.25),
+    (np.bool_(True), 1.0),
+    (np.float16(0.5), 0.5),
+    (np.array(1.5), 1.5),
+    (np.array([1.5]), 1.5),
+    (torch.tensor(1.0), 1.0),
+    (torch.tensor([0.5], dtype=torch.bfloat16), 0.5),
+    (torch.tensor(False), 0.0),
+]
+
+
+def test_every_number_is_a_score_and_a_metric():
+    for value, number in NUMBERS:
+        assert scores(returning(value), request()) == [Score(number)]
+        result = {"score": value, "acc": value}
+        assert scores(returning(result), request()) == [Score(number, {"acc": number})]
 
 
 def test_numbers_beside_a_score_are_metrics():
     result = {"score": 0.5, "acc": True, "length": 3, "pred": "72", "why": None}
+    result |= {"several": np.ones(2), "words": np.array("x"), "phase": 1j}
     assert scores(returning(result), request()) == [Score(0.5, {"acc": 1.0, "length": 3.0})]
 
 
@@ -177,6 +197,12 @@ BAD_RESULTS = [
     (float("inf"), "the score is inf; expected a finite number"),
     (None, "the score is NoneType None; expected a number"),
     ("1.0", "the score is str '1.0'; expected a number"),
+    (1j, "the score is complex 1j; expected a number"),
+    (np.complex64(1), "the score is complex64"),
+    (np.ones(2), r"the score is ndarray array\(\[1., 1.\]\); expected a number"),
+    (torch.ones(2), "the score is Tensor"),
+    (torch.tensor(float("nan")), "the score is nan; expected a finite number"),
+    (Decimal("inf"), "the score is inf; expected a finite number"),
     ((1.0, 2.0), r"the score is tuple \(1.0, 2.0\); expected a number"),
     ({"acc": 1.0}, "the result has no 'score'; it has acc"),
     ({"score": float("nan")}, "the score is nan"),

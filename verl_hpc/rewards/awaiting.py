@@ -1,0 +1,125 @@
+"""Reward functions that are awaited: many calls are under way at once, in one event loop.
+
+The loop runs in a thread of its own for as long as the process: a client that a function keeps
+between calls belongs to the loop that it was made in, and whoever calls may have a running loop, as
+a notebook has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from verl_hpc.rewards.request import Request, RewardFunction, arguments, bounded, taken
+from verl_hpc.runtime.limit import TimeLimitExceeded
+
+MOST_AT_ONCE = 64
+"""Calls of a function in one process that are under way at a time."""
+_STUCK_S = 15.0
+"""How long after the last call's time limit a loop is given up in which none of them ends."""
+
+
+_TURNS_WITHIN_S = 1.0
+
+
+class BlockedError(RuntimeError):
+    """A coroutine keeps its event loop to itself."""
+
+
+def is_async(function: RewardFunction) -> bool:
+    """Whether a call gives a coroutine: of `async def`, also in a partial or as `__call__`."""
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def at_once(function: RewardFunction, timeout_s: float) -> RewardFunction:
+    """A function of a whole list, which awaits calls of one that is asynchronous.
+
+    Args:
+        function: called by keyword, for one response.
+        timeout_s: longest that each call may take.
+    """
+    names = taken(function)
+
+    @bounded
+    def of_all(requests: Sequence[Request]) -> list[Any]:
+        calls = [arguments(request, names) for request in requests]
+        rounds = -(-len(calls) // MOST_AT_ONCE)
+        found: list[Any] = awaited(
+            _gathered(function, calls, timeout_s), rounds * timeout_s + _STUCK_S
+        )
+        return found
+
+    return of_all
+
+
+async def _gathered(
+    function: RewardFunction, calls: Sequence[dict[str, Any]], timeout_s: float
+) -> list[Any]:
+    """What each call gives, in order, or the exception with which it ended."""
+    places = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def one(given: dict[str, Any]) -> Any:
+        async with places:
+            result, error = await _ending(function(**given), timeout_s)
+            return result if error is None else error
+
+    return await asyncio.gather(*map(one, calls))
+
+
+async def _ending(
+    value: Awaitable[Any], timeout_s: float | None
+) -> tuple[Any, BaseException | None]:
+    """A result, or the exception in its place: some exceptions would end the loop's thread."""
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            return await value, None
+    except BaseException as error:
+        return None, TimeLimitExceeded() if limit.expired() else error
+
+
+def awaited(value: Any, within_s: float | None = None) -> Any:
+    """A value, or what comes of it if it is to be awaited.
+
+    Raises:
+        BlockedError: nothing comes of it in `within_s` seconds.
+    """
+    if not inspect.isawaitable(value):
+        return value
+    future = asyncio.run_coroutine_threadsafe(_ending(value, None), _loop())
+    try:
+        result, error = future.result(within_s)
+    except TimeoutError:
+        raise BlockedError(
+            f"nothing comes of it in {within_s:g} s: it holds its event loop, or catches what "
+            "cancels it; await what takes long, or write a function without async"
+        ) from None
+    finally:
+        if future.cancel() and not _turns():
+            # What holds the loop cannot be ended: the next call has another one.
+            _loop.cache_clear()
+    if error is not None:
+        raise error
+    return result
+
+
+def _turns() -> bool:
+    """Whether the loop does anything but wait for one coroutine."""
+    with suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), _loop()).result(_TURNS_WITHIN_S)
+        return True
+    return False
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """That of this process, which no fork has inherited: it is made at the first score."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="verl_hpc-awaits", daemon=True).start()
+    return loop

@@ -132,9 +132,9 @@ class RewardConfig(Section):
     """One of `REWARD_FUNCTIONS`, path/to/file.py:function, or auto: by each row's data_source
     (docs/rewards.md).
 
-    A function of your own is called as verl calls it, by keyword: `data_source`, `solution_str`,
-    `ground_truth` and `extra_info`; and with `response_ids`, `turns`, `truncated`, `row` and
-    `prompt` if it takes them. One of two arguments is called as `function(response, ground_truth)`.
+    A function of your own is called by keyword with those that it takes of `data_source`,
+    `solution_str`, `ground_truth`, `extra_info`, `response_ids`, `turns`, `truncated`, `row` and
+    `prompt`. One of two arguments is called as `function(response, ground_truth)`.
     It returns a number, or a mapping with one as `score`.
     """
     options: Options = {}

@@ -95,9 +95,9 @@ ROWS: list[Row] = [
     ),
     fixed(
         "reward.reward_manager.name",
-        "a function is called for each response as it comes",
+        "a function says by its arguments whether it takes one response or a list",
         "reward.function, reward.terms",
-        also=("dapo",),
+        also=("dapo", "batch"),
     ),
     *all_fixed(
         "reward.reward_manager.source reward.reward_manager.module.path "

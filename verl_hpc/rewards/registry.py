@@ -24,7 +24,18 @@ from verl_hpc.rewards import (
     reasoning_gym_reward,
 )
 from verl_hpc.rewards.awaiting import at_once, is_async
-from verl_hpc.rewards.request import KEYWORDS, MORE_KEYWORDS, RewardFunction, batched, is_batched
+from verl_hpc.rewards.request import (
+    KEYWORDS,
+    NAMES,
+    OF_THE_RESPONSE,
+    PLURALS,
+    Request,
+    RewardFunction,
+    arguments,
+    asked,
+    batched,
+    is_batched,
+)
 from verl_hpc.rewards.user_code import load_function, loading
 
 BUILT_IN: Mapping[str, RewardFunction] = {
@@ -76,8 +87,8 @@ def get_reward_function(config: RewardConfig, setting: str = "reward") -> Reward
         setting: that holds its name, for messages.
 
     Raises:
-        RewardError: a file or function that cannot be loaded, one that takes neither the four
-            keywords of verl nor two arguments, with the options, or one that does not work here.
+        RewardError: a file or function that cannot be loaded, one that with the options asks for
+            what there is not, or one that does not work here.
     """
     if config.function in MAKERS:
         options = REWARD_OPTIONS[config.function].model_validate(config.options)
@@ -89,7 +100,7 @@ def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> Rewa
     """A function as rewards are called, with its options bound.
 
     Args:
-        function: called by verl's keywords, of two arguments, or batched.
+        function: called by keyword, of two arguments, or of a whole list.
         config: its options; its name is for messages.
         setting: that holds its name, for messages.
 
@@ -98,7 +109,9 @@ def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> Rewa
     """
     signature = _signature(function, config, setting)
     if is_batched(function):
-        return _of_lists(function, signature, config, setting)
+        return _of_requests(function, signature, config, setting)
+    if "solution_strs" in signature.parameters:
+        return _of_columns(function, signature, config, setting)
     of_one = _of_one(function, signature, config, setting)
     return at_once(of_one, config.timeout_s) if is_async(function) else of_one
 
@@ -106,18 +119,16 @@ def fitted(function: RewardFunction, config: RewardConfig, setting: str) -> Rewa
 def _of_one(
     function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
 ) -> RewardFunction:
+    given = asked(signature, NAMES, config.options)
     try:
-        more = set(MORE_KEYWORDS).intersection(signature.parameters).difference(config.options)
-        signature.bind(**dict.fromkeys((*KEYWORDS, *more)), **config.options)
+        signature.bind(**dict.fromkeys(given), **config.options)
+        if not set(OF_THE_RESPONSE).intersection(given):
+            raise TypeError("it asks for nothing of the response")
         return partial(function, **config.options)
     except TypeError as error:
         names = _two_arguments(signature, config.options)
         if names is None:
-            raise RewardError(
-                f"{setting}.function = {config.function}: it takes {signature} and cannot be "
-                f"called with {', '.join(KEYWORDS)} and {setting}.options = {config.options} "
-                f"({error}), nor as function(response, ground_truth); write one of these two"
-            ) from None
+            raise _refused(signature, config, setting, error) from None
 
     def of_two(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any) -> Any:
         values = zip(KEYWORDS, (data_source, solution_str, ground_truth, extra_info), strict=True)
@@ -127,7 +138,36 @@ def _of_one(
     return of_two
 
 
-def _of_lists(
+def _refused(
+    signature: inspect.Signature, config: RewardConfig, setting: str, error: TypeError
+) -> RewardError:
+    return RewardError(
+        f"{setting}.function = {config.function}: it takes {signature} and cannot be called with "
+        f"{setting}.options = {config.options} ({error}). A function may ask by name for any of "
+        f"{', '.join(NAMES)}; one of a whole list for {', '.join(PLURALS)}; one of two arguments "
+        "is called as function(response, ground_truth)"
+    )
+
+
+def _of_columns(
+    function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
+) -> RewardFunction:
+    """A function as verl's batch reward manager calls it."""
+    names = asked(signature, PLURALS, config.options)
+    try:
+        signature.bind(**dict.fromkeys(names), **config.options)
+    except TypeError as error:
+        raise _refused(signature, config, setting, error) from None
+
+    def of_all(requests: Sequence[Request]) -> Any:
+        rows = [arguments(request, KEYWORDS) for request in requests]
+        columns = {name: [row[PLURALS[name]] for row in rows] for name in names}
+        return function(**columns, **config.options)
+
+    return batched(of_all)
+
+
+def _of_requests(
     function: RewardFunction, signature: inspect.Signature, config: RewardConfig, setting: str
 ) -> RewardFunction:
     try:

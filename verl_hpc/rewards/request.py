@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 RewardFunction = Callable[..., Any]
-"""Called as verl calls it: `function(data_source=, solution_str=, ground_truth=, extra_info=)`,
-with those of `MORE_KEYWORDS` that it takes; one that is `batched` as `function(requests)`.
+"""Called by keyword, with those of `NAMES` that it takes; one that is `batched` as
+`function(requests)`.
 
 A user's function of two arguments is called as `function(response, ground_truth)`.
 The result is the score, or a mapping with "score" and further figures; of one that is `batched` a
@@ -18,8 +18,13 @@ list of these.
 """
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
+"""What verl calls functions with."""
 MORE_KEYWORDS = ("response_ids", "turns", "truncated", "row", "prompt")
-"""For functions that take them, by name or by **."""
+NAMES = (*KEYWORDS, *MORE_KEYWORDS)
+OF_THE_RESPONSE = ("solution_str", "response_ids", "turns", "truncated")
+"""Those of `NAMES` that differ between responses to one prompt."""
+PLURALS = {f"{name}s": name for name in KEYWORDS}
+"""What verl's batch reward manager calls functions of a whole list with."""
 
 
 class Turn(TypedDict):
@@ -115,33 +120,37 @@ def is_batched(function: RewardFunction) -> bool:
     return bool(getattr(function, "is_batched", False))
 
 
-def taken(function: RewardFunction) -> frozenset[str]:
-    """Which of `MORE_KEYWORDS` a function takes."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    names = {name for name in MORE_KEYWORDS if takes_all or name in parameters}
+def asked(
+    signature: inspect.Signature, names: Iterable[str], bound: Container[str] = ()
+) -> list[str]:
+    """Which of `names` a function takes by keyword, or by **, beside those that are bound."""
+    parameters = signature.parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    own = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return [n for n in names if (takes_all or n in own) and n not in bound]
+
+
+def taken(function: RewardFunction) -> list[str]:
+    """Which of `NAMES` a function takes."""
     # An option of the same name was there first.
-    return frozenset(names.difference(getattr(function, "keywords", ())))
+    return asked(inspect.signature(function), NAMES, getattr(function, "keywords", ()))
 
 
-def arguments(request: Request, names: frozenset[str]) -> dict[str, Any]:
+def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
     """What a function is called with.
 
     Args:
         request: what it is asked.
-        names: those of `MORE_KEYWORDS` that it takes.
+        names: those of `NAMES` that it takes.
 
     Raises:
         DataError: it takes the row, which cannot be read.
     """
-    found: dict[str, Any] = {
+    of_verl = {
         "data_source": request.data_source,
         "solution_str": request.response,
         "ground_truth": request.ground_truth,
         "extra_info": request.extra,
     }
-    for name in names:
-        value = getattr(request, name)
-        # One of its own, which it may change.
-        found[name] = deepcopy(value)
-    return found
+    # Each call has its own of the others, which it may change.
+    return {n: of_verl[n] if n in of_verl else deepcopy(getattr(request, n)) for n in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -91,14 +91,7 @@ def _score_together(
     results: list[Any] = []
 
     def run() -> Score:
-        found = awaited(function(requests))
-        if not isinstance(found, Sequence) or len(found) != len(requests):
-            size = len(found) if isinstance(found, Sized) else "no length"
-            raise TypeError(
-                f"the result is {type(found).__name__} ({size}); expected a list of "
-                f"{len(requests)}, one a response"
-            )
-        results.extend(found)
+        results.extend(_of_each(awaited(function(requests)), len(requests)))
         return Score(0.0)
 
     calls = [_Call(config, setting, request) for request in requests]
@@ -112,6 +105,20 @@ def _score_together(
         return _read(result)
 
     return [c.score(partial(read, r)) for c, r in zip(calls, results, strict=True)]
+
+
+def _of_each(found: Any, count: int) -> Iterable[Any]:
+    """What a function of a list has made of each response; arrays and tensors are lists, too."""
+    is_list = hasattr(found, "__getitem__") and not isinstance(found, (Mapping, str, bytes))
+    shape = getattr(found, "shape", None)
+    size = len(found) if isinstance(found, Sized) and shape != () else "no length"
+    if not is_list or size != count:
+        raise TypeError(
+            f"the result is {type(found).__name__} ({size}); expected a list of {count}, one a "
+            "response"
+        )
+    results: Iterable[Any] = found
+    return results
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-FULL, BATCHED, SANDBOXED = blocks("python")
+FULL, COLUMNS, BATCHED, SANDBOXED = blocks("python")
 KNOWN = Request(
     0, "x", "7", {}, "7", response_ids=[1, 2, 3], columns=lambda: {"level": 1}, truncated=False
 )
@@ -38,7 +38,10 @@ def test_the_function_of_the_page(tmp_path):
     assert all(f"`{name}`" in PAGE for name in MORE_KEYWORDS)
 
 
-def test_the_function_of_a_list(tmp_path):
+def test_the_functions_of_a_list(tmp_path):
+    assert scores(tmp_path, COLUMNS, "score", KNOWN, KNOWN) == [Score(1.0)] * 2
+    (tmp_path / "requests").mkdir()
+    tmp_path /= "requests"
     assert scores(tmp_path, BATCHED, "lengths", KNOWN, KNOWN, unit=2) == [Score(1.5)] * 2
 
 

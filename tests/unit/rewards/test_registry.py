@@ -13,7 +13,7 @@ from verl_hpc.rewards.registry import (
     get_reward_function,
     score_by_data_source,
 )
-from verl_hpc.rewards.request import Request
+from verl_hpc.rewards.request import Request, arguments, taken
 from verl_hpc.rewards.scoring import score_responses
 
 
@@ -22,10 +22,8 @@ def find(function, **options):
 
 
 def call(function, response, truth, data_source="", extra=None):
-    """As scoring calls it: by keyword."""
-    return function(
-        data_source=data_source, solution_str=response, ground_truth=truth, extra_info=extra
-    )
+    """As scoring calls it: by keyword, with what it takes."""
+    return function(**arguments(Request(0, data_source, truth, extra, response), taken(function)))
 
 
 @pytest.mark.parametrize(
@@ -150,11 +148,93 @@ def test_a_function_of_a_list_takes_its_options(tmp_path):
         find(f"{path}:score", size=3)
 
 
+def written(folder, parameters, body="return 1.0"):
+    path = folder / "mine.py"
+    path.write_text(f"def score({parameters}):\n    {body}\n")
+    return f"{path}:score"
+
+
+TURNS = [{"role": "assistant", "content": "four", "token_ids": [5]}]
+FULL = Request(0, "mine", "on", {"k": 1}, "four", "", "ask", [5], TURNS, True, lambda: {"level": 3})
+KNOWN = {
+    "data_source": "mine",
+    "solution_str": "four",
+    "ground_truth": "on",
+    "extra_info": {"k": 1},
+    "response_ids": [5],
+    "turns": TURNS,
+    "truncated": True,
+    "row": {"level": 3},
+    "prompt": "ask",
+}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "solution_str, ground_truth, turns",
+        "solution_str",
+        "*, truncated, prompt",
+        "row, response_ids, scale=1",
+        "extra_info, solution_str",
+        ", ".join(reversed(KNOWN)),
+    ],
+)
+def test_a_function_is_given_what_it_asks_for_and_no_more(tmp_path, parameters):
+    function = find(written(tmp_path, parameters, "SEEN.append(locals()); return 1.0"))
+    seen = function.func.__globals__["SEEN"] = []
+    score_responses(function, [FULL], RewardConfig())
+    names = parameters.removeprefix("*, ").replace("=1", "").split(", ")
+    assert seen == [{name: KNOWN.get(name, 1) for name in names}]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "result", "expected"),
+    [
+        (
+            "data_sources, solution_strs, ground_truths, extra_infos",
+            "[len(solution_strs[i]) + ground_truths[i] + extra_infos[i]['k'] for i in range(3)]",
+            [0, 3, 6],
+        ),
+        ("solution_strs, unit=1, **kwargs", "[len(kwargs['extra_infos'])] * 3", [3, 3, 3]),
+        ("solution_strs", "__import__('numpy').arange(3.0)", [0, 1, 2]),
+        ("solution_strs", "__import__('torch').arange(3.0)", [0, 1, 2]),
+        ("solution_strs", "tuple({'score': len(s)} for s in solution_strs)", [0, 1, 2]),
+    ],
+)
+def test_what_verl_gives_a_list_is_given_by_its_plural_names(
+    tmp_path, parameters, result, expected
+):
+    requests = [Request(i, "mine", i, {"k": i}, "x" * i) for i in range(3)]
+    function = find(written(tmp_path, parameters, f"return {result}"))
+    assert [s.value for s in score_responses(function, requests, RewardConfig())] == expected
+
+
+def test_an_asynchronous_function_of_a_list_is_awaited(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("async def score(solution_strs):\n    return [len(s) for s in solution_strs]\n")
+    requests = [Request(0, "", "", {}, text) for text in ("a", "bb")]
+    found = score_responses(find(f"{path}:score"), requests, RewardConfig())
+    assert [score.value for score in found] == [1, 2]
+
+
+@pytest.mark.parametrize("parameters", ["solution_strs, prompts", "solution_strs, data_source"])
+def test_a_function_of_a_list_that_asks_for_more_is_refused(tmp_path, parameters):
+    with pytest.raises(
+        RewardError, match="argument: '(prompts|data_source)'.*solution_strs, ground"
+    ):
+        find(written(tmp_path, parameters))
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
         "response",
         "response, reference, more",
+        "solution_str, ground_truth, tokenizer",
+        "solution_str, /",
+        "response=None, ground_truth=None",
+        "ground_truth, prompt, row",
         "*, response, reference",
         "ground_truth, response",
         "reference, response",

@@ -48,6 +48,17 @@ Seconds = Annotated[Number, Field(ge=0.001, le=30 * 86400)]
 """Of a time limit: a month at most."""
 
 
+CHOSEN_BY = "chosen_by"
+
+
+def chosen_by(setting: str) -> Any:
+    """Declares that a setting belongs to what another setting of its section names.
+
+    Where that is changed over a file's, the file's value is dropped.
+    """
+    return Field(json_schema_extra={CHOSEN_BY: setting})
+
+
 def check_path_text(text: str) -> str:
     """Raises: ValueError: no file can have this path."""
     if re.search("[\0-\x1f\x7f-\x9f\u2028\u2029]", text):

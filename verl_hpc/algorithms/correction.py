@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import model_validator
 
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.masked import Reduce, alone, masked_mean
-from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section
+from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section, chosen_by
 
 
 def _check_holds_one(lower: float, upper: float) -> None:
@@ -26,9 +26,9 @@ class RejectConfig(Section):
 
     ratio: Literal["product", "geometric_mean"] = "geometric_mean"
     """Of the ratios of its tokens; the geometric mean does not grow with the length."""
-    lower: NonNegativeFinite
+    lower: Annotated[NonNegativeFinite, chosen_by("ratio")]
     """Smallest ratio of a sequence that is trained on; such as 0.99 of a geometric mean."""
-    upper: PositiveFinite
+    upper: Annotated[PositiveFinite, chosen_by("ratio")]
     """Largest one; such as 1.01 of a geometric mean."""
 
     @model_validator(mode="after")
@@ -43,12 +43,12 @@ class CorrectionConfig(Section):
     weights: Literal["token", "sequence", "none"] = "token"
     """The ratio that a token's loss is multiplied with: its own, that of its whole sequence, or
     none."""
-    upper: PositiveFinite = 2.0
+    upper: Annotated[PositiveFinite, chosen_by("weights")] = 2.0
     """Largest weight."""
     outside: Literal["truncate", "leave_out"] = "truncate"
     """What becomes of a ratio beyond the bounds: the weight is `upper` (truncated importance
     sampling), or the token, or its sequence, is not trained on (IcePop)."""
-    lower: NonNegativeFinite = 0.0
+    lower: Annotated[NonNegativeFinite, chosen_by("weights")] = 0.0
     """Smallest ratio that is trained on; needs outside: leave_out."""
     normalise: bool = False
     """Divide weights by their mean over the tokens of the step."""

@@ -12,6 +12,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -104,6 +105,8 @@ def run_config(
 
 def _load(path: str, overrides: Sequence[str]) -> Loaded:
     """A file of ours, or one with verl's or a tutorial's keys."""
+    if environment.launcher_rank() != 0:  # one rank says what was dropped
+        logging.getLogger("verl_hpc.config").setLevel(logging.ERROR)
     found = load_run(path, overrides)
     if isinstance(found, RunConfig):
         return found, None

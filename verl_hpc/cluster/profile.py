@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, SITE
 from verl_hpc.cluster.site import Site
 from verl_hpc.config.explain import explain
-from verl_hpc.config.tree import parse_override, put, read_tree
+from verl_hpc.config.tree import override, parse_override, read_tree
 from verl_hpc.errors import ConfigError
 
 PREFIX = "site."
@@ -58,11 +58,10 @@ def load_profile(
         here = ", ".join(sorted(map(str, Path("slurm").glob("*.yaml")))) or "none below slurm/"
         problem = "is a directory" if is_directory else "no such file"
         raise ConfigError(f"{flag} {path}: {problem}; profiles here: {here}")
-    tree = read_tree(Path(path))
+    tree = read_tree(Path(path), Site)
     if isinstance(measured := tree.get("measured"), str):
         tree["measured"] = str(Path(path).resolve().parent / measured)
-    for name, value in overrides.items():
-        put(tree, name, value)
+    override(tree, overrides.items(), Site, str(path))
     try:
         site = Site.model_validate(tree)
     except ValidationError as error:

@@ -28,6 +28,7 @@ from verl_hpc.section import (
     Positive,
     PositiveFinite,
     Section,
+    chosen_by,
     is_own,
 )
 
@@ -69,9 +70,9 @@ class KlConfig(Section):
     controller: Literal["fixed", "adaptive"] = "fixed"
     """adaptive changes the coefficient after each batch to keep the KL near target (arXiv
     1909.08593, section 2.2); needs placement: reward."""
-    target: PositiveFinite = 0.1
+    target: Annotated[PositiveFinite, chosen_by("controller")] = 0.1
     """KL that the adaptive controller steers to."""
-    horizon: Positive = 10000
+    horizon: Annotated[Positive, chosen_by("controller")] = 10000
     """Samples over which the adaptive controller corrects by its full step."""
 
     @model_validator(mode="after")

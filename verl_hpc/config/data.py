@@ -13,6 +13,7 @@ from verl_hpc.section import (
     Positive,
     Section,
     Seed,
+    chosen_by,
 )
 
 TrainOn = Literal["all", "last"]
@@ -53,7 +54,7 @@ class ReasoningGymConfig(Section):
     evaluation_share: Annotated[Number, Field(ge=0.001, le=0.999)] = 0.1
     """Share of all questions that belong to evaluation; the same in every run that is to be
     compared."""
-    options: Options = {}
+    options: Annotated[Options, chosen_by("task")] = {}
     """Settings of the task, such as {min_terms: 2, max_terms: 2}."""
     template: Annotated[str, Field(pattern=r"\{question\}")] = "{question}"
     """How a question becomes a prompt."""

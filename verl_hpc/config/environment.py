@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from verl_hpc.config.explain import near_or_all
-from verl_hpc.section import OWN_NAME, Options, PathText, Positive, Seconds, Section, is_own
+from verl_hpc.section import (
+    OWN_NAME,
+    Options,
+    PathText,
+    Positive,
+    Seconds,
+    Section,
+    chosen_by,
+    is_own,
+)
 
 PROGRAM_S = 5.0
 """That a program of environment python may take, where its options do not say."""
@@ -28,7 +37,7 @@ class EnvironmentConfig(Section):
     """calculator does the sums that the model writes between <calc> and </calc>, python runs the
     programs between <python> and </python>, reasoning_gym says whether an answer is right;
     path/file.py:Name is a class of your own (docs/environments.md)."""
-    options: Options = {}
+    options: Annotated[Options, chosen_by("name")] = {}
     """Keyword arguments of the class."""
     max_turns: Annotated[Positive, Field(ge=2)] = 4
     """Turns of the model, at most; rollout.max_response_tokens is of all of them and of what is

@@ -12,7 +12,7 @@ from verl_hpc.config.explain import explain
 from verl_hpc.config.foreign import MIGRATE, is_foreign
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.config.run import RunConfig
-from verl_hpc.config.tree import MOST_BYTES, parse_override, put, read_tree
+from verl_hpc.config.tree import MOST_BYTES, override, parse_override, read_tree
 from verl_hpc.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
             given), a value that is not allowed, or a file with verl's keys.
     """
-    tree = read_tree(Path(path))
+    tree = read_tree(Path(path), RunConfig)
     if is_foreign(tree):
         raise ConfigError(
             f"{path} has verl's keys, or those of its tutorials; write it in ours with\n"
@@ -39,8 +39,7 @@ def parse_overridden(tree: dict[str, Any], overrides: Sequence[str], origin: str
     Raises:
         ConfigError: as `load_config`.
     """
-    for word in overrides:
-        put(tree, *parse_override(word))
+    override(tree, map(parse_override, overrides), RunConfig, origin)
     return parse_config(tree, origin)
 
 

@@ -17,6 +17,7 @@ from verl_hpc.section import (
     ProperFraction,
     Rate,
     Section,
+    chosen_by,
 )
 
 
@@ -105,7 +106,7 @@ class ParallelConfig(Section):
     engine: Engine = "megatron"
     """megatron cuts a model in all the ways below. fsdp trains transformers' own dense models, with
     every parameter's rows divided over all ranks (docs/fsdp.md)."""
-    fsdp: FsdpConfig | None = None
+    fsdp: Annotated[FsdpConfig | None, chosen_by("engine")] = None
     """With engine: fsdp; null takes its defaults."""
     tensor_parallel: Positive = 1
     """Ranks that share every layer, each with a part of its heads and matrices (arXiv

@@ -23,6 +23,7 @@ from verl_hpc.section import (
     Seconds,
     Section,
     check_path_text,
+    chosen_by,
 )
 
 REWARD_FUNCTIONS = (
@@ -88,7 +89,7 @@ class TermConfig(Section):
     """As reward.function."""
     weight: Finite = 1.0
     """What the function's score is multiplied by; negative for a penalty."""
-    options: Options = {}
+    options: Annotated[Options, chosen_by("function")] = {}
     """As reward.options."""
     on_error: OnError | None = None
     """As reward.on_error, for this term alone, which then counts 0; null takes that."""
@@ -137,7 +138,7 @@ class RewardConfig(Section):
     `prompt`. One of two arguments is called as `function(response, ground_truth)`.
     It returns a number, or a mapping with one as `score`.
     """
-    options: Options = {}
+    options: Annotated[Options, chosen_by("function")] = {}
     """Keyword arguments of the function."""
     terms: dict[TermName, TermConfig] = {}
     """In place of function and options: several functions by a name of yours, whose weighted sum is

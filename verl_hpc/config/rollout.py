@@ -17,6 +17,7 @@ from verl_hpc.section import (
     Positive,
     PositiveFinite,
     Section,
+    chosen_by,
 )
 
 
@@ -145,7 +146,7 @@ class RolloutConfig(Section):
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
     enforce_eager: bool = False
     """Never capture CUDA graphs."""
-    engine_options: Options = {}
+    engine_options: Annotated[Options, chosen_by("engine")] = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""
     environment: EnvironmentConfig | None = None
     """What answers the model between its turns (docs/environments.md); null is one turn a response.

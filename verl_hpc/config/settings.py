@@ -9,9 +9,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from verl_hpc.section import CHOSEN_BY
+
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-_Schema = Mapping[str, Any]
+Schema = Mapping[str, Any]
+"""A part of a JSON schema."""
 _NEEDED = object()
+_STARTS_ANEW = "Another, put over a file's, drops the file's settings beside it."
 
 
 @dataclass(frozen=True)
@@ -42,26 +46,27 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> list[SettingInfo]:
 
 
 def _below(
-    section: _Schema, defs: _Schema, prefix: str, given: _Schema, member: str
+    section: Schema, defs: Schema, prefix: str, given: Schema, member: str
 ) -> Iterator[SettingInfo]:
     """Settings of a section; `given` are defaults that the section above has for them."""
     for field, schema in section["properties"].items():
         name = f"{prefix}{field}"
         default = given.get(field, schema.get("default", _NEEDED))
-        by_name = _by_name(schema, defs)
+        by_name = named_sections(schema, defs)
         if by_name is not None:
             yield _one(name, schema | {"type": "sections by name"}, default, member)
             yield from _below(by_name, defs, f"{name}.NAME.", {}, member)
             continue
-        members = _members(schema, defs)
+        members = members_of(schema, defs)
         if not members:
             yield _one(name, schema, default, member)
             continue
-        tag = _tag(schema)
+        tag = tag_of(schema)
         if tag is not None:
             choice = {"enum": [m["properties"][tag]["const"] for m in members]}
             chosen = default[tag] if isinstance(default, Mapping) else default
-            yield _one(f"{name}.{tag}", choice | {"description": _text(schema)}, chosen, "")
+            meaning = f"{_text(schema)} {_STARTS_ANEW}"
+            yield _one(f"{name}.{tag}", choice | {"description": meaning}, chosen, "")
         for inner in members:
             said = member if default is not None else f"{name} is given"
             above = default if isinstance(default, Mapping) else {}
@@ -73,23 +78,23 @@ def _below(
             yield from _below(inner, defs, f"{name}.", above, said)
 
 
-def _by_name(schema: _Schema, defs: _Schema) -> _Schema | None:
+def named_sections(schema: Schema, defs: Schema) -> Schema | None:
     """What each of a field's sections is, if it has some that the user names."""
     for below in schema.get("patternProperties", {}).values():
-        for section in _members(below, defs):
+        for section in members_of(below, defs):
             return section
     return None
 
 
-def _members(schema: _Schema, defs: _Schema) -> list[_Schema]:
+def members_of(schema: Schema, defs: Schema) -> list[Schema]:
     """The sections that a field can be; none where it is a plain setting."""
     if "$ref" in schema:
         return [defs[schema["$ref"].rpartition("/")[2]]]
     choices = schema.get("anyOf", schema.get("oneOf", ()))
-    return [section for choice in choices for section in _members(choice, defs)]
+    return [section for choice in choices for section in members_of(choice, defs)]
 
 
-def _tag(schema: _Schema) -> str | None:
+def tag_of(schema: Schema) -> str | None:
     """The field that says which of several sections is meant."""
     for choice in (schema, *schema.get("anyOf", ())):
         if "discriminator" in choice:
@@ -97,16 +102,19 @@ def _tag(schema: _Schema) -> str | None:
     return None
 
 
-def _one(name: str, schema: _Schema, default: Any, member: str) -> SettingInfo:
+def _one(name: str, schema: Schema, default: Any, member: str) -> SettingInfo:
     shown = None if default is _NEEDED else _plain(default)
     return SettingInfo(name, _allowed(schema), shown, _text(schema), member)
 
 
-def _text(schema: _Schema) -> str:
-    return " ".join(schema.get("description", "").split())
+def _text(schema: Schema) -> str:
+    words = schema.get("description", "").split()
+    if (chooser := schema.get(CHOSEN_BY)) is not None:
+        words.append(f"Another {chooser}, put over a file's, drops the file's value.")
+    return " ".join(words)
 
 
-def _allowed(schema: _Schema) -> str:
+def _allowed(schema: Schema) -> str:
     if "anyOf" in schema:
         return " or ".join(_allowed(choice) for choice in schema["anyOf"])
     if "enum" in schema:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from verl_hpc.config.explain import shown
 from verl_hpc.config.plain_yaml import DEEPEST, depth, read_yaml
+from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.errors import ConfigError
 
 INCLUDE = "include"
@@ -18,17 +22,25 @@ _MOST_FILES = 100
 """Each time that a file is included, it is read: a few includes can expand to billions."""
 
 
-def read_tree(path: Path) -> dict[str, Any]:
+def read_tree(path: Path, model: type[BaseModel] | None = None) -> dict[str, Any]:
     """A YAML file with its includes merged in, later ones over earlier, itself over all.
+
+    A file that names another variant than one that it includes, such as another loss, drops what
+    that says of its own.
+
+    Args:
+        model: of the settings, which knows their variants; None where there are none.
 
     Raises:
         ConfigError: missing or malformed files, too many of them, and files that include each other
             in a circle.
     """
-    return _read_tree(path, (), [])
+    return _read_tree(path, model, (), [])
 
 
-def _read_tree(path: Path, chain: tuple[Path, ...], files: list[Path]) -> dict[str, Any]:
+def _read_tree(
+    path: Path, model: type[BaseModel] | None, chain: tuple[Path, ...], files: list[Path]
+) -> dict[str, Any]:
     """
     Args:
         chain: of files that include each other down to this one.
@@ -59,8 +71,9 @@ def _read_tree(path: Path, chain: tuple[Path, ...], files: list[Path]) -> dict[s
         raise ConfigError(f"{path}: expected settings as `name: value`, found {found}")
     merged: dict[str, Any] = {}
     for name in _includes(path, tree.pop(INCLUDE, None)):
-        _merge(merged, _read_tree(path.parent / name, (*chain, resolved), files))
-    _merge(merged, tree)
+        included = _read_tree(path.parent / name, model, (*chain, resolved), files)
+        _merge(merged, included, model, f"what {path} includes")
+    _merge(merged, tree, model, f"what {path} includes")
     return merged
 
 
@@ -82,10 +95,18 @@ def _includes(path: Path, names: Any) -> list[str]:
     return names
 
 
-def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+def _merge(
+    below: dict[str, Any], above: Mapping[str, Any], model: type[BaseModel] | None, origin: str
+) -> None:
+    if model is not None and below:
+        drop_replaced(below, above, model, origin)
+    _put_over(below, above)
+
+
+def _put_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
     for key, value in above.items():
         if isinstance(value, Mapping) and isinstance(below.get(key), dict):
-            _merge(below[key], value)
+            _put_over(below[key], value)
         else:
             below[key] = dict(value) if isinstance(value, Mapping) else value
 
@@ -106,6 +127,30 @@ def parse_override(word: str, prefix: str = "") -> tuple[str, Any]:
         raise ConfigError(
             f"override {shown(word)}: the value is not valid YAML: {problem}"
         ) from None
+
+
+def override(
+    tree: dict[str, Any], values: Iterable[tuple[str, Any]], model: type[BaseModel], origin: str
+) -> None:
+    """Set values by their dotted names, in their order, over a file's.
+
+    A name of another variant drops what the file says of its own; what is given beside the name
+    stays, before or after it.
+
+    Args:
+        model: of the tree, which knows its variants.
+        origin: of the tree, for the log.
+
+    Raises:
+        ConfigError: as `put`.
+    """
+    given: dict[str, Any] = {}
+    values = list(values)
+    for name, value in values:
+        put(given, name, copy.deepcopy(value))
+    drop_replaced(tree, given, model, origin)
+    for name, value in values:
+        put(tree, name, value)
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from verl_hpc.config.explain import shown
 from verl_hpc.config.foreign import is_foreign
 from verl_hpc.config.load import parse_config, parse_overridden
+from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.tree import put, read_tree
 from verl_hpc.errors import ConfigError
@@ -42,10 +43,7 @@ class Migration:
 
     def tree(self) -> dict[str, Any]:
         """The settings, as a run's YAML file has them."""
-        found: dict[str, Any] = {}
-        for name, value in self.settings.items():
-            put(found, name, value)
-        return found
+        return _nested(self.settings)
 
     def why_refused(self) -> list[tuple[str, str]]:
         """Keys that are refused, and why."""
@@ -115,7 +113,7 @@ def load_run(path: str | Path, words: Sequence[str] = ()) -> RunConfig | Migrati
     Raises:
         ConfigError: as `load_config`, or as `migrate_file`.
     """
-    tree = read_tree(Path(path))
+    tree = read_tree(Path(path), RunConfig)
     foreign = is_foreign(tree)
     return migrate_tree(tree, words) if foreign else parse_overridden(tree, words, str(path))
 
@@ -232,6 +230,10 @@ def _translate(spoken: Spoken) -> Migration:
                 refusals.append(one)
     if any(name.startswith("placement.") for name in own):
         draft.settings.pop("parallel.data_parallel", None)  # roles have ranks of their own
+    for name in drop_replaced(_nested(draft.settings), _nested(own), RunConfig, "verl's keys"):
+        draft.settings = {
+            k: v for k, v in draft.settings.items() if not f"{k}.".startswith(f"{name}.")
+        }
     for name, value in own.items():
         draft.put(name, value, f"{OWN}{name}")
     for refusal in refusals:
@@ -240,6 +242,14 @@ def _translate(spoken: Spoken) -> Migration:
     refusals = [*now.refused, *(one for one in refusals if one.key not in told_already)]
     notes = {names.get(key, key): text for key, text in draft.notes.items()}
     return Migration(_trimmed(draft.settings), draft.origins, notes, refusals, draft.ranks)
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted name as a run's YAML file has them."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        put(found, name, value)
+    return found
 
 
 def _form(said: str | None, given: Mapping[str, Any]) -> Form:

@@ -435,3 +435,12 @@ def test_a_default_that_is_null_is_not_another_forms(monkeypatch):
     monkeypatch.setattr("verl_hpc.migration.values.reference", lambda: Reference("", forms))
     assert Values({}, "megatron").default("a") is None
     assert Values({}, "megatron").default("b") == 2
+
+
+def test_a_variant_of_ours_beside_verls_keys_takes_none_of_the_other():
+    words = [*BASE, "actor_rollout_ref.actor.clip_ratio_high=0.28", "data.seed=1"]
+    assert migrate(words).config().algorithm.loss.clip_high == 0.28
+    loss = migrate([*words, f"{OWN}algorithm.loss.name=gspo"]).config().algorithm.loss
+    assert loss.clip_high == 4e-4
+    both = [*words, f"{OWN}algorithm.loss.name=gspo", f"{OWN}algorithm.loss.clip_high=0.01"]
+    assert migrate(both).config().algorithm.loss.clip_high == 0.01

@@ -1,0 +1,201 @@
+"""A variant that is chosen anew takes nothing of the one before."""
+
+import logging
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from tests.unit.config.trees import SMALLEST, tree
+from verl_hpc.cluster.profile import load_profile
+from verl_hpc.cluster.site import Site
+from verl_hpc.config.load import load_config
+from verl_hpc.config.replaced import drop_replaced
+from verl_hpc.config.run import RunConfig
+from verl_hpc.config.settings import settings_of
+from verl_hpc.errors import ConfigError
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write files by name, as YAML; return the path of the first."""
+
+    def write(**files):
+        for name, content in files.items():
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        return tmp_path / f"{next(iter(files))}.yaml"
+
+    return write
+
+
+def at(config, name):
+    for part in name.split("."):
+        config = config[part] if isinstance(config, dict) else getattr(config, part)
+    return config
+
+
+PPO = {"algorithm__loss": {"clip_high": 0.28, "clip_low": 0.1}}
+GYM = {"kind": "reasoning_gym", "task": "chain_sum", "size": 9, "options": {"min_terms": 2}}
+SETS = {"a": {"source": GYM}}
+RATIO = {"ratio": "product", "lower": 0.5, "upper": 2.0}
+KL = {"placement": "reward", "controller": "adaptive", "target": 7.0, "horizon": 9}
+
+CASES = [
+    # What a file says, an override, and what settings are then.
+    (PPO, ["algorithm.loss.name=gspo"], {"algorithm.loss.clip_high": 4e-4}),
+    (PPO, ["algorithm.loss.name=gmpo"], {"algorithm.loss.clip_high": 0.4}),
+    (PPO, ["algorithm.loss={name: gspo}"], {"algorithm.loss.clip_high": 4e-4}),
+    (PPO, ["algorithm.loss.name=ppo_clip"], {"algorithm.loss.clip_high": 0.28}),
+    (
+        PPO,
+        ["algorithm.loss.clip_high=0.01", "algorithm.loss.name=gspo"],
+        {"algorithm.loss.clip_high": 0.01, "algorithm.loss.clip_low": 3e-4},
+    ),
+    (
+        PPO,
+        ["algorithm.loss.name=gspo", "algorithm.loss.name=ppo_clip"],
+        {"algorithm.loss.clip_high": 0.28},
+    ),
+    (
+        {"algorithm__advantage": {"name": "gae", "gamma": 0.9}},
+        ["algorithm.advantage.name=optimal_token_baseline"],
+        {"algorithm.advantage.name": "optimal_token_baseline"},
+    ),
+    (
+        {"algorithm__preference": {"name": "ipo", "beta": 0.7}},
+        ["algorithm.preference.name=dpo"],
+        {"algorithm.preference.beta": 0.1},
+    ),
+    (
+        {"data__train": GYM},
+        ["data.train.kind=files", "data.train.paths=[a.jsonl]"],
+        {"data.train.paths": ["a.jsonl"]},
+    ),
+    ({"data__train": GYM}, ["data.train.task=gcd"], {"data.train.options": {}}),
+    (
+        {"evaluation__sets": SETS, "evaluation__every": 1},
+        ["evaluation.sets.a.source.task=gcd"],
+        {"evaluation.sets.a.source.options": {}},
+    ),
+    (
+        {"reward": {"function": "a.py:f", "options": {"x": 1}}},
+        ["reward.function=b.py:f"],
+        {"reward.options": {}},
+    ),
+    (
+        {"reward__terms": {"t": {"function": "a.py:f", "options": {"x": 1}, "weight": 3.0}}},
+        ["reward.terms.t.function=math"],
+        {"reward.terms.t.options": {}, "reward.terms.t.weight": 3.0},
+    ),
+    (
+        {"rollout__environment": {"name": "python", "options": {"seconds": 1}, "max_turns": 3}},
+        ["rollout.environment.name=calculator"],
+        {"rollout.environment.options": {}, "rollout.environment.max_turns": 3},
+    ),
+    (
+        {"rollout__engine_options": {"enable_prefix_caching": False}},
+        ["rollout.engine=hf"],
+        {"rollout.engine_options": {}, "rollout.num_samples": 4},
+    ),
+    (
+        {"parallel": {"engine": "fsdp", "fsdp": {"shard_size": 2}}},
+        ["parallel.engine=megatron", "parallel.tensor_parallel=2"],
+        {"parallel.fsdp": None},
+    ),
+    (
+        {"algorithm__kl": KL},
+        ["algorithm.kl.controller=fixed"],
+        {"algorithm.kl.target": 0.1, "algorithm.kl.placement": "reward"},
+    ),
+    (
+        {"algorithm__correction": {"weights": "token", "upper": 5.0}},
+        ["algorithm.correction.weights=sequence"],
+        {"algorithm.correction.upper": 2.0},
+    ),
+    (
+        {"algorithm__correction": {"reject": RATIO}},
+        [
+            "algorithm.correction.reject.ratio=geometric_mean",
+            "algorithm.correction.reject.upper=1.01",
+            "algorithm.correction.reject.lower=0.9",
+        ],
+        {"algorithm.correction.reject.upper": 1.01},
+    ),
+]
+
+
+def nested(words):
+    """What a file says that includes another, instead of overrides."""
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        *sections, field = name.split(".")
+        node = found
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[field] = yaml.safe_load(value)
+    return found
+
+
+def test_nothing_of_a_variant_stays_where_another_is_named(write):
+    for changes, words, expected in CASES:
+        path = write(run=tree(**changes))
+        includes = write(top={"include": ["run.yaml"], **nested(words)})
+        for config in (load_config(path, words), load_config(includes)):
+            assert {name: at(config, name) for name in expected} == expected, words
+
+
+def test_bounds_that_must_be_given_are_asked_for_anew(write):
+    path = write(run=tree(algorithm__correction={"reject": RATIO}))
+    with pytest.raises(ConfigError, match=r"reject.upper: is needed and not given"):
+        load_config(path, ["algorithm.correction.reject.ratio=geometric_mean"])
+
+
+def test_a_line_says_what_was_dropped(write, caplog):
+    path = write(run=tree(**PPO))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            load_config(path, ["algorithm.loss.name=gspo"])
+    (line,) = caplog.messages
+    assert line == (
+        f"{path}: algorithm.loss.name = 'gspo' replaces 'ppo_clip'; dropped with it: "
+        "algorithm.loss.clip_high, algorithm.loss.clip_low"
+    )
+
+
+def test_a_site_profile_has_variants_too(write):
+    pyxis = {"kind": "pyxis", "image": "a.sqsh", "mounts": ["/scratch"]}
+    site = {"name": "s", "gpus_per_node": 1, "cores_per_node": 8, "container": pyxis}
+    path = write(site=site)
+    profile = load_profile(path, {"container.kind": "apptainer", "container.image": "a.sif"})
+    assert profile.site.container.mounts == []
+
+
+def test_what_is_not_a_section_is_left_to_the_check(write):
+    path = write(run=tree(algorithm=3, roles={"a.b": {}}))
+    with pytest.raises(ConfigError, match="algorithm is a value, not a section"):
+        load_config(path, ["algorithm.loss.name=gspo", "roles={a.b: {head: value}}"])
+
+
+def variants(model: type[BaseModel]):
+    """Every setting that a section's name decides upon, by its chooser, as the listing has it."""
+    for setting in settings_of(model):
+        owner, _, value = setting.member.partition(" is ")
+        if value and value != "given" and "NAME" not in setting.name:
+            yield owner, value, setting.name
+
+
+@pytest.mark.parametrize("model", [RunConfig, Site])
+def test_every_section_of_several_is_covered(model):
+    """Of each setting that one variant has, none is left when another is named."""
+    seen = 0
+    for owner, value, name in variants(model):
+        below = nested([f"{owner}={value}", f"{name}=1"])
+        gone = drop_replaced(below, nested([f"{owner}=another"]), model, f"test {value}")
+        assert gone == [name]
+        seen += 1
+    assert seen > 10
+
+
+def test_the_smallest_run_has_nothing_to_drop(write):
+    assert load_config(write(run=SMALLEST), ["seed=1"]).seed == 1

@@ -37,7 +37,8 @@ class MetricsConfig(Section):
     """Sinks besides metrics.jsonl, which is always written."""
 
     terminal: Literal["auto", "live", "lines", "off"] = "auto"
-    """auto is live on a terminal and lines elsewhere."""
+    """auto is live on a terminal, also on that of `train --ranks`, and lines elsewhere. Lines leave
+    figures out to fit a terminal, or the variable COLUMNS; metrics.jsonl has all of them."""
     tensorboard: bool = False
     """Event files for TensorBoard, in tensorboard/ of the run directory."""
     prometheus: PrometheusConfig | None = None

@@ -18,6 +18,7 @@ from verl_hpc.metrics.swanlab import Swanlab
 from verl_hpc.metrics.tensorboard import TensorBoard
 from verl_hpc.metrics.terminal import LineView, LiveView
 from verl_hpc.metrics.wandb import Wandb
+from verl_hpc.runtime import terminal
 
 _logger = logging.getLogger(__name__)
 
@@ -129,13 +130,14 @@ def open_sinks(
     sinks = _trackers(config, run_directory, resumed_from, settings)
     mode = config.terminal
     if mode == "auto":
-        mode = "live" if sys.stdout.isatty() else "lines"
+        mode = "live" if terminal.is_terminal() else "lines"
     if mode == "lines":
-        sinks.append(LineView(total_steps))
+        sinks.append(LineView(total_steps, terminal.columns()))
     if mode == "live":
         title = f"{run_directory.name}  {recipe}"
         # Under mpiexec a rank's stdout is a pipe even where a terminal is at its other end.
-        console = Console(force_terminal=True)
+        width = None if sys.stdout.isatty() else terminal.columns()
+        console = Console(force_terminal=True, width=width)
         sinks.append(LiveView(console, title, total_steps, resumed_from or 0))
     return Sinks(sinks)
 

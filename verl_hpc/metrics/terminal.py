@@ -39,10 +39,17 @@ class Pace:
 
 
 class LineView:
-    """One plain line a step on stdout."""
+    """One plain line a step on stdout.
 
-    def __init__(self, total_steps: int) -> None:
+    Args:
+        total_steps: step at which the run is done.
+        columns: of the terminal. A longer line leaves out its operators, then the figures of
+            least interest; None lets lines be as long as they are, for log files.
+    """
+
+    def __init__(self, total_steps: int, columns: int | None = None) -> None:
         self._total_steps = total_steps
+        self._columns = columns
         self._pace = Pace(total_steps)
 
     def stage(self, name: str) -> None:
@@ -50,17 +57,31 @@ class LineView:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         width = len(str(self._total_steps))
-        words = [f"step {step:>{width}}/{self._total_steps}"]
-        words += [f"{label} {number(values[name])}" for name, label in _present(values)]
+        first = f"step {step:>{width}}/{self._total_steps}"
+        figures = [f"{label} {number(values[name])}" for name, label in _present(values)]
         if RESHARD_RECEIVED in values:
-            words.append(f"resharded {size(values[RESHARD_RECEIVED])}")
-        if STEP_SECONDS in values:
-            words.append(f"{duration(values[STEP_SECONDS])} ({_longest(values)})")
-        words.append(f"eta {duration(self._pace.remaining(step, values))}")
-        print(" | ".join(words), flush=True)
+            figures.append(f"resharded {size(values[RESHARD_RECEIVED])}")
+        eta = _eta(self._pace.remaining(step, values))
+        spent = duration(values[STEP_SECONDS]) if STEP_SECONDS in values else ""
+        whole = f"{spent} ({_longest(values)})" if spent else ""
+        forms = [_line(first, *figures, whole, eta)]
+        forms += [
+            _line(first, *figures[:count], spent, eta) for count in range(len(figures), -1, -1)
+        ]
+        most = self._columns or len(forms[0])
+        print(next((form for form in forms if len(form) <= most), forms[-1]), flush=True)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _line(*words: str) -> str:
+    return " | ".join(filter(None, words))
+
+
+def _eta(seconds: float | None) -> str:
+    """Nothing where no step has been timed, and behind the last."""
+    return f"eta {duration(seconds)}" if seconds else ""
 
 
 def _present(values: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -119,7 +140,7 @@ class LiveView:
         head.add_row(
             f"step {self._step}/{self._total_steps}",
             ProgressBar(self._total_steps, self._step, width=30, complete_style="cyan"),
-            f"eta {duration(self._eta)}",
+            _eta(self._eta),
             *_stage_cells(self._stage),
         )
         return Panel(Group(head, "", self._figures), title=self._title, title_align="left")

@@ -66,7 +66,8 @@ def end_children(grace_s: float) -> list[str]:
     A launcher waits for all processes that hold the rank's output.
 
     Returns:
-        Names and numbers of those that were ended.
+        Names and numbers of those that were ended, but for the package's own helpers: they end by
+        themselves, on a busy machine a little later.
     """
     asked: dict[int, str] = {}
     killed: set[int] = set()
@@ -80,10 +81,20 @@ def end_children(grace_s: float) -> list[str]:
                     killed.add(child)
                     os.kill(child, signal.SIGKILL)
                     continue
-                name = Path(f"/proc/{child}/comm").read_text(errors="replace").strip()
-                asked[child] = f"{name} ({child})"
+                asked[child] = "" if _is_helper(child) else _name(child)
                 os.kill(child, signal.SIGTERM)
-    return list(asked.values())
+    return [name for name in asked.values() if name]
+
+
+def _name(child: int) -> str:
+    name = Path(f"/proc/{child}/comm").read_text(errors="replace").strip()
+    return f"{name} ({child})"
+
+
+def _is_helper(child: int) -> bool:
+    """Whether `helper_process` has started it, or it is a fork of such a one."""
+    words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+    return words[1:2] == [b"-m"] and words[2].startswith(b"verl_hpc.")
 
 
 def _children() -> list[int]:

@@ -137,11 +137,12 @@ def choose_compiler(device: str) -> None:
 
 
 def prepare_trackers() -> None:
-    """Have MLflow keep runs in files, which it refuses unless asked, and trackers not report how
-    they are used to their makers. Before they are imported."""
+    """Have MLflow keep runs in files, which it refuses unless asked, trackers not report how they
+    are used to their makers, and W&B not print what else it sells. Before they are imported."""
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
 
 
 def uses_other_network() -> bool:

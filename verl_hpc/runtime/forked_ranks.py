@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from verl_hpc.errors import LaunchError
-from verl_hpc.runtime import environment
+from verl_hpc.runtime import environment, terminal
 from verl_hpc.runtime.children import end_with_parent
 from verl_hpc.runtime.host_memory import available_bytes
 from verl_hpc.runtime.stand_in import NUMBER_BYTES, PASSED_ON
@@ -97,7 +97,8 @@ def start_ranks(size: int) -> int | None:
     door.settimeout(_LOOK_EVERY_S)
     stand_in = Path(__file__).with_name("stand_in.py")
     program = [sys.executable, "-S", "-E", str(stand_in), address]
-    job = subprocess.Popen([mpiexec, "-n", str(size), *program])
+    variables = {**os.environ, **terminal.for_ranks()}
+    job = subprocess.Popen([mpiexec, "-n", str(size), *program], env=variables)
     lines: dict[int, socket.socket] = {}
     signals = _Signals(job)
     num_started = 0

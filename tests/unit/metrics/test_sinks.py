@@ -12,6 +12,7 @@ import pytest
 from verl_hpc.config.output import MetricsConfig
 from verl_hpc.errors import ConfigError
 from verl_hpc.metrics.sinks import Sinks, open_sinks
+from verl_hpc.runtime import terminal
 
 
 class Recorder:
@@ -78,7 +79,7 @@ def test_lines_where_stdout_is_no_terminal(
 ) -> None:
     with open_sinks(MetricsConfig(terminal=mode), tmp_path, 5) as sinks:
         sinks.write(1, {"sft/loss": 2.5})
-    assert capsys.readouterr().out == "step 1/5 | loss 2.5 | eta -\n"
+    assert capsys.readouterr().out == "step 1/5 | loss 2.5\n"
 
 
 def test_auto_is_live_on_a_terminal(
@@ -90,6 +91,43 @@ def test_auto_is_live_on_a_terminal(
     out = capsys.readouterr().out
     assert "demo  rl" in out
     assert "step 2/5" in out
+
+
+def test_auto_is_live_where_the_launcher_has_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that `--ranks` has started print into a pipe."""
+    monkeypatch.setenv("COLUMNS", "70")
+    with monkeypatch.context() as launcher:
+        launcher.setattr(sys.stdout, "isatty", lambda: True)
+        variables = terminal.for_ranks()
+    assert terminal.for_ranks() == {} and not terminal.is_terminal()
+    monkeypatch.delenv("COLUMNS")
+    for name in variables:
+        monkeypatch.setenv(name, "90")
+    with open_sinks(MetricsConfig(), tmp_path / "demo", 5, recipe="rl") as sinks:
+        sinks.write(1, {"sft/loss": 2.5})
+    lines = capsys.readouterr().out.splitlines()
+    (top, *_) = [line for line in lines if "╭" in line]
+    assert len(top[top.index("╭") : top.index("╮") + 1]) == 90
+
+
+def test_lines_fit_the_columns_that_the_environment_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"sft/loss": 2.5, "timing_s/step": 2.0, "timing_s/update": 2.0}
+    for columns, expected in (
+        ("", "step 1/5 | loss 2.5 | 2.0s (update 100%) | eta 8.0s"),
+        ("51", "step 1/5 | loss 2.5 | 2.0s (update 100%) | eta 8.0s"),
+        ("50", "step 1/5 | loss 2.5 | 2.0s | eta 8.0s"),
+        ("36", "step 1/5 | 2.0s | eta 8.0s"),
+        ("5", "step 1/5 | 2.0s | eta 8.0s"),
+        ("wide", "step 1/5 | loss 2.5 | 2.0s (update 100%) | eta 8.0s"),
+    ):
+        monkeypatch.setenv("COLUMNS", columns)
+        with open_sinks(MetricsConfig(), tmp_path, 5) as sinks:
+            sinks.write(1, values)
+        assert capsys.readouterr().out == f"{expected}\n"
 
 
 def test_off_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

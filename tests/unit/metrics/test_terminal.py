@@ -50,6 +50,23 @@ def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_no_time_is_left_where_none_is_known_or_nothing_is_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = LineView(total_steps=2)
+    view.write(0, {SCORE: 0.5})
+    view.write(1, {"timing_s/step": 1.0})
+    view.write(2, {"timing_s/step": 1.0})
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first == "step 0/2 | reward 0.5"
+    assert second.endswith("| eta 1.0s")
+    assert "eta" not in last
+    live = LiveView(console := terminal(), "demo", total_steps=2)
+    live.write(2, {"timing_s/step": 1.0})
+    live.close()
+    assert "eta" not in shown(console)
+
+
 def test_operators_that_overlap_have_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     values = VALUES | {"timing_s/rollout": 9.0, "timing_s/wait": 2.0}
     LineView(total_steps=200).write(12, values)

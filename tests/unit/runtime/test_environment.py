@@ -181,6 +181,14 @@ def test_scratch_is_the_jobs_own_where_there_is_one(environ, given, directory):
     assert environment.scratch_directory() == Path(directory)
 
 
+def test_what_trackers_print_about_themselves_is_off_unless_the_user_wants_it(environ):
+    environment.prepare_trackers()
+    assert environ["WANDB_DISABLE_WEAVE"] == "true"
+    environ["WANDB_DISABLE_WEAVE"] = "false"
+    environment.prepare_trackers()
+    assert environ["WANDB_DISABLE_WEAVE"] == "false"
+
+
 def test_one_setting(environ):
     environ["KNOB"] = "7"
     assert environment.setting("KNOB", "1") == "7"

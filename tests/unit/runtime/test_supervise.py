@@ -131,6 +131,13 @@ def test_a_process_that_a_rank_leaves_is_ended_and_named(tmp_path):
     assert re.fullmatch(text, err)
 
 
+def test_a_helper_of_the_package_that_ends_late_is_not_told(tmp_path):
+    (tmp_path / "verl_hpc").mkdir()
+    (tmp_path / "verl_hpc" / "helper.py").write_text("import time\ntime.sleep(600)\n")
+    body = f"subprocess.Popen([sys.executable, '-m', 'verl_hpc.helper'], cwd={str(tmp_path)!r})"
+    assert run(tmp_path, f"{body}; time.sleep(0.5)") == (0, "", "")
+
+
 def test_a_process_that_a_rank_leaves_may_tidy_up_first(tmp_path):
     body = "subprocess.Popen(['sh', '-c', 'trap \"echo bye; exit\" TERM; sleep 600 & wait'])"
     code, out, err = run(tmp_path, body)

@@ -99,7 +99,7 @@ def _explained(word: str | None) -> str:
 
 
 def _table(settings: Sequence[SettingInfo]) -> str:
-    rows = [(s.name, _default(s), s.allowed) for s in settings]
+    rows = [(s.name, _default(s), s.allowed + _condition(s)) for s in settings]
     widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
     widths[1] = min(widths[1], 24)
     lines = (f"{n:<{widths[0]}}  {d:<{widths[1]}}  {a}".rstrip() for n, d, a in rows)
@@ -108,10 +108,13 @@ def _table(settings: Sequence[SettingInfo]) -> str:
 
 def _paragraph(setting: SettingInfo) -> str:
     head = f"{setting.name} = {_default(setting)}   ({setting.allowed})"
-    if setting.member:
-        head += f"   if {setting.member}"
+    head += _condition(setting)
     body = textwrap.indent(textwrap.fill(setting.meaning, _WIDTH - 4), "    ")
     return f"{head}\n{body}\n"
+
+
+def _condition(setting: SettingInfo) -> str:
+    return f"   if {setting.member}" if setting.member else ""
 
 
 def _default(setting: SettingInfo) -> str:

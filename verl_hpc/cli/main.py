@@ -78,8 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(module.run(arguments) or 0)
     except VerlHpcError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {_told(error)}", file=sys.stderr)
         return 1
+
+
+def _told(error: VerlHpcError) -> str:
+    if "no such setting" not in str(error):
+        return str(error)
+    from verl_hpc.migration.hints import with_verls_names
+
+    return with_verls_names(str(error))
 
 
 def run_verb(verb: str) -> NoReturn:

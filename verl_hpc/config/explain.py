@@ -5,17 +5,21 @@ from __future__ import annotations
 import difflib
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from verl_hpc.config.foreign import MIGRATE, NEEDED, SECTIONS
+from verl_hpc.section import OwnSection, is_own
 
 _MOST_LINES = 20
 _LONGEST_LINE = 400
 _LONGEST_NAME = 60
 _KEY = "[key]"
 """Last of a location, where pydantic means the name and not what is below it."""
+
+_NO_SECTION = ("model_type", "model_attributes_type", "union_tag_not_found")
+"""Kinds of errors that a value has in the place of a section."""
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
@@ -69,12 +73,21 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"{name}: no such setting; {near_or_all(str(field), known)}"
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
+    is_value = not isinstance(detail["input"], BaseModel | Mapping)
+    if is_value and detail["type"] in (
+        "model_type",
+        "model_attributes_type",
+        "union_tag_not_found",
+    ):
+        value, info = detail["input"], below.model_fields.get(str(field))
+        example = _example(value, [below] if info is None else _models_in(info.annotation))
+        return f"{name} = {shown(value)}: expected a section, such as {example}"
     if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
         return f"{name}.{_wrong_tag(detail, below)}"
     message: str = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
-    if isinstance(detail["input"], BaseModel | Mapping):
+    if not is_value:
         return f"{name}: {message}"
     return f"{name} = {shown(detail['input'])}: {message}"
 
@@ -90,6 +103,31 @@ def _wrong_tag(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"{tag}: is needed and not given; one of {allowed}"
     allowed = context["expected_tags"].replace("'", "")
     return f"{tag} = {shown(context['tag'])}: must be one of {allowed}"
+
+
+def _example(value: Any, members: Sequence[type[BaseModel]]) -> str:
+    """A section, one of `members`, with what it needs: made of the value that stands in its place
+    where that is text."""
+    text = value if isinstance(value, str) else None
+    chosen = next((m for m in members if text in _tags(m)), members[0])
+    if text is not None and is_own(text):
+        chosen = next((m for m in members if issubclass(m, OwnSection)), chosen)
+    words = [f"{name}: {tag}" for tag, name in _tags(chosen).items()]
+    given = "..." if text is None or text in _tags(chosen) else text
+    needed = [name for name, field in chosen.model_fields.items() if field.is_required()]
+    for name in needed or [*chosen.model_fields][: 0 if words else 1]:
+        is_list = get_origin(chosen.model_fields[name].annotation) is list
+        words.append(f"{name}: [{given}]" if is_list else f"{name}: {given}")
+    return f"{{{', '.join(words)}}}"
+
+
+def _tags(member: type[BaseModel]) -> dict[str, str]:
+    """The one value that a field of a union's member can have, and the field's name."""
+    found: dict[str, str] = {}
+    for name, field in member.model_fields.items():
+        if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
+            found[get_args(field.annotation)[0]] = name
+    return found
 
 
 def _walk(

@@ -17,6 +17,18 @@ def test_all_settings_are_listed_with_their_defaults(capsys):
     assert ["optimizer.schedule", "constant", "constant", "|", "linear", "|", "cosine"] in lines
 
 
+def test_the_list_says_of_which_variant_a_setting_is(capsys):
+    lines = [line for line in shown(capsys).splitlines() if "algorithm.loss.clip_low " in line]
+    assert len(lines) == 5
+    assert [line.rpartition("   if algorithm.loss.name is ")[2] for line in lines] == [
+        "cispo",
+        "clip_cov",
+        "gmpo",
+        "gspo",
+        "ppo_clip",
+    ]
+
+
 def test_one_setting_is_explained_with_its_meaning(capsys):
     text = shown(capsys, "--explain", "optimizer.min_lr")
     assert text.startswith("optimizer.min_lr = 0.0   (number >= 0")

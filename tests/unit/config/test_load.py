@@ -53,6 +53,24 @@ def test_overrides_set_what_they_name_and_nothing_else(write):
     assert (config.batch.size, config.name, config.steps) == (8, "other", 3)
 
 
+def test_a_value_in_the_place_of_a_section_is_answered_with_an_example(write):
+    path = write(run=SMALLEST)
+    for name, value, example in (
+        ("data.train", "a.jsonl", "{kind: files, paths: [a.jsonl]}"),
+        ("data.train", "reasoning_gym", "{kind: reasoning_gym, task: ..., size: ...}"),
+        ("data.train", 3, "{kind: files, paths: [...]}"),
+        ("algorithm.loss", "gspo", "{name: gspo}"),
+        ("algorithm.advantage", "a.py:Mine", "{name: a.py:Mine}"),
+        ("distillation", "forward_kl", "{name: forward_kl}"),
+        ("reward", "math", "{function: math}"),
+        ("rollout.environment", "calculator", "{name: calculator}"),
+        ("evaluation.sets.a", "b.jsonl", "{source: b.jsonl}"),
+        ("roles.critic.parallel", "fsdp", "{engine: fsdp}"),
+    ):
+        says = f"{name} = {value!r}: expected a section, such as {example}"
+        assert says in refusal(path, f"{name}={value}").splitlines()[1]
+
+
 def test_the_last_of_two_overrides_counts(write):
     assert load_config(write(run=SMALLEST), ["steps=5", "steps=6"]).steps == 6
 
@@ -310,7 +328,9 @@ def test_a_value_of_the_wrong_kind_is_shown():
         ConfigError, match=r"^config:\n  rollout.engine = 'tgi': .*'vllm', 'hf' or 'none'"
     ):
         parse(rollout__engine="tgi")
-    with pytest.raises(ConfigError, match=r"  optimizer = None: .*dictionary"):
+    with pytest.raises(
+        ConfigError, match=r"  optimizer = None: expected a section, such as {lr: \.\.\.}"
+    ):
         parse(optimizer=None)
 
 

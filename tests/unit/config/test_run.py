@@ -56,7 +56,7 @@ def test_an_algorithm_of_the_users_keeps_whatever_settings_it_has(section):
         ({"name": "own.py"}, "path/file.py:name"),
         ({"name": OWN, "a": float("nan")}, "a = nan: must be finite"),
         ({"name": OWN, "api_key": "x"}, "algorithm.advantage.api_key looks like a secret"),
-        ("grpo", "algorithm.advantage.name: is needed and not given"),
+        ("grpo", "algorithm.advantage = 'grpo': expected a section, such as {name: grpo}"),
     ],
 )
 def test_an_algorithm_that_cannot_be_meant(given, words):

@@ -1,0 +1,55 @@
+"""A setting that does not exist, but in verl, is answered with its name here."""
+
+import pytest
+import yaml
+
+from tests.unit.config.trees import tree
+from verl_hpc.cli.main import main
+from verl_hpc.migration.hints import with_verls_names
+
+KEYS = {
+    # The last part, or several parts, of a key; what may lie between is left out by people.
+    "rollout.n": "rollout.num_samples",
+    "algorithm.kl_coef": "algorithm.kl.coefficient",
+    "algorithm.adv_estimator": "algorithm.advantage.name",
+    "algorithm.clip_ratio_high": "algorithm.loss.clip_high",
+    "algorithm.gamma": "algorithm.advantage.gamma",
+    "data.train_batch_size": "batch.size",
+    "data.max_prompt_length": "rollout.max_prompt_tokens",
+    "total_epochs": "epochs",
+    "checkpoint.save_freq": "checkpoint.every",
+    "nnodes": "the number of ranks that are started",
+    "lr": "optimizer.lr or roles.critic.optimizer.lr",
+}
+
+
+def test_verls_keys_are_named_as_they_are_here():
+    for name, ours in KEYS.items():
+        message = with_verls_names(f"run.yaml:\n  {name}: no such setting; known: a, b\n  c: bad")
+        first, second, last = message.splitlines()
+        assert (first, last) == ("run.yaml:", "  c: bad")
+        assert second.startswith(f"  {name}: no such setting; verl's ")
+        assert second.endswith(f" is {ours} here")
+
+
+def test_what_is_not_one_setting_here_is_looked_up():
+    known = "no such setting; known: a, b"
+    refused = with_verls_names(f"rollout.free_cache_engine: {known}")
+    assert (
+        "a key of verl's; `python -m verl_hpc migrate --keys actor_rollout_ref.rollout" in refused
+    )
+    section = with_verls_names("actor: no such setting; did you mean directory?")
+    assert "did you mean directory? `python -m verl_hpc migrate --keys actor` lists" in section
+
+
+@pytest.mark.parametrize("name", ["optimizer.lrr", "rollout.path", "rollout.name_of_it", "step"])
+def test_what_verl_has_not_or_means_many_things_by_stays(name):
+    message = f"{name}: no such setting; did you mean lr?"
+    assert with_verls_names(message) == message
+
+
+def test_commands_say_it(tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(tree(rollout__n=8)))
+    assert main(["config", "--config", str(path)]) == 1
+    assert "verl's actor_rollout_ref.rollout.n is rollout.num_samples" in capsys.readouterr().err

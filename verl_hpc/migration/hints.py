@@ -1,0 +1,79 @@
+"""What a setting that does not exist is called here, where verl has it by that name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from verl_hpc.config.foreign import MIGRATE
+from verl_hpc.migration.legacy import RENAMED
+from verl_hpc.migration.reference import reference
+from verl_hpc.migration.row import RANKS, Row
+from verl_hpc.migration.table import find
+
+_UNKNOWN = re.compile(r"(?P<name>[\w.]+): no such setting; (?P<near>.*)")
+_MOST = 3
+
+
+def with_verls_names(message: str) -> str:
+    """An error about settings, in which those that verl has say what they are here.
+
+    Args:
+        message: with lines such as `rollout.n: no such setting; known: ...`.
+    """
+    return _UNKNOWN.sub(_explained, message)
+
+
+def _explained(found: re.Match[str]) -> str:
+    name = found["name"]
+    keys = _keys_of(name.split("."))
+    if keys:
+        return f"{name}: no such setting; {_told(keys)}"
+    if any(f".{name}." in f".{key}" for key in _known()):
+        says = f"`{MIGRATE} --keys {name}` lists what the keys below verl's become here"
+        near = "" if found["near"].startswith("known: ") else f"{found['near']} "
+        return f"{name}: no such setting; {near}{says}"
+    return found[0]
+
+
+def _told(keys: Sequence[str]) -> str:
+    """What keys of verl's, which a name may mean, are here."""
+    rows = {key: row for key in keys if (row := _row(key)) is not None}
+    ours = dict.fromkeys(_ours(row) for row in rows.values() if row.ours)
+    if ours:
+        first = next(key for key, row in rows.items() if row.ours)
+        return f"verl's {first} is {' or '.join(list(ours)[:_MOST])} here"
+    return f"a key of verl's; `{MIGRATE} --keys {keys[0]}` says what becomes of it here"
+
+
+def _row(key: str) -> Row | None:
+    return find(RENAMED.get(key, key))
+
+
+def _ours(row: Row) -> str:
+    if row.ours[0] == RANKS:
+        return "the number of ranks that are started"
+    return " and ".join(name for name in row.ours[:_MOST])
+
+
+def _known() -> Iterator[str]:
+    yield from reference().keys
+    yield from RENAMED
+
+
+def _keys_of(parts: Sequence[str]) -> list[str]:
+    """verl's keys that end with a name; or of those that are settings here the ones that have its
+    parts in their order and end as it does, or just end so if all of them are one setting."""
+    same_last = [key for key in _known() if key.rpartition(".")[2] == parts[-1]]
+    whole = ".".join(parts)
+    found = [key for key in same_last if key == whole or key.endswith(f".{whole}")]
+    if found:
+        return found
+    settings = {key: row.ours for key in same_last if (row := _row(key)) is not None and row.ours}
+    found = [key for key in settings if _is_part(parts, key.split("."))]
+    return found or (list(settings) if len(set(settings.values())) == 1 else [])
+
+
+def _is_part(parts: Sequence[str], of: Sequence[str]) -> bool:
+    rest = iter(of)
+    return all(part in rest for part in parts)

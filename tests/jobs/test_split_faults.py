@@ -40,6 +40,16 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     time.sleep(float(os.environ.pop("SLEEP_ONCE", 0.15)))
     return (sum(map(ord, solution_str)) % 5) / 4
 """
+TOOL = """
+from verl_hpc.environments.environment import Environment
+
+class Says(Environment):
+    def reset(self, problem):
+        pass
+
+    def step(self, tokens, text):
+        return str(sum(tokens))
+"""
 SPLIT = {"actor": "0-1", "critic": 2, "reward": 3, "rollout": "0-1"}
 
 
@@ -123,25 +133,63 @@ def test_kill_9_and_resume_to_the_last_bit(model, tmp_path, undisturbed, victim,
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
 
 
+@pytest.fixture(scope="module")
+def undisturbed_ahead(tmp_path_factory, model):
+    """The directory of a run that generates ahead, to which nothing happened, by what it is."""
+    found = {}
+
+    def run_of(name):
+        if name not in found:
+            directory = tmp_path_factory.mktemp(name)
+            config = write_config(directory / "config.yaml", AHEAD[name](model, directory))
+            status, output = train(4, config)
+            assert status == 0, output
+            found[name] = directory / "run"
+        return found[name]
+
+    return run_of
+
+
+def with_a_tool(model, directory):
+    """Two turns a response; no model this small calls the tool, so that it must say something."""
+    (directory / "tool.py").write_text(TOOL)
+    tree = ahead(model, directory)
+    tree["rollout"]["environment"] = {"name": f"{directory}/tool.py:Says", "max_turns": 2}
+    return tree
+
+
+AHEAD = {
+    "one": ahead,
+    "two": partial(ahead, staleness=2),
+    "tool": with_a_tool,
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("victim", "rank", "operator"),
+    ("name", "victim", "rank", "operator"),
     [
-        (2, 0, "update_actor"),
-        (0, 2, "rollout"),
-        (3, 0, "wait"),
+        ("one", 0, 2, "rollout"),
+        ("two", 2, 0, "update_actor"),
+        ("two", 0, 2, "rollout"),
+        ("two", 3, 0, "wait"),
+        ("tool", 2, 0, "update_actor"),
     ],
 )
-def test_kill_9_of_a_run_that_generates_ahead(model, tmp_path, victim, rank, operator):
-    """What was generated ahead is lost: a step that follows a start is of its own weights."""
-    config = write_config(tmp_path / "config.yaml", ahead(model, tmp_path, staleness=2))
-    kill_while(config, tmp_path / "run", victim, rank, operator)
-    resumed = len(complete_steps(tmp_path / "run/checkpoints"))
+def test_kill_9_of_a_run_that_generates_ahead(
+    model, tmp_path, undisturbed_ahead, name, victim, rank, operator
+):
+    """A save has the responses that were made ahead of it, finished or not."""
+    whole, run = undisturbed_ahead(name), tmp_path / "run"
+    config = write_config(tmp_path / "config.yaml", AHEAD[name](model, tmp_path))
+    kill_while(config, run, victim, rank, operator)
+    resumed = len(complete_steps(run / "checkpoints"))
+    assert 0 < resumed < STEPS
     status, output = train(4, config)
     assert status == 0, output
-    rows = read_metrics(tmp_path / "run")
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert rows[resumed]["rollout/lag/max"] == 0.0
+    assert differing(last_step(whole), last_step(run)) == []
+    lags, expected = ([r["rollout/lag/mean"] for r in read_metrics(d)] for d in (run, whole))
+    assert lags == expected and lags[resumed] > 0
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def made_by(here, tiny_model, shared_directory, monkeypatch):
                 "max_prompt_tokens": 160,
                 "max_response_tokens": 48,
                 "kv_cache_gib": 0.05,
+                "stop_token_ids": list(range(100, 140)),  # so that lengths differ
             },
         )
         return run(here, config), loops[0], config

@@ -1,5 +1,6 @@
 """A checkpoint of one placement is taken up by another, to the last bit."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -111,7 +112,7 @@ def test_training_continues_on_another_placement(here, tiny_model, shared_direct
 def test_a_run_that_generates_ahead_continues_on_other_placements(
     here, tiny_model, shared_directory, placed
 ):
-    """The step behind a start has responses of its own weights, whatever was ahead before."""
+    """The first run was over after its second step, with nothing ahead of it."""
     name = f"continues-{bool(placed['placement'])}"
     for steps, where in ((2, AHEAD), (4, placed)):
         config = configure(shared_directory, tiny_model(), name, "grpo", steps=steps, **where)
@@ -120,3 +121,42 @@ def test_a_run_that_generates_ahead_continues_on_other_placements(
     lags = [row.get("rollout/lag/max") for row in rows]
     assert lags == [0.0, 1.0, *([0.0, 1.0] if placed["placement"] else [None, None])]
     assert all(row["actor/grad_norm"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(("advantage", "staleness"), [("remax", 1), ("grpo", 2)])
+def test_what_was_made_ahead_is_taken_up(here, tiny_model, shared_directory, advantage, staleness):
+    """A run that loses all behind its second step ends as it did, to the last bit; with other
+    engines it trains on the same responses."""
+
+    def settings(**changes):
+        placed = AHEAD | {"rollout": ROLLOUT | {"staleness": staleness, "max_num_seqs": 3}}
+        placed |= {"steps": 4, "checkpoint": {"every": 1, "keep": 9}, **changes}
+        placed["algorithm"] = {"advantage": {"name": advantage}}
+        return configure(shared_directory, tiny_model(), f"ahead-{advantage}", "rl", **placed)
+
+    def back_to_step_2(config):
+        """What was saved later, elsewhere."""
+        here.control.barrier()
+        lost = shared_directory / f"lost-{advantage}"
+        if here.world.rank == 0:
+            shutil.rmtree(lost, ignore_errors=True)
+            lost.mkdir()
+            root = config.run_directory / "checkpoints"
+            for step in (3, 4):
+                (root / step_name(step)).rename(lost / step_name(step))
+        here.control.barrier()
+        return lost
+
+    config = settings()
+    rows = run(here, config)
+    assert [row["rollout/lag/max"] for row in rows] == [0.0, 1.0, *[float(staleness)] * 2]
+    lost = back_to_step_2(config)
+    again = run(here, config)
+    last = config.run_directory / "checkpoints" / step_name(4)
+    assert differing(lost / last.name, last) == []
+    back_to_step_2(config)
+    others = run(here, settings(parallel={}, placement={"train": 0, "rollout": "1-3"}))
+    names = ("rollout/lag/mean", "response_length/mean", "critic/score/mean")
+    for name in names:
+        assert [row[name] for row in again] == [row[name] for row in rows], name
+        assert others[2][name] == rows[2][name], name

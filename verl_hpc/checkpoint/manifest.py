@@ -1,7 +1,7 @@
 """manifest.json: what a step consists of, with checksums; the last file of a step to be written.
 
-Small files and the index have a SHA-256 here. Those of ranks, which hold nearly all bytes, have
-checksums of their own inside, tile by tile. The manifest has one of itself.
+Small files and the index have a SHA-256 here. Those of ranks and engines, which hold nearly all
+bytes, have checksums of their own inside, tile by tile. The manifest has one of itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _FileName = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(index\.h5|state\.json|config\.yaml|rank_\d{5,}\.h5"
+        pattern=r"^(index\.h5|state\.json|config\.yaml|(rank|ahead)_\d{5,}\.h5"
         r"|hf(_[a-z][a-z0-9_]*)?/[^/\x00]+)$"
     ),
 ]
@@ -41,7 +41,7 @@ class WrittenFile(_Data):
 
     bytes: int = Field(ge=0)
     sha256: _Sha256 | None = None
-    """None for files of ranks."""
+    """None for files of ranks and of engines."""
 
 
 class Manifest(_Data):
@@ -52,7 +52,7 @@ class Manifest(_Data):
     """When it was written, in seconds since the epoch."""
     num_ranks: int = Field(ge=1)
     save_id: str
-    """Also in the files of ranks: those of another save have another."""
+    """Also in the files of ranks and of engines: those of another save have another."""
     files: dict[_FileName, WrittenFile]
     """By path within the step directory."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +13,7 @@ import h5py
 import torch
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.ahead import read_ahead
 from verl_hpc.checkpoint.damage import reading
 from verl_hpc.checkpoint.datasets import dataset_names, open_file, plain_dataset, read_dataset
 from verl_hpc.checkpoint.manifest import read_manifest
@@ -20,6 +21,7 @@ from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.errors import CheckpointError, DamageError
 from verl_hpc.layout.box import Box, View, row_major_strides
 from verl_hpc.layout.shard_map import Region, ShardMap, TensorSpec
+from verl_hpc.rollout.partial import ResponseId, Tagged
 
 _OPEN_FILES = 32
 
@@ -113,6 +115,18 @@ class Step:
         with reading(path), _open(path, self.manifest.save_id) as file:
             names = dataset_names(file, schema.RANK)
             return {name: read_dataset(file, f"{schema.RANK}/{name}") for name in names}
+
+    def ahead(self, wanted: Callable[[ResponseId], bool]) -> dict[ResponseId, Tagged]:
+        """Responses of later steps that engines had made, as far as they are wanted.
+
+        Raises:
+            DamageError: a file is not as it was written.
+        """
+        names = [name for name in self.manifest.files if schema.AHEAD_FILE.fullmatch(name)]
+        found: dict[ResponseId, Tagged] = {}
+        for name in names:
+            found |= read_ahead(self.path / name, self.manifest.save_id, wanted)
+        return found
 
     def reader(self) -> Hdf5Reader:
         """Reads the files that the shard maps of this step name."""

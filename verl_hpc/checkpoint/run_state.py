@@ -50,5 +50,7 @@ class RunState(BaseModel):
     model has learned to end answers with."""
     fingerprint: dict[str, str] = {}
     """What the run is made of, by name: a value that changes means other data, another recipe."""
+    ahead: str = ""
+    """What says how responses of later steps were made that the step has; empty without any."""
     adapters: dict[str, AdapterState] = {}
     """By engine, of those that are adapters of a base."""

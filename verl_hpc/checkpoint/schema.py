@@ -6,6 +6,7 @@
         manifest.json       written last: a directory without it is no step; checksums
         index.h5            every tensor as one virtual dataset, and the table of regions
         rank_00000.h5 ...   the regions each rank wrote, checksummed tile by tile (`tensor_file`)
+        ahead_00003.h5 ...  responses of later steps that engines had made (`checkpoint.ahead`)
         state.json          counters, data position, everything small; an imported model has none
         config.yaml         the resolved configuration of the run
         hf/                 config.json and tokenizer, for export
@@ -39,6 +40,7 @@ HF = "hf"
 LATEST = "latest"
 
 RANK_FILE = re.compile(r"rank_\d{5,}\.h5")
+AHEAD_FILE = re.compile(r"ahead_\d{5,}\.h5")
 _HF_DIRECTORY = re.compile(r"hf(_[a-z][a-z0-9_]*)?")
 _STEP = re.compile(r"^step_(\d{8,})$")
 
@@ -74,6 +76,11 @@ def step_number(path: Path) -> int | None:
 
 def rank_file(rank: int) -> str:
     return f"rank_{rank:05d}.h5"
+
+
+def ahead_file(rank: int) -> str:
+    """Of the engine whose first rank this is."""
+    return f"ahead_{rank:05d}.h5"
 
 
 def to_stored(tensor: torch.Tensor) -> np.ndarray:

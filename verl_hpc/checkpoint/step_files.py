@@ -15,6 +15,7 @@ from verl_hpc.checkpoint.manifest import WrittenFile, described
 from verl_hpc.checkpoint.run_state import RunState
 from verl_hpc.checkpoint.store import point_latest
 from verl_hpc.errors import CheckpointError
+from verl_hpc.rollout.partial import ResponseId, Tagged
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class StepContents:
     """Per-rank tensors that no other layout could use, such as random-number states."""
     own_files: Mapping[str, Mapping[str, Path]] = field(default_factory=dict)
     """As `hf_files`, of components that have a model of their own, by component."""
+    ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
+    """What this rank's engine had made ahead, on its first rank; not changed any more."""
 
 
 def write_small_files(

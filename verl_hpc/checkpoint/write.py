@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from verl_hpc.checkpoint import schema
+from verl_hpc.checkpoint.ahead import write_ahead
 from verl_hpc.checkpoint.background import Background
 from verl_hpc.checkpoint.components import ID_BYTES, Component, datasets, parts_of
 from verl_hpc.checkpoint.host_copy import HostCopy
@@ -40,6 +41,8 @@ class _Save:
     number: int
     final: Path
     id: str
+    engines: Sequence[int]
+    """Ranks that write what their engine has made ahead."""
     seconds: float = 0.0
     is_copied: threading.Event = field(default_factory=threading.Event)
     """Of this rank's tensors: they may change."""
@@ -151,12 +154,14 @@ class StepWriter:
         changed = stored != self._stored
         if changed:
             self._stored, self._file, self._copy = stored, TensorFile(stored), None
-        ranks = self._control.allgather((secrets.token_hex(ID_BYTES // 2), changed))
-        if any(changed for _, changed in ranks):
+        mine = secrets.token_hex(ID_BYTES // 2), changed, bool(contents.ahead)
+        ranks = self._control.allgather(mine)
+        if any(changed for _, changed, _ in ranks):
             gathered = self._control.gather(entries)
             specs = {f"{c.name}/{n}": s for c in components for n, s in c.shard_map.tensors.items()}
             self._index = Index(specs, gathered)
-        return _Save(number, self._root / schema.step_name(number), ranks[0][0])
+        engines = [rank for rank, (_, _, is_ahead) in enumerate(ranks) if is_ahead]
+        return _Save(number, self._root / schema.step_name(number), ranks[0][0], engines)
 
     def _take(self, save: _Save, tensors: Iterable[torch.Tensor]) -> None:
         """Copy what is saved; it may change afterwards."""
@@ -176,6 +181,9 @@ class StepWriter:
             self._file.write(save.partial / schema.rank_file(self._control.rank), parts)
         finally:
             save.is_copied.set()
+        if contents.ahead:
+            path = save.partial / schema.ahead_file(self._control.rank)
+            write_ahead(path, save.id, contents.ahead)
         if self._control.rank == 0:
             save.files = write_small_files(save.partial, contents, self._index.content)
 
@@ -209,7 +217,8 @@ class StepWriter:
 
     def _publish(self, save: _Save) -> None:
         num_ranks = self._control.size
-        for name in map(schema.rank_file, range(num_ranks)):
+        of_ranks = map(schema.rank_file, range(num_ranks))
+        for name in (*of_ranks, *map(schema.ahead_file, save.engines)):
             save.files[name] = describe(save.partial / name, hashed=False)
         manifest = Manifest(
             step=save.number,

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from verl_hpc.rollout.protocol import Response, Sampling
 
 NOT_BEGUN = Response((), (), "unfinished")
+
+
+class ResponseId(NamedTuple):
+    """Which response of a run something is, whatever ranks make it."""
+
+    purpose: str
+    """What it is for, such as rollout, or greedy."""
+    step: int
+    slot: int
+    """Its place in the step."""
+    num_slots: int
+    """Responses of this purpose in the step."""
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A response, finished or not, and the version of the weights of each of its tokens."""
+
+    response: Response
+    versions: tuple[int, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.response.finish_reason != "unfinished"
 
 
 def given_so_far(

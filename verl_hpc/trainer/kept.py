@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
+from verl_hpc.checkpoint.responses import read_responses, write_responses
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError
 from verl_hpc.rollout.protocol import Response
@@ -71,11 +71,7 @@ class KeptResponses:
         """
 
         def write() -> None:
-            stored = {
-                slot: StoredResponse(r.tokens, r.log_probs, r.finish_reason == "length")
-                for slot, r in self.by_slot.items()
-            }
-            write_responses(step, replica, self.key, stored)
+            write_responses(step, replica, self.key, self.by_slot)
 
         try:
             control.together(write if leads and self.by_slot else lambda: None)
@@ -88,7 +84,7 @@ class KeptResponses:
         A damaged file loses all of them, on every rank.
         """
 
-        def read() -> list[tuple[str, dict[int, StoredResponse]]]:
+        def read() -> list[tuple[str, dict[int, Response]]]:
             return list(read_responses(step))
 
         try:
@@ -100,11 +96,7 @@ class KeptResponses:
         if len(keys) != 1:
             return
         (self.key,) = keys
-        self.by_slot = {
-            slot: Response(r.tokens, r.log_probs, "length" if r.cut else "stop")
-            for _, responses in parts
-            for slot, r in responses.items()
-        }
+        self.by_slot = {slot: r for _, responses in parts for slot, r in responses.items()}
         self._say(control, f"{len(self.by_slot)} responses were finished before the interruption")
 
     @staticmethod

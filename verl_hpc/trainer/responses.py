@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from verl_hpc.errors import NotFiniteError
+from verl_hpc.rollout.partial import Tagged
 from verl_hpc.rollout.protocol import NOT_FINITE, Response, never
 from verl_hpc.trainer.answers import Answer
 from verl_hpc.trainer.batch import StepRows
@@ -16,7 +17,7 @@ from verl_hpc.trainer.conversation import Asked, Conversations
 from verl_hpc.trainer.operators.score import is_mine
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.prompt_queue import Supply
-from verl_hpc.trainer.role import Rollout, Tagged
+from verl_hpc.trainer.role import Rollout
 from verl_hpc.trainer.slots import GenerateSettings, Slot, response_seed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,7 +19,8 @@ from verl_hpc.errors import FlowError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.megatron import TrainLayout
 from verl_hpc.layout.shard_map import ShardMap
-from verl_hpc.rollout.protocol import Response, RolloutEngine
+from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.protocol import RolloutEngine
 from verl_hpc.runtime.control import Control
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.prompt_queue import PromptQueue
@@ -122,18 +123,6 @@ class WithoutAdapters:
             return self._engine.infer(sequences, temperature, wanted)
 
 
-@dataclass(frozen=True)
-class Tagged:
-    """A response, finished or not, and the version of the weights of each of its tokens."""
-
-    response: Response
-    versions: tuple[int, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        return self.response.finish_reason != "unfinished"
-
-
 @dataclass
 class Rollout:
     """The engines that generate with the actor's weights."""
@@ -153,8 +142,9 @@ class Rollout:
     """Of rollout.balance: stealing."""
     version: int = 0
     """How many steps had changed the weights that the engines have."""
-    in_flight: dict[tuple[int, int], Tagged] = field(default_factory=dict)
-    """Responses of later steps that this rank's engine has begun, by step and slot."""
+    ahead: Mapping[ResponseId, Tagged] = field(default_factory=dict)
+    """Responses that this rank's engine has made ahead: all of the step that trains next, and those
+    of later steps that it has begun."""
 
     @property
     def here(self) -> RolloutEngine:

@@ -22,6 +22,7 @@ from verl_hpc.errors import CheckpointError, VerlHpcError
 from verl_hpc.layout.shard_map import Region, ShardMap
 from verl_hpc.layout.writers import assign_writers
 from verl_hpc.trainer.context import RunContext
+from verl_hpc.trainer.made_ahead import ahead_key, made_ahead
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.prompt_form import CHAT, PROMPT_FORM
 from verl_hpc.trainer.role import Role
@@ -82,7 +83,12 @@ class Saves:
             run.sync.to_training()
         components = [component for parts in self._parts for component in parts.components()]
         contents = StepContents(
-            self.state(progress), self._config, run.hf_files, generator_states(), run.own_files
+            self.state(progress),
+            self._config,
+            run.hf_files,
+            generator_states(),
+            run.own_files,
+            made_ahead(run, progress.step),
         )
         with self._failing(progress.step):
             self._writer.begin(progress.step, components, contents, self._stays)
@@ -130,6 +136,7 @@ class Saves:
             template_time=run.encoder.template.time.isoformat(),
             turn_end=run.encoder.turn_end if run.fingerprint.get(PROMPT_FORM) == CHAT else None,
             fingerprint=run.fingerprint,
+            ahead=ahead_key(run.config),
             adapters={role.name: a for role in run.trained if (a := _adapter(role)) is not None},
         )
 
@@ -186,6 +193,7 @@ def save_parts(
             state=whole.state(progress),
             config=dump_config(run.config),
             rank_arrays=generator_states(),
+            ahead=made_ahead(run, progress.step),
         )
     return save_step(run.session.control, root, progress.step, kept, contents)
 

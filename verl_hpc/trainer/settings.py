@@ -122,6 +122,7 @@ class Settings:
             config.seed,
             kept=self._run.kept,
             key=rollout_key(config),
+            ahead=config.rollout.staleness > 0,
             tagged=config.rollout.staleness > 0,
             environments=self._run.environments,
             steals=config.rollout.balance == "stealing",

@@ -40,9 +40,10 @@ class GenerateSettings:
     """As `kept.rollout_key`."""
     interruptible: bool = True
     """Whether a preempted rank ends it."""
+    ahead: bool = False
+    """Whether they are made while another step trains, and a checkpoint has them."""
     tagged: bool = False
     """Whether tokens carry the version of their weights, and responses may be in flight."""
-
     repeatable: bool = False
     """Whether a response's seed is of its row and its number among the row's responses, and not of
     the step."""
@@ -58,7 +59,8 @@ class GenerateSettings:
 
     def greedily(self, problems: StepProblems, purpose: str) -> GenerateSettings:
         """One greedy answer to each of other problems, to its end."""
-        return self.answering(problems, purpose, self.sampling.greedy, 1)
+        found = self.answering(problems, purpose, self.sampling.greedy, 1)
+        return replace(found, ahead=self.ahead)
 
     def answering(
         self, problems: StepProblems, purpose: str, sampling: Sampling, num_samples: int
@@ -72,6 +74,7 @@ class GenerateSettings:
             purpose=purpose,
             kept=None,
             interruptible=False,
+            ahead=False,
             tagged=False,
             repeatable=True,
             steals=False,

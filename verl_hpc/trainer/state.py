@@ -31,6 +31,7 @@ from verl_hpc.trainer.fingerprint import (
     changed,
     check_fingerprint,
 )
+from verl_hpc.trainer.made_ahead import take_up
 from verl_hpc.trainer.role import Role
 from verl_hpc.transfer.execute import Transfer
 
@@ -135,9 +136,11 @@ def load_step_directory(run: RunContext, path: Path) -> Progress:
     if state.template_time:
         run.encoder.template.time = datetime.fromisoformat(state.template_time)
     run.fingerprint = {**state.fingerprint, **now}
+    same_data = not differs.intersection(DATA)
+    take_up(run, step, same_data)
     if run.kept is not None:
         run.kept.load(control, path)
-    return Progress(state.step, Position() if differs.intersection(DATA) else state.position)
+    return Progress(state.step, state.position if same_data else Position())
 
 
 def _load_role(run: RunContext, step: Step, role: Role) -> None:

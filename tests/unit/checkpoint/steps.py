@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from tests.unit.ranks import on_ranks
@@ -19,6 +20,8 @@ from verl_hpc.checkpoint.write import save_step
 from verl_hpc.data.order import Position
 from verl_hpc.layout.heads import Head, model_tensors
 from verl_hpc.layout.shard_map import ShardMap, TensorSpec, dtype_name, whole
+from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.protocol import Response
 from verl_hpc.testing.tiny import make_tiny_model
 
 STATE = RunState(
@@ -28,6 +31,21 @@ STATE = RunState(
     optimizers={"actor": OptimizerCounters(num_steps=12)},
     fingerprint={"data": "3f"},
 )
+
+AHEAD = {
+    ResponseId("rollout", 7, slot, 9): Tagged(
+        Response(
+            tuple(range(slot, 30)),
+            (-0.5,) * (30 - slot),
+            end,
+            None,
+            np.arange(120, dtype=np.uint8).reshape(30, 2, 2),
+        ),
+        (4,) * 10 + (5,) * (20 - slot),
+    )
+    for slot, end in ((3, "stop"), (5, "unfinished"))
+}
+"""What the second rank's engine has made ahead."""
 
 
 def make_model(directory: Path) -> Path:
@@ -66,7 +84,8 @@ def write_step(
             shapes_of = {n: s.shape for n, s in tensors.items()}
             components.append(_component(control, name, shapes_of, torch.bfloat16))
         random = {"torch": torch.arange(256, dtype=torch.uint8) + control.rank}
-        contents = StepContents(state, "name: run\n", hf_files(model), random)
+        ahead = AHEAD if control.rank == 1 else {}
+        contents = StepContents(state, "name: run\n", hf_files(model), random, ahead=ahead)
         return save_step(control, root, number, components, contents)
 
     return on_ranks(2, write)[0]
@@ -93,6 +112,9 @@ def contents(path: Path, out: Path) -> dict[str, object]:
     for rank in range(step.num_ranks):
         for name, array in step.rank_arrays(rank).items():
             found[f"{rank}/{name}"] = _bits(array)
+    for which, tagged in step.ahead(lambda _: True).items():
+        response = tagged.response
+        found[f"ahead/{which.slot}"] = which, tagged, _bits(torch.from_numpy(response.experts))
     export_step(path, out, shard_bytes=DEFAULT_SHARD_BYTES)
     for file in out.iterdir():
         found[f"export/{file.name}"] = file.read_bytes()

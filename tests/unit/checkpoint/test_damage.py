@@ -23,6 +23,7 @@ def intact(original, tmp_path_factory):
 
 FLIPS = {
     "rank_*.h5": 2400,
+    "ahead_*.h5": 1200,
     "index.h5": 1200,
     "state.json": 1200,
     "config.yaml": 100,

@@ -1,21 +1,22 @@
 import pytest
 
-from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
+from verl_hpc.checkpoint.responses import read_responses, write_responses
 from verl_hpc.errors import CheckpointError
+from verl_hpc.rollout.protocol import Response
 
 RESPONSES = {
-    7: StoredResponse((1, 2, 3), (-0.5, -1.0, -0.25), False),
-    2: StoredResponse((151_000,), (-3.5,), True),
+    7: Response((1, 2, 3), (-0.5, -1.0, -0.25), "stop"),
+    2: Response((151_000,), (-3.5,), "length"),
 }
 
 
 def test_what_is_written_is_read(tmp_path):
     write_responses(tmp_path, 0, "k", RESPONSES)
-    write_responses(tmp_path, 3, "k", {9: StoredResponse((), (), False)})
+    write_responses(tmp_path, 3, "k", {9: Response((), (), "stop")})
     write_responses(tmp_path, 4, "other", {})
     assert list(read_responses(tmp_path)) == [
         ("k", RESPONSES),
-        ("k", {9: StoredResponse((), (), False)}),
+        ("k", {9: Response((), (), "stop")}),
         ("other", {}),
     ]
 
@@ -32,7 +33,7 @@ def test_a_step_without_any(tmp_path):
 
 def test_a_damaged_file_is_told(tmp_path):
     write_responses(
-        tmp_path, 0, "k", {s: StoredResponse((s,) * 50, (-1.0,) * 50, False) for s in range(50)}
+        tmp_path, 0, "k", {s: Response((s,) * 50, (-1.0,) * 50, "stop") for s in range(50)}
     )
     (file,) = (tmp_path / "rollout").iterdir()
     data = bytearray(file.read_bytes())

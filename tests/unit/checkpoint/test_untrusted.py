@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.unit.checkpoint.steps import contents, reseal
-from verl_hpc.checkpoint.responses import StoredResponse, read_responses, write_responses
+from verl_hpc.checkpoint.responses import read_responses, write_responses
 from verl_hpc.errors import DamageError
+from verl_hpc.rollout.protocol import Response
 
 
 def refuses(step, match):
@@ -192,7 +193,7 @@ def test_finished_responses_are_not_read_from_elsewhere(tmp_path):
     step.mkdir()
     other.mkdir()
     for directory in (step, other):
-        write_responses(directory, 0, "k", {1: StoredResponse((1, 2), (-1.0, -2.0), True)})
+        write_responses(directory, 0, "k", {1: Response((1, 2), (-1.0, -2.0), "length")})
     path = step / "rollout/replica_00000.h5"
     with h5py.File(path, "r+") as file:
         del file["tokens"]

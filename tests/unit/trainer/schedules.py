@@ -1,15 +1,19 @@
 """Steps of random sizes on threads: rank 0 trains, and each other rank has an engine."""
 
 import time
+from collections import ChainMap
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import torch
 
 from tests.pieces import Piece, note
 from tests.unit.config.trees import parse
 from tests.unit.ranks import on_ranks
+from verl_hpc.checkpoint.ahead import read_ahead, write_ahead
 from verl_hpc.data.order import Order
 from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
@@ -19,6 +23,7 @@ from verl_hpc.testing.local_rollout import LocalRollout
 from verl_hpc.testing.local_run import CPU, LetterTokenizer, local_session
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.exchange import Controls, Exchange
+from verl_hpc.trainer.made_ahead import made_ahead
 from verl_hpc.trainer.operators.assign import assign
 from verl_hpc.trainer.operators.generate import generate
 from verl_hpc.trainer.placement import Placement
@@ -85,8 +90,8 @@ class Played:
 
 
 def play(schedule, slow=None, restart=None):
-    """Run all steps; the ranks that train, or those that generate, may be slow, and all may start
-    again after a step."""
+    """Run all steps; the ranks that train, or those that generate, may be slow, and all may resume
+    after a step."""
     found = on_ranks(schedule.num_engines + 1, lambda c: _Rank(schedule, slow, c).play(restart))
     pieces = [(seed, piece) for one in found[1:] for seed, piece in one.pieces.items()]
     assert len({seed for seed, _ in pieces}) == len(pieces), "two responses have one seed"
@@ -113,14 +118,25 @@ class _Rank:
         while progress.step < self.run.config.steps:
             if progress.step == restart:
                 steps = self.new_steps()
-                self.run.rollout.in_flight = {}
-                self.played.pieces.clear()
+                self._go_through_files(restart)
             stepped = steps.take(progress.step + 1, progress)
             progress = stepped.progress
             self.played.counted.append(self.counted.value)
             self.played.lags.append(stepped.metrics.get("rollout/lag/max"))
-        assert not self.run.rollout.in_flight
+        assert all(which.step == progress.step for which in self.run.rollout.ahead)
         return self.played
+
+    def _go_through_files(self, step):
+        """As a run that was killed: what was made ahead is in a checkpoint, and nowhere else."""
+        run, mine = self.run, made_ahead(self.run, step)
+        control = run.session.control
+        with TemporaryDirectory() as directory:
+            files = control.allgather(Path(directory) / f"{control.rank}.h5")
+            write_ahead(files[control.rank], "save", mine)
+            control.barrier()
+            read = [read_ahead(file, "save", lambda _: True) for file in files]
+            control.barrier()
+        run.rollout.ahead = {which: t for which, t in ChainMap(*read).items() if which in mine}
 
     def _refit(self, step):
         run = self.run

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from verl_hpc.rollout.partial import ResponseId, Tagged
 from verl_hpc.rollout.protocol import Response
 from verl_hpc.runtime.stop import StepDropped
 from verl_hpc.trainer.batch import (
@@ -26,7 +27,7 @@ from verl_hpc.trainer.kept import step_key
 from verl_hpc.trainer.placement import Placement
 from verl_hpc.trainer.recipe import Metrics, operator
 from verl_hpc.trainer.responses import responses_to, scoring_ahead, supply_of
-from verl_hpc.trainer.role import Rollout, Tagged
+from verl_hpc.trainer.role import Rollout
 from verl_hpc.trainer.rollout_metrics import lag_metrics, turn_metrics
 from verl_hpc.trainer.sample_rows import sample_rows, samples_of
 from verl_hpc.trainer.slots import GenerateSettings, Slot, slots_of
@@ -43,7 +44,8 @@ def generate(
     (`settings.steals`). A prompt that is too long is dropped, cut or an error, by
     rollout.overlong_prompt. Responses to prompts of upcoming steps are
     begun beside those of this one, and stay in flight when these are finished; they continue in the
-    next call, under the weights that the engine has then.
+    next call, under the weights that the engine has then. What a checkpoint had of this step, and
+    of later ones, is not made again.
 
     Returns:
         All samples with the engines that have them, and this engine's tokens, mask and log-probs.
@@ -56,9 +58,11 @@ def generate(
     slots = place.together(lambda: slots_of(place, settings, rows))
     supply = supply_of(place, rollout, settings, rows, slots) if settings.steals else None
     key = step_key(settings.key, rows.step, rows.rows)
-    known = dict(rollout.in_flight) if settings.tagged else _kept(settings, key, slots)
+    known = _ahead(rollout, settings, rows.step) if settings.ahead else _kept(settings, key, slots)
     missing = [s for s in slots if s.key not in known or not known[s.key].is_finished]
     begin = scoring_ahead(place, settings, rows.step, missing)
+    if settings.ahead and all(slot.step > rows.step for slot in missing):
+        missing = []  # an engine begins nothing unless this step needs it, also after a start
     found, failures = place.together(
         lambda: responses_to(rollout, settings, rows.step, missing, known, begin, supply)
     )
@@ -66,8 +70,6 @@ def generate(
     if settings.kept is not None:
         finished = {index: tagged.response for (_, index), tagged in known.items()}
         settings.kept.remember(key, finished)
-    if settings.tagged:
-        rollout.in_flight = {key: known[key] for key in known if key[0] > rows.step}
     current = [s for s in slots if s.step == rows.step]
     if supply is not None:
         current = [s for s in current if s.group in supply.taken]
@@ -75,6 +77,8 @@ def generate(
     mine = [_sample(s, known[s.key].response) for s in complete]
     ended_early = supply is not None and not supply.is_empty
     samples = agree(place, mine, ended_early or len(complete) < len(current))
+    if settings.ahead:
+        _remember(rollout, settings, rows, known)
     if supply is not None and rollout.queue is not None:
         rollout.queue.learn(rows, samples)
     by_slot = {s.index: (s.prompt, known[s.key]) for s in complete}
@@ -83,6 +87,30 @@ def generate(
     if settings.environments is not None:
         metrics |= turn_metrics(place, columns, failures)
     return (samples, columns), metrics
+
+
+def _ahead(
+    rollout: Rollout, settings: GenerateSettings, step: int
+) -> dict[tuple[int, int], Tagged]:
+    """What this engine has made of a step and later ones."""
+    return {
+        (which.step, which.slot): tagged
+        for which, tagged in rollout.ahead.items()
+        if which.purpose == settings.purpose and which.step >= step
+    }
+
+
+def _remember(
+    rollout: Rollout,
+    settings: GenerateSettings,
+    rows: StepRows,
+    known: Mapping[tuple[int, int], Tagged],
+) -> None:
+    """A checkpoint has what is known until the step has trained."""
+    count = len(rows.rows) * settings.num_samples
+    others = {w: t for w, t in rollout.ahead.items() if w.purpose != settings.purpose}
+    mine = {ResponseId(settings.purpose, *key, count): tagged for key, tagged in known.items()}
+    rollout.ahead = others | mine
 
 
 def _kept(

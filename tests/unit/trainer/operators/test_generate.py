@@ -197,18 +197,20 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
 
     def at(rows, version):
         some.version = version
-        (samples, columns), metrics = generate(PLACE, some, settings(tagged=True), rows)
+        (samples, columns), metrics = generate(PLACE, some, settings(ahead=True, tagged=True), rows)
         return samples, columns, metrics
 
     samples, columns, _ = at(replace(first, upcoming=[later]), 2)
     assert [s.group for s in samples] == [0, 0, 1, 1]
     assert {v for row in columns["versions"] for v in row.tolist()} == {2}
-    assert sorted(some.in_flight) == [(4, slot) for slot in range(4)]
-    begun = dict(some.in_flight)
+    assert sorted(which[1:] for which in some.ahead) == [
+        (n, s, 4) for n in (3, 4) for s in range(4)
+    ]
+    begun = {(which.step, which.slot): tagged for which, tagged in some.ahead.items()}
     for weight in some.engine.weights.values():
         weight.mul_(0.5)
     samples, columns, _ = at(later, 3)
-    assert some.in_flight == {}
+    assert {which.step for which in some.ahead} == {4}
     continued = 0
     for slot, sample in enumerate(samples):
         before = begun[4, slot].response
@@ -220,3 +222,30 @@ def test_responses_in_flight_continue_under_the_weights_of_then():
         assert columns["versions"][slot].tolist() == [2] * count + [3] * (len(response) - count)
         continued += len(response) > count
     assert continued > 0
+
+
+class Idle(LocalRollout):
+    """Nothing may be asked of it."""
+
+    def generate(self, prompts, *arguments, **options):
+        assert not prompts
+        return super().generate(prompts, *arguments, **options)
+
+
+def test_what_was_made_ahead_is_not_made_again():
+    """As after a start, which finds it in a checkpoint: greedy answers, too, and nothing begins."""
+    some, rows = rollout(Halfway()), StepRows(3, [0, 1], [StepRows(4, [3, 0])])
+    sampled = settings(ahead=True, tagged=True)
+    asked = sampled, sampled.greedily(sampled.problems, "greedy")
+    first = [generate(PLACE, some, asked[0], rows)]
+    some.engine = LocalRollout()
+    first.append(generate(PLACE, some, asked[1], rows))
+    other = rollout(Idle())
+    other.ahead, other.version = some.ahead, 7
+    again = [generate(PLACE, other, one, rows) for one in asked]
+    assert other.ahead == some.ahead
+    for ((samples, columns), metrics), ((same, found), measured) in zip(first, again, strict=True):
+        assert (same, measured) == (samples, metrics)
+        for name in columns.values:
+            pairs = zip(columns[name], found[name], strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs), name

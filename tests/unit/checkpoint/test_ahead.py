@@ -1,0 +1,69 @@
+"""Responses of later steps go through a file as they are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from verl_hpc.checkpoint.ahead import read_ahead, write_ahead
+from verl_hpc.errors import DamageError
+from verl_hpc.rollout.partial import ResponseId, Tagged
+from verl_hpc.rollout.protocol import Response
+
+WHOLE = Response((5, 151_000, 7), (-0.5, -1.25, -0.1), "stop")
+RESPONSES = {
+    ResponseId("rollout", 4, 7, 12): Tagged(WHOLE, (2, 2, 3)),
+    ResponseId("rollout", 5, 2, 12): Tagged(replace(WHOLE, finish_reason="unfinished"), (3,) * 3),
+    ResponseId("rollout", 5, 3, 12): Tagged(Response((), (), "unfinished"), ()),
+    ResponseId("greedy", 4, 1, 6): Tagged(replace(WHOLE, finish_reason="length"), (3,) * 3),
+    ResponseId("a tool", 4, 0, 6): Tagged(replace(WHOLE, mask=(1, 0, 1)), (3,) * 3),
+}
+
+
+def through_a_file(path, responses, wanted=lambda _: True):
+    write_ahead(path, "a save", responses)
+    return read_ahead(path, "a save", wanted)
+
+
+def floats32(tagged):
+    """With log-probs as engines give them, and columns have them."""
+    log_probs = np.array(tagged.response.log_probs, np.float32).tolist()
+    return replace(tagged, response=replace(tagged.response, log_probs=tuple(log_probs)))
+
+
+def test_what_is_written_is_read(tmp_path):
+    expected = {which: floats32(tagged) for which, tagged in RESPONSES.items()}
+    assert through_a_file(tmp_path / "a.h5", RESPONSES) == expected
+    some = through_a_file(tmp_path / "a.h5", RESPONSES, lambda which: which.step == 5)
+    assert some == {which: tagged for which, tagged in expected.items() if which.step == 5}
+    assert through_a_file(tmp_path / "a.h5", RESPONSES, lambda _: False) == {}
+    assert through_a_file(tmp_path / "a.h5", {}) == {}
+
+
+def test_arrays_keep_their_types_and_shapes(tmp_path):
+    """Experts of prompt and response; of a response that has not begun there are none."""
+    allowed = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    for kind in (np.uint8, np.uint16):
+        experts = np.arange(30, dtype=kind).reshape(5, 3, 2) * 7
+        found = through_a_file(
+            tmp_path / "a.h5",
+            {
+                ResponseId("rollout", 4, 1, 3): Tagged(replace(WHOLE, experts=experts), (3,) * 3),
+                ResponseId("rollout", 4, 2, 3): Tagged(replace(WHOLE, allowed=allowed), (3,) * 3),
+                ResponseId("rollout", 5, 1, 3): Tagged(
+                    replace(WHOLE, experts=experts[:0]), (3,) * 3
+                ),
+            },
+        )
+        first, second, third = (tagged.response for tagged in found.values())
+        for array, expected in ((first.experts, experts), (third.experts, experts[:0])):
+            assert array.dtype == kind and array.shape == expected.shape
+            assert (array == expected).all()
+        assert (second.allowed == allowed).all() and second.experts is None
+        assert first.allowed is None
+
+
+def test_a_file_of_another_save_is_refused(tmp_path):
+    write_ahead(tmp_path / "a.h5", "a save", RESPONSES)
+    with pytest.raises(DamageError, match=r"a\.h5: damaged \(of another save"):
+        read_ahead(tmp_path / "a.h5", "another", lambda _: True)

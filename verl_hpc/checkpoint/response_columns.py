@@ -1,0 +1,107 @@
+"""Responses as the columns of an HDF5 file.
+
+    lengths      (n,) int64, tokens of each response
+    ends         (n,) uint8, why it ended: the place in `_ENDS`
+    tokens       (sum of lengths,) int32
+    log_probs    (sum of lengths,) float32
+    sampled      (sum of lengths,) uint8, 1 where the model sampled a token
+
+Where an engine gives experts, or a constraint what it allowed, their rows follow:
+
+    experts      (sum of rows, bytes) uint8
+    experts_rows (n,) int64, rows of each response; -1 where it has none
+    experts_form (2 or 3,) int64: bytes of an element, then the shape of a row
+    allowed ...  alike
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import torch
+
+from verl_hpc.checkpoint.datasets import read_dataset
+from verl_hpc.rollout.protocol import Response
+
+_ENDS: tuple[Literal["unfinished", "stop", "length"], ...] = ("unfinished", "stop", "length")
+_TYPES = {1: np.uint8, 2: np.uint16}
+
+
+def response_columns(responses: Sequence[Response]) -> dict[str, torch.Tensor]:
+    """Tensors that `responses_in` reads from a file."""
+    return {
+        "lengths": torch.tensor([len(r.tokens) for r in responses], dtype=torch.int64),
+        "ends": torch.tensor([_ENDS.index(r.finish_reason) for r in responses], dtype=torch.uint8),
+        "tokens": torch.tensor([t for r in responses for t in r.tokens], dtype=torch.int32),
+        "log_probs": torch.tensor([p for r in responses for p in r.log_probs], dtype=torch.float32),
+        "sampled": torch.tensor([m for r in responses for m in r.sampled], dtype=torch.uint8),
+        **_rows("experts", [r.experts for r in responses]),
+        **_rows("allowed", [r.allowed for r in responses]),
+    }
+
+
+def responses_in(file: h5py.File) -> list[Response]:
+    """The responses of a file, as `response_columns` was given them.
+
+    Raises:
+        KeyError, ValueError, OSError, RuntimeError: they are not as they were written.
+    """
+    lengths, ends = read_dataset(file, "lengths").tolist(), read_dataset(file, "ends").tolist()
+    tokens, log_probs, sampled = (
+        list(split(read_dataset(file, name).numpy(), lengths))
+        for name in ("tokens", "log_probs", "sampled")
+    )
+    experts, allowed = (_read_rows(file, name, len(lengths)) for name in ("experts", "allowed"))
+    return [
+        Response(
+            tuple(tokens[i].tolist()),
+            tuple(log_probs[i].tolist()),
+            _ENDS[end],
+            None if sampled[i].all() else tuple(sampled[i].tolist()),
+            experts[i],
+            allowed[i],
+        )
+        for i, end in enumerate(ends)
+    ]
+
+
+def split(array: Any, lengths: Sequence[int]) -> Iterator[Any]:
+    """The parts of an array, one behind another.
+
+    Raises:
+        ValueError: it has more or fewer elements.
+    """
+    if min(lengths, default=0) < 0 or sum(lengths) != len(array):
+        raise ValueError(f"has {len(array)} rows, {sum(lengths)} were written")
+    stops = np.cumsum(lengths, dtype=np.int64).tolist()
+    return (array[stop - n : stop] for n, stop in zip(lengths, stops, strict=True))
+
+
+def _rows(name: str, arrays: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Of arrays (rows, ...) of one type and width, or None."""
+    found = [np.ascontiguousarray(array) for array in arrays if array is not None]
+    if not found:
+        return {}
+    form = [found[0].itemsize, *found[0].shape[1:]]
+    rows = [array.view(np.uint8).reshape(len(array), int(np.prod(form))) for array in found]
+    counts = [-1 if array is None else len(array) for array in arrays]
+    return {
+        name: torch.from_numpy(np.concatenate(rows)),
+        f"{name}_rows": torch.tensor(counts, dtype=torch.int64),
+        f"{name}_form": torch.tensor(form, dtype=torch.int64),
+    }
+
+
+def _read_rows(file: h5py.File, name: str, count: int) -> list[Any]:
+    if not file.id.links.exists(name.encode()):
+        return [None] * count
+    itemsize, *shape = read_dataset(file, f"{name}_form").tolist()
+    counts = read_dataset(file, f"{name}_rows").tolist()
+    parts = split(read_dataset(file, name).numpy(), [max(n, 0) for n in counts])
+    return [
+        part.view(_TYPES[itemsize]).reshape(n, *shape) if n >= 0 else None
+        for n, part in zip(counts, parts, strict=True)
+    ]

@@ -1,10 +1,14 @@
 """Whole runs of a tiny mixture of experts whose trainer uses the experts of its rollout."""
 
+import shutil
+
 import pytest
 
+from tests.jobs.launch import differing
 from tests.mpi.mixtures import MODELS
 from tests.mpi.placed_runs import configure, run
 from tests.mpi.test_moe_reshard import SIZES
+from verl_hpc.checkpoint.schema import step_name
 
 pytestmark = pytest.mark.world(2)
 ROLLOUT = {
@@ -59,3 +63,33 @@ def test_a_run_replays_and_says_what_routers_would_have_done(
     off = changes | {"algorithm": {**changes["algorithm"], "router_replay": "none"}}
     rows = run(here, configure(shared_directory, model, f"free-{name}", "grpo", **off))
     assert all(DISAGREEMENT not in row for row in rows)
+
+
+def test_experts_of_responses_made_ahead_are_in_checkpoints(here, tiny_model, shared_directory):
+    """Of finished responses and of those in flight: a run that resumes ends with the same bits."""
+    family, fields = MODELS["normalised"]
+    apart = LAYOUTS["apart"]
+    config = configure(
+        shared_directory,
+        tiny_model(family, **SIZES, **fields),
+        "replay-resumed",
+        "grpo",
+        steps=3,
+        batch=ONE_STEP,
+        placement=apart["placement"],
+        rollout=apart["rollout"] | {"max_num_seqs": 3},
+        algorithm=apart["algorithm"] | {"router_replay": "rollout"},
+        checkpoint={"every": 1, "keep": 9},
+    )
+    rows = run(here, config)
+    assert rows[2]["rollout/lag/max"] == 2.0
+    last = config.run_directory / "checkpoints" / step_name(3)
+    lost = shared_directory / last.name
+    if here.world.rank == 0:
+        last.rename(lost)
+        shutil.rmtree(last.with_name(step_name(2)))
+    here.control.barrier()
+    again = run(here, config)
+    assert differing(lost, last) == []
+    names = ("rollout/lag/mean", DISAGREEMENT)
+    assert [[row[n] for n in names] for row in again] == [[row[n] for n in names] for row in rows]

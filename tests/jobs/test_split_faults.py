@@ -31,6 +31,7 @@ from verl_hpc.runs.ranks import read_ranks
 
 RESTART = 85
 STEPS = 4
+LONG = 12
 LATE_AFTER_S = 2
 # A second a step, so that others can be met while it scores; and once longer, if that is asked.
 REWARD = """
@@ -75,8 +76,8 @@ def launch(config, **environment):
     return start(4, ["-m", "verl_hpc", "train", "--config", config], **environment)
 
 
-def last_step(run):
-    return run / "checkpoints" / step_name(STEPS)
+def last_step(run, steps=STEPS):
+    return run / "checkpoints" / step_name(steps)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +159,14 @@ def with_a_tool(model, directory):
     return tree
 
 
+def long(model, directory):
+    """Its steps are short, and it is to be met in one."""
+    return ahead(model, directory) | {"steps": LONG}
+
+
 AHEAD = {
     "one": ahead,
+    "long": long,
     "two": partial(ahead, staleness=2),
     "tool": with_a_tool,
 }
@@ -212,16 +219,15 @@ def test_kill_9_in_an_evaluation(model, tmp_path, undisturbed):
         (split, signal.SIGTERM, (0, 1, 2, 3)),
         (split, signal.SIGTERM, (2,)),
         (split, signal.SIGUSR2, (3,)),
-        (ahead, signal.SIGTERM, (0, 1, 2, 3)),
-        (ahead, signal.SIGTERM, (3,)),
-        (ahead, signal.SIGUSR2, (0,)),
+        (long, signal.SIGTERM, (0, 1, 2, 3)),
+        (long, signal.SIGTERM, (3,)),
+        (long, signal.SIGUSR2, (0,)),
     ],
 )
-def test_a_signal_to_some_ranks(model, tmp_path, undisturbed, make, number, ranks):
-    tree = make(model, tmp_path)
-    if make is ahead:  # its steps are short, and are not compared
-        tree["steps"] = 12
-    config = write_config(tmp_path / "config.yaml", tree)
+def test_a_signal_to_some_ranks(
+    model, tmp_path, undisturbed, undisturbed_ahead, make, number, ranks
+):
+    config = write_config(tmp_path / "config.yaml", make(model, tmp_path))
     run = tmp_path / "run"
     job = launch(config)
     assert wait_until(lambda: complete_steps(run / "checkpoints"), job), finish(job)
@@ -238,6 +244,9 @@ def test_a_signal_to_some_ranks(model, tmp_path, undisturbed, make, number, rank
     assert status == 0, output
     if make is split:
         assert differing(last_step(undisturbed[0]), last_step(run)) == []
+    elif number == signal.SIGUSR2:  # what is generated ahead is waited for
+        whole = undisturbed_ahead("long")
+        assert differing(last_step(whole, LONG), last_step(run, LONG)) == []
 
 
 def ask(*words):

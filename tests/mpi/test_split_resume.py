@@ -160,3 +160,11 @@ def test_what_was_made_ahead_is_taken_up(here, tiny_model, shared_directory, adv
     for name in names:
         assert [row[name] for row in again] == [row[name] for row in rows], name
         assert others[2][name] == rows[2][name], name
+    if here.world.rank == 0:
+        last.rename(last.with_name("lost"))
+        for file in last.with_name(step_name(3)).glob("ahead_*.h5"):
+            data = file.read_bytes()
+            file.write_bytes(data[:4096] + bytes(len(data) - 4096))
+    here.control.barrier()
+    progress = restore(build_run(here, config, resumes=True))
+    assert progress is not None and progress.step == 2, "a file of step 3 is damaged"

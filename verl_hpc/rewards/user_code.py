@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from verl_hpc.errors import RewardError, VerlHpcError
 from verl_hpc.rewards.guard import describe, guarded
+from verl_hpc.rewards.verl_imports import answer_imports
 from verl_hpc.runtime.limit import TimeLimitExceeded
 
 T = TypeVar("T")
@@ -34,8 +35,8 @@ def load_function(
         error: what is raised.
 
     Raises:
-        RewardError: or `error`: no such file or function, a file that raises on import, or a name
-            that is not callable.
+        RewardError: or `error`: no such file or function, a file that raises on import or imports
+            of verl what there is not, or a name that is not callable.
     """
     file, _, name = reference.rpartition(":")
     path = Path(file)
@@ -78,6 +79,7 @@ def _import(path: Path, timeout_s: float, setting: str, error: type[VerlHpcError
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise error(f"{setting}: {path} is not a Python file; its name ends with .py")
+    answer_imports(path, setting, error)
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up by name.
     sys.modules[name] = module

@@ -1,0 +1,166 @@
+"""Functions of `verl.utils.reward_score` that files of reward functions import, by our scorers.
+
+Names, arguments and results are verl's (0.9); what counts as equal is what `gsm8k` and `math` find
+equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from verl_hpc.errors import RewardError
+from verl_hpc.rewards import gsm8k, math_reward
+
+PACKAGE = "verl.utils.reward_score"
+_GSM8K = {"strict": re.compile(r"#### (-?[0-9.,]+)"), "flexible": re.compile(r"-?[0-9.,]+")}
+_ANSWER = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+
+
+def default_compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """As `reward.function: auto`.
+
+    Raises:
+        NotImplementedError: no function is known for `data_source`.
+        RewardError: settings of verl's sandbox are given, or the row cannot be scored.
+    """
+    # The registry loads files that import this one's functions.
+    from verl_hpc.rewards.registry import function_for
+
+    for name, value in settings.items():
+        if value is not None:
+            raise RewardError(
+                f"default_compute_score: {name} = {value!r:.100}; expected None: programs run in "
+                "the sandbox of reward.function code"
+            )
+    try:
+        function = function_for(data_source)
+    except RewardError as error:
+        raise NotImplementedError(str(error)) from None
+    return function(data_source, solution_str, ground_truth, extra_info)
+
+
+def gsm8k_score(
+    solution_str: str,
+    ground_truth: Any,
+    method: Any = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> float:
+    """As `reward.function: gsm8k`."""
+    return gsm8k.compute_score("", solution_str, ground_truth, None, method, format_score, score)
+
+
+def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
+    """The number that a response ends with, as text without commas."""
+    found = (text.replace(",", "").rstrip(".") for text in _GSM8K[method].findall(solution_str))
+    numbers = [text for text in found if text.strip("-.")]
+    return numbers[-1] if numbers else None
+
+
+def math_score(solution_str: str, ground_truth: Any) -> float:
+    """As `reward.function: math`."""
+    return math_reward.compute_score("", solution_str, ground_truth)
+
+
+def math_scores(
+    data_sources: Sequence[str],  # noqa: ARG001
+    solution_strs: Sequence[str],
+    ground_truths: Sequence[Any],
+    extra_infos: Sequence[Any],  # noqa: ARG001
+) -> list[float]:
+    """`math_score` of each response."""
+    return [math_score(s, t) for s, t in zip(solution_strs, ground_truths, strict=True)]
+
+
+def math_verify_score(model_output: str, ground_truth: Any) -> float:
+    """`math_score` by the names that verl has for math-verify."""
+    return math_score(model_output, ground_truth)
+
+
+def dapo_score(
+    solution_str: str, ground_truth: Any, strict_box_verify: bool = False
+) -> dict[str, Any]:
+    r"""1 or -1 as `score`, whether it is right as `acc`, and the answer's text as `pred`.
+
+    Args:
+        strict_box_verify: only a \boxed{} counts, not 'Answer: ...'.
+    """
+    stated = [] if strict_box_verify else [*_ANSWER.finditer(solution_str)]
+    answer = stated[-1][0] if stated else last_box(solution_str) or ""
+    right = math_score(answer, ground_truth) == 1.0
+    pred = stated[-1][1] if stated else unboxed(answer) if answer else "[INVALID]"
+    return {"score": 1.0 if right else -1.0, "acc": right, "pred": pred}
+
+
+def math_equal(str1: str | None, str2: str | None, verbose: bool = False) -> bool:
+    """Whether two answers are mathematically equal, or both None."""
+    del verbose
+    if str1 is None or str2 is None:
+        return str1 is str2
+    if str1.strip() == str2.strip():
+        return True
+    both = str1.strip() and str2.strip()
+    return bool(both) and math_score(f"\\boxed{{{_bare(str1)}}}", _bare(str2)) == 1.0
+
+
+def _bare(answer: str) -> str:
+    return answer.strip().strip("$")
+
+
+def last_box(string: str) -> str | None:
+    r"""The last \boxed{...} or \fbox{...} with its braces, or \boxed and what stands behind it."""
+    boxes = [*_BOX.finditer(string)]
+    if not boxes:
+        return None
+    start, end = boxes[-1].span()
+    if string[end : end + 1] != "{":
+        return string[start:].split("$")[0]
+    depth = 0
+    for place in range(end, len(string)):
+        depth += {"{": 1, "}": -1}.get(string[place], 0)
+        if depth == 0:
+            return string[start : place + 1]
+    return None
+
+
+def unboxed(s: str) -> str:
+    r"""What a text that begins with \boxed holds."""
+    begin = _BOX.match(s)
+    if begin is None:
+        raise ValueError(f"remove_boxed: {s!r:.100} does not begin with \\boxed")
+    held = s[begin.end() :]
+    return held[1:-1] if held.startswith("{") and held.endswith("}") else held
+
+
+_MATH: Mapping[str, Callable[..., Any]] = {
+    "compute_score": math_score,
+    "is_equiv": math_equal,
+    "last_boxed_only_string": last_box,
+    "remove_boxed": unboxed,
+}
+MODULES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    PACKAGE: {
+        "default_compute_score": default_compute_score,
+        "_default_compute_score": default_compute_score,
+    },
+    f"{PACKAGE}.gsm8k": {"compute_score": gsm8k_score, "extract_solution": gsm8k_answer},
+    f"{PACKAGE}.math": _MATH,
+    f"{PACKAGE}.math_reward": _MATH,
+    f"{PACKAGE}.math_batch": {"compute_score_batched": math_scores},
+    f"{PACKAGE}.math_dapo": {
+        "compute_score": dapo_score,
+        "last_boxed_only_string": last_box,
+        "remove_boxed": unboxed,
+    },
+    f"{PACKAGE}.math_verify": {"compute_score": math_verify_score},
+}
+"""What there is, by module and name of verl."""

@@ -182,7 +182,8 @@ def _write_inputs(recipe: str, directory: Path) -> None:
     (directory / "problems.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     (directory / "reward.py").write_text(_REWARD)
     prompts = [str(row["prompt"]) for row in rows]
-    make_tiny_model(directory / "model", "llama", prompts=prompts, **SIZES[recipe])
+    sizes = {"num_key_value_heads": 4} | SIZES[recipe]
+    make_tiny_model(directory / "model", "llama", prompts=prompts, **sizes)
 
 
 def _run(recipe: str, layout: str, directory: Path) -> dict[str, float]:

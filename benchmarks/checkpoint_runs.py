@@ -145,7 +145,14 @@ def _config(
 
     model = directory / f"model-{hidden_size}"
     if here.world.rank == 0 and not model.exists():
-        make_tiny_model(model, "qwen2", hidden_size=hidden_size, num_hidden_layers=num_layers)
+        make_tiny_model(
+            model,
+            "qwen2",
+            hidden_size=hidden_size,
+            num_hidden_layers=num_layers,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+        )
     here.control.barrier()
     gym = {"kind": "reasoning_gym", "task": "chain_sum", "size": 64}
     return parse_config(

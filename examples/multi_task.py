@@ -17,7 +17,13 @@ from typing import Any
 import verl_hpc
 from verl_hpc.testing.tiny import make_tiny_model
 
-SIZES: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
 PROMPTS = {"vowels": ["vvvvvv", "wwwwww"], "letters": ["SSSSSS", "TTTTTT"], "pick": ["pick: "]}
 
 

@@ -15,7 +15,13 @@ import verl_hpc
 from verl_hpc.api.batch import Batch
 from verl_hpc.testing.tiny import make_tiny_model
 
-SIZES: dict[str, Any] = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64}
+SIZES: dict[str, Any] = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
 
 
 def share_of_vowels(sampled_response: str, reference_answer: str | None) -> float:

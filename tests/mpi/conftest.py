@@ -10,6 +10,9 @@ import torch
 
 from verl_hpc.testing.tiny import make_tiny_model
 
+MANY_HEADS = {"hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4}
+"""So that layouts have something to divide; too small for vLLM, unless a test says head_dim."""
+
 
 @pytest.fixture(scope="session")
 def shared_directory(here):
@@ -27,7 +30,7 @@ def tiny_model(here, shared_directory):
         label = "-".join([family, "tied" if tied else "untied", *map(str, sizes.values())])
         directory = shared_directory / label
         if here.world.rank == 0 and not directory.exists():
-            make_tiny_model(directory, family, tied=tied, noise=0.05, **sizes)
+            make_tiny_model(directory, family, tied=tied, noise=0.05, **MANY_HEADS | sizes)
         here.control.barrier()
         return directory
 

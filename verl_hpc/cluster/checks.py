@@ -18,7 +18,7 @@ from verl_hpc.config.trackers import check_trackers, wanted_trackers
 from verl_hpc.errors import ConfigError
 from verl_hpc.layout.architecture import Architecture, read_architecture
 from verl_hpc.planner.layouts import place_roles, run_layouts
-from verl_hpc.planner.model_checks import check_tokenizers
+from verl_hpc.planner.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.section import is_own
 from verl_hpc.sources.cache import repository
 from verl_hpc.sources.local import (
@@ -54,6 +54,8 @@ def check_request(request: Request, job: Job) -> None:
     first = next(iter(config.role_settings))
     if first in archs:
         run_layouts(config, archs[first], request.num_ranks, archs=archs, ranks_per_node=per_node)
+        if not request.profile.site.gpus_per_node:
+            check_heads_on_cpus(config, archs[first])
     _check_tokenizers(request, job, models)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from verl_hpc.errors import LayoutError
+from verl_hpc.errors import ConfigError, LayoutError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.layer_regions import parameter_regions, placed
 from verl_hpc.layout.layer_table import by_parameter
@@ -21,6 +21,30 @@ from verl_hpc.layout.megatron import padded_vocab
 from verl_hpc.layout.shard_map import Holder, Region, ShardMap, padded_rows, whole
 
 VOCAB_MULTIPLE = 64
+
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Elements of a head that vLLM's attention has kernels for on CPUs."""
+
+
+def check_cpu_heads(
+    size: int, asked: str = "rollout.engine = vllm", instead: str = "rollout.engine: hf"
+) -> None:
+    """Before anything is built: vLLM's first response would fail in words that name nothing.
+
+    Args:
+        size: elements of a head of the model.
+        asked: the setting that asks for vLLM.
+        instead: what takes such a model.
+
+    Raises:
+        ConfigError: vLLM's attention on CPUs has no kernel for heads of this size.
+    """
+    if size not in CPU_HEAD_SIZES:
+        raise ConfigError(
+            f"{asked}: the model's heads have {size} elements, and vLLM's attention on CPUs takes "
+            f"{', '.join(map(str, CPU_HEAD_SIZES))}; choose another model, or {instead}"
+        )
 
 
 def check_vllm_layout(arch: Architecture, tp: int, expert_parallel: bool = False) -> None:

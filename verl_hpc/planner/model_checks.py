@@ -18,6 +18,7 @@ from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.fsdp import check_fsdp_layout
 from verl_hpc.layout.megatron import TrainLayout, check_megatron_layout, megatron_shard_map
 from verl_hpc.layout.pipeline import layers_per_stage
+from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.layout.vocabulary import first_other_token
 
 
@@ -108,6 +109,12 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
             f"rollout.quantization: a {arch.family}'s checkpoint has several layers in one tensor "
             "(qkv_proj, gate_up_proj), whose scales are not mapped; leave it out"
         )
+
+
+def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
+    """Of a run whose ranks have no GPU."""
+    if config.generates and config.rollout.engine == "vllm":
+        check_cpu_heads(arch.head_size)
 
 
 def check_vocabulary(config: RunConfig, size: int) -> None:

@@ -10,6 +10,7 @@ from verl_hpc.errors import ConfigError, ModelError
 from verl_hpc.layout.architecture import Architecture
 from verl_hpc.layout.json_file import read_json_object
 from verl_hpc.layout.rollout import rollout_shard_map
+from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.rollout.protocol import RolloutEngine, replica_of
 from verl_hpc.runtime.world import World
 
@@ -93,11 +94,10 @@ def build_rollout(
             "rollout.engine = vllm, and vLLM is not installed; install verl_hpc[gpu] (or [cpu]), "
             "or choose rollout.engine: hf"
         )
-    from verl_hpc.rollout import vllm_cpu
     from verl_hpc.rollout.vllm import VllmEngine, join_groups
 
     if world.device == "cpu":
-        vllm_cpu.check_heads(arch.head_size)
+        check_cpu_heads(arch.head_size)
     if not generates:
         join_groups(world, replicas, config)
         return None

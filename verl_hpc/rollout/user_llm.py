@@ -10,7 +10,7 @@ from vllm import LLM
 from vllm.exceptions import VLLMValidationError
 
 from verl_hpc.errors import ConfigError, DataError, ModelError
-from verl_hpc.rollout import vllm_cpu
+from verl_hpc.layout.vllm import check_cpu_heads
 from verl_hpc.rollout.partial import NOT_BEGUN
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm_requests import Requests
@@ -32,7 +32,7 @@ def build_llm(model: str, device: str, options: dict[str, Any]) -> LLM:
     chosen = checked(options, device)
     model = model_directory("model_name", model)
     if device == "cpu":
-        vllm_cpu.check_heads(_head_size(model), f"model_name = {model}", "HfModelAdapter")
+        check_cpu_heads(_head_size(model), f"model_name = {model}", "HfModelAdapter")
         # A prompt that is cut in two fails there where requests have seeds.
         chosen = {"enable_chunked_prefill": False, **chosen}
     try:

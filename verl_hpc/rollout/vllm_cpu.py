@@ -7,9 +7,7 @@ import vllm._custom_ops as ops
 import vllm.model_executor.layers.utils
 from torch.nn.functional import linear
 from vllm import ir
-from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-from verl_hpc.errors import ConfigError
 from verl_hpc.rollout import vllm_cpu_experts, vllm_cpu_fp8
 from verl_hpc.transfer.fp8 import dequantised
 
@@ -26,26 +24,6 @@ def prepare() -> None:
     vllm_cpu_fp8.use_plain_kernel()
     ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
-
-
-def check_heads(
-    size: int, asked: str = "rollout.engine = vllm", instead: str = "rollout.engine: hf"
-) -> None:
-    """Before an engine is built, whose first response would fail in words that name nothing.
-
-    Args:
-        asked: the setting that asks for vLLM.
-        instead: what takes such a model.
-
-    Raises:
-        ConfigError: vLLM's attention on CPUs has no kernel for heads of this size.
-    """
-    known = CPUAttentionBackend.get_supported_head_sizes()
-    if size not in known:
-        raise ConfigError(
-            f"{asked}: the model's heads have {size} elements, and vLLM's attention on CPUs takes "
-            f"{', '.join(map(str, known))}; choose another model, or {instead}"
-        )
 
 
 def options() -> dict[str, object]:

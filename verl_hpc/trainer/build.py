@@ -20,7 +20,7 @@ from verl_hpc.engines.factory import describe_kernels, start_layouts
 from verl_hpc.environments.processes import Environments, start_environments
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.layouts import Pool, RunLayouts, run_layouts
-from verl_hpc.planner.model_checks import check_tokenizers
+from verl_hpc.planner.model_checks import check_heads_on_cpus, check_tokenizers
 from verl_hpc.rewards.scorer import make_scorer
 from verl_hpc.rollout.factory import check_model
 from verl_hpc.runtime.session import Session
@@ -88,6 +88,8 @@ def plan_run(
             ranks_per_node=session.world.node_of.count(0),
         )
     )
+    if session.world.device == "cpu":
+        together(lambda: check_heads_on_cpus(config, first.arch))
     together(lambda: _check_bases(layouts.bases, settings, weights))
     files = together(lambda: hf_files(first.hf_directory) if leads else {})
     own_files = together(lambda: _own_files(settings, weights) if leads else {})

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import ConfigError, LaunchError
+from verl_hpc.layout.architecture import read_architecture
 from verl_hpc.planner.layouts import place_roles
+from verl_hpc.planner.model_checks import check_heads_on_cpus
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.forked_ranks import check_alone, check_size, start_ranks
 from verl_hpc.runtime.garbage import pause_collection, spare_what_exists
+from verl_hpc.sources.local import local_directory
 
 
 def fork_ranks(config: RunConfig, size: int) -> int | None:
@@ -20,13 +24,16 @@ def fork_ranks(config: RunConfig, size: int) -> int | None:
         rank.
 
     Raises:
-        ConfigError: the run cannot be laid out on so many ranks.
+        ConfigError: the run cannot be laid out on so many ranks, or its engine cannot serve the
+            model on CPUs.
+        ModelError: the model is of a family that is not mapped.
         LaunchError: they are too many for this machine, a launcher has started this process, there
             is none to start ranks with, or the packages are those for GPUs.
     """
     check_alone()
     check_size(size)
     _check_layout(config, size)
+    _check_heads(config)
     return _fork(size, lambda: _import_for(config))
 
 
@@ -59,6 +66,14 @@ def _check_layout(config: RunConfig, size: int) -> None:
         place_roles(config, size, size)
     except ConfigError as error:
         raise ConfigError(f"--ranks {size}: {error}") from None
+
+
+def _check_heads(config: RunConfig) -> None:
+    """Of a model whose config.json can be read here; ranks look at all others."""
+    first = next(iter(config.role_settings.values()))
+    model = Path(local_directory(first.model.path))
+    if (model / "config.json").is_file():
+        check_heads_on_cpus(config, read_architecture(model))
 
 
 def _import_for(config: RunConfig) -> None:

@@ -75,6 +75,18 @@ def published(directory, **changes):
     (directory / "config.json").write_text(json.dumps(fields))
 
 
+def test_heads_that_the_engine_cannot_serve_without_gpus_are_refused(tmp_path):
+    published(tmp_path / "model", head_dim=8)
+    on_cpus = profile(tmp_path, gpus_per_node=0, tasks_per_node=4)
+    says = (
+        r"rollout.engine = vllm: the model's heads have 8 elements, .* takes 32, 64, .*engine: hf"
+    )
+    with pytest.raises(ConfigError, match=says):
+        check(request(tmp_path, site=on_cpus))
+    check(request(tmp_path, "rollout.engine=hf", site=on_cpus))
+    check(request(tmp_path))
+
+
 GAE = "algorithm.advantage.name=gae"
 DELAYED = ("model.dtype=bfloat16", "model.fp8={recipe: delayed}")
 AHEAD = "rollout.staleness=1"

@@ -22,3 +22,11 @@ def test_only_what_ended_by_itself_is_complete():
     for reason in ("abort", "error", "repetition"):
         with pytest.raises(TrainingError, match=rf"vLLM ended a response .* \({reason}\)"):
             response_of(request(reason))
+
+
+def test_heads_that_are_refused_are_those_that_vllm_refuses():
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    from verl_hpc.layout.vllm import CPU_HEAD_SIZES
+
+    assert tuple(CPUAttentionBackend.get_supported_head_sizes()) == CPU_HEAD_SIZES

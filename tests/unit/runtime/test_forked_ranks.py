@@ -1,9 +1,11 @@
 """What keeps `train --ranks` from starting ranks."""
 
+import json
 import re
 
 import pytest
 
+from tests.unit.layout.models import PUBLISHED
 from verl_hpc.cli.main import main
 from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import forked_ranks
@@ -57,6 +59,17 @@ def test_ranks_that_the_run_or_the_machine_cannot_have(
     monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
     assert main(["train", "--ranks", str(size), *CONFIG, *more]) == 1
     assert re.match(message, capsys.readouterr().err)
+
+
+def test_a_model_that_the_engine_cannot_serve_is_refused_before_anything_is_imported(
+    monkeypatch, capsys, alone, tmp_path
+):
+    monkeypatch.setattr("verl_hpc.cli.train.Signals.listen", lambda _: None)
+    monkeypatch.setattr(forked, "_import_for", lambda _: pytest.fail("imports"))
+    fields = next(iter(PUBLISHED.values()))[0] | {"head_dim": 8}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert main(["train", "--ranks", "2", *CONFIG, f"model.path={tmp_path}"]) == 1
+    assert "heads have 8 elements, and vLLM's attention on CPUs" in capsys.readouterr().err
 
 
 def test_what_bounds_the_number_of_ranks(monkeypatch):

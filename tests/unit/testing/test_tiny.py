@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.config.test_run import parse
 from verl_hpc.config.load import dump_config
-from verl_hpc.testing.tiny import common_phrases, main
+from verl_hpc.testing.tiny import _heads, common_phrases, main
 
 QUESTIONS = ["Reverse: ab ->", "Reverse: abc ->", "Reverse: x ->"]
 
@@ -21,6 +21,18 @@ QUESTIONS = ["Reverse: ab ->", "Reverse: abc ->", "Reverse: x ->"]
 )
 def test_what_all_texts_begin_and_end_with(texts, phrases):
     assert common_phrases(texts) == phrases
+
+
+def test_heads_are_of_a_size_that_vllm_takes_on_cpus():
+    for given, heads, groups in (
+        ({}, 4, 2),
+        ({"hidden_size": 64}, 2, 1),
+        ({"hidden_size": 16}, 1, 1),
+        ({"num_attention_heads": 3}, 3, 3),
+    ):
+        sizes = given | _heads(given)
+        assert (sizes["num_attention_heads"], sizes["num_key_value_heads"]) == (heads, groups)
+        assert sizes["hidden_size"] // heads in (32, given.get("hidden_size"))
 
 
 def test_a_tokenizer_for_a_run_has_one_token_a_letter(tmp_path):

@@ -32,11 +32,35 @@ LAYOUTS = {
         {"tp": 2, "dp": 2, "cp": 2, "ep": 2},
     ],
 }
+UNEVEN = {
+    1: [{}],
+    2: [{"dp": 2, "ep": 2, **FULL}, {"pp": 2, "vpp": 2}],
+    4: [
+        {"dp": 4, "ep": 2},
+        {"pp": 2, "vpp": 2, "dp": 2, "ep": 2},
+        {"dp": 4, "cp": 2, "ep": 2},
+        {"tp": 2, "dp": 2, "ep": 2, **FULL},
+    ],
+    8: [{"dp": 8, "ep": 4}, {"pp": 2, "dp": 4, "ep": 4}, {"pp": 2, "vpp": 2, "dp": 4, "cp": 2}],
+}
 SETTINGS = [{"seq_aux_loss": 0.3, "z_loss": 0.05}, {"z_loss": 0.1}, {}]
 
 
 def pytest_generate_tests(metafunc):
-    layouts_of_world(metafunc, LAYOUTS, settings=SETTINGS, model=["normalised", "mixtral"])
+    if "settings" in metafunc.fixturenames:
+        layouts_of_world(metafunc, LAYOUTS, settings=SETTINGS, model=["normalised", "mixtral"])
+    else:
+        layouts_of_world(metafunc, UNEVEN)
+
+
+def uneven_share(layout: TrainLayout) -> slice:
+    """The first replica has all sequences but the last one, which the last replica has; those
+    between have none."""
+    last = layout.num_replicas - 1
+    index = layout.data_grid.coordinates(torch.distributed.get_rank())["dp"]
+    if last == 0:
+        return slice(None)
+    return {0: slice(-1), last: slice(-1, None)}.get(index, slice(0))
 
 
 def logits_of(model, sequence) -> list[torch.Tensor]:
@@ -74,12 +98,25 @@ def test_losses_and_load(here, tiny_model, reference, sizes, settings, model):
     directory, family = mixture(tiny_model, model)
     router = RouterConfig(**settings) if settings else None
     engine = engine_on(here, directory, sizes, router=router)
-    expected = reference(directory)
-    vocab_size = engine.arch.vocab_size
-    sequences = some_sequences(5, vocab_size) + responses(2, 4, vocab_size)
+    sequences = some_sequences(5, engine.arch.vocab_size) + responses(2, 4, engine.arch.vocab_size)
     mine = sequences[replica_share(engine.layout)]
     engine.infer(mine)  # of which nothing may be counted
+    update_is_right(engine, reference(directory), family, sequences, mine, settings)
 
+
+@pytest.mark.world(*UNEVEN)
+def test_replicas_and_stages_that_wait_for_others(here, tiny_model, reference, sizes):
+    """What passes through layers meanwhile is nobody's."""
+    directory, family = mixture(tiny_model, "normalised")
+    settings = {"seq_aux_loss": 0.3, "z_loss": 0.05}
+    engine = engine_on(here, directory, sizes, router=RouterConfig(**settings))
+    sequences = some_sequences(9, engine.arch.vocab_size)
+    mine = sequences[uneven_share(engine.layout)]
+    update_is_right(engine, reference(directory), family, sequences, mine, settings)
+
+
+def update_is_right(engine, expected, family, sequences, mine, settings) -> None:
+    """Hold an update against one of whole sequences in transformers."""
     num_tokens = sum(len(s) - 1 for s in sequences)
     loss = -sum(expected.log_probs(s).sum() for s in sequences) / num_tokens
     even, squares, load = of_routers(expected.model, sequences, chosen=2)

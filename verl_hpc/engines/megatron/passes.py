@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -134,14 +135,16 @@ class Passes:
     def _pack(
         self, sequences: Sequence[torch.Tensor], indices: Sequence[int], shared: Sequence[int]
     ) -> PackedRow:
-        # An interleaved pipeline may need more micro-batches than there are sequences.
+        """A micro-batch's row. One without sequences, where other replicas have more work or a
+        pipeline is to be filled, is padding alone."""
         chosen = [sequences[i].to(self.device) for i in indices]
-        empty = torch.zeros(1, dtype=torch.int64, device=self.device)
+        padding = torch.zeros(1, dtype=torch.int64, device=self.device)
         if self._groups.layout.cp > 1:
-            return pack_split(chosen or [empty], self._row_multiple, self._groups.cp)
-        if not chosen:
-            return pack([empty], self._row_multiple)
-        return pack(chosen, self._row_multiple, within(indices, shared))
+            row = pack_split(chosen or [padding], self._row_multiple, self._groups.cp)
+        else:
+            shares = within(indices, shared) if chosen else None
+            row = pack(chosen or [padding], self._row_multiple, shares)
+        return row if chosen else replace(row, num_sequences=0, real_lengths=None)
 
     def _forward(
         self,

@@ -123,6 +123,8 @@ class Routers:
         """Add a layer's (T/cp/tp, 1, E) logits to the sums; returns them, with the losses to be
         differentiated when they are."""
         assert self._row is not None
+        if not self._row.num_sequences:  # padding that keeps step with other ranks
+            return logits
         tokens = self._of_row(self._row, logits.device)
         mine = logits.view(-1, self._num_experts).float().index_select(0, tokens.places)
         chosen = torch.zeros_like(mine).scatter_(1, mine.topk(self._chosen).indices, 1.0)

@@ -38,7 +38,7 @@ class PackedRow:
     lengths: tuple[int, ...]
     """Tokens of each sequence, with padding behind it, and of the padding sequence at the end."""
     num_sequences: int
-    """Sequences without the padding one."""
+    """Sequences without the padding one; 0 of a row that is padding alone."""
     places: torch.Tensor | None = None
     """(sum of lengths,) int64: where in the row each token of each sequence is; None where they
     follow each other, none of them shared."""

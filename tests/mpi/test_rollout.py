@@ -25,6 +25,7 @@ from verl_hpc.rollout.hf import HfEngine
 from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.rollout.vllm import VllmEngine
 from verl_hpc.runtime.garbage import resume_collection
+from verl_hpc.trainer.answers import stop_reason
 
 pytestmark = pytest.mark.world(2)
 LIMITS = RolloutConfig(
@@ -268,6 +269,7 @@ def test_length_and_stop_strings_end_a_response(vllm):
     (short,) = vllm.generate([PROMPTS[0]], Sampling(max_tokens=16, stop=(letter,)), [1])
     assert short.finish_reason == "stop"
     assert short.tokens == long.tokens[: first + 1]
+    assert stop_reason(tokenizer, short.tokens, False, (letter,)) == letter
 
 
 def generated(engine, seeds=range(40), **ends):
@@ -294,6 +296,8 @@ def test_special_tokens_end_a_response_as_strings_and_as_tokens(vllm):
     ):
         found = generated(vllm, **ends)[index]
         assert (found.tokens, found.finish_reason) == (tokens[:length], "stop"), ends
+        said = stop_reason(vllm._llm.get_tokenizer(), found.tokens, False, ends.get("stop", ()))
+        assert said == ends.get("stop", ("<|im_start|>",))[0]
 
 
 def test_tokens_end_a_response_of_transformers(hf):

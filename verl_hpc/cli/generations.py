@@ -123,12 +123,20 @@ def _print_one(generation: Generation) -> None:
     words = [
         f"{visible(generation.set)} row {generation.row}, answer {generation.sample}",
         *(f"{visible(name)} {number(value)}" for name, value in figures.items()),
-        f"{generation.num_tokens} tokens" + (", cut" if generation.truncated else ""),
+        f"{generation.num_tokens} tokens{_end(generation)}",
     ]
     print(f"\n== {'; '.join(words)}")
     print(f"-- prompt\n{visible(generation.prompt)}")
     print(f"-- ground truth\n{visible(generation.ground_truth)}")
     print(f"-- answer\n{visible(generation.response)}")
+
+
+def _end(generation: Generation) -> str:
+    from verl_hpc.metrics.text import visible
+
+    if generation.truncated:
+        return ", cut"
+    return f", ended by {visible(generation.stop_reason)}" if generation.stop_reason else ""
 
 
 if __name__ == "__main__":

@@ -134,9 +134,9 @@ class RewardConfig(Section):
     (docs/rewards.md).
 
     A function of your own is called by keyword with those that it takes of `data_source`,
-    `solution_str`, `ground_truth`, `extra_info`, `response_ids`, `turns`, `truncated`, `row` and
-    `prompt`. One of two arguments is called as `function(response, ground_truth)`.
-    It returns a number, or a mapping with one as `score`.
+    `solution_str`, `ground_truth`, `extra_info`, `response_ids`, `turns`, `truncated`,
+    `stop_reason`, `row` and `prompt`. One of two arguments is called as
+    `function(response, ground_truth)`. It returns a number, or a mapping with one as `score`.
     """
     options: Annotated[Options, chosen_by("function")] = {}
     """Keyword arguments of the function."""

@@ -50,6 +50,8 @@ class Generation:
     score: float
     extra: Mapping[str, float] = field(default_factory=dict)
     """Further figures of the reward function."""
+    stop_reason: str = ""
+    """What ended it: "length", a stop string, or the text of a token; empty in older files."""
 
 
 def file_of(run_directory: Path, step: int) -> Path:
@@ -170,4 +172,5 @@ def _from_tree(tree: Any) -> Generation:
         truncated=bool(tree["truncated"]),
         score=float(tree["score"]),
         extra={str(name): float(value) for name, value in dict(tree["extra"]).items()},
+        stop_reason=str(tree.get("stop_reason", "")),
     )

@@ -48,7 +48,8 @@ class SampleResponse:
 
     `score` is as the scorer gave it, `advantage` the mean over the tokens; None where there is
     none. `truncated` says that the response reached the length limit, `version` the step of the
-    weights that began it, if that is known.
+    weights that began it, if that is known, and `stop_reason` what ended it: "length", a stop
+    string, or the text of a token (empty in older files).
     """
 
     text: str
@@ -56,6 +57,7 @@ class SampleResponse:
     advantage: float | None
     truncated: bool
     version: int | None
+    stop_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ def _as_tree(group: SampleGroup) -> dict[str, Any]:
                 "advantage": _number(response.advantage),
                 "truncated": response.truncated,
                 "version": response.version,
+                "stop_reason": response.stop_reason,
             }
             for response in group.responses[:MAX_RESPONSES]
         ],
@@ -175,4 +178,6 @@ def _response(tree: Any) -> SampleResponse:
         None if tree[name] is None else float(tree[name]) for name in ("score", "advantage")
     )
     version = None if tree["version"] is None else int(tree["version"])
-    return SampleResponse(str(tree["text"]), score, advantage, bool(tree["truncated"]), version)
+    reason = str(tree.get("stop_reason", ""))
+    text, truncated = str(tree["text"]), bool(tree["truncated"])
+    return SampleResponse(text, score, advantage, truncated, version, reason)

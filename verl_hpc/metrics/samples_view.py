@@ -67,6 +67,8 @@ def _response(response: SampleResponse, place: int) -> str:
         words.append(f"weights of step {response.version}")
     if response.truncated:
         words.append('<b class="cut">ended by the length limit</b>')
+    elif response.stop_reason:
+        words.append(f"ended by {escape(visible(response.stop_reason))}")
     return _text("".join(f"<span>{word}</span>" for word in words), response.text)
 
 

@@ -19,9 +19,9 @@ list of these.
 
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 """What verl calls functions with."""
-MORE_KEYWORDS = ("response_ids", "turns", "truncated", "row", "prompt")
+MORE_KEYWORDS = ("response_ids", "turns", "truncated", "stop_reason", "row", "prompt")
 NAMES = (*KEYWORDS, *MORE_KEYWORDS)
-OF_THE_RESPONSE = ("solution_str", "response_ids", "turns", "truncated")
+OF_THE_RESPONSE = ("solution_str", "response_ids", "turns", "truncated", "stop_reason")
 """Those of `NAMES` that differ between responses to one prompt."""
 PLURALS = {f"{name}s": name for name in KEYWORDS}
 """What verl's batch reward manager calls functions of a whole list with."""
@@ -59,6 +59,9 @@ class Request:
     """The response was ended by its length, not by itself."""
     columns: Callable[[], Mapping[str, Any]] = dict
     """Reads `row`."""
+    stop_reason: str = ""
+    """What ended the response, of several turns the last: "length" where it is truncated, else the
+    stop string, or the text of the token, that did."""
 
     @property
     def row(self) -> Mapping[str, Any]:

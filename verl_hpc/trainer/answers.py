@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+LENGTH = "length"
+"""The stop reason of a response that was cut."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A whole response."""
@@ -30,8 +34,12 @@ class Answer:
         """Equal for answers to the same row that a function could not tell apart."""
         return self.problem.index, self.tokens, self.mask, self.truncated
 
-    def request(self, tokenizer: PreTrainedTokenizerBase) -> Request:
+    def request(self, tokenizer: PreTrainedTokenizerBase, stop: Sequence[str] = ()) -> Request:
         """What functions are asked.
+
+        Args:
+            tokenizer: the model's.
+            stop: rollout.stop.
 
         Raises:
             RewardError: the tokenizer decodes to something else than text.
@@ -51,7 +59,36 @@ class Answer:
             turns,
             self.truncated,
             problem.columns,
+            stop_reason(tokenizer, self.tokens, self.truncated, stop),
         )
+
+
+def stop_reason(
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Sequence[int],
+    truncated: bool,
+    stop: Sequence[str] = (),
+) -> str:
+    """What ended a response: "length", the one of `stop` that its last token completes, or the text
+    of its last token, which is one that ends responses.
+
+    It follows from the tokens, so that it is the same whatever engine has sampled them.
+    """
+    if truncated:
+        return LENGTH
+    for text in stop:
+        if _completes(tokenizer, tokens, text):
+            return text
+    return str(tokenizer.decode([tokens[-1]])) if tokens else ""
+
+
+def _completes(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], text: str) -> bool:
+    """Whether the last token ends, or goes on behind, an occurrence of a text."""
+    # A character has four bytes at most, and a token one at least.
+    tail = list(tokens[-4 * len(text) - 4 :])
+    # Bytes of a character that is not complete yet are shown as \ufffd.
+    before = str(tokenizer.decode(tail[:-1])).rstrip("\ufffd")
+    return text in str(tokenizer.decode(tail))[max(0, len(before) - len(text) + 1) :]
 
 
 def spans(tokens: Sequence[int], mask: Sequence[int]) -> list[tuple[bool, list[int]]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from verl_hpc.metrics.samples import MAX_GROUPS, MAX_RESPONSES, SampleGroup, SampleResponse
+from verl_hpc.trainer.answers import stop_reason
 from verl_hpc.trainer.batch import ADVANTAGES, TOKENS, VERSIONS, Columns, Samples, StepRows
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.score import Scores
@@ -82,9 +83,12 @@ def texts(
             (problem,) = problems.read([rows.rows[sample.group]])
             text = decode(tokens[: sample.prompt_length].tolist())
             prompts[sample.group] = (str(text), str(problem.ground_truth))
-        text = str(decode(tokens[sample.prompt_length :].tolist()))
+        answer = tokens[sample.prompt_length :].tolist()
+        reason = stop_reason(run.tokenizer, answer, sample.truncated, run.config.rollout.stop)
         version = first_versions.get(position, rollout.version)
-        responses[position] = SampleResponse(text, None, None, sample.truncated, version)
+        responses[position] = SampleResponse(
+            str(decode(answer)), None, None, sample.truncated, version, reason
+        )
     return Look(groups, prompts, responses, {}, _of_first(groups, scores))
 
 

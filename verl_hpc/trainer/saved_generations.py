@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from verl_hpc.metrics.generations import Generation, Part, forget_parts, join_parts, write_part
+from verl_hpc.trainer.answers import stop_reason
 from verl_hpc.trainer.batch import TOKENS, Columns, Samples
 from verl_hpc.trainer.context import RunContext
 from verl_hpc.trainer.operators.score import Scores
@@ -78,10 +79,12 @@ class SavedGenerations:
         scores: Scores,
     ) -> Iterator[Generation]:
         decode, numbers = self._run.tokenizer.decode, numbers_of(samples)
+        stop = self._run.config.rollout.stop
         rows = sorted({samples.samples[position].group for position in sequences.positions})
         truths = {row: p.ground_truth for row, p in zip(rows, problems.read(rows), strict=True)}
         for position, tokens in zip(sequences.positions, sequences[TOKENS], strict=True):
             sample = samples.samples[position]
+            answer = tokens[sample.prompt_length :].tolist()
             yield Generation(
                 step=self._step,
                 set=name,
@@ -89,11 +92,12 @@ class SavedGenerations:
                 sample=numbers[position],
                 prompt=str(decode(tokens[: sample.prompt_length].tolist())),
                 ground_truth=str(truths[sample.group]),
-                response=str(decode(tokens[sample.prompt_length :].tolist())),
+                response=str(decode(answer)),
                 num_tokens=sample.response_length,
                 truncated=sample.truncated,
                 score=scores.values[position],
                 extra=scores.details[position],
+                stop_reason=stop_reason(self._run.tokenizer, answer, sample.truncated, stop),
             )
 
 

@@ -184,7 +184,8 @@ class Settings:
     @property
     def score(self) -> ScoreSettings:
         assert self._run.reward is not None
-        return ScoreSettings(self._run.reward, self._run.tokenizer, self.problems, self._run.ahead)
+        run, stop = self._run, self._config.rollout.stop
+        return ScoreSettings(self._run.reward, run.tokenizer, self.problems, run.ahead, stop)
 
     @property
     def smooth(self) -> SmoothSettings | None:

@@ -53,7 +53,7 @@ def step_file(directory: Path, step: int) -> Path:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     log = SampleLog(tmp_path, None)
-    answers = [response("four", None, None), SampleResponse("5", -1.5, math.inf, True, 0)]
+    answers = [response("four", None, None), SampleResponse("5", -1.5, math.inf, True, 0, "length")]
     trained = SampleGroup(EVIL, "4", answers)
     log.write(10, "train", [trained])
     log.write(10, "evaluation", [group("3+3=")])

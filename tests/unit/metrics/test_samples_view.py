@@ -52,7 +52,7 @@ def answer(text: str = "4", score: float | None = 1.0, **fields) -> SampleRespon
 
 def test_all_that_is_known_of_a_response(tmp_path: Path) -> None:
     log = SampleLog(tmp_path, None)
-    good = answer("4", 1.0, advantage=0.70711, version=8)
+    good = answer("4", 1.0, advantage=0.70711, version=8, stop_reason="<|end|>")
     bad = answer("5 because", -0.5, advantage=-0.7, truncated=True)
     log.write(9, "train", [group("2+2=", good, bad), group("3+3=", answer("", None))])
     page = step_samples(tmp_path, 9)
@@ -62,7 +62,7 @@ def test_all_that_is_known_of_a_response(tmp_path: Path) -> None:
     assert labels(page) == [
         "prompt",
         "ground truth",
-        "response 1|score 1|advantage +0.7071|weights of step 8",
+        "response 1|score 1|advantage +0.7071|weights of step 8|ended by &lt;|end|&gt;",
         "response 2|score -0.5|advantage -0.7|ended by the length limit",
         "prompt",
         "ground truth",

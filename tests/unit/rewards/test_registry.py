@@ -155,7 +155,9 @@ def written(folder, parameters, body="return 1.0"):
 
 
 TURNS = [{"role": "assistant", "content": "four", "token_ids": [5]}]
-FULL = Request(0, "mine", "on", {"k": 1}, "four", "", "ask", [5], TURNS, True, lambda: {"level": 3})
+FULL = Request(
+    0, "mine", "on", {"k": 1}, "four", "", "ask", [5], TURNS, True, lambda: {"level": 3}, "length"
+)
 KNOWN = {
     "data_source": "mine",
     "solution_str": "four",
@@ -164,6 +166,7 @@ KNOWN = {
     "response_ids": [5],
     "turns": TURNS,
     "truncated": True,
+    "stop_reason": "length",
     "row": {"level": 3},
     "prompt": "ask",
 }

@@ -48,9 +48,10 @@ def test_every_answer_is_there_with_its_score_and_figures(tmp_path):
         assert generation.prompt == {0: "bb", 2: "ef"}.get(generation.row) or "gk"
         assert generation.ground_truth == generation.prompt[::-1]
         assert generation.truncated != generation.response.endswith(".")
+        assert generation.stop_reason == ("length" if generation.truncated else ".")
         assert 1 <= generation.num_tokens <= 5
-    shown = {r.text for group in groups for r in group.responses}
-    assert shown == {g.response for g in found}
+    shown = {(r.text, r.stop_reason) for group in groups for r in group.responses}
+    assert shown == {(g.response, g.stop_reason) for g in found}
 
 
 def test_none_is_saved_unless_that_is_asked(tmp_path):

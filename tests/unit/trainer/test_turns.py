@@ -29,7 +29,8 @@ class Says(Environment):
 REWARD = """
 import json
 
-def score(solution_str, turns, response_ids, truncated, **_):
+def score(solution_str, turns, response_ids, truncated, stop_reason, **_):
+    assert stop_reason == ("length" if truncated else ".")
     with open(NOTES, "a") as file:
         file.write(json.dumps([solution_str, turns, response_ids, truncated]) + "\\n")
     return len(turns) / 10

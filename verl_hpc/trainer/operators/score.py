@@ -36,11 +36,13 @@ class ScoreSettings:
     problems: StepProblems
     ahead: Ahead | None = None
     """Processes that score; None where the rank does, one response after another."""
+    stop: Sequence[str] = ()
+    """Strings that end responses."""
 
     def begin(self, answer: Answer, step: int) -> None:
         """Have a response scored that will be asked for."""
         assert self.ahead is not None
-        request = answer.request(self.tokenizer)
+        request = answer.request(self.tokenizer, self.stop)
         self.ahead.begin(self._key(answer), self.scorer, request, step)
 
     def scores(self, answers: Sequence[Answer], step: int) -> list[Score]:
@@ -49,7 +51,7 @@ class ScoreSettings:
         Raises:
             RewardError, DataError: as `score_responses`.
         """
-        requests = [answer.request(self.tokenizer) for answer in answers]
+        requests = [answer.request(self.tokenizer, self.stop) for answer in answers]
         if self.ahead is None:
             return self.scorer(requests)
         return self.ahead.scores(self.scorer, [*map(self._key, answers)], requests, step)

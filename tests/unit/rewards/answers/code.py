@@ -178,6 +178,34 @@ JUDGES = [
         1,
         "MBPP 126",
     ),
+    (
+        block(
+            "class V:\n    def __init__(self, x): self.x = x\n"
+            "    def __eq__(self, other): return self.x == other.x\n"
+            "    def __sub__(self, other): return V(self.x - other.x)"
+        ),
+        {"assert_case": ["assert V(3) - V(1) == V(2)", "assert V(1) is not None"]},
+        1,
+        "",
+    ),
+    (
+        block("import io, sys\nsys.stdout = io.StringIO()\ndef double(x): return x + x"),
+        ASSERT,
+        1,
+        "",
+    ),
+    (
+        block("import numpy as np\ndef double(x): return np.array(x) * 2"),
+        {"fn_name": "double", "inputs": [[[1, 2]]], "outputs": [[2, 4]]},
+        1,
+        "",
+    ),
+    (
+        block("import pickle\nP = namedtuple('P', 'x')\nprint(pickle.loads(pickle.dumps(P(3))).x)"),
+        printed("3"),
+        1,
+        "",
+    ),
 ]
 
 CHEATS = [
@@ -220,6 +248,18 @@ CHEATS = [
             "import os\nos.lseek(0, 0, 0)\nimport json\nj = json.loads(os.read(0, 10**6))\n"
             "os.write(1, ('\\n' + j['word'] + 'true').encode())\nos._exit(0)"
         ),
+        ASSERT,
+        0,
+        "",
+    ),
+    (
+        block("import os, sys\nsys.excepthook = lambda *_: os._exit(0)\ndef double(x): return 7"),
+        ASSERT,
+        0,
+        "",
+    ),
+    (
+        block("import builtins\nbuiltins.AssertionError = SystemExit\ndef double(x): return 7"),
         ASSERT,
         0,
         "",

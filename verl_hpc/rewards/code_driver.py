@@ -6,16 +6,18 @@ that its own lines keep their numbers, and a name that it does not define is not
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
-import json
 import operator
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Eq": operator.eq,
@@ -49,6 +51,10 @@ def run_tests() -> None:
     The text of tests and the word that says that they have passed are in no file and no argument.
     The word comes last: a program that ends early does not say it.
     """
+    # A program that reads its input needs neither json nor ast, which take as long to load as
+    # short programs run.
+    import json
+
     job = json.loads(sys.stdin.buffer.read())
     # What was read is a file that the program could read again.
     os.ftruncate(0, 0)
@@ -109,6 +115,8 @@ def _call(function: str, arguments: list[Any], names: dict[str, Any]) -> Any:
 
 
 def _test(tests: str, names: dict[str, Any]) -> None:
+    import ast
+
     tree = ast.parse(tests)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     known = vars(builtins)
@@ -116,31 +124,33 @@ def _test(tests: str, names: dict[str, Any]) -> None:
     if any(name in names and name not in known for name in used):
         names = {name: value for name, value in names.items() if name not in known}
     names = {**names, "__builtins__": builtins, _COMPARE: _compare}
-    tree = ast.fix_missing_locations(_Guarded().visit(tree))
-    exec(compile(tree, "tests.py", "exec", dont_inherit=True), names)  # noqa: S102
+    code = compile(_guarded(tree), "tests.py", "exec", dont_inherit=True)
+    exec(code, names)  # noqa: S102
 
 
-class _Guarded(ast.NodeTransformer):
-    """Makes comparisons and differences of tests calls of `_compare`."""
+def _guarded(tree: ast.Module) -> ast.Module:
+    """With calls of `_compare` in the place of comparisons and of differences, which approximate
+    comparisons begin with."""
+    import ast
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """A chain of comparisons becomes one call."""
-        self.generic_visit(node)
-        return _call_of_compare(node, node.ops, [node.left, *node.comparators])
+    def call(node: ast.expr, kinds: Sequence[ast.AST], values: list[ast.expr]) -> ast.Call:
+        names: list[ast.expr] = [ast.Constant(type(kind).__name__) for kind in kinds]
+        function = ast.Name(_COMPARE, ast.Load())
+        found = ast.Call(function, [ast.Tuple(names, ast.Load()), *values], [])
+        return ast.copy_location(found, node)
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """A difference is what approximate comparisons begin with."""
-        self.generic_visit(node)
-        if isinstance(node.op, ast.Sub):
-            return _call_of_compare(node, [node.op], [node.left, node.right])
-        return node
+    class Guarded(ast.NodeTransformer):
+        def visit_Compare(self, node: ast.Compare) -> ast.AST:
+            self.generic_visit(node)
+            return call(node, node.ops, [node.left, *node.comparators])
 
+        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+            self.generic_visit(node)
+            is_difference = isinstance(node.op, ast.Sub)
+            return call(node, [node.op], [node.left, node.right]) if is_difference else node
 
-def _call_of_compare(node: ast.expr, kinds: Sequence[ast.AST], values: list[ast.expr]) -> ast.Call:
-    names: list[ast.expr] = [ast.Constant(type(kind).__name__) for kind in kinds]
-    function = ast.Name(_COMPARE, ast.Load())
-    call = ast.Call(function, [ast.Tuple(names, ast.Load()), *values], [])
-    return ast.copy_location(call, node)
+    Guarded().visit(tree)
+    return ast.fix_missing_locations(tree)
 
 
 def _compare(kinds: tuple[str, ...], *values: Any) -> Any:

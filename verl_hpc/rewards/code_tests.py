@@ -113,7 +113,8 @@ class AssertCase:
 
     def run_of(self, program: str) -> tuple[str, str]:
         """As `Case`."""
-        modules = sorted(set(preamble_of(self.statements).values()))
+        # What tests call, and what reads them, is loaded before a program can change it.
+        modules = sorted({"ast", *preamble_of(self.statements).values()})
         return _tests_of(program, self.word, tests=self.statements, modules=modules)
 
     def passes(self, output: str) -> bool:

@@ -264,6 +264,12 @@ CHEATS = [
         0,
         "",
     ),
+    (
+        block("import ast\nast.parse = lambda _: ast.Module([], [])\ndef double(x): return 7"),
+        ASSERT,
+        0,
+        "",
+    ),
     (block("import glob\nprint(2, *glob.glob('/tmp/*'))"), DOUBLE, 0, IMPOSSIBLE),
     (block("print(2)"), DOUBLE, 0, IMPOSSIBLE),
     (block("print('2\\n-10')"), DOUBLE, 0, IMPOSSIBLE),

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_NOTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_NOTED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """What a rank notes, and acts on at the end of its step."""
 _LOOK_EVERY_S = 0.02
 
@@ -20,8 +20,8 @@ def fork_without_handlers() -> None:
     """From now on forked processes have no handlers of the rank's signals; once a process.
 
     SIGTERM ends them, or a pool that terminates its workers would hang. Slurm's warnings
-    do nothing to them: some sites send them to all processes, and the rank needs its workers until
-    the end of its step.
+    and Ctrl-C do nothing to them: some sites, and every terminal, send them to all processes, and
+    the rank needs its workers until the end of its step.
     """
     masks = threading.local()
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from verl_hpc.config.requests import KINDS, Request, read_requests, withdraw
 from verl_hpc.flow import Abandoned
+from verl_hpc.runtime import environment
+from verl_hpc.runtime.log_lines import stamped
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 _FILE_EVERY_S = 5.0
 ONE_SIGNAL_S = 5.0
 """Slurm and a container's runtime may both deliver what was sent once."""
+_ONE_PRESS_S = 1.0
+"""The same of a terminal and a container's runtime, after which Ctrl-C counts as pressed again."""
+_TOLD = "verl_hpc: Ctrl-C: the run saves and leaves as soon as it can; Ctrl-C again ends at once\n"
 MARGIN_S = 30.0
 """Left over for leaving, after a step and a save as long as the longest so far."""
 
@@ -74,7 +79,8 @@ class Signals:
     """What signals asked of this rank.
 
     USR2 (Slurm's warning before the time limit) finishes the step; TERM (preemption, scancel), or
-    any later one, leaves at the next boundary. A start takes minutes for a large model, and a
+    any later one, leaves at the next boundary. The first Ctrl-C is as TERM, the second ends this
+    process. A start takes minutes for a large model, and a
     rank that a signal ends in it would end the run: listen before anything else.
 
     Args:
@@ -86,11 +92,15 @@ class Signals:
         self.reason = ""
         self._clock = clock
         self._first: float | None = None
+        self._pressed: float | None = None
 
     def listen(self) -> None:
         """Install the handlers, replacing any a library installed; only the main thread may."""
         signal.signal(signal.SIGUSR2, self._note)
         signal.signal(signal.SIGTERM, self._note)
+        # A shell script starts what it runs in the background with SIGINT ignored.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._press)
 
     @staticmethod
     def ignore() -> None:
@@ -98,12 +108,24 @@ class Signals:
         rank's exit status."""
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        now = self._clock()
+        if self._pressed is None:
+            self._pressed = now
+            self._note(number, frame)
+            if environment.launcher_rank() == 0:
+                os.write(2, stamped(_TOLD).encode())
+        elif now > self._pressed + _ONE_PRESS_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         now = self._clock()
         self._first = now if self._first is None else self._first
-        at_once = number == signal.SIGTERM or now > self._first + ONE_SIGNAL_S
+        at_once = number != signal.SIGUSR2 or now > self._first + ONE_SIGNAL_S
         self.wish = max(self.wish, Wish.RESTART_NOW if at_once else Wish.RESTART)
         self.reason = f"signal {signal.Signals(number).name}"
 

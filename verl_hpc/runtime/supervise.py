@@ -127,7 +127,8 @@ def _wait(child: int, note: Note, run_directory: Path) -> NoReturn:
         # It may be ending the whole job, this process next: that is expected.
         time.sleep(_GRACE_S)
     who = f"rank {environment.launcher_rank()} on {socket.gethostname()}"
-    if _is_silent(code, note.state):
+    # Who has pressed Ctrl-C twice knows why it ends.
+    if code != -signal.SIGINT and _is_silent(code, note.state):
         _tell(f"\nverl_hpc: {who} failed in {note.stage}: {_how(code)}\n", _crash(run_directory))
     if ended := end_children(_GRACE_S):
         _tell(f"verl_hpc: {who}: processes that it has left are ended: {listed(ended)}\n")

@@ -28,7 +28,8 @@ def run(tmp_path):
 
 @pytest.fixture
 def handlers():
-    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2)}
+    before = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -46,6 +47,9 @@ def handlers():
         ([signal.SIGUSR2, signal.SIGTERM], 0, Wish.RESTART_NOW),
         ([signal.SIGTERM, signal.SIGUSR2], 60, Wish.RESTART_NOW),
         ([signal.SIGTERM, signal.SIGUSR2], 0, Wish.RESTART_NOW),
+        ([signal.SIGINT], 0, Wish.RESTART_NOW),
+        ([signal.SIGINT, signal.SIGINT], 0.5, Wish.RESTART_NOW),
+        ([signal.SIGUSR2, signal.SIGINT], 60, Wish.RESTART_NOW),
     ],
 )
 def test_signals(run, handlers, clock, signals, seconds_between, wish):
@@ -64,8 +68,16 @@ def test_after_the_last_step_signals_change_nothing(handlers):
     noted = Signals()
     noted.listen()
     noted.ignore()
-    for number in (signal.SIGUSR2, signal.SIGTERM):
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)
+    assert noted.wish is Wish.CONTINUE
+
+
+def test_what_a_script_runs_in_its_background_heeds_no_ctrl_c(handlers):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    noted = Signals()
+    noted.listen()
+    os.kill(os.getpid(), signal.SIGINT)
     assert noted.wish is Wish.CONTINUE
 
 

@@ -169,7 +169,8 @@ def test_a_worker_that_a_rank_forks_can_be_terminated(tmp_path):
     body = """Signals().listen()
     worker = get_context("fork").Process(target=time.sleep, args=(30,))
     worker.start()
-    for number in (signal.SIGUSR1, signal.SIGUSR2):  # some sites warn every process of a job
+    # Some sites warn every process of a job, and a terminal sends Ctrl-C to all.
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         os.kill(worker.pid, number)
     worker.join(0.3)
     assert worker.is_alive()
@@ -179,3 +180,16 @@ def test_a_worker_that_a_rank_forks_can_be_terminated(tmp_path):
     print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
     os.kill(os.getpid(), signal.SIGTERM)"""
     assert run(tmp_path, body) == (0, "-15\nset()\n", "")
+
+
+def test_ctrl_c_is_noted_and_the_second_ends_the_rank(tmp_path):
+    body = """signals = Signals(iter([0.0, 0.0, 0.5, 2.0]).__next__)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signals.listen()
+    for press in range(3):
+        os.kill(os.getpid(), signal.SIGINT)
+        print(signals.reason, flush=True)"""
+    code, out, err = run(tmp_path, body)
+    assert (code, out) == (-signal.SIGINT, "signal SIGINT\n" * 2)
+    (line,) = err.splitlines()
+    assert line.endswith("Ctrl-C again ends at once")

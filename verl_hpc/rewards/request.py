@@ -142,6 +142,8 @@ def taken(function: RewardFunction) -> list[str]:
 def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
     """What a function is called with.
 
+    As in verl `extra_info` has num_turns besides, which counts the prompt as one.
+
     Args:
         request: what it is asked.
         names: those of `NAMES` that it takes.
@@ -153,7 +155,7 @@ def arguments(request: Request, names: Iterable[str]) -> dict[str, Any]:
         "data_source": request.data_source,
         "solution_str": request.response,
         "ground_truth": request.ground_truth,
-        "extra_info": request.extra,
+        "extra_info": {**request.extra, "num_turns": 1 + len(request.turns)},
     }
     # Each call has its own of the others, which it may change.
     return {n: of_verl[n] if n in of_verl else deepcopy(getattr(request, n)) for n in names}

@@ -23,7 +23,9 @@ def find(function, **options):
 
 def call(function, response, truth, data_source="", extra=None):
     """As scoring calls it: by keyword, with what it takes."""
-    return function(**arguments(Request(0, data_source, truth, extra, response), taken(function)))
+    return function(
+        **arguments(Request(0, data_source, truth, extra or {}, response), taken(function))
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ KNOWN = {
     "data_source": "mine",
     "solution_str": "four",
     "ground_truth": "on",
-    "extra_info": {"k": 1},
+    "extra_info": {"k": 1, "num_turns": 2},
     "response_ids": [5],
     "turns": TURNS,
     "truncated": True,

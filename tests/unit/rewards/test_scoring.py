@@ -59,8 +59,12 @@ def test_the_function_is_called_as_verl_calls_it():
         calls.append((data_source, solution_str, ground_truth, extra_info))
         return 1.0
 
-    scores(of_verl, request("a"))
-    assert calls == [("mine", "a", "72", {"k": 1})]
+    turns = [{"role": "assistant", "content": "a", "token_ids": [5]}]
+    asked = request("a", turns=turns)
+    scores(of_verl, asked)
+    assert calls == [("mine", "a", "72", {"k": 1, "num_turns": 2})]
+    calls[0][3].clear()
+    assert asked.extra == {"k": 1}
 
 
 MORE = {

@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 
-from tests.unit.cluster.requests import CPU_SITE, RUN, write
+from tests.unit.cluster.requests import CPU_SITE, RUN, request, write
 from tests.unit.cluster.shellcheck import shellcheck
 from tests.unit.cluster.test_submission import cluster  # noqa: F401 (a fixture)
 from verl_hpc.cli.main import main
-from verl_hpc.cluster.sweep import combinations
+from verl_hpc.cluster.profile import load_profile
+from verl_hpc.cluster.sweep import combinations, plan_sweep
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.find import runs_below
 from verl_hpc.runs.jobs import read_jobs
@@ -142,3 +144,12 @@ def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypat
     said_at, _, text = said.partition(" ")
     assert (status, text) == (0, "run 1 has reached the goal: nothing to do")
     assert time.strptime(said_at, TIME_FORMAT)
+
+
+def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, caplog):
+    loss = {"algorithm": {"loss": {"clip_high": 0.28}}}
+    asked = request(tmp_path, site=load_profile(tmp_path / "site.yaml", {}), run=loss)
+    base = replace(asked, config_path=str(tmp_path / "run.yaml"))
+    runs = plan_sweep(base, ["algorithm.loss.name=ppo_clip,gspo"], None, False).runs
+    assert [run.request.config.algorithm.loss.clip_high for run in runs] == [0.28, 4e-4]
+    assert "dropped with it: algorithm.loss.clip_high" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
@@ -20,6 +21,8 @@ _KEY = "[key]"
 
 _NO_SECTION = ("model_type", "model_attributes_type", "union_tag_not_found")
 """Kinds of errors that a value has in the place of a section."""
+_BRANCH = re.compile(r"[A-Z]\w*Config|literal\[.*\]")
+"""What pydantic puts into a location for each alternative to a section that has no tag."""
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 120
@@ -35,7 +38,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         error: of validating a tree as `model`.
         model: of the whole tree.
     """
-    details = error.errors(include_url=False)
+    details = [d for d in error.errors(include_url=False) if not _is_other_branch(d)]
     lines = [f"  {_line(detail, model)}" for detail in details[:_MOST_LINES]]
     if len(details) > _MOST_LINES:
         lines.append(f"  and {len(details) - _MOST_LINES} more")
@@ -54,13 +57,18 @@ def near_or_all(word: str, known: Iterable[str], what: str = "known") -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"{what}: {', '.join(names)}"
 
 
+def _is_other_branch(detail: Mapping[str, Any]) -> bool:
+    """Whether it says that a section is not the word that could stand in its place."""
+    return detail["type"] == "literal_error" and isinstance(detail["input"], Mapping)
+
+
 def _line(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     text = _explanation(detail, model)
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}..."
 
 
 def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
-    *sections, field = detail["loc"] or ("",)
+    *sections, field = [p for p in detail["loc"] if not _BRANCH.fullmatch(str(p))] or [""]
     names, below = _walk(sections, model)
     if field == _KEY:
         return f"{_dotted(names)}: as a name, {detail['msg']}"
@@ -74,11 +82,7 @@ def _explanation(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     if detail["type"] == "missing":
         return f"{name}: is needed and not given"
     is_value = not isinstance(detail["input"], BaseModel | Mapping)
-    if is_value and detail["type"] in (
-        "model_type",
-        "model_attributes_type",
-        "union_tag_not_found",
-    ):
+    if is_value and detail["type"] in _NO_SECTION:
         value, info = detail["input"], below.model_fields.get(str(field))
         example = _example(value, [below] if info is None else _models_in(info.annotation))
         return f"{name} = {shown(value)}: expected a section, such as {example}"
@@ -116,8 +120,9 @@ def _example(value: Any, members: Sequence[type[BaseModel]]) -> str:
     given = "..." if text is None or text in _tags(chosen) else text
     needed = [name for name, field in chosen.model_fields.items() if field.is_required()]
     for name in needed or [*chosen.model_fields][: 0 if words else 1]:
-        is_list = get_origin(chosen.model_fields[name].annotation) is list
-        words.append(f"{name}: [{given}]" if is_list else f"{name}: {given}")
+        kind = chosen.model_fields[name].annotation
+        says = "..." if kind in (int, float, bool) else given
+        words.append(f"{name}: [{says}]" if get_origin(kind) is list else f"{name}: {says}")
     return f"{{{', '.join(words)}}}"
 
 

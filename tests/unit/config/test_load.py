@@ -71,6 +71,17 @@ def test_a_value_in_the_place_of_a_section_is_answered_with_an_example(write):
         assert says in refusal(path, f"{name}={value}").splitlines()[1]
 
 
+def test_alternatives_to_a_section_are_not_in_its_name(write):
+    path = write(run=tree(algorithm__advantage={"name": "gae"}))
+    lines = refusal(path, "roles.critic.lora={rnk: 3}").splitlines()
+    assert lines[1:] == ["  roles.critic.lora.rnk: no such setting; did you mean rank?"]
+    lines = refusal(path, "roles.critic.lora=on").splitlines()
+    assert lines[1:] == [
+        "  roles.critic.lora = 'on': expected a section, such as {rank: ...}",
+        "  roles.critic.lora = 'on': Input should be 'none'",
+    ]
+
+
 def test_the_last_of_two_overrides_counts(write):
     assert load_config(write(run=SMALLEST), ["steps=5", "steps=6"]).steps == 6
 

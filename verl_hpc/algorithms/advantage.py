@@ -24,7 +24,7 @@ class Scored:
     """
 
     scores: torch.Tensor
-    """(N,) float64; a KL penalty is taken off."""
+    """(N,) float64: sums of what the tokens earn; a KL penalty is taken off."""
     groups: torch.Tensor
     """(N,) int64: which prompt each response answers, from 0."""
     here: torch.Tensor
@@ -32,7 +32,8 @@ class Scored:
     mask: torch.Tensor
     """(B, T): 1 where a token is trained on."""
     rewards: torch.Tensor
-    """(B, T): the score at the last token that counts, less the KL penalty of each token."""
+    """(B, T): what each token earns, less its KL penalty; where the reward function gave one number
+    for a response, the last token that counts earns all of it."""
     values: torch.Tensor | None = None
     """(B, T), of the state before each token, for an estimator that needs them."""
     greedy: torch.Tensor | None = None

@@ -25,7 +25,7 @@ from verl_hpc.trainer.batch import (
     Sample,
     Samples,
 )
-from verl_hpc.trainer.operators.score import Scores
+from verl_hpc.trainer.operators.score import Scores, per_token_of
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,8 @@ def scores_of(found: Sequence[Score]) -> Scores:
         having = [score.metrics[name] for score in found if name in score.metrics]
         means[name] = sum(having) / len(having)
     num_failed = sum(score.error is not None for score in found)
-    return Scores([score.value for score in found], num_failed, means)
+    per_token = {i: per_token_of(score) for i, score in enumerate(found) if any(score.per_token)}
+    return Scores([score.value for score in found], num_failed, means, per_token=per_token)
 
 
 def batch_of(

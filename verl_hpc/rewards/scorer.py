@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,7 +57,7 @@ class Term:
 
 @dataclass(frozen=True)
 class SumScorer:
-    """A score is the sum of weight times score of all terms.
+    """A score is the sum of weight times score of all terms, and so is what each token earns.
 
     Every term's own score is the metric of its name, its further numbers NAME/METRIC. A term that
     fails, and may, counts 0; NAME/failed is 1 then, and the response counts as one that failed.
@@ -85,7 +87,15 @@ class SumScorer:
             metrics[f"{term.name}/failed"] = float(score.error is not None)
             errors += [f"{term.name}: {score.error}"] if score.error is not None else []
         value = sum(t.weight * s.value for t, s in zip(self.terms, scores, strict=True))
-        return Score(value, metrics, "; ".join(errors) or None)
+        return Score(value, metrics, "; ".join(errors) or None, self._per_token(scores))
+
+    def _per_token(self, scores: Sequence[Score]) -> list[float]:
+        """The weighted sum of what terms say of each token; empty where none says anything."""
+        pairs = zip(self.terms, scores, strict=True)
+        listed = [(term.weight, score.per_token) for term, score in pairs if score.per_token]
+        tokens = zip(*(rewards for _, rewards in listed), strict=True)
+        weights = [weight for weight, _ in listed]
+        return [math.fsum(map(operator.mul, weights, of_one)) for of_one in tokens]
 
 
 Scorer = FunctionScorer | SumScorer

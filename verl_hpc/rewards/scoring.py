@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Complex, Real
 from typing import Any, SupportsFloat
@@ -14,6 +14,7 @@ from verl_hpc.config.reward import RewardConfig
 from verl_hpc.errors import RewardError, ScoreNotFiniteError
 from verl_hpc.rewards.awaiting import awaited
 from verl_hpc.rewards.guard import describe, guarded, message
+from verl_hpc.rewards.per_token import listed, per_token
 from verl_hpc.rewards.printing import capped_output
 from verl_hpc.rewards.request import (
     Request,
@@ -39,6 +40,9 @@ class Score:
     """Further numbers of a function that returns a mapping."""
     error: str | None = None
     """Why `value` is 0 where the function failed and reward.on_error is zero."""
+    per_token: list[float] = field(default_factory=list)
+    """What each token of the response earns, where the function says so. The last token that is
+    trained on earns what `value` has beyond their sum."""
 
 
 def score_responses(
@@ -51,7 +55,8 @@ def score_responses(
 
     A call fails that raises, calls sys.exit, runs longer than `config.timeout_s` (on the main
     thread; elsewhere there is no limit; a batched one has as long for each request), or returns
-    anything but a finite number or a mapping from strings with one as "score".
+    anything but a finite number, a list of these (a number for each token, or for each turn of the
+    model), or a mapping from strings with either as "score".
 
     Args:
         function: that scores.
@@ -78,7 +83,7 @@ def _score_each(
     def score(request: Request) -> Score:
         call = _Call(config, setting, request)
         given = arguments(request, names)
-        return call.score(lambda: _read(awaited(function(**given))))
+        return call.score(lambda: _read_of(awaited(function(**given)), request))
 
     return [score(request) for request in requests]
 
@@ -99,12 +104,13 @@ def _score_together(
     if whole.error is not None:
         return [whole] * len(requests)
 
-    def read(result: Any) -> Score:
+    def read(result: Any, request: Request) -> Score:
         if isinstance(result, BaseException):
             raise result
-        return _read(result)
+        return _read_of(result, request)
 
-    return [c.score(partial(read, r)) for c, r in zip(calls, results, strict=True)]
+    asked = zip(calls, results, requests, strict=True)
+    return [c.score(partial(read, result, request)) for c, result, request in asked]
 
 
 def _of_each(found: Any, count: int) -> Iterable[Any]:
@@ -179,6 +185,17 @@ def _words(config: RewardConfig, setting: str, request: Request) -> str:
         f"{setting}.function = {config.function}, "
         f"{request.origin or f'row {request.index}'}, response {request.response!r:.100}"
     )
+
+
+def _read_of(result: Any, request: Request) -> Score:
+    """Reads also a list of numbers, whose sum is the score."""
+    found = listed(result.get("score") if isinstance(result, Mapping) else result)
+    if found is None:
+        return _read(result)
+    rewards = per_token([_finite(value) for value in found], request)
+    total = math.fsum(rewards)
+    score = _read({**result, "score": total} if isinstance(result, Mapping) else total)
+    return replace(score, per_token=rewards)
 
 
 def _read(result: Any) -> Score:

@@ -21,7 +21,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-FULL, COLUMNS, BATCHED, SANDBOXED = blocks("python")
+FULL, COLUMNS, BATCHED, LISTED, SANDBOXED = blocks("python")
 KNOWN = Request(
     0, "x", "7", {}, "7", response_ids=[1, 2, 3], columns=lambda: {"level": 1}, truncated=False
 )
@@ -31,6 +31,18 @@ def scores(tmp_path, text, name, *requests, **options):
     (tmp_path / "own.py").write_text(text, encoding="utf-8")
     config = RewardConfig(function=f"{tmp_path}/own.py:{name}", options=options)
     return score_responses(get_reward_function(config), requests, config)
+
+
+def test_a_list_has_a_number_for_each_turn(tmp_path):
+    said = ["<calc>8*9</calc>", "72", "It is 72"]
+    roles = ("assistant", "environment", "assistant")
+    turns = [
+        {"role": role, "content": text, "token_ids": [i, i]}
+        for i, (role, text) in enumerate(zip(roles, said, strict=True))
+    ]
+    asked = Request(0, "x", "7", {}, said[-1], response_ids=[0, 0, 1, 1, 2, 2], turns=turns)
+    (found,) = scores(tmp_path, LISTED, "calls", asked)
+    assert found == Score(1.5, per_token=[0.0, 0.5, 0.0, 0.0, 0.0, 1.0])
 
 
 def test_the_function_of_the_page(tmp_path):

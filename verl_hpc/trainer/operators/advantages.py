@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -95,12 +96,19 @@ def _token_rewards(
     scores: Scores,
     penalty: Penalty | None,
 ) -> torch.Tensor:
-    """(B, T): the score with the last token that counts, less the penalty of each token."""
+    """(B, T): what each token earns, less its penalty.
+
+    What a token earns that does not count belongs to the last one before it that does. The last of
+    all earns what the score has beyond that.
+    """
     rewards = torch.zeros_like(mask)
     for row, (position, counts) in enumerate(zip(sequences.positions, masks, strict=True)):
         if penalty is not None:
             rewards[row, : len(counts)] -= penalty.per_token[row]
-        rewards[row, _last(counts)] += scores.values[position]
+        earned = scores.per_token.get(position, {})
+        for place, value in earned.items():
+            rewards[row, _last(counts[: place + 1])] += value
+        rewards[row, _last(counts)] += scores.values[position] - math.fsum(earned.values())
     return rewards
 
 

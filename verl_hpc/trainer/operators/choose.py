@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -168,4 +168,6 @@ def shape_scores(
     overlong = settings.overlong
     penalties = overlong_penalties(lengths, settings.longest, overlong.buffer, overlong.factor)
     shaped = [score + p for score, p in zip(scores.values, penalties, strict=True)]
-    return Scores(shaped), {"reward/overlong_penalty": sum(penalties) / len(penalties)}
+    return replace(scores, values=shaped), {
+        "reward/overlong_penalty": sum(penalties) / len(penalties)
+    }

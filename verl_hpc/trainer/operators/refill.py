@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,6 +123,7 @@ def _joined(
     samples: list[Sample] = []
     owners: list[int] = []
     values: list[float] = []
+    per_token: dict[int, Mapping[int, float]] = {}
     mine: list[tuple[int, dict[str, torch.Tensor]]] = []
     for number, (found, group) in enumerate(chosen):
         rows.append(found.rows.rows[group])
@@ -135,6 +136,8 @@ def _joined(
                 tensors = {name: column[row] for name, column in found.columns.values.items()}
                 mine.append((len(samples), tensors))
             owners.append(found.samples.owners[place.name][position])
+            if position in found.scores.per_token:
+                per_token[len(samples)] = found.scores.per_token[position]
             values.append(found.scores.values[position])
             samples.append(replace(sample, index=len(samples), group=number))
     names = done[0].columns.values
@@ -144,7 +147,7 @@ def _joined(
         StepRows(first.step, rows, behind=last.behind),
         Samples(tuple(samples), {place.name: owners}),
         Columns([position for position, _ in mine], columns, done[0].columns.widths),
-        Scores(values, sum(found.scores.num_failed for found in done)),
+        Scores(values, sum(found.scores.num_failed for found in done), per_token=per_token),
     )
 
 

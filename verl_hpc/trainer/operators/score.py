@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,9 @@ class Scores:
     """Means of further numbers that the reward function returned."""
     details: Sequence[Mapping[str, float]] = ()
     """By position, these numbers."""
+    per_token: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """By position, what tokens of a response earn, by their place in it, where the reward function
+    gave a list. What the response's value has beyond their sum its last token earns."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -159,18 +162,45 @@ def gather_scores(
             )
     rows = zip(found["numbers"].tolist(), found["has"].tolist(), strict=True)
     details = [dict(compress(zip(names, numbers, strict=True), has)) for numbers, has in rows]
-    return Scores(found["value"].tolist(), num_failed, _means(details), details)
+    values, per_token = found["value"].tolist(), _gather_tokens(place, positions, mine, found)
+    return Scores(values, num_failed, _means(details), details, per_token)
+
+
+def _gather_tokens(
+    place: Placement, positions: Sequence[int], mine: Sequence[Score], rows: Any
+) -> dict[int, dict[int, float]]:
+    """`Scores.per_token`; nothing is sent where no function gave a list.
+
+    Args:
+        rows: of all samples, as `score_rows`.
+    """
+    if not rows["listed"].any():
+        return {}
+    pairs = zip(positions, mine, strict=True)
+    listed = {position: per_token_of(score) for position, score in pairs}
+    known = [(i, token, value) for i, earned in listed.items() for token, value in earned.items()]
+    dtype = [("position", "<i4"), ("place", "<i4"), ("value", "<f8")]
+    found: dict[int, dict[int, float]] = {}
+    for position, token, value in place.gather_rows(np.array(known, dtype)).tolist():
+        found.setdefault(position, {})[token] = value
+    return found
+
+
+def per_token_of(score: Score) -> dict[int, float]:
+    """What its tokens earn, by their place, of those that earn something."""
+    return {place: value for place, value in enumerate(score.per_token) if value}
 
 
 def score_rows(positions: Sequence[int], scores: Sequence[Score], names: Sequence[str]) -> Any:
-    """Scores as they travel between ranks, (n,) of a structured dtype: 13 bytes, and 9 for each of
+    """Scores as they travel between ranks, (n,) of a structured dtype: 14 bytes, and 9 for each of
     the further numbers that `names` has."""
     size = (len(names),)
-    dtype = [("position", "<i4"), ("value", "<f8"), ("failed", "?")]
+    dtype = [("position", "<i4"), ("value", "<f8"), ("failed", "?"), ("listed", "?")]
     rows: Any = np.zeros(len(positions), [*dtype, ("has", "?", size), ("numbers", "<f8", size)])
     rows["position"] = positions
     rows["value"] = [score.value for score in scores]
     rows["failed"] = [score.error is not None for score in scores]
+    rows["listed"] = [any(score.per_token) for score in scores]
     for place, name in enumerate(names):
         rows["has"][:, place] = [name in score.metrics for score in scores]
         rows["numbers"][:, place] = [score.metrics.get(name, 0.0) for score in scores]

@@ -35,7 +35,14 @@ def smooth(place: Placement, settings: SmoothSettings, scores: Scores) -> tuple[
     scale = std if smoothing.by == "mean_and_std" else 1.0
     most = smoothing.clip if smoothing.clip is not None else float("inf")
     values = [min(max((value - mean) / scale, -most), most) for value in scores.values]
-    return replace(scores, values=values), {"reward/ema_mean": mean, "reward/ema_std": std}
+    per_token = {
+        position: {token: earned / scale for token, earned in tokens.items()}
+        for position, tokens in scores.per_token.items()
+    }
+    return replace(scores, values=values, per_token=per_token), {
+        "reward/ema_mean": mean,
+        "reward/ema_std": std,
+    }
 
 
 def _updated(settings: SmoothSettings, scores: Sequence[float]) -> tuple[float, float]:

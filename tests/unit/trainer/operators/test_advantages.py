@@ -15,9 +15,14 @@ from tests.unit.trainer.operators.batches import (
 )
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.advantages.gae import Gae
+from verl_hpc.algorithms.advantages.gpg import Gpg
 from verl_hpc.algorithms.advantages.grpo import Grpo
+from verl_hpc.algorithms.advantages.opo import Opo
 from verl_hpc.algorithms.advantages.optimal_token_baseline import OptimalTokenBaseline
+from verl_hpc.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
+from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
 from verl_hpc.algorithms.advantages.remax import Remax
+from verl_hpc.algorithms.advantages.rloo import Rloo
 from verl_hpc.errors import TrainingError
 from verl_hpc.trainer.batch import Sample, Samples
 from verl_hpc.trainer.operators.advantages import advantages
@@ -159,6 +164,77 @@ def test_the_greedy_answer_is_that_of_the_samples_prompt():
     expected = [1.0 - 0.75, 0.0 - 0.75, 0.5 - 0.25]
     for row, mask, value in zip(found["advantages"], MASKS, expected, strict=True):
         assert row.tolist() == pytest.approx([value * m for m in mask])
+
+
+LISTED = {0: {0: 0.25, 2: 0.5, 4: -1.0}, 2: {0: 8.0, 1: 1.0, 3: 2.0}}
+"""By sample, what tokens earn; tokens that do not count among them. The second has a number."""
+EARNED = [[0.75, 0.0, 0.0, 0.0, -1.0], [0.0, 4.0], [0.0, 1.0, 2.0, 0.0]]
+"""By the tokens that count: each has what those behind it earn that do not."""
+OF_LISTS = Scores([-0.25, 4.0, 11.0], per_token=LISTED)
+
+
+def summed(scores):
+    """The same without lists."""
+    return Scores(scores.values)
+
+
+def test_gae_takes_what_each_token_earns():
+    values = per_token(3)
+    expected, returns = slow_gae(EARNED, values, MASKS, 0.9, 0.7)
+    found, metrics = advantages(
+        PLACE, Gae(gamma=0.9, lam=0.7), samples(), sequences(), OF_LISTS, column(values=values)
+    )
+    assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-5)
+    assert counted(found["returns"]) == pytest.approx(returns, abs=1e-5)
+    assert metrics["critic/rewards/mean"] == pytest.approx((-0.25 + 4.0 + 11.0) / 3)
+
+
+def rewards_to_go(gamma=1.0):
+    """By the tokens that count."""
+    found = []
+    for earned, mask in zip(EARNED, MASKS, strict=True):
+        counted_ones = [value for value, count in zip(earned, mask, strict=True) if count]
+        for start in range(len(counted_ones)):
+            rest = counted_ones[start:]
+            found.append(sum(gamma**i * value for i, value in enumerate(rest)))
+    return found
+
+
+def test_reinforce_plus_plus_discounts_what_later_tokens_earn():
+    settings = ReinforcePlusPlus(gamma=0.9)
+    found, _ = advantages(PLACE, settings, samples(), sequences(), OF_LISTS)
+    expected = torch.tensor(rewards_to_go(0.9))
+    expected = (expected - expected.mean()) / expected.std()
+    assert counted(found["advantages"]) == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_remax_takes_the_greedy_answer_off_what_is_to_come():
+    greedy = Samples((Sample(0, 0, 2, 2, False), Sample(1, 1, 3, 2, False)), {"rollout": [0, 0]})
+    found, _ = advantages(
+        *(PLACE, Remax(), samples(), sequences(), OF_LISTS),
+        greedy_samples=greedy,
+        greedy_scores=Scores([0.5, 0.0], per_token={0: {1: 0.5}}),
+    )
+    expected = [v - (0.5 if i < 5 else 0.0) for i, v in enumerate(rewards_to_go())]
+    assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_estimators_of_outcomes_take_the_sum():
+    for settings in (Grpo(), Rloo(), Opo(), Gpg(), ReinforcePlusPlusBaseline()):
+        found, _ = advantages(PLACE, settings, samples(), sequences(), OF_LISTS)
+        expected, _ = advantages(PLACE, settings, samples(), sequences(), summed(OF_LISTS))
+        assert counted(found["advantages"]) == counted(expected["advantages"]), settings.name
+
+
+def test_the_last_token_earns_what_the_score_has_beyond_its_tokens():
+    """A penalty on long responses, a term that is a number, a mean that was taken off."""
+    values = [torch.zeros(len(mask)) for mask in MASKS]
+    given = Scores([-1.25, 4.0, 11.0], per_token=LISTED)
+    rewards = [row[:] for row in EARNED]
+    rewards[0][4] -= 1.0
+    _, returns = slow_gae(rewards, values, MASKS, 1.0, 1.0)
+    found, _ = advantages(PLACE, Gae(), samples(), sequences(), given, column(values=values))
+    assert counted(found["returns"]) == pytest.approx(returns, abs=1e-6)
 
 
 class OfNoShape(Advantage):

@@ -138,6 +138,9 @@ def test_long_responses_lose_points():
     found, metrics = shape_scores(PLACE, settings, samples(), Scores([1.0, 0.0, 0.5]))
     assert found.values == pytest.approx([1.0 - 3 / 4 * 2, 0.0, 0.5 - 2 / 4 * 2])
     assert metrics == {"reward/overlong_penalty": pytest.approx(-(1.5 + 1.0) / 3)}
+    listed = Scores([1.0, 0.0, 0.5], per_token={0: {2: 1.0}})
+    found, _ = shape_scores(PLACE, settings, samples(), listed)
+    assert found.per_token == listed.per_token, "the penalty is for the end of the response"
 
 
 ASKED = {

@@ -82,6 +82,25 @@ def test_scores_are_told_of_all_responses(tmp_path, monkeypatch):
     assert lines[0]["critic/rewards/max"] < 1
 
 
+LISTS = """
+from alike import compute_score
+
+def score(data_source, solution_str, ground_truth, extra_info, response_ids):
+    found = compute_score(data_source, solution_str, ground_truth)
+    return [found] + [0.0] * (len(response_ids) - 1)
+"""
+
+
+def test_what_tokens_earn_goes_with_the_responses(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lists.py").write_text(LISTS)
+    found = noted(monkeypatch)
+    loop(run_of(tmp_path, steps=1, reward__function=f"{tmp_path}/lists.py:score"))
+    ((_, _, scores, _),) = found
+    assert scores.per_token == {i: {0: value} for i, value in enumerate(scores.values) if value}
+    assert len(scores.per_token) > 6
+
+
 ALIKE = "def score(response, ground_truth):\n    return 1.0\n"
 
 

@@ -90,7 +90,7 @@ def test_failures_are_counted_and_some_reasons_told(caplog):
         "reward/length": 3.0,
         "reward/num_failed": NUM - 1,
     }
-    row = 4 + 8 + 1 + 1 + 8  # position, score, whether it failed, whether it has a length, length
+    row = 4 + 8 + 3 + 8  # position, score, whether it failed, is a list, has a length; length
     assert NUM * row < control.sent < NUM * row + 2000, "not the thousands of reasons"
     (record,) = caplog.records
     assert record.getMessage().startswith(
@@ -145,6 +145,32 @@ def test_ranks_of_a_group_divide_its_samples():
     details = [{"rank": float(i % 2)} for i in range(5)]
     asked = [[10, 12, 14], [11, 13]]
     assert on_ranks(2, work) == [(values, details, rows) for rows in asked]
+
+
+def test_every_rank_knows_what_each_token_earns():
+    """Of three ranks that score, one has no list."""
+
+    def work(control):
+        lists = [{"score": [0.5 + control.rank]}, 1.0, {"score": [-0.25]}]
+        known = settings(lambda **_: lists[control.rank])
+        here = Placement(Pool("rollout", ((0, 1, 2),)), control.rank, control, CPU)
+        found, metrics = score(here, known, *generated(5))
+        return list(found.values), found.per_token, metrics["critic/score/mean"]
+
+    values = [0.5, 1.0, -0.25, 0.5, 1.0]
+    per_token = {0: {0: 0.5}, 2: {0: -0.25}, 3: {0: 0.5}}
+    assert on_ranks(3, work) == [(values, per_token, sum(values) / 5)] * 3
+
+
+def test_nothing_more_is_sent_where_no_function_gives_a_list():
+    sent = []
+    for reward in (lambda **_: 0.5, lambda **_: [0.0], lambda **_: [0.5]):
+        control = Remembers()
+        found, _ = score(place(control=control), settings(reward), *generated(NUM))
+        sent.append(control.sent)
+    assert sent[1] == sent[0], "zeros are no news"
+    assert sent[2] == sent[0] + NUM * (4 + 4 + 8)
+    assert found.per_token == {i: {0: 0.5} for i in range(NUM)}
 
 
 def test_a_number_that_some_samples_lack_is_not_theirs():

@@ -47,6 +47,15 @@ def test_scores_are_measured_against_the_average(decay, by):
         assert metrics == pytest.approx(expected, abs=1e-9)
 
 
+def test_what_tokens_earn_has_the_same_scale():
+    known = settings(decay=0.0, by="mean_and_std", clip=None)
+    given = Scores([3.0, 1.0], per_token={0: {2: 1.0, 4: 2.0}})
+    found, metrics = smooth(local_place(), known, given)
+    scale = metrics["reward/ema_std"]
+    assert found.per_token == {0: {2: pytest.approx(1 / scale), 4: pytest.approx(2 / scale)}}
+    assert found.values == pytest.approx([1 / scale, -1 / scale])
+
+
 def test_equal_scores_are_zero_and_large_ones_are_clipped():
     found, _ = smooth(local_place(), settings(clip=0.5), Scores([2.0, 2.0]))
     assert list(found.values) == [0.0, 0.0]

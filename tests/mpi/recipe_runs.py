@@ -15,15 +15,25 @@ from verl_hpc.trainer.train import train
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return (sum(map(ord, solution_str)) % 5) / 4
+
+
+def score_tokens(response_ids, **_):
+    return [(token % 5) / 4 / len(response_ids) for token in response_ids]
+
+
+def score_turns(turns, **_):
+    said = [turn["token_ids"] for turn in turns if turn["role"] == "assistant"]
+    return [(sum(tokens) % 5) / 4 for tokens in said]
 """
 
 
-def write_reward(here, directory: Path) -> str:
-    """A reward function that tells responses of an untrained model apart."""
+def write_reward(here, directory: Path, function: str = "compute_score") -> str:
+    """A reward function that tells responses of an untrained model apart; score_tokens gives a
+    number for each token, score_turns one for each turn."""
     if here.world.rank == 0:
         (directory / "reward.py").write_text(REWARD)
     here.control.barrier()
-    return f"{directory}/reward.py:compute_score"
+    return f"{directory}/reward.py:{function}"
 
 
 RECIPES = {

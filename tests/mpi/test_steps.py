@@ -27,10 +27,11 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def metrics(here, tiny_model, shared_directory):
     """`metrics(recipe, layout)`: of the two steps of a run."""
-    reward = {"function": write_reward(here, shared_directory)}
     known = {}
 
     def get(recipe, layout):
+        function = "score_tokens" if recipe == "ppo" else "compute_score"
+        reward = {"function": write_reward(here, shared_directory, function)}
         if (recipe, layout) not in known:
             known[recipe, layout] = run(
                 here,

@@ -67,7 +67,8 @@ def recipe(here, model, directory, name, *, fails=False, **rollout):
         model,
         directory,
         recipe="rl",
-        reward={"function": write_reward(here, directory)},
+        reward={"function": write_reward(here, directory, "score_turns")},
+        algorithm={"advantage": {"name": "reinforce_plus_plus"}},
         rollout=ROLLOUT
         | limits
         | {"stop": ["a", "e", "3"], "max_response_tokens": 60, "environment": environment}
@@ -92,6 +93,8 @@ def test_a_recipe_trains_on_turns(here, tiny_model, shared_directory, tensor_par
         assert row["rollout/environment/num_failed"] == 0
         # What the model did not sample has no log-prob that could differ.
         assert row["training/rollout_log_probs_diff_max"] < 1e-3
+        # A number of 0 to 1 for each turn.
+        assert row["critic/score/max"] > 1
 
 
 def test_a_step_that_fails_is_an_error_on_every_rank(here, tiny_model, shared_directory):

@@ -27,6 +27,8 @@ HERE = Path(__file__).parent
 def score(solution_str, ground_truth, extra_info, data_source, row, response_ids):
     if solution_str == "bad":
         raise ValueError("no answer")
+    if solution_str == "tokens":
+        return [float(token) for token in response_ids]
     if solution_str == "nan":
         return float("nan")
     if solution_str == "slow":
@@ -71,7 +73,8 @@ def opened(directory):
 
 
 def request(response, index=0):
-    return Request(index, "set", 1, {}, response, f"line {index}", columns=partial(dict, level=7.0))
+    known = {"response_ids": [3, 1, 2], "columns": partial(dict, level=7.0)}
+    return Request(index, "set", 1, {}, response, f"line {index}", **known)
 
 
 def outcomes(workers, scorer, *responses):
@@ -91,6 +94,13 @@ def test_scores_are_those_that_the_rank_would_give(opened):
     assert [s.metrics["level"] for s in found] == [7.0] * 40
     processes = {s.metrics["by"] for s in found}
     assert 1 <= len(processes) <= 3 and os.getpid() not in processes
+
+
+def test_a_number_for_each_token_comes_back(opened):
+    workers, scorer = opened(3)
+    (found,) = outcomes(workers, scorer, "tokens")
+    assert found["reward"].per_token == [3.0, 1.0, 2.0]
+    assert [found["reward"]] == scorer([request("tokens")])
 
 
 def test_all_terms_are_scored(opened, directory):

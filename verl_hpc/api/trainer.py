@@ -143,7 +143,7 @@ class PPOTrainer:
 
     @checked
     def rewards(self, batch: Batch) -> list[float]:
-        """The second part: what reward_fn says of each response."""
+        """The second part: what reward_fn says of each response; of a list the sum."""
         return list(self._scores(batch).values)
 
     @checked

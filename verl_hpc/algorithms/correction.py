@@ -51,7 +51,8 @@ class CorrectionConfig(Section):
     lower: Annotated[NonNegativeFinite, chosen_by("weights")] = 0.0
     """Smallest ratio that is trained on; needs outside: leave_out."""
     normalise: bool = False
-    """Divide weights by their mean over the tokens of the step."""
+    """Divide weights by their mean over what is trained on of the step: over tokens, or with
+    weights: sequence over sequences."""
     reject: RejectConfig | None = None
     """Leave out whole sequences by the ratio of their tokens together; null leaves out none."""
 
@@ -119,13 +120,22 @@ def correct(
     weights = torch.where(kept, ratio.clamp(max=config.upper), 0)
     mean = masked_mean(weights, kept, reduce)
     if config.normalise:
-        weights = weights / mean.clamp(min=1e-8)
+        is_of_sequences = config.weights == "sequence"
+        divisor = _mean_of_sequences(weights, kept, reduce) if is_of_sequences else mean
+        weights = weights / divisor.clamp(min=1e-8)
     metrics = {
         "correction_weight": float(mean),
         "correction_truncated": float(masked_mean(beyond.to(ratio), counts, reduce)),
         "correction_left_out": float(masked_mean((~kept).to(ratio), counts, reduce)),
     }
     return Corrected(weights, kept.to(mask), metrics)
+
+
+def _mean_of_sequences(weights: torch.Tensor, kept: torch.Tensor, reduce: Reduce) -> torch.Tensor:
+    """Of weights (B, T) that the tokens of a sequence share, over sequences of which some are
+    kept."""
+    lengths = kept.sum(-1)
+    return masked_mean(weights.sum(-1) / lengths.clamp(min=1), lengths > 0, reduce)
 
 
 def _accepted(config: RejectConfig, log_ratio: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ _ESTIMATORS = {
     "reinforce_plus_plus": "reinforce_plus_plus",
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
     "optimal_token_baseline": "optimal_token_baseline",
+    "tir_optimal_token_baseline": "optimal_token_baseline",
 }
 _DISCOUNTED = {"gae": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}
 _BY_STD = "algorithm.norm_adv_by_std_in_grpo"
@@ -41,6 +42,14 @@ _USUAL = {"reward": "k1", "loss": "k3"}
 """What null takes."""
 _BIASED = {"loss": ("k1", "abs"), "reward": ("abs", "k2", "k3")}
 _CORRECTION = "algorithm.rollout_correction"
+_UNWEIGHTED = (
+    "verl multiplies what responses weigh in the baseline by the squares of rollout_is weights; "
+    "here those weigh losses alone"
+)
+_LEFT_OUT = (
+    "means, of weights too, are over what is left; verl's divisors count what is left out, too "
+    "(sequences, and with trainer.use_v1 tokens), so that its gradient is smaller by that share"
+)
 
 
 def _advantage(values: Values, draft: Draft) -> None:
@@ -50,6 +59,8 @@ def _advantage(values: Values, draft: Draft) -> None:
         raise Refused(key, f"there is no estimator {values[key]} here", near)
     name = _ESTIMATORS[values.word(key)]
     draft.put(f"{_ADVANTAGE}.name", name, key)
+    if name == "optimal_token_baseline" and values[f"{_CORRECTION}.rollout_is"]:
+        draft.note(key, _UNWEIGHTED)
     for setting in ("gamma", "lam"):
         theirs = f"algorithm.{setting}"
         if setting in _DISCOUNTED.get(name, ()):
@@ -134,16 +145,11 @@ def _correction(values: Values, draft: Draft) -> None:
         if lower is not None:
             draft.put(f"{ours}.outside", "leave_out", key)
             draft.put(f"{ours}.lower", lower, key)
+            draft.note(key, _LEFT_OUT)
         normalise = f"{_CORRECTION}.rollout_is_batch_normalize"
         draft.put(f"{ours}.normalise", values.flag(normalise), normalise)
     if reject:
         _reject(values, draft, reject, ours, weights is None)
-
-
-_LEFT_OUT = (
-    "means are over what is left; verl's divisors count what is left out, too (sequences, and with "
-    "trainer.use_v1 tokens), so that its gradient is smaller by that share"
-)
 
 
 def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> None:

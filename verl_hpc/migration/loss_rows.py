@@ -32,10 +32,14 @@ _LONGEST = (
     "without loss_scale_factor verl (trainer.use_v1) divides by the longest response of each "
     "micro-batch, which depends on how a mini-batch is cut; here by rollout.max_response_tokens"
 )
+_OF_THE_STEP = (
+    "tokens are chosen over the whole step, by the log-probs before it; verl chooses over each "
+    "micro-batch, by those of the policy that is trained"
+)
 _POLICY = f"{ACTOR}.policy_loss"
 _LOSS = "algorithm.loss"
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
-    f"{ACTOR}.clip_ratio_c": {"ppo_clip": "dual_clip"},
+    f"{ACTOR}.clip_ratio_c": {"ppo_clip": "dual_clip", "dppo": "max_ratio"},
     f"{ACTOR}.tau_pos": {"sapo": "tau_positive"},
     f"{ACTOR}.tau_neg": {"sapo": "tau_negative"},
     f"{_POLICY}.clip_cov_ratio": {"clip_cov": "share"},
@@ -71,6 +75,8 @@ def _loss(values: Values, draft: Draft) -> None:
             draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
         elif key in values and values[key] != values.default(key):
             raise Refused(key, f"has no effect with the loss {mode}; leave it out", _LOSS)
+    if name in ("clip_cov", "kl_cov"):
+        draft.note(f"{_POLICY}.loss_mode", _OF_THE_STEP)
     _aggregation(values, draft, name, mode)
     sides = (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
     if f"{ACTOR}.clip_ratio" in values and any(side not in values for side in sides):
@@ -128,9 +134,11 @@ ROWS: list[Row] = [
             f"{ACTOR}.clip_ratio_high": (f"{_LOSS}.clip_high", ""),
             f"{ACTOR}.loss_agg_mode": ("algorithm.aggregation", ""),
             **{
-                key: (" ".join(f"{_LOSS}.{name}" for name in names.values()), f"of {of}")
+                key: (
+                    " ".join(f"{_LOSS}.{name}" for name in names.values()),
+                    f"of {' and '.join(names)}",
+                )
                 for key, names in _OPTIONS.items()
-                for of in names
             },
         },
     ),

@@ -52,7 +52,11 @@ def oracle(config, sampled, old, mask):
     num_kept, num = sum(map(sum, kept)), float(mask.sum())
     mean = sum(map(sum, weights)) / (num_kept + 1e-8)
     if config.normalise:
-        weights = [[w / max(mean, 1e-8) for w in row] for row in weights]
+        by = mean
+        if config.weights == "sequence":
+            of_sequences = [max(row) for row, k in zip(weights, kept, strict=True) if any(k)]
+            by = sum(of_sequences) / (len(of_sequences) + 1e-8)
+        weights = [[w / max(by, 1e-8) for w in row] for row in weights]
     shares = (mean, beyond / (num + 1e-8), (num - num_kept) / (num + 1e-8))
     return weights, kept, dict(zip(NAMES, shares, strict=True))
 
@@ -65,6 +69,7 @@ CONFIGS = [
     {"outside": "leave_out", "lower": 0.5, "upper": 5.0},
     {"outside": "leave_out", "weights": "sequence", "lower": 0.1},
     {"normalise": True},
+    {"normalise": True, "weights": "sequence", "outside": "leave_out", "lower": 0.1},
     {"reject": GEOMETRIC, "weights": "none"},
     {"reject": {"ratio": "product", "lower": 0.2, "upper": 3.0}, "normalise": True},
 ]

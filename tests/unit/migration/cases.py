@@ -64,6 +64,7 @@ def _losses():
     yield Case(f"{ACTOR}.clip_ratio_low", 0.1, f"{loss}.clip_low")
     yield Case(f"{ACTOR}.clip_ratio_high", 0.28, f"{loss}.clip_high")
     yield Case(f"{ACTOR}.clip_ratio_c", 5.0, f"{loss}.dual_clip")
+    yield Case(f"{ACTOR}.clip_ratio_c", 5.0, f"{loss}.max_ratio", beside={mode: "dppo_tv"})
     yield Case(f"{ACTOR}.tau_pos", 1.1, f"{loss}.tau_positive", beside={mode: "sapo"})
     yield Case(f"{ACTOR}.tau_neg", 1.2, f"{loss}.tau_negative", beside={mode: "sapo"})
     yield Case(f"{policy}.clip_cov_ratio", 0.01, f"{loss}.share", beside={mode: "clip_cov"})

@@ -15,7 +15,7 @@ class OptimalTokenBaseline(Advantage):
     """Each token against what the responses to the same prompt earn from its place on."""
 
     name: Literal["optimal_token_baseline"] = "optimal_token_baseline"
-    handle_zero_tail: bool = False
+    handle_zero_tail: bool = True
     """Whether the longest response to a prompt has no baseline behind the end of all others. With
     false its own return is the baseline there, so that these tokens have no advantage."""
     needs: ClassVar[frozenset[Need]] = frozenset({"sum_p_squared"})

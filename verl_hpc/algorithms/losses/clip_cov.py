@@ -47,14 +47,15 @@ class ClipCov(PolicyLoss):
         """max(-A r, -A clip(r, 1 - low, 1 + high)), and 0 for selected tokens that the clip leaves
         as they are; the log-ratio is clamped to +-20.
 
-        Metrics: pg_clipfrac, pg_covfrac (selected tokens), ppo_kl.
+        Metrics: pg_clipfrac (as verl's, tokens without a loss, whatever PPO's clip does),
+        pg_clipfrac_ratio (tokens whose ratio is clipped), ppo_kl.
         """
         assert tokens.selected is not None
         log_ratio = tokens.log_ratio
         losses, is_clipped = tokens.clipped(log_ratio.exp(), self.clip_low, self.clip_high)
-        losses = torch.where(tokens.selected & (is_clipped == 0), 0, losses)
-        return losses, {
-            "pg_clipfrac": masked_sum(is_clipped, tokens.mask),
-            "pg_covfrac": masked_sum(tokens.selected.to(losses), tokens.mask),
+        without = tokens.selected & (is_clipped == 0)
+        return torch.where(without, 0, losses), {
+            "pg_clipfrac": masked_sum(without.to(is_clipped), tokens.mask),
+            "pg_clipfrac_ratio": masked_sum(is_clipped, tokens.mask),
             "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
         }

@@ -22,21 +22,27 @@ class Dppo(PolicyLoss):
     policies: total variation, or KL of the new policy from the old one."""
     threshold: PositiveFinite = 0.15
     """Largest divergence; 0.15 is the paper's for tv, 0.05 for kl."""
+    max_ratio: PositiveFinite = 20.0
+    """Largest ratio of new to old probability that a gradient is multiplied with; small ones bias
+    it (section 5.4)."""
 
     def __call__(self, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """-M A r (equation 11); M = 0 where the divergence is above the threshold and the
-        advantage pushes further: A > 0 and r > 1, or A < 0 and r < 1 (equation 12). The log-ratio
-        is clamped to +-20.
+        """-M A min(r, max_ratio) log_prob, with r without gradient (equation 11); M = 0 where the
+        divergence is above the threshold and the advantage pushes further: A > 0 and r > 1, or
+        A < 0 and r < 1 (equation 12). The log-ratio is clamped to +-20.
 
-        Metrics: pg_clipfrac (tokens left out), ppo_kl.
+        Metrics: pg_clipfrac (tokens left out), pg_clipfrac_lower (other tokens whose ratio is
+        bounded), ppo_kl.
         """
-        log_ratio = tokens.log_ratio
-        away = tokens.advantages * log_ratio.detach() > 0
-        outside = away & (self._divergence(tokens) > self.threshold)
-        losses = torch.where(outside, 0, -tokens.advantages * log_ratio.exp())
-        return losses, {
-            "pg_clipfrac": masked_sum(outside.to(losses), tokens.mask),
-            "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
+        log_ratio = tokens.log_ratio.detach()
+        ratio = log_ratio.exp()
+        outside = (tokens.advantages * log_ratio > 0) & (self._divergence(tokens) > self.threshold)
+        bounded = (ratio > self.max_ratio) & ~outside
+        losses = -tokens.advantages * ratio.clamp(max=self.max_ratio) * tokens.log_probs
+        return torch.where(outside, 0, losses), {
+            "pg_clipfrac": masked_sum(outside.to(ratio), tokens.mask),
+            "pg_clipfrac_lower": masked_sum(bounded.to(ratio), tokens.mask),
+            "ppo_kl": masked_sum(-log_ratio, tokens.mask),
         }
 
     def _divergence(self, tokens: Tokens) -> torch.Tensor:

@@ -32,12 +32,12 @@ class KlCov(PolicyLoss):
         """-A r, plus coefficient |log_prob - old| for selected tokens (equation 13); the log-ratio
         is clamped to +-20.
 
-        Metrics: pg_covfrac (selected tokens), ppo_kl.
+        Metrics: pg_covfrac (selected tokens), ppo_kl (as verl's, of |log_prob - old|).
         """
         assert tokens.selected is not None
         log_ratio = tokens.log_ratio
         penalty = torch.where(tokens.selected, self.coefficient * log_ratio.abs(), 0)
         return -tokens.advantages * log_ratio.exp() + penalty, {
             "pg_covfrac": masked_sum(tokens.selected.to(log_ratio), tokens.mask).detach(),
-            "ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask),
+            "ppo_kl": masked_sum(log_ratio.detach().abs(), tokens.mask),
         }

@@ -45,6 +45,11 @@ def row(rewards, mask, p=0.5, squares=0.5):
     return Row(0, sum(rewards), rewards, mask, [0.0] * n, 0.0, [math.log(p)] * n, [squares] * n)
 
 
+def test_the_tail_has_no_baseline_unless_it_is_asked_for():
+    """As verl's trainers, which do not say."""
+    assert OptimalTokenBaseline().handle_zero_tail
+
+
 def advantages(given, **settings):
     return OptimalTokenBaseline(**settings)(scored(given)).tolist()
 

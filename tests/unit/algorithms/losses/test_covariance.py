@@ -77,7 +77,7 @@ def clip_cov(loss):
     """No loss for selected tokens that the clip leaves as they are."""
 
     def of_sequence(old, new, advantages, selected):
-        losses, sums = [], {"pg_clipfrac": 0, "pg_covfrac": 0, "ppo_kl": 0.0}
+        losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_ratio": 0, "ppo_kl": 0.0}
         for before, after, a, is_selected in zip(old, new, advantages, selected, strict=True):
             log_ratio = within_twenty(after - before)
             ratio, bound = math.exp(float(log_ratio)), None
@@ -92,8 +92,8 @@ def clip_cov(loss):
             else:
                 found = -a * torch.exp(log_ratio)
             losses.append(found)
-            sums["pg_clipfrac"] += bound is not None
-            sums["pg_covfrac"] += is_selected
+            sums["pg_clipfrac"] += bound is None and is_selected
+            sums["pg_clipfrac_ratio"] += bound is not None
             sums["ppo_kl"] -= float(log_ratio)
         return losses, sums
 
@@ -113,7 +113,7 @@ def kl_cov(loss):
                 found = found + loss.coefficient * distance
             losses.append(found)
             sums["pg_covfrac"] += is_selected
-            sums["ppo_kl"] -= float(log_ratio)
+            sums["ppo_kl"] += abs(float(log_ratio))
         return losses, sums
 
     return of_sequence

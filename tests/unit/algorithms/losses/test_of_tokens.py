@@ -90,7 +90,9 @@ def divergence(kind, before, after):
 
 @given(
     micro_batches(),
-    st.sampled_from([{}, {"divergence": "kl", "threshold": 0.05}, {"threshold": 0.01}]),
+    st.sampled_from(
+        [{}, {"divergence": "kl", "threshold": 0.05}, {"threshold": 0.01, "max_ratio": 1.5}]
+    ),
     st.data(),
 )
 def test_dppo(batch, options, data):
@@ -98,13 +100,30 @@ def test_dppo(batch, options, data):
     for old, new in zip(batch[0].flatten().tolist(), batch[1].flatten().tolist(), strict=True):
         assume(abs(divergence(loss.divergence, old, new) - loss.threshold) > 1e-9)
 
-    def term(before, after, a, log_ratio):
-        further = (a > 0 and float(after) > before) or (a < 0 and float(after) < before)
-        if further and divergence(loss.divergence, before, float(after)) > loss.threshold:
-            return torch.zeros(()), True
-        return -a * torch.exp(log_ratio), False
+    def is_outside(before, after, a):
+        further = (a > 0 and after > before) or (a < 0 and after < before)
+        return further and divergence(loss.divergence, before, after) > loss.threshold
 
-    agrees(loss, each(term), batch, data)
+    def of_sequence(old, new, advantages):
+        losses, sums = [], {"pg_clipfrac": 0, "pg_clipfrac_lower": 0, "ppo_kl": 0.0}
+        for before, after, a in zip(old, new, advantages, strict=True):
+            log_ratio = float(within_twenty(after - before))
+            outside = is_outside(before, float(after), a)
+            ratio = math.exp(log_ratio)
+            losses.append(0.0 * after if outside else -a * min(ratio, loss.max_ratio) * after)
+            sums["pg_clipfrac"] += outside
+            sums["pg_clipfrac_lower"] += not outside and ratio > loss.max_ratio
+            sums["ppo_kl"] -= log_ratio
+        return losses, sums
+
+    agrees(loss, of_sequence, batch, data)
+
+
+def test_dppo_bounds_the_ratio_of_a_rare_token():
+    """From 1e-5 to 1e-2 it moves little probability, and its ratio is 1000."""
+    old, new = math.log(1e-5), math.log(1e-2)
+    assert of_token(Dppo(), old, new, 1.0)[1] == pytest.approx(-20.0)
+    assert of_token(Dppo(max_ratio=3.0), old, new, 1.0)[1] == pytest.approx(-3.0)
 
 
 @pytest.mark.parametrize("kind", ["tv", "kl"])

@@ -155,7 +155,7 @@ METRICS = {
     "drop_equal_groups": "batch/equal_groups",
     "overlong": "reward/overlong_penalty",
     "top_entropy": "actor/top_entropy_tokens",
-    "loss": "actor/pg_covfrac",
+    "loss": "actor/pg_clipfrac_ratio",
 }
 
 

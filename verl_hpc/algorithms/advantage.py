@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -10,10 +11,11 @@ from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.masked import Reduce, alone
 from verl_hpc.section import OwnName, OwnSection, Section
 
-Need = Literal["values", "greedy", "sum_p_squared", "process_rewards"]
+Need = Literal["values", "greedy", "sum_p_squared", "process_rewards", "components"]
 """values: of a critic, which is then a role of the run. greedy: the score of the greedy answer to
 each prompt, which is then generated, too. sum_p_squared: of each token, with its log-prob.
-process_rewards: of tokens, by the role prm, which is then trained beside the policy."""
+process_rewards: of tokens, by the role prm, which is then trained beside the policy. components:
+the numbers that the reward function returns beside a score."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Scored:
     by, for an estimator that needs it."""
     process_rewards: torch.Tensor | None = None
     """(B, T), of each token by the role prm, for an estimator that needs them."""
+    components: Mapping[str, torch.Tensor] | None = None
+    """(N,) float64 each: the numbers that the reward function returned for every response, and
+    score, for an estimator that needs them."""
     reduce: Reduce = alone
     """Sums a tensor over data-parallel ranks; all of them call it."""
 

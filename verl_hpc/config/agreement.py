@@ -37,12 +37,8 @@ def check_agreement(config: RunConfig) -> None:
     if config.rollout.engine == "none":
         _check_generates_nothing(config)
     check_evaluation(config)
-    advantage = config.algorithm.advantage
-    if config.has_advantages and advantage.compares and config.rollout.num_samples < 2:
-        raise ValueError(
-            f"rollout.num_samples = {config.rollout.num_samples}: algorithm.advantage.name = "
-            f"{advantage.name} compares the responses to one prompt, so it needs at least 2"
-        )
+    if config.has_advantages:
+        _check_advantage(config)
     if config.reward.smoothing is not None and config.recipe != "rl":
         raise ValueError(
             f"reward.smoothing with recipe: {config.recipe}, which does not use it; leave it out"
@@ -75,6 +71,36 @@ def check_agreement(config: RunConfig) -> None:
             "same score as itself, and nothing would be trained on; sample at least 2"
         )
     _check_mini_batches(config)
+
+
+def _check_advantage(config: RunConfig) -> None:
+    """Raises: ValueError: it has not what it reads."""
+    advantage = config.algorithm.advantage
+    if advantage.compares and config.rollout.num_samples < 2:
+        raise ValueError(
+            f"rollout.num_samples = {config.rollout.num_samples}: algorithm.advantage.name = "
+            f"{advantage.name} compares the responses to one prompt, so it needs at least 2"
+        )
+    if "components" in advantage.needs:
+        _check_components(config)
+
+
+def _check_components(config: RunConfig) -> None:
+    """Raises: ValueError: a setting changes scores, of which the advantage reads the parts, or
+    there is no function that returns any."""
+    name, overlong = config.algorithm.advantage.name, config.algorithm.overlong
+    changes = {
+        "algorithm.kl.placement = reward": config.algorithm.kl.placement == "reward",
+        "algorithm.overlong.buffer": overlong is not None and overlong.buffer > 0,
+        "reward.smoothing": config.reward.smoothing is not None,
+        "roles.reward": REWARD in config.roles,
+    }
+    for setting in (setting for setting, is_there in changes.items() if is_there):
+        raise ValueError(
+            f"{setting} with algorithm.advantage.name = {name}, which reads the numbers that the "
+            "reward function returns, and not what this makes of the score; leave one of the two "
+            "out"
+        )
 
 
 def _check_rollout(config: RunConfig) -> None:

@@ -18,6 +18,7 @@ _ESTIMATORS = {
     "remax": "remax",
     "opo": "opo",
     "gpg": "gpg",
+    "gdpo": "gdpo",
     "reinforce_plus_plus": "reinforce_plus_plus",
     "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
     "optimal_token_baseline": "optimal_token_baseline",
@@ -47,7 +48,7 @@ _UNWEIGHTED = (
     "here those weigh losses alone"
 )
 _LEFT_OUT = (
-    "means, of weights too, are over what is left; verl's divisors count what is left out, too "
+    "means are over what is left, those of weights too; verl's divisors count what is left out "
     "(sequences, and with trainer.use_v1 tokens), so that its gradient is smaller by that share"
 )
 
@@ -67,10 +68,20 @@ def _advantage(values: Values, draft: Draft) -> None:
             draft.put(f"{_ADVANTAGE}.{setting}", values[theirs], theirs)
         elif theirs in values and values[theirs] != 1.0:
             raise Refused(theirs, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
-    if name in ("grpo", "grpo_passk"):
+    if name == "gdpo":
+        _components(values, draft)
+    if name in ("grpo", "grpo_passk", "gdpo"):
         draft.put(f"{_ADVANTAGE}.std", "group" if values.flag(_BY_STD) else "none", _BY_STD)
     elif not values.flag(_BY_STD):
         raise Refused(_BY_STD, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
+
+
+def _components(values: Values, draft: Draft) -> None:
+    names, weights = (f"algorithm.gdpo_reward_{what}" for what in ("keys", "weights"))
+    if not isinstance(values[names], list) or not values[names]:
+        raise Refused(names, "gdpo needs a list of names", f"{_ADVANTAGE}.rewards")
+    draft.put(f"{_ADVANTAGE}.rewards", values[names], names)
+    draft.put(f"{_ADVANTAGE}.weights", values[weights], weights)
 
 
 def _divergence(values: Values, draft: Draft) -> None:
@@ -206,6 +217,8 @@ ROWS: list[Row] = [
             "algorithm.gamma": (f"{_ADVANTAGE}.gamma", "of gae and reinforce_plus_plus"),
             "algorithm.lam": (f"{_ADVANTAGE}.lam", "of gae"),
             _BY_STD: (f"{_ADVANTAGE}.std", "false becomes none (Dr.GRPO)"),
+            "algorithm.gdpo_reward_keys": (f"{_ADVANTAGE}.rewards", "of gdpo; with +"),
+            "algorithm.gdpo_reward_weights": (f"{_ADVANTAGE}.weights", "of gdpo; with +"),
         },
     ),
     *together(_divergence, _KL_ROWS),

@@ -10,7 +10,7 @@ from verl_hpc.algorithms.choices import members
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.config.algorithm import SCALED
 from verl_hpc.migration.models import ACTOR
-from verl_hpc.migration.row import Draft, Row, fixed, to, together
+from verl_hpc.migration.row import Draft, Row, to, together
 from verl_hpc.migration.values import Refused, Values
 
 _LOSSES = {
@@ -24,6 +24,7 @@ _LOSSES = {
     "kl_cov": "kl_cov",
     "dppo_tv": "dppo",
     "dppo_kl": "dppo",
+    "dro": "dro",
 }
 _CLIPPED = ("ppo_clip", "gspo", "gmpo", "cispo", "clip_cov")
 _OF_SEQUENCES = ("gspo", "gmpo", "sapo")
@@ -47,6 +48,7 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
     f"{_POLICY}.clip_cov_ub": {"clip_cov": "upper"},
     f"{_POLICY}.kl_cov_ratio": {"kl_cov": "share"},
     f"{_POLICY}.ppo_kl_coef": {"kl_cov": "coefficient"},
+    f"{_POLICY}.dro_beta": {"dro": "beta"},
 }
 """Settings of single losses, by verl's key: the loss, and its setting there."""
 
@@ -70,6 +72,8 @@ def _loss(values: Values, draft: Draft) -> None:
         if low != high:
             raise Refused(f"{ACTOR}.clip_ratio_low", "dppo has one threshold", f"{_LOSS}.threshold")
         draft.put(f"{_LOSS}.threshold", low, f"{ACTOR}.clip_ratio")
+    if name == "dro" and values[f"{_POLICY}.dro_beta"] is None:
+        raise Refused(f"{_POLICY}.dro_beta", "is needed with dro", f"{_LOSS}.beta")
     for key, of_loss in _OPTIONS.items():
         if name in of_loss:
             draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
@@ -144,5 +148,4 @@ ROWS: list[Row] = [
     ),
     to(f"{ACTOR}.loss_scale_factor", "algorithm.loss_scale"),
     to(f"{ACTOR}.entropy_coeff", "algorithm.entropy_coefficient"),
-    fixed(f"{_POLICY}.dro_beta", "there is no loss dro here", f"{_LOSS}.name"),
 ]

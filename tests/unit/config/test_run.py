@@ -308,3 +308,19 @@ def test_a_preference_of_the_users_has_time_to_be_imported():
     assert parse(**own, reward={"import_timeout_s": 600}).reward.import_timeout_s == 600
     with pytest.raises(ConfigError, match="section reward has no effect with recipe: dpo"):
         parse(recipe="dpo", reward={"import_timeout_s": 600})
+
+
+GDPO = {"name": "gdpo", "rewards": ["form", "right"]}
+
+
+def test_an_advantage_of_parts_of_a_score_reads_nothing_that_changes_the_whole():
+    assert parse(algorithm__advantage=GDPO).algorithm.advantage.rewards == ["form", "right"]
+    for name, changes in (
+        ("algorithm.overlong.buffer", {"algorithm__overlong": {"buffer": 1}}),
+        ("reward.smoothing", {"reward__smoothing": {}}),
+        (
+            "algorithm.kl.placement = reward",
+            {"algorithm__kl": {"placement": "reward"}, "roles": {"reference": {}}},
+        ),
+    ):
+        refused([name, "name = gdpo, which reads"], algorithm__advantage=GDPO, **changes)

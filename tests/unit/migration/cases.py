@@ -71,6 +71,7 @@ def _losses():
     yield Case(f"{policy}.clip_cov_lb", 2.0, f"{loss}.lower", beside={mode: "clip_cov"})
     yield Case(f"{policy}.clip_cov_ub", 6.0, f"{loss}.upper", beside={mode: "clip_cov"})
     yield Case(f"{policy}.kl_cov_ratio", 0.01, f"{loss}.share", beside={mode: "kl_cov"})
+    yield Case(f"{policy}.dro_beta", 0.5, f"{loss}.beta", beside={mode: "dro"})
     yield Case(f"{policy}.ppo_kl_coef", 0.5, f"{loss}.coefficient", beside={mode: "kl_cov"})
     mean = "seq-mean-token-mean"
     norm = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"}
@@ -107,6 +108,15 @@ def _advantages():
     yield Case("algorithm.gamma", 0.9, f"{advantage}.gamma")
     yield Case("algorithm.lam", 0.95, f"{advantage}.lam")
     yield Case("algorithm.norm_adv_by_std_in_grpo", False, f"{advantage}.std", "none", beside=GRPO)
+    parts = "algorithm.gdpo_reward_keys"
+    of_parts = GRPO | {"algorithm.adv_estimator": "gdpo"}
+    yield Case(parts, ["form", "right"], f"{advantage}.rewards", beside=of_parts)
+    yield Case(
+        "algorithm.gdpo_reward_weights",
+        [1.0, 2.0],
+        f"{advantage}.weights",
+        beside=of_parts | {parts: ["form", "right"]},
+    )
     groups = "algorithm.filter_groups"
     on = {**GRPO, f"{groups}.enable": True}
     yield Case(f"{groups}.enable", True, "algorithm.drop_equal_groups", beside=GRPO)

@@ -92,3 +92,12 @@ def test_what_differs_from_verl_is_told(words):
     assert local_run(found.config()).settings.steps(1.0).scale == 5
     found = migrate([*words, f"{rejected}=seq_mean_k1", f"{rejected}_threshold=2.0"])
     assert "means are over what is left" in found.notes[rejected]
+    weighed = f"{rejected.removesuffix('rs')}is"
+    found = migrate([*words, f"{weighed}=token", f"{weighed}_threshold=0.5_2.0"])
+    assert "means are over what is left" in found.notes[f"{weighed}_threshold"]
+    baseline = "algorithm.adv_estimator=tir_optimal_token_baseline"
+    found = migrate([*words, baseline, f"{weighed}=token"])
+    assert "here those weigh losses alone" in found.notes["algorithm.adv_estimator"]
+    loss = f"{ACTOR}.policy_loss.loss_mode"
+    for name in ("clip_cov", "kl_cov"):
+        assert "chosen over the whole step" in migrate([*words, f"{loss}={name}"]).notes[loss]

@@ -47,7 +47,8 @@ def advantages(
     """What the chosen estimator makes of the scores; with values also the critic's returns.
 
     Raises:
-        TrainingError: on every rank, if a user's estimator gives something else than advantages.
+        TrainingError: on every rank, if a user's estimator gives something else than advantages, or
+            one is not given what it needs.
     """
     rewards = rewards_of(scores, penalty).to(place.device)
     masks = (trained or sequences)[MASK]
@@ -69,6 +70,7 @@ def advantages(
         log_probs=of_policy(OLD_LOG_PROBS),
         sum_p_squared=of_policy(SUM_P_SQUARED),
         process_rewards=None if process is None else padded(process, place.device),
+        components=_components(place, scores) if "components" in settings.needs else None,
         reduce=place.reduce,
     )
     found = settings(batch)
@@ -121,6 +123,19 @@ def _greedy(
     earned = {answer.group: v for answer, v in zip(answers, scores.values, strict=True)}
     found = [earned[sample.group] for sample in samples]
     return torch.tensor(found, dtype=torch.float64, device=place.device)
+
+
+def _components(place: Placement, scores: Scores) -> dict[str, torch.Tensor]:
+    """(N,) each: the numbers that were returned for every response, and the scores."""
+    rows = scores.details or [{} for _ in scores.values]
+    found = {
+        name: [row[name] for row in rows] for name in sorted(set.intersection(*map(set, rows)))
+    }
+    found["score"] = list(scores.values)
+    return {
+        name: torch.tensor(values, dtype=torch.float64, device=place.device)
+        for name, values in found.items()
+    }
 
 
 def _of_tokens(

@@ -1,4 +1,4 @@
-"""CISPO, SAPO, GPG and DPPO, token by token."""
+"""CISPO, SAPO, GPG, DRO and DPPO, token by token."""
 
 import math
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.algorithms.micro_batches import agrees, micro_batches, of_token, within_twenty
 from verl_hpc.algorithms.losses.cispo import Cispo
 from verl_hpc.algorithms.losses.dppo import Dppo
+from verl_hpc.algorithms.losses.dro import Dro
 from verl_hpc.algorithms.losses.gpg import Gpg
 from verl_hpc.algorithms.losses.sapo import Sapo
 
@@ -79,6 +80,14 @@ def test_sapo_is_on_policy_the_policy_gradient():
 @given(micro_batches(), st.data())
 def test_gpg(batch, data):
     agrees(Gpg(), only([], each(lambda old, new, a, r: (-a * new, False))), batch, data)
+
+
+@given(micro_batches(), st.sampled_from([0.05, 2.0]), st.data())
+def test_dro(batch, beta, data):
+    def term(before, after, a, log_ratio):
+        return -a * after + beta / 2 * log_ratio * log_ratio, False
+
+    agrees(Dro(beta=beta), only(["ppo_kl"], each(term)), batch, data)
 
 
 def divergence(kind, before, after):

@@ -15,6 +15,7 @@ from tests.unit.trainer.operators.batches import (
 )
 from verl_hpc.algorithms.advantage import Advantage
 from verl_hpc.algorithms.advantages.gae import Gae
+from verl_hpc.algorithms.advantages.gdpo import Gdpo
 from verl_hpc.algorithms.advantages.gpg import Gpg
 from verl_hpc.algorithms.advantages.grpo import Grpo
 from verl_hpc.algorithms.advantages.opo import Opo
@@ -70,6 +71,16 @@ def test_a_group_is_scaled_by_its_deviation():
         [0.5 / deviation, -0.5 / deviation, 0.5], abs=1e-5
     )
     assert GROUPS == [0, 0, 1]
+
+
+def test_rewards_of_parts_are_those_that_every_response_has():
+    details = [{"form": 1.0, "right": 1.0}, {"form": 0.0}, {"form": 0.0, "right": 0.0}]
+    scores = Scores(SCORES.values, 0, {}, details)
+    given = PLACE, Gdpo(rewards=("form",)), samples(), sequences(), scores
+    row = advantages(*given)[0]["advantages"][0]
+    assert max(row) > 0
+    with pytest.raises(TrainingError, match="right is not there .* those that are: form, score"):
+        advantages(*given[:1], Gdpo(rewards=("right",)), *given[2:])
 
 
 def test_a_rank_has_the_advantages_of_its_own_samples():
@@ -265,5 +276,6 @@ def test_the_optimal_token_baseline_is_given_the_policys_numbers():
     # All tokens weigh the same, so that the weight of a place is its number.
     first, second, alone = SCORES.values
     half = (first - second) / 2
-    expected = [half, half, 0.0, -half, -half, alone, alone]
+    # Nobody else has the third token of the first.
+    expected = [half, half, first, -half, -half, alone, alone]
     assert counted(found["advantages"]) == pytest.approx(expected, abs=1e-5)

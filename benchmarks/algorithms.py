@@ -3,7 +3,8 @@
 For each seed: the warm-up of launch/quickstart.sh, then one run an algorithm from its weights, with
 configs/run/quickstart.yaml and the settings of COMMON and ALGORITHMS below. Distillation follows
 what GRPO made of the same seed. DPO learns from right and wrong answers of the warmed-up model to
-problems of training, and its checkpoints answer in transformers. Accuracy is that of greedy
+problems of training, and imitates the right ones, which is also done alone; checkpoints of both
+answer in transformers. Accuracy is that of greedy
 answers, exact to the letter, to the same 512 problems; the caption counts those that occur in
 training. Another seed is other initial weights, other training problems and other samples. Minutes
 are of the clock, with the start of the program.
@@ -57,6 +58,23 @@ class Algorithm:
     """Whether it learns from pairs of answers, and generates none."""
 
 
+def from_pairs(label: str, beta: float) -> Algorithm:
+    """DPO with imitation of the right answers; with a beta near 0 the imitation is all that has a
+    gradient."""
+    return Algorithm(
+        label,
+        (
+            "recipe=dpo",
+            "reward={}",
+            # In place of sections with a reward and a policy's loss, which DPO does not read.
+            f"algorithm={{preference: {{name: dpo, beta: {beta}, sft_weight: 1.0}}}}",
+            "batch.size=64",
+            "optimizer.lr=1e-4",
+        ),
+        pairs=True,
+    )
+
+
 ALGORITHMS: Mapping[str, Algorithm] = {
     "ppo": Algorithm(
         "PPO",
@@ -87,18 +105,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     ),
     "gspo": Algorithm("GSPO", ("algorithm.loss={name: gspo}",)),
     "cispo": Algorithm("CISPO", ("algorithm.loss={name: cispo}",)),
-    "dpo": Algorithm(
-        "DPO",
-        (
-            "recipe=dpo",
-            "reward={}",
-            # In place of sections with a reward and a policy's loss, which DPO does not read.
-            "algorithm={preference: {name: dpo, beta: 0.1, sft_weight: 1.0}}",
-            "batch.size=64",
-            "optimizer.lr=1e-4",
-        ),
-        pairs=True,
-    ),
+    "dpo": from_pairs("DPO + imitation", beta=0.1),
+    "imitation": from_pairs("imitation alone", beta=1e-9),
     "distillation": Algorithm("on-policy distillation", ("recipe=distillation",), teacher="grpo"),
 }
 

@@ -57,7 +57,7 @@ LAG, LAG_MAX = "rollout/lag/mean", "rollout/lag/max"
 """Steps by which the weights of a response's tokens were behind those that train on it."""
 
 THROUGHPUT = "perf/throughput"
-"""Tokens a second."""
+"""Tokens a second and rank, as in verl."""
 TOKENS = "perf/total_num_tokens"
 
 GPU_MEMORY_USED = "perf/gpu_memory_used_gb"
@@ -95,7 +95,7 @@ SUMMARY: Mapping[str, str] = {
     ENTROPY: "entropy",
     RESPONSE_LENGTH: "length",
     GRAD_NORM: "grad",
-    THROUGHPUT: "tok/s",
+    THROUGHPUT: "tok/s/rank",
 }
 """The few metrics that tell how a step went, with short labels."""
 
@@ -202,6 +202,6 @@ CHARTS = (
         unit="steps",
         least=0.0,
     ),
-    Chart("throughput", "Throughput", {THROUGHPUT: "tokens/s"}, unit="tokens/s", least=0.0),
+    Chart("throughput", "Throughput", {THROUGHPUT: "of a rank"}, unit="tokens/s/rank", least=0.0),
     Chart("learning_rate", "Learning rate", {LEARNING_RATE: "actor"}, least=0.0),
 )

@@ -9,7 +9,7 @@ Metrics of metrics.jsonl are gauges, `actor/grad_norm` is `verl_actor_grad_norm`
     verl_reward                               histogram of the scores of all responses, without a
                                               sum, since scores may be negative
     verl_kl_divergence{to=}                   gauge: reference, old_policy or teacher
-    verl_gpu_memory_used_bytes                gauge: of rank 0's GPU; none on CPU ranks
+    verl_gpu_memory_used_bytes                gauge: of the fullest GPU; none on CPU ranks
     verl_step                                 gauge: the last step that is done
 
 All have a label `run`, where the run has a name: neither the port's address nor the node exporter's

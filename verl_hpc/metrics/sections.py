@@ -91,7 +91,7 @@ def headline(rows: Sequence[Row]) -> str:
     if throughput := _values(rows, THROUGHPUT):
         tokens = sum(_values(rows, TOKENS))
         note = f"{number(tokens)} tokens in all" if tokens else ""
-        tiles.append(_tile("Tokens a second", number(mean(throughput)), note))
+        tiles.append(_tile("Tokens a second and rank", number(mean(throughput)), note))
     if seconds := _values(rows, STEP_SECONDS):
         tiles.append(
             _tile(

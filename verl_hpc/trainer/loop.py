@@ -202,7 +202,8 @@ class Loop:
         metrics |= self._most(self.timers.drain() | memory_metrics())
         if "perf/total_num_tokens" in metrics:
             seconds = metrics["timing_s/step"]
-            metrics["perf/throughput"] = metrics["perf/total_num_tokens"] / seconds
+            of_a_rank = metrics["perf/total_num_tokens"] / self.run.session.world.size
+            metrics["perf/throughput"] = of_a_rank / seconds
             metrics["perf/time_per_step"] = seconds
         if self._saves.seconds:
             metrics["perf/save_seconds"] = self._saves.seconds
@@ -215,10 +216,7 @@ class Loop:
             self._traces.write()
 
     def _most(self, mine: dict[str, float]) -> dict[str, float]:
-        """Of seconds and memory the largest of all ranks, on rank 0, where they do different
-        things; else its own."""
-        if not self.run.layouts.is_split:
-            return mine
+        """Of seconds and memory the largest of all ranks, on rank 0; elsewhere its own."""
         gathered = self.run.session.control.gather(mine)
         names = {name for of_rank in gathered for name in of_rank}
         found = {name: max(g[name] for g in gathered if name in g) for name in names}

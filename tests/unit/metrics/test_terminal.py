@@ -45,7 +45,8 @@ def test_a_line_a_step(capsys: pytest.CaptureFixture[str]) -> None:
     view.close()
     assert capsys.readouterr().out == (
         "step  12/200 | reward 0.4312 | val score 0.5 | kl 0.0012 | entropy 1.25 | length 312"
-        " | tok/s 6,200 | resharded 3.00 GiB | 10.0s (rollout 60%, update_actor 30%, reward 6%)"
+        " | tok/s/rank 6,200 | resharded 3.00 GiB"
+        " | 10.0s (rollout 60%, update_actor 30%, reward 6%)"
         " | eta 31m 20s\n"
     )
 

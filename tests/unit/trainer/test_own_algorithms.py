@@ -194,13 +194,18 @@ def test_the_page_names_every_algorithm():
             assert f"| `{name}` |" in PAGE, name
 
 
+NEEDED = {"dro": {"beta": 1.0}, "gdpo": {"rewards": ["score"]}}
+
+
 @pytest.mark.parametrize("name", sorted(members(losses, PolicyLoss)))
 def test_every_loss_trains(tmp_path, name):
-    _, lines = loop(small_run(tmp_path, steps=2, algorithm__loss={"name": name}))
+    loss = {"name": name, **NEEDED.get(name, {})}
+    _, lines = loop(small_run(tmp_path, steps=2, algorithm__loss=loss))
     assert all(line["actor/grad_norm"] > 0 for line in lines if "actor/grad_norm" in line)
 
 
 @pytest.mark.parametrize("name", sorted(members(advantages, Advantage)))
 def test_every_advantage_trains(tmp_path, name):
-    _, lines = loop(small_run(tmp_path, steps=2, algorithm__advantage={"name": name}))
+    advantage = {"name": name, **NEEDED.get(name, {})}
+    _, lines = loop(small_run(tmp_path, steps=2, algorithm__advantage=advantage))
     assert all(line["actor/grad_norm"] > 0 for line in lines if "actor/grad_norm" in line)

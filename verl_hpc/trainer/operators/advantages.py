@@ -88,7 +88,31 @@ def advantages(
         name: cut_rows(_of_tokens(place, settings, batch, name, value), lengths)
         for name, value in zip(names, given, strict=True)
     }
-    return Columns(sequences.positions, columns), reward_metrics(rewards)
+    metrics = reward_metrics(rewards)
+    told = columns if values is None else columns | {VALUES: values[VALUES]}
+    for name, rows in told.items():
+        metrics |= _spread_of_tokens(place, f"critic/{name}", rows, masks)
+    return Columns(sequences.positions, columns), metrics
+
+
+def _spread_of_tokens(
+    place: Placement, name: str, rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
+) -> dict[str, float]:
+    """As `spread`, over the tokens of all ranks that count; nothing where none does."""
+    counted = [row[mask.bool()].double() for row, mask in zip(rows, masks, strict=True)]
+    values = torch.cat([torch.zeros(0, dtype=torch.float64), *(row.cpu() for row in counted)])
+    mine = None
+    if len(values) and place.leads_group:
+        mine = (len(values), values.sum().item(), values.max().item(), values.min().item())
+    found = [part for part in place.allgather(mine) if part is not None]
+    if not found:
+        return {}
+    counts, sums, largest, smallest = zip(*found, strict=True)
+    return {
+        f"{name}/mean": sum(sums) / sum(counts),
+        f"{name}/max": max(largest),
+        f"{name}/min": min(smallest),
+    }
 
 
 def _token_rewards(

@@ -66,7 +66,7 @@ def assign(
     dropped = len(rows.rows) - len({sample.group for sample in samples})
     warn_of_dropped(place, settings.max_prompt_tokens, f"step {rows.step}", dropped, len(rows.rows))
     assigned = assign_groups(settings, samples, responses.owners, step=rows.step)
-    return assigned, length_metrics(samples) | {DROPPED: float(dropped)}
+    return assigned, length_metrics(samples, settings.max_prompt_tokens) | {DROPPED: float(dropped)}
 
 
 def assign_groups(
@@ -190,10 +190,13 @@ def warn_of_dropped(
         _logger.warning(text, when, dropped, num_prompts, max_prompt_tokens)
 
 
-def length_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """Lengths of prompts and responses, and the tokens of the step."""
+def length_metrics(samples: Sequence[Sample], max_prompt_tokens: int) -> dict[str, float]:
+    """Lengths of prompts and responses, and the tokens of the step. As in verl, the clip_ratio of
+    prompts is the share of those that are as long as a prompt may be."""
     metrics = spread("response_length", [s.response_length for s in samples])
     metrics |= spread("prompt_length", [s.prompt_length for s in samples])
     metrics["response_length/clip_ratio"] = sum(s.truncated for s in samples) / len(samples)
+    full = sum(s.prompt_length >= max_prompt_tokens for s in samples)
+    metrics["prompt_length/clip_ratio"] = full / len(samples)
     metrics["perf/total_num_tokens"] = float(sum(s.length for s in samples))
     return metrics

@@ -76,7 +76,8 @@ def examples(
     encoded = place.together(lambda: encode_rows(settings, rows))
     samples, columns = assign_examples(place, settings, rows, encoded)
     dropped = len(rows.rows) - len(encoded) // settings.per_row
-    metrics = length_metrics(samples.samples) | {DROPPED: float(dropped)}
+    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    metrics[DROPPED] = float(dropped)
     if settings.per_row == 2:
         metrics[SAME_WHEN_CUT] = float(_num_same(place, rows, encoded))
     return (samples, columns), metrics

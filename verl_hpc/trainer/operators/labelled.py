@@ -46,7 +46,8 @@ def labelled_examples(
     encoded = place.together(lambda: encode_rows(settings, rows))
     samples, columns = assign_examples(place, settings, rows, encoded)
     labels = [bool(example.label) for example in encoded]
-    metrics = length_metrics(samples.samples) | {DROPPED: float(len(rows.rows) - len(encoded))}
+    metrics = length_metrics(samples.samples, settings.assign.max_prompt_tokens)
+    metrics[DROPPED] = float(len(rows.rows) - len(encoded))
     return (samples, columns, labels, encoded), metrics
 
 

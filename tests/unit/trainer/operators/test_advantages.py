@@ -56,11 +56,25 @@ def test_a_group_is_compared_with_itself(taken):
         assert row.tolist() == pytest.approx([value * counts for counts in mask], abs=1e-6)
         assert row.dtype == torch.float32
     assert found.positions == [0, 1, 2]
+    tokens = [v for v, mask in zip(expected, MASKS, strict=True) for _ in range(sum(mask))]
     assert metrics == {
         "critic/rewards/mean": pytest.approx((first + second + alone) / 3),
         "critic/rewards/max": pytest.approx(max(first, second, alone)),
         "critic/rewards/min": pytest.approx(min(first, second, alone)),
+        "critic/advantages/mean": pytest.approx(sum(tokens) / len(tokens)),
+        "critic/advantages/max": pytest.approx(max(tokens)),
+        "critic/advantages/min": pytest.approx(min(tokens)),
     }
+
+
+def test_values_and_returns_are_told_of_tokens_that_count():
+    values = per_token(3)
+    found, metrics = by_values(Gae(), values)
+    for name, rows in (("values", values), ("returns", found["returns"])):
+        tokens = counted(rows)
+        assert metrics[f"critic/{name}/mean"] == pytest.approx(sum(tokens) / len(tokens))
+        ends = metrics[f"critic/{name}/max"], metrics[f"critic/{name}/min"]
+        assert ends == pytest.approx((max(tokens), min(tokens)))
 
 
 def test_a_group_is_scaled_by_its_deviation():

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from verl_hpc.errors import DataError
 from verl_hpc.testing.local_run import local_place
 from verl_hpc.trainer.batch import Sample, Samples, StepRows
-from verl_hpc.trainer.operators.assign import AssignSettings, assign, assign_groups, share
+from verl_hpc.trainer.operators.assign import (
+    AssignSettings,
+    assign,
+    assign_groups,
+    length_metrics,
+    share,
+)
 
 PLACE = local_place("rollout")
 
@@ -98,8 +104,14 @@ def test_lengths_are_metrics():
         "prompt_length/min": 10.0,
         "response_length/clip_ratio": 0.25,
         "perf/total_num_tokens": 120.0,
+        "prompt_length/clip_ratio": 0.0,
         "prompt_length/num_dropped": 0.0,
     }
+
+
+def test_prompts_that_fill_their_room_are_counted():
+    samples = [Sample(i, i, length, 1, False) for i, length in enumerate([10, 9, 3, 10])]
+    assert length_metrics(samples, 10)["prompt_length/clip_ratio"] == 0.5
 
 
 @pytest.mark.parametrize(("num_prompts", "dropped"), [(2, 0), (5, 3)])

@@ -171,11 +171,14 @@ def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> 
     if values[bounds] is None:
         raise Refused(bounds, f"is needed with {key}", f"{ours}.reject")
     lower, upper = _bounds(bounds, values[bounds])
+    if upper <= 0 or (lower is not None and lower <= 0):
+        raise Refused(bounds, "expected bounds above 0", f"{ours}.reject")
     if alone:
         draft.put(f"{ours}.weights", "none", key)
     draft.put(f"{ours}.reject.ratio", ratios[kind], key)
-    draft.put(f"{ours}.reject.lower", 1.0 / upper if lower is None else lower, bounds)
-    draft.put(f"{ours}.reject.upper", upper, bounds)
+    # verl bounds the engine's probability over the trainer's, and here it is the inverse.
+    draft.put(f"{ours}.reject.lower", 1.0 / upper, bounds)
+    draft.put(f"{ours}.reject.upper", upper if lower is None else 1.0 / lower, bounds)
     draft.note(key, _LEFT_OUT)
 
 
@@ -257,7 +260,7 @@ ROWS: list[Row] = [
             ),
             f"{_CORRECTION}.rollout_rs_threshold": (
                 "algorithm.correction.reject.lower algorithm.correction.reject.upper",
-                "LOWER_UPPER",
+                "LOWER_UPPER, of the inverse ratio: LOWER becomes 1 / upper, UPPER 1 / lower",
             ),
             f"{_CORRECTION}.bypass_mode": ("algorithm.old_log_probs", "true becomes rollout"),
         },

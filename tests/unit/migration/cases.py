@@ -133,10 +133,10 @@ def _advantages():
     yield Case(
         f"{CORRECTION}.rollout_rs", "seq_sum_k1", f"{ours}.reject.ratio", "product", beside=bounds
     )
-    for side, bound in (("lower", 0.5), ("upper", 2.0)):
+    for side, bound in (("lower", 0.25), ("upper", 2.0)):
         yield Case(
             f"{CORRECTION}.rollout_rs_threshold",
-            "0.5_2.0",
+            "0.5_4.0",  # of the inverse ratio
             f"{ours}.reject.{side}",
             bound,
             beside={f"{CORRECTION}.rollout_rs": "seq_mean_k1"},

@@ -1,0 +1,194 @@
+"""The algorithms against what verl 0.9.1's own functions made of the same arrays (`record.py`)."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.algorithms.scored import tokens_of
+from tests.unit.algorithms.verl.arrays import arrays
+from verl_hpc.algorithms.advantage import Scored
+from verl_hpc.algorithms.advantages.gae import Gae
+from verl_hpc.algorithms.advantages.gdpo import Gdpo
+from verl_hpc.algorithms.advantages.gpg import Gpg
+from verl_hpc.algorithms.advantages.grpo import Grpo
+from verl_hpc.algorithms.advantages.grpo_passk import GrpoPassK
+from verl_hpc.algorithms.advantages.opo import Opo
+from verl_hpc.algorithms.advantages.optimal_token_baseline import OptimalTokenBaseline
+from verl_hpc.algorithms.advantages.reinforce_plus_plus import ReinforcePlusPlus
+from verl_hpc.algorithms.advantages.reinforce_plus_plus_baseline import ReinforcePlusPlusBaseline
+from verl_hpc.algorithms.advantages.remax import Remax
+from verl_hpc.algorithms.advantages.rloo import Rloo
+from verl_hpc.algorithms.aggregation import Aggregation
+from verl_hpc.algorithms.correction import CorrectionConfig, RejectConfig, correct
+from verl_hpc.algorithms.kl import kl_penalty
+from verl_hpc.algorithms.loss import Tokens
+from verl_hpc.algorithms.losses.cispo import Cispo
+from verl_hpc.algorithms.losses.dppo import Dppo
+from verl_hpc.algorithms.losses.dro import Dro
+from verl_hpc.algorithms.losses.gmpo import Gmpo
+from verl_hpc.algorithms.losses.gpg import Gpg as GpgLoss
+from verl_hpc.algorithms.losses.gspo import Gspo
+from verl_hpc.algorithms.losses.ppo_clip import PpoClip
+from verl_hpc.algorithms.losses.sapo import Sapo
+from verl_hpc.algorithms.off_policy import off_policy
+from verl_hpc.algorithms.value_loss import clipped_value_loss
+
+VERL = json.loads(Path(__file__).with_name("verl.json").read_text(encoding="utf-8"))
+GIVEN = arrays()
+MASK, OLD, NEW = GIVEN["mask"], GIVEN["old"], GIVEN["new"]
+NUM_TOKENS, NUM_SEQUENCES = int(MASK.sum()), len(MASK)
+
+
+def same(ours, theirs, tolerance=1e-9):
+    """Where a token counts, if it is of tokens."""
+    theirs = torch.tensor(theirs, dtype=torch.float64)
+    if theirs.shape == MASK.shape:
+        ours, theirs = (torch.where(MASK.bool(), x, 0) for x in (ours, theirs))
+    torch.testing.assert_close(ours.detach().double(), theirs, rtol=tolerance, atol=tolerance)
+
+
+PAGE = (Path(__file__).parents[4] / "docs/algorithms.md").read_text(encoding="utf-8")
+
+
+def test_every_function_has_a_row():
+    rows = PAGE.partition("## verl's functions")[2].partition("\n## ")[0]
+    assert len(VERL["functions"]) == 49
+    missing = [name for name in VERL["functions"] if f"`{name}`" not in rows]
+    assert missing == []
+
+
+ADVANTAGES = {
+    "gae": Gae(gamma=0.9, lam=0.8),
+    "grpo": Grpo(),
+    "grpo_none": Grpo(std="none"),
+    "grpo_vectorized": Grpo(),
+    "grpo_passk": GrpoPassK(),
+    "gdpo": Gdpo(rewards=["a", "b"], weights=[2.0, 0.5]),
+    "reinforce_plus_plus_baseline": ReinforcePlusPlusBaseline(),
+    "rloo": Rloo(),
+    "rloo_vectorized": Rloo(),
+    "opo": Opo(),
+    "reinforce_plus_plus": ReinforcePlusPlus(gamma=0.9),
+    "remax": Remax(),
+    "gpg": Gpg(),
+    "optimal_token_baseline": OptimalTokenBaseline(),
+    "tir_optimal_token_baseline": OptimalTokenBaseline(),
+}
+NEAR = {"gdpo": 1e-5, "grpo_vectorized": 2e-6}
+"""Tolerances where verl computes in float32, or adds its epsilon under the root."""
+OF_SEQUENCES = 1e-7
+"""Where verl adds 1e-8 to the tokens of a sequence that a sum is divided by."""
+
+
+def test_all_that_is_recorded_is_compared():
+    assert VERL["advantages"].keys() == ADVANTAGES.keys()
+    assert VERL["losses"].keys() == LOSSES.keys()
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_advantages(name):
+    batch = Scored(
+        scores=GIVEN["scores"],
+        groups=GIVEN["groups"],
+        here=torch.arange(NUM_SEQUENCES),
+        mask=MASK,
+        rewards=GIVEN["rewards"],
+        values=GIVEN["values"],
+        greedy=GIVEN["greedy"],
+        log_probs=OLD,
+        sum_p_squared=GIVEN["squares"],
+        components={"a": GIVEN["part_a"].double(), "b": GIVEN["part_b"].double()},
+    )
+    found = tokens_of(ADVANTAGES[name], batch)
+    for ours, theirs in zip(found, VERL["advantages"][name], strict=False):
+        same(ours, theirs, NEAR.get(name, 1e-9))
+
+
+LOSSES = {
+    "vanilla": PpoClip(clip_high=0.28),
+    "gspo": Gspo(),
+    "sapo": Sapo(),
+    "gpg": GpgLoss(),
+    "geo_mean": Gmpo(),
+    "cispo": Cispo(clip_low=0.2, clip_high=0.28),
+    "dppo_tv": Dppo(max_ratio=3.0),
+    "dppo_kl": Dppo(divergence="kl", threshold=0.05, max_ratio=3.0),
+    "dro": Dro(beta=0.5),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_gradients_and_metrics(name):
+    value, gradient, metrics = VERL["losses"][name]
+    new = NEW.clone().requires_grad_()
+    losses, sums = LOSSES[name](Tokens(OLD, new, GIVEN["advantages"], MASK))
+    mode = LOSSES[name].aggregation
+    total = Aggregation(mode, NUM_TOKENS, NUM_SEQUENCES)(losses, MASK)
+    total.backward()
+    tolerance = 1e-9 if mode == "token-mean" else OF_SEQUENCES
+    same(total, value, tolerance)
+    same(new.grad, gradient, tolerance)
+    for key, theirs in metrics.items():
+        if key.removeprefix("actor/") in sums:  # verl writes zeros of what a loss has not
+            ours = sums[key.removeprefix("actor/")].item() / NUM_TOKENS
+            assert ours == pytest.approx(theirs, abs=1e-7), key
+        else:
+            assert theirs == 0.0, key
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"],
+)
+def test_aggregations(mode):
+    found = Aggregation(mode, NUM_TOKENS, NUM_SEQUENCES, 7.0)(GIVEN["advantages"], MASK)
+    same(found, VERL["others"][f"agg_{mode}"], OF_SEQUENCES if "token-mean" in mode else 1e-9)
+
+
+def test_the_critics_loss():
+    losses, sums = clipped_value_loss(
+        GIVEN["advantages"], GIVEN["values"], GIVEN["rewards"], MASK, 0.5
+    )
+    value, clipped = VERL["others"]["value_loss"]
+    same(Aggregation("token-mean", NUM_TOKENS, NUM_SEQUENCES)(losses, MASK), value)
+    assert sums["vf_clipfrac"].item() / NUM_TOKENS == pytest.approx(clipped, abs=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["k1", "abs", "k2", "k3"])
+def test_estimators_of_the_divergence(kind):
+    same(kl_penalty(NEW, OLD, kind), VERL["others"][f"kl_{kind}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("token", {}),
+        ("sequence", {"weights": "sequence", "upper": 5.0}),
+        ("token_normalised", {"normalise": True}),
+        ("sequence_normalised", {"weights": "sequence", "upper": 5.0, "normalise": True}),
+        ("icepop", {"outside": "leave_out", "lower": 0.5}),
+    ],
+)
+def test_weights_of_a_correction(name, settings):
+    found = correct(CorrectionConfig(**settings), OLD, NEW, MASK)
+    same(found.weights, VERL["corrections"][f"weights_{name}"], 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "lower", "upper"),
+    [("seq_sum_k1", "product", 0.2, 5.0), ("seq_mean_k1", "geometric_mean", 0.7, 1.3)],
+)
+def test_sequences_that_are_left_out(name, ratio, lower, upper):
+    """verl bounds the inverse ratio."""
+    reject = RejectConfig(ratio=ratio, lower=1 / upper, upper=1 / lower)
+    found = correct(CorrectionConfig(weights="none", reject=reject), OLD, NEW, MASK)
+    assert 0 < found.mask.sum() < NUM_TOKENS
+    same(found.mask, VERL["corrections"][f"mask_{name}"])
+
+
+def test_distances_of_engine_and_trainer():
+    ours, theirs = off_policy(OLD, NEW, MASK), VERL["corrections"]["metrics"]
+    for name in ("kl", "k3_kl", "chi2_token", "chi2_seq", "ppl_ratio"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-6), name

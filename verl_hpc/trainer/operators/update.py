@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from verl_hpc.trainer.batch import (
     Columns,
     Samples,
 )
+from verl_hpc.trainer.metrics import peak_of_device, utilisation
 from verl_hpc.trainer.operators.infer import OldLogProbsSettings, allowed_tokens, probe
 from verl_hpc.trainer.operators.optimise import MiniBatch, OptimiseSettings, TokenLoss, optimise
 from verl_hpc.trainer.placement import Placement
@@ -87,6 +89,7 @@ def update_actor(
         if settings.old.from_rollout:
             columns = {OLD_LOG_PROBS: sequences[ROLLOUT_LOG_PROBS]}
             old = Columns(sequences.positions, columns)
+    begin = time.monotonic()
     metrics = optimise(
         place,
         actor,
@@ -102,7 +105,13 @@ def update_actor(
         ),
         seen=compare if starts_here else None,
     )
-    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch
+    used = utilisation(
+        actor.arch,
+        [sample.length for sample in samples] * settings.steps.update_epochs,
+        time.monotonic() - begin,
+        len(place.ranks) * peak_of_device(str(actor.dtype).removeprefix("torch.")),
+    )
+    return (), {f"{actor.name}/{name}": value for name, value in metrics.items()} | mismatch | used
 
 
 def _check_one_step(place: Placement, settings: PolicySettings, samples: Samples) -> None:

@@ -26,6 +26,13 @@ def block(language, holds):
     return text
 
 
+def test_the_page_says_what_every_estimator_does_with_rewards_of_tokens():
+    section = PAGE.partition("### Rewards of tokens and turns\n")[2].partition("\n## ")[0]
+    cells = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")][1:]
+    names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(names) == sorted(members(advantages, Advantage))
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """The file of the page, in the working directory."""

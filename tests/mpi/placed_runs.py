@@ -19,7 +19,8 @@ BASE = {
 
 
 def configure(directory, model, name, recipe, **changes):
-    reward = {"function": f"{directory}/reward.py:compute_score"}
+    function = "score_tokens" if recipe == "ppo" else "compute_score"
+    reward = {"function": f"{directory}/reward.py:{function}"}
     settings = {**BASE, "recipe": recipe, "reward": reward, **RECIPES.get(recipe, {}), **changes}
     return recipe_runs.configure(name, model, directory, **settings)
 

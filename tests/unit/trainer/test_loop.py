@@ -2,16 +2,19 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.unit.config.trees import GAE
+from tests.unit.ranks import on_ranks
 from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
 from verl_hpc.runtime.stop import Signals, Wish
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.facts import run_facts
+from verl_hpc.trainer.loop import Loop
 
 OPERATORS = [
     *("rollout", "assign", "reward", "rollout to train"),
@@ -293,3 +296,27 @@ def test_epochs_are_steps_of_the_rows_that_are_left(tmp_path, overlap, num_rows,
     assert set(counts) == set(range(num_rows))
     assert min(counts.values()) >= 2
     assert run_facts(run, result)["total_steps"] == num_steps
+
+
+def test_seconds_and_memory_are_the_largest_of_all_ranks():
+    def rank(control):
+        loop = SimpleNamespace(run=SimpleNamespace(session=SimpleNamespace(control=control)))
+        mine = {"timing_s/step": 2.0 + control.rank, "perf/cpu_memory_used_gb": 3.0 - control.rank}
+        return Loop._most(loop, mine)
+
+    assert on_ranks(3, rank)[0] == {"timing_s/step": 4.0, "perf/cpu_memory_used_gb": 3.0}
+
+
+def test_throughput_is_of_a_rank():
+    told = []
+    loop = SimpleNamespace(
+        _stages=SimpleNamespace(close=lambda: None),
+        timers=SimpleNamespace(drain=lambda: {"timing_s/step": 2.0}),
+        _most=dict,
+        _saves=SimpleNamespace(seconds=0.0),
+        run=SimpleNamespace(session=SimpleNamespace(world=SimpleNamespace(size=4))),
+        records=SimpleNamespace(write=lambda step, metrics: told.append((step, metrics))),
+    )
+    Loop._record(loop, 1, {"perf/total_num_tokens": 80.0})
+    ((step, metrics),) = told
+    assert (step, metrics["perf/time_per_step"], metrics["perf/throughput"]) == (1, 2.0, 10.0)

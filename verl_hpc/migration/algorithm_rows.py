@@ -176,7 +176,7 @@ def _reject(values: Values, draft: Draft, kind: Any, ours: str, alone: bool) -> 
     if alone:
         draft.put(f"{ours}.weights", "none", key)
     draft.put(f"{ours}.reject.ratio", ratios[kind], key)
-    # verl bounds the engine's probability over the trainer's, and here it is the inverse.
+    # verl bounds the inverse ratio, engine over trainer (verl PR 6377).
     draft.put(f"{ours}.reject.lower", 1.0 / upper, bounds)
     draft.put(f"{ours}.reject.upper", upper if lower is None else 1.0 / lower, bounds)
     draft.note(key, _LEFT_OUT)

@@ -101,7 +101,7 @@ class Rank:
             ("scores", self._scores, self._said_of_scores()),
             ("assignment", self._assign, []),
             ("move of tokens", self._move, []),
-            ("advantages", self._advantages, []),
+            ("advantages", self._advantages, self._said_of_advantages()),
             ("micro-batches", self._micro_batches, []),
             ("agreements and metrics", self._agreements, self._said_of_metrics()),
         ):
@@ -195,6 +195,10 @@ class Rank:
     def _said_of_scores(self) -> list[Sequence[bytes]]:
         of_ranks = (self._positions(rank) for rank in range(self.size))
         return [[score_rows(p, _scored(p), ["accuracy"]).tobytes() for p in of_ranks]]
+
+    def _said_of_advantages(self) -> list[Sequence[bytes]]:
+        """Number, sum, largest and smallest of each rank's advantages."""
+        return [[dumped((1, 0.0, 0.0, 0.0)).tobytes()] * self.size]
 
     def _said_of_metrics(self) -> list[Sequence[bytes]]:
         return [[dumped(None).tobytes()] * self.size]

@@ -45,6 +45,8 @@ def drop_replaced(
     Returns:
         Dotted names of what was dropped.
     """
+    if not (below and above):
+        return []  # the schema takes longer than all else that is read
     schema = _schema(model)
     dropped: dict[str, list[str]] = {}
     for place in list(_replaced(below, above, schema, schema.get("$defs", {}), "")):

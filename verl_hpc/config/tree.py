@@ -98,7 +98,7 @@ def _includes(path: Path, names: Any) -> list[str]:
 def _merge(
     below: dict[str, Any], above: Mapping[str, Any], model: type[BaseModel] | None, origin: str
 ) -> None:
-    if model is not None and below:
+    if model is not None:
         drop_replaced(below, above, model, origin)
     _put_over(below, above)
 

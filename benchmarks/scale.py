@@ -34,6 +34,7 @@ from verl_hpc.rewards.scoring import Score
 from verl_hpc.runtime.collectives import dumped
 from verl_hpc.runtime.world import World
 from verl_hpc.trainer.batch import (
+    ADVANTAGES,
     MASK,
     ROLLOUT_LOG_PROBS,
     TOKENS,
@@ -198,7 +199,7 @@ class Rank:
 
     def _said_of_advantages(self) -> list[Sequence[bytes]]:
         """Number, sum, largest and smallest of each rank's advantages."""
-        return [[dumped((1, 0.0, 0.0, 0.0)).tobytes()] * self.size]
+        return [[dumped({ADVANTAGES: (1, 0.0, 0.0, 0.0)}).tobytes()] * self.size]
 
     def _said_of_metrics(self) -> list[Sequence[bytes]]:
         return [[dumped(None).tobytes()] * self.size]

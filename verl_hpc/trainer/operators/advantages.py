@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -88,31 +88,38 @@ def advantages(
         name: cut_rows(_of_tokens(place, settings, batch, name, value), lengths)
         for name, value in zip(names, given, strict=True)
     }
-    metrics = reward_metrics(rewards)
     told = columns if values is None else columns | {VALUES: values[VALUES]}
-    for name, rows in told.items():
-        metrics |= _spread_of_tokens(place, f"critic/{name}", rows, masks)
+    metrics = reward_metrics(rewards) | _spreads_of_tokens(place, told, masks)
     return Columns(sequences.positions, columns), metrics
 
 
-def _spread_of_tokens(
-    place: Placement, name: str, rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
+def _spreads_of_tokens(
+    place: Placement,
+    columns: Mapping[str, Sequence[torch.Tensor]],
+    masks: Sequence[torch.Tensor],
 ) -> dict[str, float]:
-    """As `spread`, over the tokens of all ranks that count; nothing where none does."""
-    counted = [row[mask.bool()].double() for row, mask in zip(rows, masks, strict=True)]
-    values = torch.cat([torch.zeros(0, dtype=torch.float64), *(row.cpu() for row in counted)])
-    mine = None
-    if len(values) and place.leads_group:
-        mine = (len(values), values.sum().item(), values.max().item(), values.min().item())
-    found = [part for part in place.allgather(mine) if part is not None]
-    if not found:
-        return {}
-    counts, sums, largest, smallest = zip(*found, strict=True)
-    return {
-        f"{name}/mean": sum(sums) / sum(counts),
-        f"{name}/max": max(largest),
-        f"{name}/min": min(smallest),
-    }
+    """`critic/NAME/mean`, `max` and `min` over the tokens of all ranks that count; nothing where
+    none does."""
+    mine = {}
+    if place.leads_group and any(mask.any() for mask in masks):
+        mine = {name: _sums(rows, masks) for name, rows in columns.items()}
+    gathered = [of_rank for of_rank in place.allgather(mine) if of_rank]
+    found = {}
+    for name in columns if gathered else ():
+        counts, sums, largest, smallest = zip(*(g[name] for g in gathered), strict=True)
+        found[f"critic/{name}/mean"] = sum(sums) / sum(counts)
+        found[f"critic/{name}/max"] = max(largest)
+        found[f"critic/{name}/min"] = min(smallest)
+    return found
+
+
+def _sums(
+    rows: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
+) -> tuple[int, float, float, float]:
+    """How many tokens count, their sum, their largest and their smallest value."""
+    counted = zip(rows, masks, strict=True)
+    values = torch.cat([row[mask.bool()].double().cpu() for row, mask in counted])
+    return len(values), values.sum().item(), values.max().item(), values.min().item()
 
 
 def _token_rewards(

@@ -22,9 +22,8 @@ MOST_AT_ONCE = 64
 """Calls of a function in one process that are under way at a time."""
 _STUCK_S = 15.0
 """How long after the last call's time limit a loop is given up in which none of them ends."""
-
-
 _TURNS_WITHIN_S = 1.0
+"""How soon a loop that nothing holds runs what it is given."""
 
 
 class BlockedError(RuntimeError):

@@ -13,6 +13,8 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from verl_hpc.rewards.thinking import behind_thinking
+
 _BACKTICKS = re.compile(r"(?<!`)(`{3,})([^`]*)$")
 _TILDES = re.compile(r"(?<!~)(~{3,})(.*)$")
 _PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w+-])", re.IGNORECASE)
@@ -21,7 +23,6 @@ _LOOKS_LIKE_PYTHON = re.compile(r"\b(?:def|class|import|print|input|lambda|retur
 _READS_INPUT = re.compile(r"\b(?:input|stdin)\b|\bopen\(0")
 _BEGINS_AS_PYTHON = re.compile(r"\s*(?:(?:def|class|import|from)[ ]|@|\w+ *= *\S)")
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
-_END_OF_THINKING = "</think>"
 _MOST_INDENTED = 3
 """Spaces of a closing fence beyond those of the opening one; a docstring's are further in."""
 
@@ -87,7 +88,7 @@ def program_of(response: str, wanted: Collection[str] = ()) -> Program:
     without a block that counts is a program itself, up to the fence of a block that its prompt
     has begun.
     """
-    text = response.rpartition(_END_OF_THINKING)[2]
+    text = behind_thinking(response)
     found = blocks_of(text)
     if len(found) == 1 and _ends_what_the_prompt_began(found[0], text):
         return Program(text[: found[0].start], fenced=True, closed=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Complex, Real
 from typing import Any, SupportsFloat
@@ -83,7 +83,7 @@ def _score_each(
     def score(request: Request) -> Score:
         call = _Call(config, setting, request)
         given = arguments(request, names)
-        return call.score(lambda: _read_of(awaited(function(**given)), request))
+        return call.score(lambda: _read(awaited(function(**given)), request))
 
     return [score(request) for request in requests]
 
@@ -107,7 +107,7 @@ def _score_together(
     def read(result: Any, request: Request) -> Score:
         if isinstance(result, BaseException):
             raise result
-        return _read_of(result, request)
+        return _read(result, request)
 
     asked = zip(calls, results, requests, strict=True)
     return [c.score(partial(read, result, request)) for c, result, request in asked]
@@ -187,31 +187,29 @@ def _words(config: RewardConfig, setting: str, request: Request) -> str:
     )
 
 
-def _read_of(result: Any, request: Request) -> Score:
-    """Reads also a list of numbers, whose sum is the score."""
-    found = listed(result.get("score") if isinstance(result, Mapping) else result)
-    if found is None:
-        return _read(result)
-    rewards = per_token([_finite(value) for value in found], request)
-    total = math.fsum(rewards)
-    score = _read({**result, "score": total} if isinstance(result, Mapping) else total)
-    return replace(score, per_token=rewards)
+def _read(result: Any, request: Request) -> Score:
+    """A number, a list of numbers, whose sum is the score, or a mapping with either."""
+    if not isinstance(result, Mapping):
+        return _scored(result, request, {})
+    if "score" not in result:
+        raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
+    for key in result:
+        if not isinstance(key, str):
+            raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
+    others = {k: v for k, v in result.items() if k != "score"}
+    return _scored(result["score"], request, _figures(others))
 
 
-def _read(result: Any) -> Score:
-    if isinstance(result, Mapping):
-        if "score" not in result:
-            raise ValueError(f"the result has no 'score'; it has {', '.join(map(str, result))}")
-        for key in result:
-            if not isinstance(key, str):
-                raise TypeError(f"the result has the key {key!r:.60}; keys are strings")
-        others = {k: v for k, v in result.items() if k != "score"}
-        return Score(_finite(result["score"]), _figures(others))
-    return Score(_finite(result))
+def _scored(value: Any, request: Request, figures: dict[str, float]) -> Score:
+    numbers = listed(value)
+    if numbers is None:
+        return Score(_finite(value), figures)
+    rewards = per_token([_finite(number) for number in numbers], request)
+    return Score(_finite(math.fsum(rewards)), figures, per_token=rewards)
 
 
 def _figures(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are numbers."""
+    """The values that are numbers."""
     found = {}
     for name, value in values.items():
         # An array of several numbers has __float__ as well.

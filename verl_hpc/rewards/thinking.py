@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-_END = "</think>"
+BEGIN, END = "<think>", "</think>"
+
+
+def behind_thinking(response: str) -> str:
+    """What follows the last end of thinking; the whole response where there is none."""
+    return response.rpartition(END)[2]
 
 
 def answering_parts(response: str) -> list[str]:
     """Where to look for an answer, the first place first: behind </think>, then everywhere."""
-    behind = response.rpartition(_END)[2]
+    behind = behind_thinking(response)
     return [behind, response] if len(behind) < len(response) and behind.strip() else [response]

@@ -16,7 +16,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_THINKING = ("<think>", "</think>")
+from verl_hpc.rewards.thinking import BEGIN, behind_thinking
+
 _QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|“[^”\n]*”|^[ \t]*>.*$', re.MULTILINE)
 _SHORT = 24
 """Characters of a quoted text that may be a value, such as "not correct"."""
@@ -92,8 +93,8 @@ class Scale:
 
 def answer_of(text: str) -> str:
     """A model's text without its thinking; nothing where that has not ended."""
-    answer = text.rpartition(_THINKING[1])[2]
-    return answer if _THINKING[0] not in answer else ""
+    answer = behind_thinking(text)
+    return "" if BEGIN in answer else answer
 
 
 def read_verdict(answer: str, scale: Scale) -> float | None:

@@ -183,9 +183,9 @@ class Settings:
 
     @property
     def score(self) -> ScoreSettings:
-        assert self._run.reward is not None
         run, stop = self._run, self._config.rollout.stop
-        return ScoreSettings(self._run.reward, run.tokenizer, self.problems, run.ahead, stop)
+        assert run.reward is not None
+        return ScoreSettings(run.reward, run.tokenizer, self.problems, run.ahead, stop)
 
     @property
     def smooth(self) -> SmoothSettings | None:

@@ -66,7 +66,7 @@ def test_a_run_replays_and_says_what_routers_would_have_done(
 
 
 def test_experts_of_responses_made_ahead_are_in_checkpoints(here, tiny_model, shared_directory):
-    """Of finished responses and of those in flight: a run that resumes ends with the same bits."""
+    """A run that resumes ends with the same bits, experts of responses in flight included."""
     family, fields = MODELS["normalised"]
     apart = LAYOUTS["apart"]
     config = configure(

@@ -132,8 +132,8 @@ def correct(
 
 
 def _mean_of_sequences(weights: torch.Tensor, kept: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-    """Of weights (B, T) that the tokens of a sequence share, over sequences of which some are
-    kept."""
+    """The mean of weights (B, T), which the tokens of a sequence share, over the sequences that
+    have a token that is kept."""
     lengths = kept.sum(-1)
     return masked_mean(weights.sum(-1) / lengths.clamp(min=1), lengths > 0, reduce)
 

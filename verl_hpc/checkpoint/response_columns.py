@@ -81,7 +81,7 @@ def split(array: Any, lengths: Sequence[int]) -> Iterator[Any]:
 
 
 def _rows(name: str, arrays: Sequence[Any]) -> dict[str, torch.Tensor]:
-    """Of arrays (rows, ...) of one type and width, or None."""
+    """The columns of arrays (rows, ...), all of one type and width; some may be None."""
     found = [np.ascontiguousarray(array) for array in arrays if array is not None]
     if not found:
         return {}

@@ -79,7 +79,7 @@ def rank_file(rank: int) -> str:
 
 
 def ahead_file(rank: int) -> str:
-    """Of the engine whose first rank this is."""
+    """The file of what an engine has made ahead, by the engine's first rank."""
     return f"ahead_{rank:05d}.h5"
 
 

@@ -86,7 +86,7 @@ def _replaced(
 def _replaced_in(
     below: dict[str, Any], above: Mapping[str, Any], schema: Schema, defs: Schema, prefix: str
 ) -> Iterator[_Place]:
-    """The same for a field whose value is a section, one of several, or sections by name."""
+    """What goes of a field whose value is a section, one of several, or sections by name."""
     by_name = named_sections(schema, defs)
     if by_name is not None:
         for key in below.keys() & above.keys():

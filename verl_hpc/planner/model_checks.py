@@ -112,7 +112,11 @@ def check_quantization(config: RunConfig, arch: Architecture) -> None:
 
 
 def check_heads_on_cpus(config: RunConfig, arch: Architecture) -> None:
-    """Of a run whose ranks have no GPU."""
+    """Check what vLLM needs of a model where ranks have no GPU.
+
+    Raises:
+        ConfigError: as `check_cpu_heads`.
+    """
     if config.generates and config.rollout.engine == "vllm":
         check_cpu_heads(arch.head_size)
 

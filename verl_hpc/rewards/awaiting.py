@@ -118,7 +118,7 @@ def _turns() -> bool:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """That of this process, which no fork has inherited: it is made at the first score."""
+    """The loop of this process, which no fork has inherited: it is made at the first score."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="verl_hpc-awaits", daemon=True).start()
     return loop

@@ -67,7 +67,7 @@ class InputCase:
 
     @property
     def names(self) -> Collection[str]:
-        """As `Case`."""
+        """See `Case`."""
         return ()
 
 
@@ -98,7 +98,7 @@ class CallCase:
 
     @property
     def names(self) -> Collection[str]:
-        """As `Case`."""
+        """See `Case`."""
         return (self.function,)
 
 
@@ -123,7 +123,7 @@ class AssertCase:
 
     @property
     def names(self) -> Collection[str]:
-        """As `Case`."""
+        """See `Case`."""
         return _WORD.findall(self.tested or self.statements)
 
 

@@ -87,7 +87,7 @@ class Scale:
         return number / largest * self.maximum
 
     def of_word(self, positive: bool) -> float:
-        """Of a verdict without a number."""
+        """What a verdict without a number is on this scale."""
         return self.maximum if positive else self.minimum
 
 
@@ -147,7 +147,7 @@ def _value(match: re.Match[str], scale: Scale) -> float | None:
 
 
 def _said(text: str, adverbs: str, word: str, scale: Scale) -> float | None:
-    """Of "is ADVERBS WORD"."""
+    """The value of prose such as "is not correct"; None where an adverb leaves it open."""
     words = set(adverbs.lower().split())
     negated = "not" in words or "n't" in text.lower()
     if not negated and words - _SURE:

@@ -26,7 +26,7 @@ def default_compute_score(
     extra_info: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
-    """As `reward.function: auto`.
+    """Score a response as `reward.function: auto` does.
 
     Raises:
         NotImplementedError: no function is known for `data_source`.
@@ -55,7 +55,7 @@ def gsm8k_score(
     format_score: float = 0.0,
     score: float = 1.0,
 ) -> float:
-    """As `reward.function: gsm8k`."""
+    """Score a response as `reward.function: gsm8k` does."""
     return gsm8k.compute_score("", solution_str, ground_truth, None, method, format_score, score)
 
 
@@ -67,7 +67,7 @@ def gsm8k_answer(solution_str: str, method: str = "strict") -> str | None:
 
 
 def math_score(solution_str: str, ground_truth: Any) -> float:
-    """As `reward.function: math`."""
+    """Score a response as `reward.function: math` does."""
     return math_reward.compute_score("", solution_str, ground_truth)
 
 

@@ -29,7 +29,7 @@ _FILE_EVERY_S = 5.0
 ONE_SIGNAL_S = 5.0
 """Slurm and a container's runtime may both deliver what was sent once."""
 _ONE_PRESS_S = 1.0
-"""The same of a terminal and a container's runtime, after which Ctrl-C counts as pressed again."""
+"""A terminal and a container's runtime may both deliver one press of Ctrl-C within this time."""
 _TOLD = "verl_hpc: Ctrl-C: the run saves and leaves as soon as it can; Ctrl-C again ends at once\n"
 MARGIN_S = 30.0
 """Left over for leaving, after a step and a save as long as the longest so far."""

@@ -69,7 +69,7 @@ def _check_layout(config: RunConfig, size: int) -> None:
 
 
 def _check_heads(config: RunConfig) -> None:
-    """Of a model whose config.json can be read here; ranks look at all others."""
+    """Look at a model whose config.json can be read here; ranks look at all others."""
     first = next(iter(config.role_settings.values()))
     model = Path(local_directory(first.model.path))
     if (model / "config.json").is_file():

@@ -216,7 +216,7 @@ class Loop:
             self._traces.write()
 
     def _most(self, mine: dict[str, float]) -> dict[str, float]:
-        """Of seconds and memory the largest of all ranks, on rank 0; elsewhere its own."""
+        """Take the largest seconds and memory of all ranks, on rank 0; elsewhere the rank's own."""
         gathered = self.run.session.control.gather(mine)
         names = {name for of_rank in gathered for name in of_rank}
         found = {name: max(g[name] for g in gathered if name in g) for name in names}

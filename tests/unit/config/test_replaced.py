@@ -187,7 +187,7 @@ def variants(model: type[BaseModel]):
 
 @pytest.mark.parametrize("model", [RunConfig, Site])
 def test_every_section_of_several_is_covered(model):
-    """Of each setting that one variant has, none is left when another is named."""
+    """No setting of a variant is left when another is named."""
     seen = 0
     for owner, value, name in variants(model):
         below = nested([f"{owner}={value}", f"{name}=1"])

@@ -22,7 +22,7 @@ def find(function, **options):
 
 
 def call(function, response, truth, data_source="", extra=None):
-    """As scoring calls it: by keyword, with what it takes."""
+    """Call it as scoring does: by keyword, with what it takes."""
     return function(
         **arguments(Request(0, data_source, truth, extra or {}, response), taken(function))
     )

@@ -127,7 +127,7 @@ class _Rank:
         return self.played
 
     def _go_through_files(self, step):
-        """As a run that was killed: what was made ahead is in a checkpoint, and nowhere else."""
+        """Go on as a run that was killed: only a checkpoint has what was made ahead."""
         run, mine = self.run, made_ahead(self.run, step)
         control = run.session.control
         with TemporaryDirectory() as directory:

@@ -7,7 +7,7 @@ from verl_hpc.trainer.metrics import peak_of_device, utilisation
 
 
 def multiply_adds(arch, length):
-    """Of a forward pass of a sequence, product by product."""
+    """Operations of a forward pass of a sequence, product by product."""
     hidden, q_size, kv_size = arch.hidden_size, arch.q_size, arch.kv_size
     found = length * hidden * arch.vocab_size
     for _ in range(arch.num_layers):

@@ -46,7 +46,7 @@ def row(rewards, mask, p=0.5, squares=0.5):
 
 
 def test_the_tail_has_no_baseline_unless_it_is_asked_for():
-    """As verl's trainers, which do not say."""
+    """The default is that of verl's trainers, which do not say."""
     assert OptimalTokenBaseline().handle_zero_tail
 
 

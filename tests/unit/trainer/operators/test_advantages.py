@@ -199,7 +199,7 @@ OF_LISTS = Scores([-0.25, 4.0, 11.0], per_token=LISTED)
 
 
 def summed(scores):
-    """The same without lists."""
+    """These scores without lists."""
     return Scores(scores.values)
 
 

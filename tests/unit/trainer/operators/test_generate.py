@@ -233,7 +233,7 @@ class Idle(LocalRollout):
 
 
 def test_what_was_made_ahead_is_not_made_again():
-    """As after a start, which finds it in a checkpoint: greedy answers, too, and nothing begins."""
+    """A start finds it in a checkpoint, greedy answers too, and nothing begins."""
     some, rows = rollout(Halfway()), StepRows(3, [0, 1], [StepRows(4, [3, 0])])
     sampled = settings(ahead=True, tagged=True)
     asked = sampled, sampled.greedily(sampled.problems, "greedy")

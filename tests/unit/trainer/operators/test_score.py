@@ -148,7 +148,7 @@ def test_ranks_of_a_group_divide_its_samples():
 
 
 def test_every_rank_knows_what_each_token_earns():
-    """Of three ranks that score, one has no list."""
+    """Three ranks score, and one of them has no list."""
 
     def work(control):
         lists = [{"score": [0.5 + control.rank]}, 1.0, {"score": [-0.25]}]

@@ -37,6 +37,8 @@ NEW = OLD + numbers(2, 0.5)
 NEW[7, 3] = OLD[7, 3] - EXTREME
 ADVANTAGES = numbers(3)
 RANDOM = numbers(4).double().abs()
+NEEDED = {"gdpo": {"rewards": ["form", "score"]}, "dro": {"beta": 0.5}}
+"""Settings without a default."""
 
 
 def scored(rows, reduce):
@@ -53,6 +55,7 @@ def scored(rows, reduce):
         log_probs=OLD[rows],
         sum_p_squared=numbers(9)[rows].sigmoid(),
         process_rewards=numbers(10)[rows],
+        components={"form": numbers(11)[:, 0].double(), "score": scores},
         reduce=reduce,
     )
 
@@ -74,7 +77,7 @@ def close(found, expected):
 
 @pytest.mark.parametrize("name", sorted(members(advantages, Advantage)))
 def test_an_advantage_does_not_depend_on_who_has_what(here, mine, name):
-    estimator = members(advantages, Advantage)[name]()
+    estimator = members(advantages, Advantage)[name](**NEEDED.get(name, {}))
     whole = scored(list(range(ROWS)), lambda tensor: tensor)
     part = scored(mine, summed(here))
 
@@ -121,7 +124,7 @@ NUM_SEQUENCES = int((MASK.sum(-1) > 0).sum())
 
 @pytest.mark.parametrize("name", sorted(members(losses, PolicyLoss)))
 def test_a_loss_and_its_gradient_add_up(here, mine, name):
-    loss = members(losses, PolicyLoss)[name]()
+    loss = members(losses, PolicyLoss)[name](**NEEDED.get(name, {}))
     aggregation = Aggregation(loss.aggregation, int(MASK.sum()), NUM_SEQUENCES)
 
     def share(rows, reduce, num_micro_batches):

@@ -6,26 +6,30 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.jobs.conftest import ppo
 from tests.jobs.launch import MPIEXEC, finish, wait_until, write_config
+from tests.unit.waiting import within
 
 RESTART = 85
 TRAIN = [sys.executable, "-m", "verl_hpc", "train"]
 STARTS = {
     "one rank": (TRAIN, -signal.SIGINT),
     "two forked ranks": ([*TRAIN, "--ranks", "2"], 128 + signal.SIGINT),
-    "two ranks of mpiexec": ([str(MPIEXEC), "-n", "2", *TRAIN], 255),
+    "two ranks of mpiexec": ([str(MPIEXEC), "-n", "2", *TRAIN], None),
 }
-"""How a run is started, and what the second Ctrl-C makes its status."""
+"""How a run is started, and what the second Ctrl-C makes its status. None is not ours: MPICH's
+mpiexec gives 255, or on a busy machine 0, when its proxy fails an assertion of its own."""
 WAITS = """
+import os
 import time
 from pathlib import Path
 
 def compute_score(solution_str):
-    Path(__file__).with_name("scores").touch()
+    Path(__file__).with_name(f"scoring_{os.getpid()}").touch()
     while True:
         time.sleep(0.1)
 """
@@ -71,16 +75,28 @@ def test_the_first_saves_and_leaves_as_term_does(started, tmp_path):
     assert "KeyboardInterrupt" not in output and "Traceback" not in output
 
 
+def scoring(directory):
+    """Process numbers of the ranks that have begun to score."""
+    return [path.name.removeprefix("scoring_") for path in directory.glob("scoring_*")]
+
+
+def wait_for_end(processes):
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        time.sleep(0.05)
+
+
 def test_the_second_ends_at_once(started, tmp_path, request):
-    _, expected = STARTS[request.node.callspec.params["started"]]
+    start = request.node.callspec.params["started"]
+    expected, ranks = STARTS[start][1], 1 if start == "one rank" else 2
     (tmp_path / "waits.py").write_text(WAITS)
     reward = {"function": f"{tmp_path}/waits.py:compute_score", "timeout_s": 900}
     job = started(reward=reward)
-    assert wait_until((tmp_path / "scores").exists, job)
+    assert wait_until(lambda: len(scoring(tmp_path)) == ranks, job)
     press(job)
     time.sleep(1.5)
     assert job.poll() is None
     press(job)
     status, output = finish(job, 30)
-    assert status == expected, output
+    assert expected in (None, status), output
+    within(30, wait_for_end, scoring(tmp_path))
     assert "KeyboardInterrupt" not in output and "Traceback" not in output

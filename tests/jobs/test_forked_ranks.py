@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,9 +103,52 @@ def test_one_rank_ends_and_takes_the_other_with_it(tmp_path, end, status):
     job = start(tmp_path, f"comm.Barrier()\nif comm.rank == 1: {end}\n{WAIT}")
     alive = ranks(tmp_path, job)
     found, output = finish(job, 20)
-    # mpiexec may tell of the other, which it has killed.
-    assert found in (status, 9), output
+    assert found == status, output
     assert all(map(ended, alive))
+
+
+STAYS = """
+import os, sys, time
+from verl_hpc.runtime import stand_in
+os._exit = lambda code: time.sleep(600)
+stand_in.main()
+"""
+
+
+def test_the_channel_of_a_rank_closes_before_its_process_ends():
+    """Hydra, which reaps a process when its output closes, may otherwise let the others run."""
+    ours, channel = socket.socketpair()
+    with ours, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.bind("")  # a name that the kernel chooses
+        door.listen(1)
+        job = subprocess.Popen(
+            [sys.executable, "-c", STAYS, door.getsockname()[1:].decode()],
+            env=os.environ | {"PMI_FD": str(channel.fileno())},
+            pass_fds=[channel.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        try:
+            channel.close()
+            line, _ = door.accept()
+            for descriptor in socket.recv_fds(line, 16, 4)[1]:
+                os.close(descriptor)
+            line.send(str(os.getpid()).encode())
+            line.send(b"4")
+            ours.settimeout(60)
+            assert ours.recv(1) == b""
+            assert job.poll() is None
+        finally:
+            job.kill()
+            job.wait()
+
+
+def test_a_status_after_finalize_ends_no_other_rank(tmp_path):
+    ends = "from verl_hpc.runtime.mpi import stop_mpi\nrank = comm.rank\nstop_mpi()\n"
+    after = "if rank == 1: sys.exit(4)\ntime.sleep(2)\n(notes / 'after').touch()"
+    job = start(tmp_path, ends + after)
+    status, output = finish(job, 60)
+    assert status == 4, output
+    assert (tmp_path / "after").exists()
 
 
 def test_a_signal_reaches_all_ranks(tmp_path):

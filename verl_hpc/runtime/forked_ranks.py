@@ -83,7 +83,8 @@ def start_ranks(size: int) -> int | None:
     """Fork `size` ranks off this process, which has imported what they need.
 
     Returns:
-        Here the status of mpiexec, once all ranks have ended; None in each rank.
+        Here, once all ranks have ended, the status of the first that failed by itself, or that of
+        mpiexec; None in each rank.
 
     Raises:
         LaunchError: there is no mpiexec, or a thread runs here, which forks would not have.
@@ -100,6 +101,7 @@ def start_ranks(size: int) -> int | None:
     variables = {**os.environ, **terminal.for_ranks()}
     job = subprocess.Popen([mpiexec, "-n", str(size), *program], env=variables)
     lines: dict[int, socket.socket] = {}
+    failed = 0
     signals = _Signals(job)
     num_started = 0
     with door, signals.taken():
@@ -118,12 +120,16 @@ def start_ranks(size: int) -> int | None:
                 lines[rank] = line
                 num_started += 1
                 signals.all_started = num_started == size
-            lines = {rank: line for rank, line in lines.items() if _lives(rank, line)}
+            for rank, line in list(lines.items()):
+                status = _end(rank, line)
+                if status is not None:
+                    del lines[rank]
+                    failed = failed or max(status, 0)
     for rank in lines:
         os.kill(rank, signal.SIGKILL)
         os.waitpid(rank, 0)
     number = signals.ended_by or -job.returncode
-    return 128 + number if number > 0 else job.returncode
+    return 128 + number if number > 0 else failed or job.returncode
 
 
 def _check_threads() -> None:
@@ -240,17 +246,19 @@ def _stand_for(stand_in: int, parent: int, handed: list[int]) -> None:
     environment.take_over(stand_in, PMI_FD=str(channel))
 
 
-def _lives(rank: int, line: socket.socket) -> bool:
-    """Tell a rank's end to its stand-in, and end the rank where the stand-in was killed."""
+def _end(rank: int, line: socket.socket) -> int | None:
+    """A rank's status once it has ended, after telling its stand-in; None while it runs.
+
+    A rank whose stand-in was killed is killed here.
+    """
     process, status = os.waitpid(rank, os.WNOHANG)
     if process:
+        code = os.waitstatus_to_exitcode(status)
         with suppress(OSError):
-            line.send(str(os.waitstatus_to_exitcode(status)).encode())
+            line.send(str(code).encode())
         line.close()
-        return False
-    try:
+        return code
+    with suppress(BlockingIOError):
         line.recv(1, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return True
-    os.kill(rank, signal.SIGKILL)
-    return True
+        os.kill(rank, signal.SIGKILL)
+    return None

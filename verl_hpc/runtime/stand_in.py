@@ -21,7 +21,8 @@ def main() -> None:
     line.connect("\0" + sys.argv[1])
     # A signal that comes now is delivered once there is somebody to pass it on to.
     signal.pthread_sigmask(signal.SIG_BLOCK, _AFTER_START)
-    socket.send_fds(line, [b"rank"], [0, 1, 2, int(os.environ["PMI_FD"])])
+    channel = int(os.environ["PMI_FD"])
+    socket.send_fds(line, [b"rank"], [0, 1, 2, channel])
     rank = int(line.recv(NUMBER_BYTES))
 
     def pass_on(number: int, _: FrameType | None) -> None:
@@ -46,6 +47,9 @@ def main() -> None:
     code = int(line.recv(NUMBER_BYTES) or 1)
     if code < 0:
         end_by(-code)
+    # Hydra ends the other ranks when the channel of a rank that has not finalized MPI closes, but
+    # not where it has reaped the process before, as it may when both end at once.
+    os.close(channel)
     os._exit(code)
 
 

@@ -17,10 +17,10 @@ _MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>[^\n]*)")
 
 
 def compute_score(
-    data_source: str,  # noqa: ARG001
+    data_source: str,
     solution_str: str,
     ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
+    extra_info: dict[str, Any] | None = None,
     method: Literal["strict", "flexible"] = "strict",
     format_score: float = 0.0,
     score: float = 1.0,
@@ -37,13 +37,27 @@ def compute_score(
     Raises:
         RewardError: `ground_truth` is not a number, or `method` is unknown.
     """
+    given = (data_source, solution_str, ground_truth, extra_info)
+    return graded(*given, method, format_score, score)["score"]
+
+
+def graded(
+    data_source: str,  # noqa: ARG001
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
+    method: Literal["strict", "flexible"] = "strict",
+    format_score: float = 0.0,
+    score: float = 1.0,
+) -> dict[str, float]:
+    """The `score` of `compute_score`, and `no_answer`, 1 where the response gives none, else 0."""
     truth = _truth(ground_truth)
     if truth is None:
         raise RewardError(f"ground_truth = {ground_truth!r:.100} is not a number")
     answer = extract_number(solution_str, method)
     if answer is None:
-        return 0.0
-    return score if answer == truth else format_score
+        return {"score": 0.0, "no_answer": 1.0}
+    return {"score": score if answer == truth else format_score, "no_answer": 0.0}
 
 
 def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction | None:

@@ -34,10 +34,10 @@ _MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
 
 
 def compute_score(
-    data_source: str,  # noqa: ARG001
+    data_source: str,
     solution_str: str,
     ground_truth: Any,
-    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
+    extra_info: dict[str, Any] | None = None,
     timeout_s: float = 5.0,
 ) -> float:
     r"""1 for an answer that is mathematically equal to `ground_truth`; else 0.
@@ -49,19 +49,41 @@ def compute_score(
     Raises:
         RewardError: the row has no ground truth, or a list or mapping.
     """
+    return graded(data_source, solution_str, ground_truth, extra_info, timeout_s)["score"]
+
+
+def graded(
+    data_source: str,  # noqa: ARG001
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: dict[str, Any] | None = None,  # noqa: ARG001
+    timeout_s: float = 5.0,
+) -> dict[str, float]:
+    """The `score` of `compute_score`, and why it is 0 where nothing was compared, for metrics.
+
+    Returns:
+        With the score `no_answer`, 1 where the response gives none, and `not_judged`, 1 where the
+        answer is too long or takes too long; else they are 0.
+    """
     several = isinstance(ground_truth, Collection) and not isinstance(ground_truth, str)
     if several or ground_truth is None or not str(ground_truth).strip():
         raise RewardError(f"ground_truth = {ground_truth!r:.100} is not an answer to compare with")
     truth = str(ground_truth)
     answer = extract_answer(solution_str)
-    if answer is None or len(answer) > LONGEST:
-        return 0.0
+    if answer is None:
+        return _grades(no_answer=1.0)
+    if len(answer) > LONGEST:
+        return _grades(not_judged=1.0)
     math_verify_library()
     try:
         with time_limit(timeout_s):
-            return float(equal(answer, last_boxed(truth) or truth))
+            return _grades(score=float(equal(answer, last_boxed(truth) or truth)))
     except TimeLimitExceeded:
-        return 0.0
+        return _grades(not_judged=1.0)
+
+
+def _grades(**known: float) -> dict[str, float]:
+    return dict.fromkeys(("score", "no_answer", "not_judged"), 0.0) | known
 
 
 def extract_answer(response: str) -> str | None:

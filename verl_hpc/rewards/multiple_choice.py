@@ -15,14 +15,16 @@ from verl_hpc.rewards.request import RewardFunction
 def make(options: MultipleChoiceOptions) -> RewardFunction:
     """The reward function."""
 
-    def compute_score(
+    def graded(
         data_source: str,  # noqa: ARG001
         solution_str: str,
         ground_truth: Any,
         extra_info: dict[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
-    ) -> float:
-        """1 for the letter, or the whole text in a box, of the right answer; else 0.
+    ) -> dict[str, float]:
+        """`score`: 1 for the letter, or the whole text in a box, of the right answer, else 0.
+
+        `no_answer` is 1 where the response chooses none, for metrics, else 0.
 
         Raises:
             RewardError: `ground_truth` is neither a letter, nor a number from 0, nor a text of one
@@ -34,9 +36,10 @@ def make(options: MultipleChoiceOptions) -> RewardFunction:
         if truth is None:
             known = ", ".join(choices)
             raise RewardError(f"ground_truth = {ground_truth!r:.100} is none of {known}")
-        return float(extract_letter(solution_str, choices) == truth)
+        letter = extract_letter(solution_str, choices)
+        return {"score": float(letter == truth), "no_answer": float(letter is None)}
 
-    return compute_score
+    return graded
 
 
 def _by_letter(given: Any, name: str) -> dict[str, str]:

@@ -41,8 +41,8 @@ from verl_hpc.rewards.user_code import load_function, loading
 BUILT_IN: Mapping[str, RewardFunction] = {
     "accuracy_reward": accuracy.compute_score,
     "exact_match": exact_match.compute_score,
-    "gsm8k": gsm8k.compute_score,
-    "math": math_reward.compute_score,
+    "gsm8k": gsm8k.graded,
+    "math": math_reward.graded,
     "reasoning_gym": reasoning_gym_reward.compute_score,
 }
 

@@ -16,7 +16,7 @@ TABLES = {
     "math": (math.ROWS, lambda text, truth: formula("", text, truth, timeout_s=60.0)),
     "multiple_choice": (
         multiple_choice.ROWS,
-        lambda text, truth, choices: letter("", text, truth, row={"choices": choices}),
+        lambda text, truth, choices: letter("", text, truth, row={"choices": choices})["score"],
     ),
 }
 """The rows of a scorer, and what calls it with a response, a truth and what a row has more."""

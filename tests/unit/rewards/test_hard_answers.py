@@ -9,13 +9,14 @@ from verl_hpc.config.reward_options import FormatOptions, MultipleChoiceOptions
 from verl_hpc.rewards import exact_match, format_reward, gsm8k, math_reward, multiple_choice
 
 MEGA, MANY = 10**6, 10**4
+CHOICE = multiple_choice.make(MultipleChoiceOptions())
 SCORERS = {
     "exact_match": exact_match.compute_score,
     "format": format_reward.make(FormatOptions(tags=["think", "answer"])),
     "flexible": lambda *given: gsm8k.compute_score(*given, method="flexible"),
     "gsm8k": gsm8k.compute_score,
     "math": lambda *given: math_reward.compute_score(*given, timeout_s=0.5),
-    "multiple_choice": multiple_choice.make(MultipleChoiceOptions()),
+    "multiple_choice": lambda *given: CHOICE(*given)["score"],
 }
 LONG = {
     "blanks": " " * MEGA,
@@ -90,6 +91,24 @@ def test_of_ten_thousand_answers_the_last_one_counts(scorer, form, truth):
 def test_an_answer_that_cannot_be_judged_is_wrong(answer):
     closing = "}" * (answer.count("{") - answer.count("}"))
     assert SCORERS["math"]("", rf"\boxed{{{answer}{closing}}}", "7", None) == 0.0
+
+
+def test_what_is_not_compared_is_counted():
+    def graded(response, timeout_s=60.0):
+        return math_reward.graded("", response, "7", None, timeout_s)
+
+    compared = {"score": 0.0, "no_answer": 0.0, "not_judged": 0.0}
+    assert graded(r"\boxed{7}") == compared | {"score": 1.0}
+    assert graded(r"\boxed{8}") == compared
+    for response in ("I do not know", r"\boxed{7} or \boxed{8"):
+        assert graded(response) == compared | {"no_answer": 1.0}
+    assert graded(LONG["a long box"]) == compared | {"not_judged": 1.0}
+    assert graded(r"\boxed{(10^{10})!}", timeout_s=0.5) == compared | {"not_judged": 1.0}
+    for scorer, right, wrong in ((gsm8k.graded, "#### 7", "#### 8"), (CHOICE, "(H)", "(B)")):
+        truth = "7" if scorer is gsm8k.graded else "H"
+        assert scorer("", right, truth, None) == {"score": 1.0, "no_answer": 0.0}
+        assert scorer("", wrong, truth, None) == {"score": 0.0, "no_answer": 0.0}
+        assert scorer("", "?", truth, None) == {"score": 0.0, "no_answer": 1.0}
 
 
 @pytest.mark.parametrize(

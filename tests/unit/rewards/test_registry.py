@@ -1,6 +1,7 @@
 """Finding a reward function."""
 
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -22,10 +23,11 @@ def find(function, **options):
 
 
 def call(function, response, truth, data_source="", extra=None):
-    """Call it as scoring does: by keyword, with what it takes."""
-    return function(
+    """The score, if it is called as scoring does: by keyword, with what it takes."""
+    found = function(
         **arguments(Request(0, data_source, truth, extra or {}, response), taken(function))
     )
+    return found["score"] if isinstance(found, Mapping) else found
 
 
 @pytest.mark.parametrize(
@@ -303,5 +305,5 @@ def test_a_signature_that_cannot_be_read(tmp_path, no_alarm, body, message):
 
 def test_rows_of_multiple_choice_are_scored_by_their_choices():
     extra = {"choices": ["Paris", "Rome"]}
-    assert score_by_data_source("multiple_choice/gpqa", r"\boxed{Rome}", "B", extra) == 1.0
-    assert score_by_data_source("multiple_choice/gpqa", "Answer: A", "B", extra) == 0.0
+    assert score_by_data_source("multiple_choice/gpqa", r"\boxed{Rome}", "B", extra)["score"] == 1.0
+    assert score_by_data_source("multiple_choice/gpqa", "Answer: A", "B", extra)["score"] == 0.0

@@ -157,7 +157,7 @@ def test_a_score_is_the_weighted_sum_and_each_term_a_metric():
     assert [s.value for s in found] == [1.0 + 0.5 + 1.0, 2.0]
     assert found[0].metrics == {
         "right": 1.0, "form": 1.0, "brief": -0.5,
-        "right/failed": 0.0, "form/failed": 0.0, "brief/failed": 0.0,
+        "right/failed": 0.0, "form/failed": 0.0, "brief/failed": 0.0, "right/no_answer": 0.0,
     }  # fmt: skip
     assert found[0].error is None
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -72,12 +73,14 @@ def test_a_program_has_one_directory_that_is_its_own(sandbox):
     assert "program.py" in again.stdout.split() and "mine" not in again.stdout.split()
 
 
-def test_deep_and_closed_directories_are_removed(sandbox, tmp_path, monkeypatch):
-    before = set(Path("/tmp").glob("verl_hpc_program_*"))
+def test_deep_and_closed_directories_are_removed(sandbox):
+    first = f"d{os.getpid()}"  # other tests that run meanwhile have directories there, too
     result = run(
         sandbox,
-        """
+        f"""
         import os
+        os.mkdir("{first}")
+        os.chdir("{first}")
         for _ in range(1500):
             os.mkdir("d")
             os.chdir("d")
@@ -86,7 +89,7 @@ def test_deep_and_closed_directories_are_removed(sandbox, tmp_path, monkeypatch)
         """,
     )
     assert (result.ending, result.status) == ("exited", 0), result.stderr
-    assert set(Path("/tmp").glob("verl_hpc_program_*")) <= before
+    assert list(Path(tempfile.gettempdir()).glob(f"verl_hpc_program_*/{first}")) == []
 
 
 # Limits of resources.

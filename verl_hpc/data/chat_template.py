@@ -96,6 +96,13 @@ class ChatTemplate:
                 f"{where}: the prompt needs a chat template and the tokenizer has none; "
                 "use the tokenizer of a chat model, or set data.chat to never"
             )
+        for name in arguments or {}:
+            # verl's data sets have enable_thinking as a column, whatever the model.
+            if name != "enable_thinking" and not self._reads(name):
+                raise DataError(
+                    f"{where}: the tokenizer's chat template reads no {name}, which the row gives "
+                    "it; check the name in chat_template_kwargs, or leave it out"
+                )
         given = {**self._arguments, **(arguments or {})}
         if continues:
             given["continue_final_message"] = True

@@ -16,10 +16,23 @@ from verl_hpc.data.messages import Message, kind_of
 from verl_hpc.data.problem import PAIR_COLUMNS, Answer, Prompt
 from verl_hpc.errors import DataError
 
-_READ = ("role", "content", "tool_calls", "reasoning_content", "thinking", "name", "tool_call_id")
+_READ = (
+    "role",
+    "content",
+    "tool_calls",
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    "name",
+    "tool_call_id",
+)
 """Fields that say what a message is; others are notes of the data set."""
-_ASSISTANT = "\n\nAssistant:"
-"""What stands before an answer in texts of the form of Anthropic's hh-rlhf."""
+_ASSISTANT = re.compile(
+    r"\n\nAssistant:|<\|im_start\|>assistant\n|<start_of_turn>model\n|<\|assistant\|>\n?|\[/INST\]"
+    r"|<\|start_header_id\|>assistant<\|end_header_id\|>\n\n"
+)
+"""What stands before an answer in texts of the form of Anthropic's hh-rlhf, and in those that chat
+templates have made."""
 _REPEATED_WORDS = 3
 """Words of a prompt that two answers do not both begin with by chance."""
 
@@ -97,11 +110,13 @@ def compared(
 
 
 def asked(conversation: Sequence[Message]) -> list[Message]:
-    """What a conversation asks: all before its last answer.
+    """What a conversation asks: all of it, or where it ends with an answer what is before that.
 
     Raises:
-        DataError: it has no answer, or nothing before one.
+        DataError: nothing is said before the answer.
     """
+    if conversation[-1]["role"] != "assistant":
+        return list(conversation)
     prompt, _ = answered(None, list(conversation), "last", "the conversation")
     assert isinstance(prompt, list)
     return prompt
@@ -161,7 +176,11 @@ def _parted(whole: list[Message], start: int, column: str) -> tuple[list[Message
                 f"{column} {place} with a message of the {message['role']}; behind the prompt it "
                 "must begin and end with one of the assistant"
             )
-    assert prompt, "an answer is found behind a first message"
+    if not prompt:
+        raise DataError(
+            f"{column} begins with a message of the assistant, and nothing is said before it; name "
+            "the column of the prompt in prompt_key"
+        )
     if prompt[-1]["role"] == "assistant":
         raise DataError(
             f"the prompt ends with a message of the assistant, and so begins {column}; put the two "
@@ -181,10 +200,10 @@ def _texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, st
         return prompt, chosen, rejected
     pairs = zip(chosen, rejected, strict=False)
     shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    marked = shared.rfind(_ASSISTANT)
+    marks = [m.end() for m in _ASSISTANT.finditer(shared)]
     # Without a mark: up to a word that is whole in both.
     ends = [m.end() for m in re.finditer(r"\S(?=\s)", shared)]
-    cut = marked + len(_ASSISTANT) if marked >= 0 else ends[-1] if ends else 0
+    cut = next((found[-1] for found in (marks, ends) if found), 0)
     if not shared[:cut].strip():
         raise DataError(
             "there is no prompt: no column has one, and chosen and rejected begin differently; "

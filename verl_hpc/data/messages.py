@@ -52,9 +52,13 @@ def read_messages(value: Sequence[Any], column: str) -> list[Message]:
         column: what errors call it.
 
     Raises:
-        DataError: something else, a part that is no text, or a text that cannot be encoded.
+        DataError: something else, a part that is no text, a text that cannot be encoded, or fields
+            within fields beyond what Python follows.
     """
-    return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
+    try:
+        return [_message(item, f"{column}[{i}]") for i, item in enumerate(value)]
+    except RecursionError:
+        raise DataError(f"{column} has fields that are nested too deeply; mend the row") from None
 
 
 def read_tools(value: Any) -> list[Any] | None:
@@ -65,10 +69,11 @@ def read_tools(value: Any) -> list[Any] | None:
     """
     if isinstance(value, str) and value.strip():
         try:
-            value = json.loads(value)
+            tools = json.loads(value)
         except ValueError as error:
             raise DataError(f"tools is a text that is not JSON ({error})") from None
-    tools = without_nulls(value)
+    else:
+        tools = without_nulls(value)
     if not tools:
         return None
     if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools):
@@ -129,6 +134,8 @@ def _message(item: Any, where: str) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise DataError(f"{where} has the role {kind_of(role)}; expected {_EXPECTED}")
+    if message.get("weight", 1) not in (0, 1):
+        raise DataError(f"{where} has the weight {message['weight']!r:.60}; expected 0 or 1")
     if "content" in message:
         message["content"] = _text(message["content"], where)
     elif not message.get("tool_calls"):
@@ -143,7 +150,24 @@ def _from_sharegpt(message: Message, where: str) -> Message:
         known = ", ".join(_SHAREGPT_ROLES)
         raise DataError(f"{where} is from {message['from']!r:.60}; known are {known}")
     others = {key: value for key, value in message.items() if key not in ("from", "value")}
+    if message["from"] == "function_call":
+        return {"role": role, "tool_calls": _calls(message["value"], where), **others}
     return {"role": role, "content": message["value"], **others}
+
+
+def _calls(text: Any, where: str) -> list[dict[str, Any]]:
+    """Calls of functions that ShareGPT has as the JSON text of one of them, or of a list."""
+    try:
+        found = json.loads(text)
+    except (TypeError, ValueError):
+        found = None
+    calls = found if isinstance(found, list) else [found]
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        raise DataError(
+            f"{where} is from function_call and has the value {kind_of(text)}; expected the JSON "
+            "text of {name, arguments}, or of a list of them"
+        )
+    return [{"type": "function", "function": call} for call in calls]
 
 
 def _text(content: Any, where: str) -> str:
@@ -153,8 +177,9 @@ def _text(content: Any, where: str) -> str:
     if not isinstance(content, list):
         raise DataError(f"{where} has the content {kind_of(content)}; expected a text, or parts")
     for part in content:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            kind = part.get("type") if isinstance(part, Mapping) else None
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text") if str(kind or "text").endswith("text") else None
+        if not isinstance(text, str):
             raise DataError(
                 f"{where} has a part of type {kind or kind_of(part)}; only parts of text are read: "
                 "models of images, video and sound are not supported"

@@ -134,23 +134,35 @@ class Encoder:
             return self._chat_example(problem, answers)
         found = []
         for answer in answers:
-            text = answer if isinstance(answer, str) else text_of(answer)
+            text = answer if isinstance(answer, str) else _joined(answer, problem.where)
+            if not isinstance(answer, str) and len(answer) > 1:
+                raise DataError(
+                    f"{problem.where}: the answer has {len(answer)} messages, and without a chat "
+                    "template nothing tells what others say between them; set data.chat: auto, "
+                    "or data.train_on: last"
+                )
             ids = list(self.tokenizer.encode(text, add_special_tokens=False))
-            ids.append(self.tokenizer.eos_token_id)
+            # A text that the template has rendered has its end.
+            if not ids or ids[-1] not in (self.tokenizer.eos_token_id, self.turn_end):
+                ids.append(self.tokenizer.eos_token_id)
             found.append(EncodedAnswer(ids, [1] * len(ids)))
         return self.prompt(problem), found
 
     def _chat_prompt(self, problem: Problem) -> list[int]:
         messages = self._messages(problem)
         continues = messages[-1]["role"] == "assistant"
-        text = self.template.render(
-            messages,
-            problem.where,
-            problem.template_arguments,
-            asks=not continues,
-            continues=continues,
-        )
-        check_written(messages, text, problem.where)
+
+        def render(messages: Sequence[Message]) -> str:
+            return self.template.render(
+                messages,
+                problem.where,
+                problem.template_arguments,
+                asks=not continues,
+                continues=continues,
+            )
+
+        text = render(messages)
+        check_written(messages, text, problem.where, render)
         if isinstance(problem.prompt, str):
             self._check_rendered_once(problem.prompt.strip(), text, problem.where)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -166,13 +178,19 @@ class Encoder:
 
     def _text_prompt(self, problem: Problem) -> list[int]:
         prompt = problem.prompt
-        if problem.system is not None:
+        left_out = {
+            "the row has a system message": problem.system is not None,
+            "data.system_prompt is set": self._system_prompt is not None,
+            f"the row gives a chat template {', '.join(problem.template_arguments)}": bool(
+                problem.template_arguments
+            ),
+        }
+        for what in (words for words, holds in left_out.items() if holds):
             raise DataError(
-                f"{problem.where}: the row has a system message, and its prompt is a text that no "
-                "chat template is applied to; set data.chat: always, or remove the message"
+                f"{problem.where}: {what}, and its prompt is a text that no chat template is "
+                "applied to; set data.chat: always, or leave it out"
             )
-        text = prompt if isinstance(prompt, str) else text_of(prompt)
-        return self._text_ids(text)
+        return self._text_ids(prompt if isinstance(prompt, str) else _joined(prompt, problem.where))
 
     def _text_ids(self, text: str) -> list[int]:
         """Tokens of a text to continue: with one beginning of a text, where it brings its own, and
@@ -260,6 +278,20 @@ def _answers_of(problem: Problem, num_answers: int) -> list[Answer]:
             "of its text, where that is neither answer nor response"
         )
     return [answer for answer in answers if answer is not None]
+
+
+def _joined(messages: Sequence[Message], where: str) -> str:
+    """The contents of messages, one a paragraph.
+
+    Raises:
+        DataError: a message calls tools, which only a chat template writes.
+    """
+    if any(message.get("tool_calls") for message in messages):
+        raise DataError(
+            f"{where}: a message calls tools, which data.chat: never would leave out; set "
+            "data.chat: auto"
+        )
+    return text_of(messages)
 
 
 def _as_messages(answer: Answer) -> list[Message]:

@@ -22,8 +22,9 @@ from verl_hpc.errors import DataError
 ANSWER_COLUMNS = ("answer", "response")
 GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
 """Where the ground truth of a row without reward_model is, first match first."""
-LEARNED_COLUMNS = (*ANSWER_COLUMNS, "completion")
-"""Where the answer is that is imitated, or that a label is about, first match first."""
+LEARNED_COLUMNS = ("completion", *ANSWER_COLUMNS)
+"""Where the answer is that is imitated, or that a label is about, first match first. Beside a
+completion, `answer` is what a reward function compares with."""
 CONVERSATION_COLUMNS = ("messages", "conversations")
 """Where a whole conversation is, first match first."""
 PROMPT_COLUMNS = ("prompt", *CONVERSATION_COLUMNS, *PAIR_COLUMNS)
@@ -32,6 +33,8 @@ SYSTEM_COLUMNS = ("system", "system_prompt")
 """Where a system message is that the prompt does not have."""
 TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs", "enable_thinking")
 """What a row gives its chat template: TRL's names, and that of verl's SFT."""
+LEFT_OUT_COLUMNS = ("input", "context", "history")
+"""What belongs to an instruction or a question in other columns, which are not read."""
 OPTIONAL_COLUMNS = (
     "prompt",
     "data_source",
@@ -44,7 +47,7 @@ OPTIONAL_COLUMNS = (
     *CONVERSATION_COLUMNS,
     *SYSTEM_COLUMNS,
     *TEMPLATE_COLUMNS,
-    "input",
+    *LEFT_OUT_COLUMNS,
 )
 Needs = Literal["prompt", "answer", "pair", "label"]
 """What every row must have: a prompt, besides it an answer to imitate, a pair of answers, or an
@@ -76,11 +79,12 @@ class RowReader:
             DataError: the row lacks what is needed, or its columns contradict each other.
         """
         problem = _facts_of(row, index, origin)
-        if self._prompt_key == "instruction" and row.get("input"):
-            raise DataError(
-                f"input has a text, {row['input']!r:.60}, which belongs to the instruction and "
-                "would be left out; join the two in one column"
-            )
+        for column in LEFT_OUT_COLUMNS if self._prompt_key in ("instruction", "question") else ():
+            if row.get(column):
+                raise DataError(
+                    f"{column} is {kind_of(row[column])}, which belongs to the {self._prompt_key} "
+                    "and would be left out; join the two in one column"
+                )
         return replace(
             problem,
             system=_system(row),
@@ -94,26 +98,28 @@ class RowReader:
             return self._asked(row)
         if self._needs == "pair":
             chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
-            found = compared(self._prompt(row, may_lack=True), chosen, rejected)
+            prompt = self._prompt(row, may_lack=True)
+            conversation = _first_of(row, CONVERSATION_COLUMNS)
+            if prompt is None and conversation is not None:
+                prompt = _conversation(row, conversation)
+            found = compared(prompt, chosen, rejected)
             return dict(zip(("prompt", "answer", "rejected"), found, strict=True))
         beside = self._prompt(row, may_lack=_has_chat(row, self._answer_key))
         column = self._answer_key or self._learned_column(row)
-        answer = _text_or_chat(row, column)
+        is_conversation = column in CONVERSATION_COLUMNS
+        answer = _conversation(row, column) if is_conversation else _text_or_chat(row, column)
         prompt = beside if column != self._prompt_key else None
         if self._needs == "answer":
             prompt, answer = answered(prompt, answer, self._train_on, column)
             return {"prompt": prompt, "answer": answer}
         # A label is about all that follows a prompt of its own, or about the last answer.
-        prompt, answer = answered(prompt, answer, "last" if prompt is None else "all", column)
+        train_on: TrainOn = "last" if prompt is None or is_conversation else "all"
+        prompt, answer = answered(prompt, answer, train_on, column)
         return {"prompt": prompt, "answer": answer, "label": _label(row)}
 
     def _asked(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A prompt, and the row's text to imitate, if it has one."""
-        conversation = _first_of(row, CONVERSATION_COLUMNS)
-        prompt = self._prompt(row, may_lack=conversation is not None)
-        if prompt is None:
-            assert conversation is not None
-            prompt = asked(_conversation(row, conversation))
+        prompt = self._asked_prompt(row)
         column = self._answer_key or _first_of(row, ANSWER_COLUMNS)
         answer = _value(row, column) if column else None
         if isinstance(answer, str):
@@ -121,6 +127,20 @@ class RowReader:
         if self._answer_key:
             raise DataError(f"{column} is {kind_of(answer)}; expected the text to imitate")
         return {"prompt": prompt}
+
+    def _asked_prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """The prompt of its column, or what a conversation or a pair asks."""
+        key = self._prompt_key
+        conversation = key if key in CONVERSATION_COLUMNS else _first_of(row, CONVERSATION_COLUMNS)
+        has_pair = all(row.get(column) is not None for column in PAIR_COLUMNS)
+        if key not in (*CONVERSATION_COLUMNS, *PAIR_COLUMNS):
+            prompt = self._prompt(row, may_lack=has_pair or conversation is not None)
+            if prompt is not None:
+                return prompt
+        if has_pair and (key in PAIR_COLUMNS or conversation is None):
+            chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
+            return compared(None, chosen, rejected)[0]
+        return asked(_conversation(row, conversation or key))
 
     def _prompt(self, row: Mapping[str, Any], may_lack: bool) -> Prompt | None:
         """The prompt of its column; None where the row may lack it, and its column is not named."""
@@ -142,6 +162,12 @@ class RowReader:
             raise DataError(
                 f"{answer} and {conversation} could both be what is learned; set answer_key to "
                 "the one that is meant"
+            )
+        others = [c for c in ANSWER_COLUMNS if row.get(c) is not None]
+        if answer in ANSWER_COLUMNS and len(others) > 1 and not conversation:
+            raise DataError(
+                f"{' and '.join(others)} could both be what is learned; set answer_key to the one "
+                "that is meant"
             )
         column = conversation or answer
         if column is None:
@@ -275,7 +301,9 @@ def _system(row: Mapping[str, Any]) -> str | None:
 def _template_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = without_nulls(_mapping(row, "chat_template_kwargs"))
     if (thinks := row.get("enable_thinking")) is not None:
-        found["enable_thinking"] = bool(thinks)
+        if not isinstance(thinks, bool):
+            raise DataError(f"enable_thinking is {kind_of(thinks)}; expected true or false")
+        found["enable_thinking"] = thinks
     if (tools := read_tools(row.get("tools"))) is not None:
         found["tools"] = tools
     return found

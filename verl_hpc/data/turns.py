@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -26,7 +26,7 @@ from verl_hpc.errors import DataError, ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_THOUGHTS = ("reasoning_content", "thinking")
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _ASKED: Message = {"role": "user", "content": "x"}
 _NEXT = _ASKED
 """A message behind a conversation, to see what the template writes between the two."""
@@ -63,7 +63,7 @@ class Conversations:
                 "of, so that answers of a chat cannot be told from its prompts; a tokenizer.json "
                 "beside the model makes a fast one"
             )
-        self._tokenizer, self._template = tokenizer, template
+        self.tokenizer, self._template = tokenizer, template
         self.special = special_tokens(tokenizer)
 
     def encode(
@@ -82,17 +82,19 @@ class Conversations:
             arguments: of the template, for this conversation.
 
         Raises:
-            DataError: the template fails, or leaves out a part of a message.
+            DataError: the template fails, or leaves out a part of a message; no turn is learned.
             ModelError: as `ChatTemplate.render`.
         """
         conversation = _Conversation(self, self._template, messages, where, arguments)
-        turns = [i for i in range(first, len(messages)) if messages[i]["role"] == "assistant"]
+        turns = [i for i in range(first, len(messages)) if is_learned(messages[i])]
+        if not turns:
+            raise DataError(f"{where}: every answer has the weight 0, so that none is learned")
         spans = [conversation.span(i) for i in turns]
         return Encoded(conversation.ids, spans)
 
     def split(self, text: str) -> tuple[list[int], list[int]]:
         """Tokens of a text without special ones of the tokenizer's own, and where each one ends."""
-        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
 
     @cached_property
@@ -100,7 +102,7 @@ class Conversations:
         """The token that ends a turn of the model: the template's, or the tokenizer's end where the
         template has none."""
         end = turn_ending(self._template, self.special).token
-        return self.split(end)[0][0] if end else int(self._tokenizer.eos_token_id)
+        return self.split(end)[0][0] if end else int(self.tokenizer.eos_token_id)
 
 
 class _Conversation:
@@ -120,7 +122,7 @@ class _Conversation:
         self.ids, self._ends = encoder.split(self._text)
         self._at = 0
         """Behind the last answer that was found."""
-        check_written(messages, self._text, where)
+        check_written(messages, self._text, where, self._render)
 
     def _render(self, messages: Sequence[Message], asks: bool = False) -> str:
         return self._template.render(messages, self._where, self._arguments, asks=asks)
@@ -128,9 +130,10 @@ class _Conversation:
     def span(self, i: int) -> tuple[int, int]:
         """The answer that message `i` is; they are asked for in order."""
         start = self._start(i)
-        first = self._token_at(start)
+        first = self._first_token(start)
         end = self._end(i, start)
         check_answer(self._messages[i], self._text[start:end], self._where)
+        self._check_one_end(i)
         self._at = end
         if end > len(self._text):
             return first, len(self.ids)
@@ -139,6 +142,21 @@ class _Conversation:
     def _token_at(self, character: int) -> int:
         """The token that has a character."""
         return bisect_right(self._ends, character)
+
+    def _first_token(self, start: int) -> int:
+        """The first token of an answer; some special tokens before it swallow its white space."""
+        first = self._token_at(start)
+        begin = self._ends[first - 1] if first else 0
+        return first + bool(begin < start and self._encoder.special.match(self._text, begin))
+
+    def _check_one_end(self, i: int) -> None:
+        """Raises: DataError: a message ends with what the template writes behind it."""
+        end = self._encoder.tokenizer.decode([self._encoder.turn_end])
+        if _said(self._messages[i]).endswith(end):
+            raise DataError(
+                f"{self._where}: message {i}, of the assistant, ends with {end!r}, which the chat "
+                "template writes behind it once more; remove it from the message"
+            )
 
     def _start(self, i: int) -> int:
         """Where the model's turn begins: behind what a prompt for it ends with."""
@@ -153,7 +171,8 @@ class _Conversation:
             return start
         # Others write what came before in another way once more has been said.
         before = _said(self._messages[i - 1])
-        at = self._text.find(before, self._at)
+        marked = _marked(self._messages, i - 1)
+        at = self._render(marked).find(SAID, self._at)
         if at < 0 or not before:
             raise DataError(
                 f"{self._where}: the tokenizer's chat template writes the conversation up to "
@@ -161,7 +180,7 @@ class _Conversation:
                 "set data.train_on: last, or use another template"
             )
         behind = at + len(before)
-        tail = asked[asked.rfind(before) + len(before) :]
+        tail = self._render(marked[:i], asks=True).rpartition(SAID)[2]
         return behind + num_shared(tail, self._text[behind:])
 
     def _end(self, i: int, start: int) -> int:
@@ -187,8 +206,11 @@ class _Conversation:
         said = _said(self._messages[i])
         if not said:
             return start
-        # Thoughts before it may have the same words.
+        # Thoughts before it may have the same words, and special tokens the same letters.
+        special = [m.span() for m in self._encoder.special.finditer(self._text, start, shared)]
         last = self._text.rfind(said, start, shared)
+        while any(a <= last and last + len(said) <= b for a, b in special):
+            last = self._text.rfind(said, start, last + len(said) - 1)
         return (last if last >= 0 else self._text.find(said, start)) + len(said)
 
     def _beyond(self) -> str:
@@ -249,8 +271,26 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def check_written(messages: Sequence[Message], text: str, where: str) -> None:
-    """Raises: DataError: a template has left out what a message says, or a call of a tool."""
+def is_learned(message: Message) -> bool:
+    """Whether a message is one of the model, and not marked with the weight 0 (OpenAI's format)."""
+    return message["role"] == "assistant" and message.get("weight", 1) != 0
+
+
+def check_written(
+    messages: Sequence[Message],
+    text: str,
+    where: str,
+    render: Callable[[Sequence[Message]], str],
+) -> None:
+    """Look whether a template has written all messages.
+
+    Args:
+        text: what it has made of them.
+        render: makes a text of messages in the same way.
+
+    Raises:
+        DataError: it has left out what a message says, or a call of a tool.
+    """
     at = 0
     for i, message in enumerate(messages):
         said = _said(message)
@@ -258,6 +298,10 @@ def check_written(messages: Sequence[Message], text: str, where: str) -> None:
         left_out = said not in text and json.dumps(said)[1:-1] not in text
         # Tools are described before; a call is written behind what was said before it.
         missing = [name for name in _called(message) if text.find(name, at) < 0]
+        if message["role"] == "tool" and said:
+            left_out = left_out or not _writes(render, _marked(messages, i))
+        if _called(message) and not missing and not _writes(render, _marked_call(messages, i)):
+            missing = _called(message)
         if left_out or missing:
             what = f"{said!r:.60}" if left_out else f"a call of {missing[0]!r:.60}"
             raise DataError(
@@ -281,6 +325,37 @@ def check_answer(message: Message, text: str, where: str) -> None:
                 f"{part.strip()!r:.60}, which would not be learned; use a template that writes it, "
                 "or, if it is of an answer before the last one, set data.train_on: last"
             )
+
+
+def _marked(messages: Sequence[Message], i: int) -> list[Message]:
+    """Messages of which one says `SAID`, behind its thoughts."""
+    before, end, said = str(messages[i].get("content", "")).rpartition("</think>")
+    return _with(messages, i, content=before + end + said.replace(said.strip(), SAID))
+
+
+def _marked_call(messages: Sequence[Message], i: int) -> list[Message]:
+    """Messages of which one calls `SAID` in place of each of its functions."""
+    calls = []
+    for call in messages[i]["tool_calls"]:
+        if isinstance(call, dict) and isinstance(call.get("function"), dict):
+            call = {**call, "function": {**call["function"], "name": SAID}}
+        elif isinstance(call, dict):
+            call = {**call, "name": SAID}
+        calls.append(call)
+    return _with(messages, i, tool_calls=calls)
+
+
+def _with(messages: Sequence[Message], i: int, **fields: Any) -> list[Message]:
+    return [*messages[:i], {**messages[i], **fields}, *messages[i + 1 :]]
+
+
+def _writes(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> bool:
+    """Whether a template writes `SAID`, which occurs once in messages; also where it fails, as one
+    may that reads JSON there."""
+    try:
+        return SAID in render(messages)
+    except DataError:
+        return True
 
 
 def _called(message: Message) -> list[str]:

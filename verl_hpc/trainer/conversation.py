@@ -15,8 +15,9 @@ from verl_hpc.environments.environment import Done
 from verl_hpc.environments.processes import Conversation, Environments, StepFailedError
 from verl_hpc.errors import EnvironmentStepError
 from verl_hpc.rollout.partial import observed, this_turn
-from verl_hpc.rollout.protocol import Response
+from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.runtime.control import Control
+from verl_hpc.trainer.answers import stop_reason
 
 _WAIT_S = 1.0
 """Between two of the engine's questions whether it is to stop."""
@@ -44,7 +45,7 @@ class Conversations:
         asked: by the index of the engine's prompt.
         encoder: of the run.
         seed: `seed(index, length)` of the turn that begins behind so many tokens.
-        longest: tokens of a response.
+        sampling: the tokens of a response at most, and the texts that end one.
         control: of the engine's ranks.
     """
 
@@ -55,11 +56,11 @@ class Conversations:
         asked: Sequence[Asked],
         encoder: Encoder,
         seed: Callable[[int, int], int],
-        longest: int,
+        sampling: Sampling,
         control: Control | None = None,
     ) -> None:
         self._config, self._asked = config, asked
-        self._seed, self._longest, self._control = seed, longest, control
+        self._seed, self._longest, self._control = seed, sampling.max_tokens, control
         self._encode = {
             chat: Observations(encoder, chat, config.role) for chat in {a.is_chat for a in asked}
         }
@@ -68,7 +69,7 @@ class Conversations:
         self.cut: set[int] = set()
         """Those that ended because what was said to them leaves no room for an answer."""
         leads = control is None or control.rank == 0
-        self._steps = _Steps(config, environments, asked, encoder) if leads else None
+        self._steps = _Steps(config, environments, asked, encoder, sampling.stop) if leads else None
 
     def close(self) -> None:
         """No environment is needed any more."""
@@ -135,8 +136,9 @@ class _Steps:
         environments: Environments,
         asked: Sequence[Asked],
         encoder: Encoder,
+        stop: Sequence[str],
     ) -> None:
-        self._config, self._environments = config, environments
+        self._config, self._environments, self._stop = config, environments, stop
         self._asked, self._tokenizer = asked, encoder.tokenizer
         self._ends = {encoder.tokenizer.eos_token_id, encoder.turn_end}
         self._conversations: dict[int, Conversation] = {}
@@ -189,7 +191,9 @@ class _Steps:
 
     def _tell(self, index: int, response: Response, found: dict[int, str | None]) -> None:
         turn = this_turn(response)
-        said = turn[:-1] if turn and turn[-1] in self._ends else turn
+        ended_by = stop_reason(self._tokenizer, turn, False, self._stop)
+        ends = bool(turn) and (turn[-1] in self._ends or ended_by not in self._stop)
+        said = turn[:-1] if ends else turn
         # A tool's tags may be special tokens.
         text = str(self._tokenizer.decode(list(said), skip_special_tokens=False))
         try:

@@ -131,7 +131,7 @@ def _conversations(
             [Asked(slot.problem, settings.encoder.is_chat(slot.problem)) for slot in slots],
             settings.encoder,
             lambda index, length: response_seed(settings, slots[index], length),
-            settings.sampling.max_tokens,
+            settings.sampling,
             rollout.replica_control,
         )
     )

@@ -42,6 +42,70 @@ KM, M = said("a: 6,650 km"), said("a: 6,650 m")
 
 SFT = [
     Shape(
+        "a completion and what a reward function compares with",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "completion": "Two and two make 4.", "answer": "4"},
+        {"prompt": "2 + 2?", "answer": "Two and two make 4.", "ground_truth": "4"},
+    ),
+    Shape(
+        "two columns that could be the answer",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "response": "Two and two make 4.", "answer": "4"},
+        "answer and response could both be what is learned",
+    ),
+    Shape(
+        "messages as text",
+        "answer",
+        {"prompt_key": "question"},
+        {"question": "2 + 2?", "messages": '[{"role": "user", "content": "2 + 2?"}]'},
+        "messages is str .*; expected a conversation as a chat list",
+    ),
+    Shape(
+        "a call of a function in ShareGPT's form",
+        "answer",
+        {},
+        {
+            "conversations": [
+                {"from": "human", "value": "2 + 2?"},
+                {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1}}'},
+                {"from": "observation", "value": "4"},
+                {"from": "gpt", "value": "4"},
+            ]
+        },
+        {
+            "prompt": said("u: 2 + 2?"),
+            "answer": [{"role": "assistant", "tool_calls": [CALL]}, *said("t: 4", "a: 4")],
+        },
+    ),
+    Shape(
+        "a call of a function in other words",
+        "answer",
+        {},
+        {
+            "conversations": [
+                {"from": "human", "value": "2 + 2?"},
+                {"from": "function_call", "value": "add(2, 2)"},
+            ]
+        },
+        "is from function_call and has the value str 'add.2, 2.'",
+    ),
+    Shape(
+        "a weight that is no weight",
+        "answer",
+        {},
+        {"messages": [*U, {**A[0], "weight": 0.5}]},
+        "has the weight 0.5; expected 0 or 1",
+    ),
+    Shape(
+        "Alpaca with a history (LlamaFactory)",
+        "answer",
+        {"prompt_key": "instruction", "answer_key": "output"},
+        {"instruction": "And 2 + 3?", "history": [["2 + 2?", "4"]], "output": "5"},
+        "history is list .*, which belongs to the instruction",
+    ),
+    Shape(
         "prompt and completion as texts",
         "answer",
         {},
@@ -221,7 +285,7 @@ SFT = [
         "answer",
         {"prompt_key": "instruction", "answer_key": "output"},
         {"instruction": "Add one.", "input": "1", "output": "2"},
-        "input has a text, '1', which belongs to the instruction",
+        "input is str '1', which belongs to the instruction",
     ),
     Shape(
         "system_prompt, question, response (OpenOrca)",
@@ -273,6 +337,34 @@ SFT = [
 ]
 
 PAIRS = [
+    Shape(
+        "a conversation up to the pair (LlamaFactory)",
+        "pair",
+        {},
+        {"conversations": sharegpt("u: Name a river."), "chosen": "The Nile.", "rejected": "The M"},
+        {"prompt": U, "answer": A, "rejected": said("a: The M")},
+    ),
+    Shape(
+        "a pair without a prompt",
+        "pair",
+        {},
+        {"prompt": None, "chosen": A, "rejected": B},
+        "chosen begins with a message of the assistant, and nothing is said before it",
+    ),
+    Shape(
+        "a pair that a chat template has written",
+        "pair",
+        {},
+        {
+            "chosen": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe Nile<|im_end|>",
+            "rejected": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe M<|im_end|>",
+        },
+        {
+            "prompt": "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+            "answer": "The Nile<|im_end|>",
+            "rejected": "The M<|im_end|>",
+        },
+    ),
     Shape(
         "texts",
         "pair",
@@ -480,6 +572,20 @@ PAIRS = [
 
 LABELLED = [
     Shape(
+        "a label beside prompt and messages is about the last answer",
+        "label",
+        {},
+        {"prompt": U, "messages": LONG + KM, "label": False},
+        {"prompt": LONG, "answer": KM, "label": False},
+    ),
+    Shape(
+        "a labelled completion and what a reward function compares with",
+        "label",
+        {},
+        {"prompt": U, "completion": A, "answer": "Nile", "label": False},
+        {"prompt": U, "answer": A, "label": False, "ground_truth": "Nile"},
+    ),
+    Shape(
         "prompt, completion, label (kto-mix-14k)",
         "label",
         {},
@@ -524,6 +630,52 @@ LABELLED = [
 ]
 
 PROMPTS = [
+    Shape(
+        "a conversation that ends with a question",
+        "prompt",
+        {},
+        {"messages": LONG},
+        {"prompt": LONG},
+    ),
+    Shape(
+        "a named conversation asks what is before its last answer",
+        "prompt",
+        {"prompt_key": "conversations"},
+        {"conversations": sharegpt("u: Name a river.", "a: The Nile.")},
+        {"prompt": U},
+    ),
+    Shape("a pair as a prompt", "prompt", {}, {"chosen": U + A, "rejected": U + B}, {"prompt": U}),
+    Shape(
+        "a pair whose column is named as the prompt",
+        "prompt",
+        {"prompt_key": "chosen"},
+        {
+            "chosen": "\n\nHuman: A river?\n\nAssistant: The Nile.",
+            "rejected": "\n\nHuman: A river?\n\nAssistant: The Moon.",
+        },
+        {"prompt": "\n\nHuman: A river?\n\nAssistant:"},
+    ),
+    Shape(
+        "question and context",
+        "prompt",
+        {"prompt_key": "question"},
+        {"question": "How long?", "context": "The Nile", "answer": "6,650 km"},
+        "context is str 'The Nile', which belongs to the question",
+    ),
+    Shape(
+        "a message in many parts of which one is an image without words",
+        "prompt",
+        {},
+        {"prompt": [{"role": "user", "content": [{"type": "image", "text": ""}]}]},
+        "has a part of type image",
+    ),
+    Shape(
+        "a row's argument that is a word",
+        "prompt",
+        {},
+        {"prompt": U, "enable_thinking": "false"},
+        "enable_thinking is str 'false'; expected true or false",
+    ),
     Shape("a chat prompt (verl)", "prompt", {}, {"prompt": U, "data_source": "x"}, {"prompt": U}),
     Shape(
         "a text prompt",

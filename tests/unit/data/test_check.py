@@ -196,7 +196,7 @@ def test_a_damaged_page_is_found_at_the_start(tmp_path):
     [
         (
             {"prompt": "1?", "answer": None},
-            "line 2: no answer in any of answer, response, completion",
+            "line 2: no answer in any of completion, answer, response",
         ),
         (
             {"prompt": "1?", "answer": 3},

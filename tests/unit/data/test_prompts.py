@@ -70,6 +70,37 @@ def test_a_row_of_several_turns_learns_what_the_model_says(tokenizer):
     assert tokenizer.decode(learned) == "2<|im_end|>3<|im_end|>"
 
 
+def test_a_turn_of_weight_0_is_not_learned(tokenizer):
+    answer = said("a: 5", "u: Really?", "a: 2")
+    answer[0]["weight"] = 0
+    prompt, (found,) = Encoder(tokenizer).example(Problem(0, CHAT, answer=answer))
+    assert tokenizer.decode(prompt).endswith("Really?<|im_end|>\n<|im_start|>assistant\n")
+    assert tokenizer.decode(found.ids) == "2<|im_end|>" and all(found.mask)
+    with pytest.raises(DataError, match="row 0: every answer has the weight 0"):
+        Encoder(tokenizer).example(Problem(0, CHAT, answer=answer[:1]))
+
+
+def test_an_answer_has_one_end(tokenizer):
+    rendered = Problem(0, TEMPLATED, answer="2<|im_end|>")
+    _, (found,) = Encoder(tokenizer).example(rendered)
+    assert tokenizer.decode(found.ids) == "2<|im_end|>"
+    with pytest.raises(DataError, match=r"row 0: message 1, of the assistant, ends with '<"):
+        Encoder(tokenizer).example(Problem(0, said("u: 1 + 1?"), answer=said("a: 2<|im_end|>")))
+
+
+def test_nothing_is_left_out_where_no_template_is_applied(tokenizer):
+    several = Problem(0, CHAT, answer=said("a: 2", "u: + 1?", "a: 3"))
+    with pytest.raises(DataError, match="row 0: the answer has 3 messages, and without a chat"):
+        Encoder(tokenizer, "never").example(several)
+    calls = [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}]
+    with pytest.raises(DataError, match="row 0: a message calls tools, which data.chat: never"):
+        Encoder(tokenizer, "never").prompt(Problem(0, [*CHAT, *calls, *said("t: 2")]))
+    with pytest.raises(DataError, match="row 0: data.system_prompt is set, and its prompt is a te"):
+        Encoder(tokenizer, system_prompt="Be kind.").prompt(Problem(0, "1 + 1 ="))
+    with pytest.raises(DataError, match="row 0: the row gives a chat template tools, and its"):
+        Encoder(tokenizer).prompt(Problem(0, "1 + 1 =", template_arguments={"tools": []}))
+
+
 def test_a_template_without_special_tokens_ends_with_the_tokenizers_end(tokenizer, monkeypatch):
     plain = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

@@ -5,6 +5,7 @@ what is learned, where a template marks that. From the mask the tokens are taken
 for generation has already, and those behind the token that ends a turn: no model samples them.
 """
 
+from contextlib import suppress
 from itertools import groupby, takewhile
 
 from tests.unit.data.public_templates import ANSWERS, MARKED, end_of, tokenizer_of
@@ -32,6 +33,7 @@ CONVERSATIONS = {
     "tools": (said("u: hi"), said("a: yes"), {"tools": [TOOL]}),
     "tools and system": (SYSTEM + said("u: hi"), said("a: yes"), {"tools": [TOOL]}),
     "a call": (said("u: hi"), USED + RESULT + said("a: seven"), {"tools": [TOOL]}),
+    "letters that special tokens have": (said("u: e"), said("a: D", "u: d", "a: e"), {}),
     "letters of many bytes": (said("u: Größe?"), said("a: 10 µm 🙂"), {}),
 }
 
@@ -200,6 +202,19 @@ def sampled(tokenizer, end, first, messages, arguments):
         last = max((i for i in run if tokenizer.decode(ids[i]) == end), default=run[-1])
         found += [i for i in run if start <= i <= last] if place >= first else []
     return found
+
+
+def test_a_call_that_a_template_drops_is_an_error_whatever_is_said_later():
+    said_too = [*said("a: I add."), *RESULT, *said("a: It is 7, I added them.")]
+    said_too[0]["tool_calls"] = [CALL]
+    refused = []
+    for name in ("phi3", "llama3", "deepseek_r1_distill", "qwen2_5"):
+        problem = problem_of(said("u: add 3 and 4"), said_too, {})
+        with suppress(DataError):
+            Encoder(tokenizer_of(name)).example(problem)
+            continue
+        refused.append(name)
+    assert refused == ["phi3", "llama3", "deepseek_r1_distill"]
 
 
 def test_turns_are_what_the_template_writes():

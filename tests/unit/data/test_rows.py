@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.data.conftest import files, write_jsonl, write_parquet
 from tests.unit.data.shapes import SHAPES, said
 from verl_hpc.data.conversations import compared
+from verl_hpc.data.messages import read_messages
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 
@@ -39,6 +40,14 @@ def test_every_shape_is_read_or_refused_by_its_line(tmp_path, write):
         found = {name: getattr(problem, name) for name in expected}
         wrong += [f"{shape.name}: {n} is {found[n]}" for n in found if found[n] != expected[n]]
     assert not wrong, "\n".join(wrong)
+
+
+def test_fields_within_fields_are_followed_to_some_depth():
+    nested = []
+    for _ in range(2000):
+        nested = [nested]
+    with pytest.raises(DataError, match="the prompt has fields that are nested too deeply"):
+        read_messages([{"role": "user", "content": "x", "tool_calls": nested}], "the prompt")
 
 
 def read(path, shape):

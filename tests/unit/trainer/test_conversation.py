@@ -141,7 +141,7 @@ def conversations(own, notes, kind, longest=40, options=(), problems=PROBLEMS, *
         [Asked(problem, is_chat=False) for problem in problems],
         Encoder(LetterTokenizer()),
         lambda i, n: 100 * i + n,
-        longest,
+        Sampling(longest),
     )
 
 

@@ -14,7 +14,7 @@ from verl_hpc.data.problem import Problem
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.environments.processes import Environments
 from verl_hpc.rollout.partial import NOT_BEGUN, continued
-from verl_hpc.rollout.protocol import Response
+from verl_hpc.rollout.protocol import Response, Sampling
 from verl_hpc.trainer.conversation import Asked, Conversations
 
 OWN = """
@@ -87,7 +87,7 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
     texts = [[said for _, said in talk[:-1]] for talk in drawn]
     asked = [Asked(Problem(i, json.dumps(said)), True) for i, said in enumerate(texts)]
     conversations = Conversations(
-        config, processes, asked, Encoder(tokenizer), lambda *_: 0, 10_000
+        config, processes, asked, Encoder(tokenizer), lambda *_: 0, Sampling(10_000)
     )
     observations = Observations(Encoder(tokenizer), is_chat=True)
     for response, talk, said in zip(have(conversations, drawn), drawn, texts, strict=True):
@@ -104,15 +104,18 @@ def test_what_is_trained_on_is_what_was_sampled(environments, data, name):
         assert trained == [token for sampled, _ in talk for token in sampled]
 
 
-def test_an_environment_sees_tags_that_are_special_tokens(tmp_path):
+def test_an_environment_sees_special_tokens_but_the_one_that_ended_a_turn(tmp_path):
     path = tmp_path / "own.py"
     path.write_text(OWN)
     config = EnvironmentConfig(name=f"{path}:Echoes", max_turns=9)
     tokenizer = Letters(CHATML)
-    talk = [(tokenizer.encode("ab<|start|>x<|end|>"), None), (tokenizer.encode("b"), None)]
     asked = [Asked(Problem(0, "q"), True)]
-    conversations = Conversations(
-        config, Environments(config), asked, Encoder(tokenizer), lambda *_: 0, 1000
-    )
-    (response,) = have(conversations, [talk])
-    assert "[ab<|start|>x<|end|>]" in tokenizer.decode(response.tokens)
+    # The last token is one of rollout.stop_token_ids, or the last one of a string of rollout.stop.
+    for stop, seen in (((), "[ab<|start|>x]"), (("<|end|>",), "[ab<|start|>x<|end|>]")):
+        talk = [(tokenizer.encode("ab<|start|>x<|end|>"), None), (tokenizer.encode("b"), None)]
+        sampling = Sampling(1000, stop=stop)
+        conversations = Conversations(
+            config, Environments(config), asked, Encoder(tokenizer), lambda *_: 0, sampling
+        )
+        (response,) = have(conversations, [talk])
+        assert seen in tokenizer.decode(response.tokens)

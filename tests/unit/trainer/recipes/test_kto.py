@@ -184,7 +184,7 @@ BAD_ROWS = {
     "a word": ({"prompt": "c", "answer": "a", "label": "good"}, "label is str 'good'"),
     "no answer": (
         {"prompt": "c", "label": True},
-        "no answer in any of answer, response, completion",
+        "no answer in any of completion, answer, response",
     ),
     "an empty chat": ({"prompt": "c", "answer": [], "label": True}, "answer is empty"),
 }

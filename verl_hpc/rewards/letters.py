@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from verl_hpc.boxed import box_spans
 from verl_hpc.rewards.denials import denied_after, denied_before, denies
@@ -17,10 +18,11 @@ _FILLER = (
     r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
     r"letter|it|I (?:think|believe)|that|the|correct|best|right)(?![\w'\u2019]))"
 )
-_ANSWERS = re.compile(
-    rf"(?i:\bans(?:wer)?(?![\w'\u2019])(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{{1,20}}))?"
-    rf"{_FILLER}{{0,8}}{_GAP}){_LETTER}"
+_CUE = (
+    r"(?i:\bans(?:wer)?(?![\w'\u2019])(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{1,20}))?"
+    rf"{_FILLER}{{0,8}}{_GAP})"
 )
+_ANSWERS = re.compile(_CUE + _LETTER)
 """The answer is B; Answer: B."""
 _CHOSEN = re.compile(
     r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
@@ -35,6 +37,11 @@ _PRAISED = re.compile(
     r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?!\s+(?:only|if))"
 )
 """B is correct."""
+_ENDS = (
+    r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|[.,:](?!\d)|(?i:because|since|as|which)\b))"
+    r"(?![)\]}*_`\"$]{0,6},?\s*(?i:or|and)\b)"
+)
+"""A clause ends, and names no second answer."""
 _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 _IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
 _BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
@@ -61,12 +68,12 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     r"""The letter that a response answers, or None.
 
     The last box or <answer> that holds a letter or the text of a choice. Without one, the last
-    sentence such as 'the answer is B', 'so (B)' or 'B is correct' that is neither denied nor a
-    condition. Without one, the only letter in parentheses of the last sentence that has any.
-    Without one, a letter or the text of a choice that is the whole response, or a letter that is
-    its first or its last line. An article is no letter, and who names two letters has chosen none.
-    A last box that is not closed is an answer that was cut off: none. What stands behind </think>
-    counts before what stands in front of it.
+    sentence such as 'the answer is B', 'the answer is Rome', 'so (B)' or 'B is correct' that is
+    neither denied nor a condition. Without one, the only letter in parentheses of the last sentence
+    that has any. Without one, a letter or the text of a choice that is the whole response, or a
+    letter that is its first or its last line. An article is no letter, and who names two letters
+    has chosen none. A last box that is not closed is an answer that was cut off: none. What stands
+    behind </think> counts before what stands in front of it.
 
     Args:
         response: of the model.
@@ -140,6 +147,21 @@ def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, st
                 and not denied_after(response, place)
             ):
                 yield place, letter.upper()
+    for found in _named(tuple(choices.values())).finditer(response):
+        place = found.end("words")
+        denied = denied_before(response, found.start()) or denied_after(response, place)
+        if (said := letter_of_words(found["words"], choices)) and not denied:
+            yield place, said
+
+
+@lru_cache(maxsize=128)
+def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches 'The answer is' with the words of a choice: The answer is Rome."""
+    longest_first = sorted((text.split() for text in texts), key=len, reverse=True)
+    words = "|".join(r"\s+".join(map(re.escape, text)) for text in longest_first if text)
+    one = f"(?i:{words or '(?!)'})"
+    second = rf"(?!\W{{0,8}}{one}\b)"
+    return re.compile(rf"{_CUE}(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
 
 
 def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:

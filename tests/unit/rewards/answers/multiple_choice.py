@@ -20,6 +20,10 @@ FOUR = {"A": "Paris", "B": "Rome", "C": "Oslo", "D": "New  York"}
 TEN = dict.fromkeys("ABCDEFGHIJ", "")
 
 RIGHT_OF_FOUR = [
+    ("The answer is Rome.", "B", ""),
+    ("The correct answer is **Rome**, because of the Tiber.", "B", ""),
+    ("The answer is Rome, not Paris.", "B", ""),
+    ("It may be Paris. The answer is: new york", "D", ""),
     ("B", "B", ""),
     ("b", "B", LM_EVAL),
     ("d", "D", LM_EVAL),
@@ -93,6 +97,10 @@ RIGHT_OF_TEN = [
     ("The answer might be C. Also it could be (F). Answer: J. Dog is not one.", "J", MMLU_PRO),
 ]
 WRONG_OF_FOUR = [
+    ("The answer is Rome or Paris.", "B", ""),
+    ("The answer is Rome, Paris.", "B", ""),
+    ("The answer is not Rome.", "B", ""),
+    ("The answer is Roman.", "B", ""),
     ("The answer is a prime number, so (B).", "A", ""),
     ("The answer is A prime number, so (B).", "A", ""),
     ("Answer: C\n\nExplanation: choice A fails", "A", ""),

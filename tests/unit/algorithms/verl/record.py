@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from tests.unit.algorithms.verl.arrays import arrays, is_plain
+from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays, is_plain
 
 FILES = {
     "verl.utils.groupwise": "utils/groupwise.py",
@@ -165,7 +165,7 @@ def losses(core, given):
 
 
 def others(core, given):
-    """Aggregations, the critic's loss, KL estimators."""
+    """Aggregations, the critic's loss, KL estimators, penalised rewards, a KL controller."""
     mask, old, new = given["mask"], given["old"], given["new"]
     found = {}
     for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean"):
@@ -182,6 +182,14 @@ def others(core, given):
     )
     for kind in ("k1", "abs", "k2", "k3"):
         found[f"kl_{kind}"] = core.kl_penalty_forward(new, old, kind)
+    found["rewards"] = core.compute_rewards(given["rewards"], old, new, 0.3)
+    controller = core.get_kl_controller(
+        Config(type="adaptive", kl_coef=0.2, target_kl=0.1, horizon=1000)
+    )
+    found["kl_coefficients"] = []
+    for kl in DIVERGENCES:
+        controller.update(kl, 64)
+        found["kl_coefficients"].append(float(controller.value))
     return found
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.unit.algorithms.scored import tokens_of
-from tests.unit.algorithms.verl.arrays import arrays
+from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays
 from verl_hpc.algorithms.advantage import Scored
 from verl_hpc.algorithms.advantages.gae import Gae
 from verl_hpc.algorithms.advantages.gdpo import Gdpo
@@ -22,7 +22,7 @@ from verl_hpc.algorithms.advantages.remax import Remax
 from verl_hpc.algorithms.advantages.rloo import Rloo
 from verl_hpc.algorithms.aggregation import Aggregation
 from verl_hpc.algorithms.correction import CorrectionConfig, RejectConfig, correct
-from verl_hpc.algorithms.kl import kl_penalty
+from verl_hpc.algorithms.kl import KlController, kl_penalty
 from verl_hpc.algorithms.loss import Tokens
 from verl_hpc.algorithms.losses.cispo import Cispo
 from verl_hpc.algorithms.losses.dppo import Dppo
@@ -159,6 +159,18 @@ def test_the_critics_loss():
 @pytest.mark.parametrize("kind", ["k1", "abs", "k2", "k3"])
 def test_estimators_of_the_divergence(kind):
     same(kl_penalty(NEW, OLD, kind), VERL["others"][f"kl_{kind}"])
+
+
+def test_rewards_with_a_penalty_on_the_divergence():
+    same(GIVEN["rewards"] - 0.3 * kl_penalty(OLD, NEW, "k1"), VERL["others"]["rewards"])
+
+
+def test_an_adaptive_coefficient():
+    controller, found = KlController(0.2, target=0.1, horizon=1000), []
+    for kl in DIVERGENCES:
+        controller.update(kl, 64)
+        found.append(controller.coefficient)
+    assert found == pytest.approx(VERL["others"]["kl_coefficients"], rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -177,20 +177,23 @@ class Encoder:
             )
 
     def _text_prompt(self, problem: Problem) -> list[int]:
-        prompt = problem.prompt
-        left_out = {
-            "the row has a system message": problem.system is not None,
-            "data.system_prompt is set": self._system_prompt is not None,
-            f"the row gives a chat template {', '.join(problem.template_arguments)}": bool(
-                problem.template_arguments
-            ),
-        }
-        for what in (words for words, holds in left_out.items() if holds):
+        if (left_out := self._left_out(problem)) is not None:
             raise DataError(
-                f"{problem.where}: {what}, and its prompt is a text that no chat template is "
+                f"{problem.where}: {left_out}, and its prompt is a text that no chat template is "
                 "applied to; set data.chat: always, or leave it out"
             )
+        prompt = problem.prompt
         return self._text_ids(prompt if isinstance(prompt, str) else _joined(prompt, problem.where))
+
+    def _left_out(self, problem: Problem) -> str | None:
+        """What only a chat template would write."""
+        if problem.system is not None:
+            return "the row has a system message"
+        if self._system_prompt is not None:
+            return "data.system_prompt is set"
+        if problem.template_arguments:
+            return f"the row gives a chat template {', '.join(problem.template_arguments)}"
+        return None
 
     def _text_ids(self, text: str) -> list[int]:
         """Tokens of a text to continue: with one beginning of a text, where it brings its own, and

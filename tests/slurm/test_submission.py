@@ -118,9 +118,12 @@ def steps_of(directory):
 
 def test_the_runs_of_a_sweep_are_requeued_like_others(lab, run):
     shared = "site.exclusive=false", "site.cores_per_node=4"
+    set_pause(run.config.parent, 2.0)  # no run is over before its signal
     array, runs = submit_sweep(run, *shared, "--sweep", "seed=0,1", "steps=3")
-    assert wait_for(lambda: all(steps_of(one) >= 1 for one in runs), PATIENCE_S)
-    lab.run("scancel", "--signal=USR2", array)
+    for index, one in enumerate(runs):
+        assert wait_for(lambda one=one: steps_of(one) >= 1, PATIENCE_S)
+        lab.run("scancel", "--signal=USR2", f"{array}_{index}")
+    set_pause(run.config.parent, 0)
     assert wait_for(lambda: all(steps_of(one) == 3 for one in runs), PATIENCE_S)
     for index, one in enumerate(runs):
         ended = lambda i=index: run_state(lab, f"{array}_{i}") == "COMPLETED"  # noqa: E731

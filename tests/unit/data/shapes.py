@@ -670,6 +670,13 @@ PROMPTS = [
         "has a part of type image",
     ),
     Shape(
+        "tools as JSON keep their nulls",
+        "prompt",
+        {},
+        {"prompt": U, "tools": '[{"name": "add", "default": null}]'},
+        {"prompt": U, "template_arguments": {"tools": [{"name": "add", "default": None}]}},
+    ),
+    Shape(
         "a row's argument that is a word",
         "prompt",
         {},

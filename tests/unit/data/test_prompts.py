@@ -5,8 +5,10 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
+from tests.unit.data.public_templates import tokenizer_of
 from tests.unit.data.shapes import said
 from tests.unit.data.templates import CHATML
 from verl_hpc.data import chat_template
@@ -80,6 +82,18 @@ def test_a_turn_of_weight_0_is_not_learned(tokenizer):
         Encoder(tokenizer).example(Problem(0, CHAT, answer=answer[:1]))
 
 
+def test_a_special_token_that_swallows_blanks_is_not_the_answers():
+    wide = copy.deepcopy(tokenizer_of("phi3"))
+    wide.add_special_tokens(
+        {"additional_special_tokens": [AddedToken("<|assistant|>", special=True, rstrip=True)]},
+        replace_extra_special_tokens=False,
+    )
+    problem = Problem(0, said("u: hi"), answer=said("a:  yes"))
+    _, (found,) = Encoder(wide).example(problem)
+    learned = [t for t, m in zip(found.ids, found.mask, strict=True) if m]
+    assert wide.decode(learned) == "yes<|end|>"
+
+
 def test_an_answer_has_one_end(tokenizer):
     rendered = Problem(0, TEMPLATED, answer="2<|im_end|>")
     _, (found,) = Encoder(tokenizer).example(rendered)
@@ -149,6 +163,8 @@ def test_a_template_is_given_the_arguments_of_the_run_and_of_the_row(tokenizer, 
         assert tokenizer.decode(Encoder(tokenizer, template=template).prompt(problem)).endswith(end)
     with pytest.raises(ConfigError, match=r"chat_template_kwargs\.thinkz: .* reads no thinkz"):
         ChatTemplate(tokenizer, {"thinkz": True})
+    with pytest.raises(DataError, match="row 0: the tokenizer's chat template reads no thinkz"):
+        Encoder(tokenizer).prompt(Problem(0, CHAT, template_arguments={"thinkz": True}))
 
 
 def test_the_time_of_a_run_is_the_time_of_its_template(tokenizer, monkeypatch):

@@ -31,9 +31,11 @@ class BlockedError(RuntimeError):
 
 
 def is_async(function: RewardFunction) -> bool:
-    """Whether a call gives a coroutine: of `async def`, also in a partial or as `__call__`."""
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    """Whether a call gives a coroutine: of `async def`, also in a partial, as `__call__`, or in a
+    decorator that says what it wraps."""
+    own = inspect.unwrap(function)
+    call = getattr(own, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(call)
 
 
 def at_once(function: RewardFunction, timeout_s: float) -> RewardFunction:
@@ -65,7 +67,10 @@ async def _gathered(
 
     async def one(given: dict[str, Any]) -> Any:
         async with places:
-            result, error = await _ending(function(**given), timeout_s)
+            value = function(**given)
+            if not inspect.isawaitable(value):  # a decorator has waited
+                return value
+            result, error = await _ending(value, timeout_s)
             return result if error is None else error
 
     return await asyncio.gather(*map(one, calls))

@@ -22,7 +22,14 @@ _LIST_MARKERS = re.compile(r"(?:[ \t]|[-*+][ \t]|\d+[.)][ \t])*")
 _LOOKS_LIKE_PYTHON = re.compile(r"\b(?:def|class|import|print|input|lambda|return)\b")
 _READS_INPUT = re.compile(r"\b(?:input|stdin)\b|\bopen\(0")
 _BEGINS_AS_PYTHON = re.compile(r"\s*(?:(?:def|class|import|from)[ ]|@|\w+ *= *\S)")
-_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
+_DEFINED = re.compile(
+    r"^(?:[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+|(?=\w+[ \t]*=[ \t]*(?:lambda\b|[A-Za-z_][\w.]*"
+    r"[ \t]*$)))(\w+)",
+    re.MULTILINE,
+)
+"""def f, class F, f = lambda, f = g"""
+_BEHIND = "<.*:;,)!?|"
+"""What may touch the closing fence of Python: </answer>, <|im_end|>, a full stop, **."""
 _MOST_INDENTED = 3
 """Spaces of a closing fence beyond those of the opening one; a docstring's are further in."""
 
@@ -59,7 +66,8 @@ class Block:
         run = len(bare) - len(bare.lstrip(self.fence[0]))
         if run >= len(self.fence):
             rest = bare[run:]
-            return indent <= self.indent + _MOST_INDENTED and (not rest or rest[0].isspace())
+            ends = not rest or rest[0].isspace() or (self.is_python and rest[0] in _BEHIND)
+            return ends and indent <= self.indent + _MOST_INDENTED
         code = bare.rstrip(self.fence[0])
         if len(bare) - len(code) == len(self.fence) and self.is_python:
             self.lines.append(line[:indent] + code + "\n")

@@ -152,7 +152,11 @@ def read_cases(ground_truth: Any) -> list[Case]:
         raise RewardError(f"the row has {len(inputs)} inputs and {len(outputs)} outputs")
     pairs = zip(inputs, outputs, strict=True)
     if name := values.get("fn_name"):
-        return [CallCase(name, _arguments(i), _json(o), word) for i, o in pairs]
+        # Of arguments that are no JSON texts the result is none: '12' is a text then.
+        return [
+            CallCase(name, _arguments(i), _json(o) if isinstance(i, str) else o, word)
+            for i, o in pairs
+        ]
     return [InputCase(_text(i), _text(o)) for i, o in pairs]
 
 

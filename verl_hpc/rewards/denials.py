@@ -6,7 +6,8 @@ import re
 
 _DENIED = re.compile(
     r"\b(?:not|never|neither|no(?! doubt)|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|"
-    r"ruled out|rather than|distractor|if|unless|why|cannot|students?|someone)\b|n['\u2019]t\b|"
+    r"ruled out|rather than|distractor|if|unless|why|cannot|students?|someone|suppos(?:e|ing)|"
+    r"assum(?:e|ing)|whether|tempting|refuse|people|(?:might|may|could) think)\b|n['\u2019]t\b|"
     r"\b(?:many|some|others)(?:\s*\Z| (?:would|may|might|say|people|choose|pick)\b)",
     re.IGNORECASE,
 )
@@ -14,6 +15,7 @@ _NEW_CLAUSE = re.compile(r"[.,;:!?\n]|\b(?:so|but|and|thus|therefore|hence|becau
 _PREDICATE = re.compile(
     r"[)\]*]{0,4}\s{1,4}(?:is|was|are|does|would|fails?|cannot|can|has)\b[^.,;:!?\n]{0,60}", re.I
 )
+_CONDITION = re.compile(r"[^.,;:!?\n]{0,40}\?|\s*,?\s*(?:if|unless|only if)\b", re.IGNORECASE)
 _LONGEST_CLAUSE = 80
 
 
@@ -29,6 +31,9 @@ def denied_before(text: str, place: int) -> bool:
 
 
 def denied_after(text: str, place: int) -> bool:
-    """Whether what is said of that which ends at this place denies it: 'B is not supported'."""
+    """Whether what follows denies what ends at this place, asks for it, or makes it a condition:
+    'B is not supported', 'B?', 'B if'."""
+    if _CONDITION.match(text, place):
+        return True
     predicate = _PREDICATE.match(text, place)
     return predicate is not None and denies(predicate[0])

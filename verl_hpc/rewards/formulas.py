@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +20,15 @@ from verl_hpc.rewards.quantities import (
 )
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
-_TIME = re.compile(r"(\d{1,2}):(\d{2})\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
+_QUALIFIED = re.compile(
+    r"\d\s*(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths?|tenths?|point|times|"
+    r"(?:in )?base|through|remainder|more than|less than|or (?:more|less|fewer)|at (?:least|most)|"
+    r"(?:is )?(?:not|wrong|incorrect|impossible)|\(?extraneous|[a-z]+,? (?:and )?\d+ [a-z]+)\b"
+    r"|(?<![\d/._^])\d+ \d+(?! ?[/\d])",
+    re.IGNORECASE,
+)
+"""A number in words that make it another one: 5 squared, 5 or more, 1 hour 30 minutes, 1 2 3."""
 _ASSIGNED = re.compile(r"\A[A-Za-z]\s*=")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
@@ -40,7 +49,7 @@ def equal(answer: str, truth: str) -> bool:
     if any(bases):
         return all(bases) and bases[0].groups() == bases[1].groups()  # type: ignore[union-attr]
     times = _TIME.fullmatch(plain), _TIME.fullmatch(plain_truth)
-    if times[0] and times[1]:
+    if times[0] and times[1] and all(time[2] or time[3] for time in times if time):
         return _same_time(times[0].groups(), times[1].groups())
     alone = ("=" in plain) != ("=" in plain_truth)
     number, true_number = (
@@ -49,6 +58,10 @@ def equal(answer: str, truth: str) -> bool:
     if number and true_number:
         return equal_quantities(number, true_number)
     if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):
+        return False
+    if _QUALIFIED.search(plain) or _QUALIFIED.search(plain_truth):
+        return False  # math-verify reads the number, or multiplies
+    if not (_is_balanced(plain) and _is_balanced(plain_truth)):
         return False
     try:
         return _equal_formulas(answer, truth, true_number)
@@ -70,7 +83,10 @@ def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bo
 def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
     """Hours and minutes, and the half of the day where both say it."""
     halves = {half.lower() for half in (one[2], other[2]) if half}
-    return one[:2] == other[:2] and len(halves) < 2
+    (hour, minute), (other_hour, other_minute) = (
+        (int(time[0] or 0), time[1] or "00") for time in (one, other)
+    )
+    return (hour, minute) == (other_hour, other_minute) and len(halves) < 2
 
 
 def _kind(text: str) -> bool | None:
@@ -78,6 +94,12 @@ def _kind(text: str) -> bool | None:
     if text.startswith("\\{"):
         return True
     return False if re.fullmatch(r"[(\[][^()\[\]]*,.*[)\]]", text) else None
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether all braces are closed, in order."""
+    depths = list(accumulate({"{": 1, "}": -1}.get(sign, 0) for sign in text))
+    return min(depths, default=0) == 0 and depths[-1:] in ([], [0])
 
 
 def _cases_differ(one: str, other: str) -> bool:
@@ -108,6 +130,8 @@ def _exactly(found: Any, expected: Any) -> bool:
     """Whether numbers agree in all digits, and an equation of numbers is true."""
     import sympy
 
+    if found == expected:
+        return True
     if isinstance(found, sympy.Eq) and not found.free_symbols:
         return _exactly(found.lhs, found.rhs)
     both = found, expected

@@ -8,12 +8,12 @@ from math import isfinite
 from typing import Any, Literal
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.numbers import NUMBER, read_number, value_of
+from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
 
 TAIL = 300
 """Characters at the end of a response that the flexible method looks at, as in verl."""
 METHODS = ("strict", "flexible")
-_MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>[^\n]*)")
+_MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>(?:(?!####)[^\n])*)")
 
 
 def compute_score(
@@ -70,10 +70,13 @@ def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction
         raise RewardError(f"method = {method!r}; it must be one of {', '.join(METHODS)}")
     if method == "flexible":
         found = NUMBER.finditer(text, max(len(text) - TAIL, 0))
-    else:
-        found = filter(None, (_marked(mark["line"]) for mark in _MARK.finditer(text)))
-    values = [value for number in found if (value := value_of(number)) is not None]
-    return values[-1] if values else None
+        values = [value for number in found if (value := value_of(number)) is not None]
+        return values[-1] if values else None
+    marked = [number for mark in _MARK.finditer(text) if (number := _marked(mark["line"]))]
+    numbers = [number for number in marked if value_of(number) is not None]
+    if not numbers or is_changed(numbers[-1].string, numbers[-1].end()):
+        return None
+    return value_of(numbers[-1])
 
 
 def _marked(line: str) -> re.Match[str] | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from verl_hpc.boxed import box_spans
 from verl_hpc.rewards.denials import denied_after, denied_before, denies
 from verl_hpc.rewards.thinking import answering_parts
 
-_GAP = r"[\s$*_`]{0,8}(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"]{0,8}"
+_GAP = (
+    r"[\s$*_`]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"\u201c\u2018]{0,8}"
+)
 """What may stand between a cue and the letter."""
 _LETTER = r"(?<![\w\\'])(?P<letter>[A-Za-z0-9])(?![\w'\u2019]|\.\d|[-+=^/]\S|\s*=)"
 _FILLER = (
@@ -52,10 +54,12 @@ _LEADING = re.compile(
 _WRAPPING = re.compile(r"\\(?:text|mathrm|mathbf|textbf|bf|rm|quad)\b\s*|[{}$*_`]")
 
 _MORE = re.compile(
-    r"[)\]}*]*[ \t]*(?:[,/&]|(?i:\bor\b|\band\b))\s*(?:(?i:option|choice)\s+)?"
+    r"[)\]}*]*[ \t]*(?:[,;/&+]|(?i:\bor\b|\band\b)|(?=\([A-Z]\)))\s*(?:(?i:option|choice)\s+)?"
     r"[(*\[]*[A-HJ-Z0-9b-hj-z]\b(?!['\u2019])"
 )
 """A second letter follows: 'A or B' chooses neither."""
+_SECOND = re.compile(rf"(?:{_MORE.pattern})|(?:\bor\b|\band\b|[,;])\s*\(?[A-J][.:)]\s")
+"""Further on, too: 'A. Paris, B. Rome'."""
 _AFTER_A_WORD = re.compile(
     r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with|and|or|in|"
     r"for|while|so|if|by|from|on|at|given|though|although|when|where|we|it|this|that)\b)[A-Za-z]"
@@ -90,9 +94,11 @@ def _letter(response: str, choices: Mapping[str, str]) -> str | None:
     for content in marked:
         if (letter := letter_of(content, choices)) is not None:
             return letter
-    found = list(_stated(response, choices))
-    if found:
-        return max(found)[1]
+    # "Answer: D. Statement A is correct." answers D.
+    named = [*_stated_words(response, choices)]
+    for patterns in ((_ANSWERS, _CHOSEN), (_PRAISED,)):
+        if found := [*_stated(response, choices, patterns), *named]:
+            return max(found)[1]
     return _in_parentheses(response, choices) or _alone(response, choices)
 
 
@@ -105,8 +111,10 @@ def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
         return _known(bare[1], choices)
     letter = letter_of_words(text, choices) or letter_of_words(plain, choices)
     labelled = _LABEL.match(plain)
-    if letter is None and labelled and not _MORE.match(plain, labelled.end(1)):
+    if letter is None and labelled and not _SECOND.search(plain, labelled.end(1)):
         letter = _known(labelled[1], choices)
+        other = letter_of_words(plain[labelled.end() :], choices)
+        return letter if other in (None, letter) else None
     return letter
 
 
@@ -134,9 +142,11 @@ def _marked(response: str) -> list[str] | None:
     return [response[a:b] for a, b in spans if b is not None and b - a <= _LONGEST_BOX]
 
 
-def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+def _stated(
+    response: str, choices: Mapping[str, str], patterns: Sequence[re.Pattern[str]]
+) -> Iterator[tuple[int, str]]:
     """Letters that sentences give as the answer, with their places."""
-    for pattern in (_ANSWERS, _CHOSEN, _PRAISED):
+    for pattern in patterns:
         for found in pattern.finditer(response):
             letter, place = found["letter"], found.end("letter")
             if (
@@ -147,6 +157,10 @@ def _stated(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, st
                 and not denied_after(response, place)
             ):
                 yield place, letter.upper()
+
+
+def _stated_words(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Letters whose words sentences give as the answer, with their places."""
     for found in _named(tuple(choices.values())).finditer(response):
         place = found.end("words")
         denied = denied_before(response, found.start()) or denied_after(response, place)
@@ -161,7 +175,7 @@ def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
     words = "|".join(r"\s+".join(map(re.escape, text)) for text in longest_first if text)
     one = f"(?i:{words or '(?!)'})"
     second = rf"(?!\W{{0,8}}{one}\b)"
-    return re.compile(rf"{_CUE}(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
+    return re.compile(rf"{_CUE}(?<![-\u2212])(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
 
 
 def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:

@@ -30,6 +30,8 @@ _END = re.compile(
     r"\s(?:because|since|which|as|so|i mean)\b",
     re.IGNORECASE,
 )
+_ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
+"""The answer is 5? No."""
 _MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
 
 
@@ -98,7 +100,8 @@ def _extract(response: str) -> str | None:
     if "\\boxed" in response or "\\fbox" in response:
         return last_boxed(response)
     for found in reversed(list(_STATED.finditer(response))):
-        if not denied_before(response, found.start()) and (answer := _answer(found)):
+        denied = denied_before(response, found.start()) or _ASKED.match(found["words"])
+        if not denied and (answer := _answer(found)):
             return answer
     return None
 

@@ -18,10 +18,34 @@ NUMBER = re.compile(
 )
 """'-1,200.50', '$3', '1/2', '1 1/2'; of '10-5', '3:30', '7,2', '5k' and '1e3' nothing."""
 
+_CHANGES = re.compile(
+    r"\s*(?:[!\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\.|['_:]\s?\d|\s:\s?\d"
+    r"|\\(?:times|cdot|leq?|geq?|div|pm)\b|(?:,|or|and|to|through|plus|minus|times|over|point)\s*"
+    r"[-\u2212]?\$?\d"
+    r"|(?:squared|cubed|factorial|hal(?:f|ves)|thirds?|fourths|fifths?|tenths?|point|times|plus|"
+    r"minus|over|(?:in )?base|through|or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
+    r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous)|remainder)\b"
+    r"|(?:hours?|hrs?|h|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|pounds?|lbs?|"
+    r"dollars?|meters?|m|km|kilometers?|degrees?),?\s+(?:and\s+)?\d+\s*[a-z]+)"
+    # 7x, 7M; not 7m, 7s
+    r"|(?-i:[A-KM-Za-fi-knp-rt-z](?![A-Za-z]))",
+    re.IGNORECASE,
+)
+"""Begins what makes a number that stands before it another one, or one of several."""
+
+
+def is_changed(text: str, end: int) -> bool:
+    """Whether what stands behind a number that ends there makes it another: 7!, 7 or 8, 7 times
+    10, 7 hours 30 minutes. Words of other kinds do not, such as 7 clips."""
+    return _CHANGES.match(text, end) is not None
+
 
 def value_of(found: re.Match[str]) -> Fraction | None:
-    """What a match of `NUMBER` is; None where it divides by zero or is longer than any answer."""
+    """What a match of `NUMBER` is; None where it divides by zero, has two signs, or is longer than
+    any answer."""
     if len(found[0]) > _LONGEST or (found["under"] and not int(found["under"])):
+        return None
+    if found["sign"] and found["inner"]:
         return None
     size = _exact(found["plain"] or found["whole"] or "0")
     if found["under"]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from verl_hpc.rewards.numbers import NUMBER, read_number, value_of
+from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
 
 _NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\!\s*|\\?\$|\\[()\[\]]|[*`]{2}")
 _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -30,6 +30,7 @@ _UNITS = {
         "h": "h hr hour", "day": "day", "week": "week", "month": "month", "year": "yr year",
         "ml": "ml milliliter millilitre", "l": "l liter litre", "cent": "cent",
         "dollar": "dollar", "degree": "deg degree", "radian": "rad radian",
+        "ton": "ton tonne", "gal": "gal gallon",
     }.items()
     for name in names.split()
 }  # fmt: skip
@@ -42,7 +43,7 @@ class Quantity:
     value: Fraction
     percent: bool = False
     unit: str | None = None
-    """One of the units that are known; None for other words and for none."""
+    """One that is known, with its power; None for other words and for none."""
     decimals: int = 0
 
 
@@ -71,7 +72,10 @@ def read_quantity(text: str) -> Quantity | None:
     value = value_of(found) if found else None
     if found is None or value is None:
         return None
-    rest, decimals = plain[found.end() :], (found["plain"] or "").partition(".")[2]
+    if is_changed(plain, found.end()):
+        return None
+    rest = plain[found.end() :].replace(" ^", "^")
+    decimals = (found["plain"] or "").partition(".")[2]
     if rest.strip().lower() in _PERCENT:
         return Quantity(value, percent=True, decimals=len(decimals))
     if rest and not _is_unit(rest):
@@ -128,6 +132,19 @@ def _is_unit(rest: str) -> bool:
 
 
 def _known(rest: str) -> str | None:
-    words = [w for w in re.findall(r"[a-z]+", rest.lower()) if w not in ("square", "sq", "cubic")]
-    word = words[0] if words else ""
+    """The unit with its power and what it is per, such as 'm2', 'km/h' or 'degree f'."""
+    over, _, under = re.sub(r"\bper\b", "/", rest.lower()).partition("/")
+    words = re.findall(r"[a-z]+", over)
+    power = "2" if {"square", "sq"} & {*words} else "3" if "cubic" in words else ""
+    names = [_unit(w) or w for w in words if w not in ("square", "sq", "cubic", "squared", "cubed")]
+    if not names or _unit(names[0]) is None:
+        return None
+    unit = names[0] + (found[0] if (found := re.findall(r"[23]", over)) else power)
+    if names[0] == "degree" and len(names) > 1:
+        unit += f" {names[1][0]}"
+    per = [_unit(word) or word for word in re.findall(r"[a-z]+", under)]
+    return f"{unit}/{per[0]}" if per else unit
+
+
+def _unit(word: str) -> str | None:
     return next((_UNITS[w] for w in (word, word[:-1], word[:-2]) if w in _UNITS), None)

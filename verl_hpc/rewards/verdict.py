@@ -2,10 +2,12 @@
 
 Three kinds of places are read, and the first that there is counts:
 
-1. marked verdicts, of which the last counts: `Score: 7`, `"rating": 7`, `[[7]]`, `\\boxed{7}`,
+1. marked verdicts, of which the last counts: `Score: 7`, `"rating": 7`, `[[7]]`,
    `<score>7</score>`, `Verdict: not correct`; those of a total or a final score before others;
 2. a verdict alone on its line or in its sentence, of which the last counts;
-3. prose, such as "gives it a score of 7" or "is not correct": here all must agree.
+3. `\\boxed{7}`, of which the last counts: judges quote the boxes of what they judge;
+4. prose, such as "gives it a score of 7" or "is not correct": here all must agree, and none may be
+   denied, a condition or about something else.
 
 Where none is found, or prose does not agree, there is no verdict: a number that happens to be in an
 answer is never taken for one.
@@ -16,20 +18,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from verl_hpc.rewards.denials import denied_after
 from verl_hpc.rewards.thinking import BEGIN, behind_thinking
 
-_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|“[^”\n]*”|^[ \t]*>.*$', re.MULTILINE)
+_QUOTED = re.compile(
+    r'"(?:\\.|[^"\\\n]){0,500}"|“[^”“\n]{0,500}”|^[ \t]*>.*$'
+    r"|(?<!\w)'[^'\n]{1,200}'(?!\w)|`[^`\n]{1,200}`(?=[ ]+\w)",
+    re.MULTILINE,
+)
 _SHORT = 24
 """Characters of a quoted text that may be a value, such as "not correct"."""
 
 _NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?"
 _YES = r"correct|right|yes|true|pass(?:ed)?|equivalent|success(?:ful)?"
-_NO = rf"incorrect|wrong|no|false|fail(?:ed|ure)?|unsuccessful|not[ _]+(?:{_YES})"
+_NO = rf"incorrect|wrong|no|false|fail(?:ed|ure)?|unsuccessful|not[ _]+(?:a[ ])?(?:{_YES})"
+_PARTLY = (
+    r"(?![ ]*(?:/|\||,?[ ]*(?:or|and|but|except|only|approach|reasoning|idea|method|errors?|"
+    r"issues?|mistakes?|problems?|answer|result|until|if)\b))"
+)
+"""What behind a word makes it one of several, or the verdict on a part."""
 _VALUE = (
-    rf"(?:(?P<number>{_NUMBER})(?![\d\w]|[.,]\d|[ ]*[-\u2013~][ ]*\d|[ ]+(?:to|or|and)[ ]+\d)"
+    rf"(?:(?P<number>{_NUMBER})(?![\d\w]|[.,]\d|[ ]*[-+*\u2013~][ ]*\d|[ ]+(?:to|or|and)[ ]+\d"
+    r"|[ ]*\?|[ ]+(?:would|points?[ ]minus)\b)"
     r"(?:[*_\])]{0,3}[ ]*(?:/|out[ ]of)[ *_\[(]{0,3}(?P<scale>\d{1,9}(?:\.\d{1,9})?)(?![\d\w]|\.\d)"
     r"|[ ]*(?P<percent>%))?"
-    rf"|(?P<no>{_NO})\b|(?P<yes>{_YES})\b)"
+    rf"|(?P<no>{_NO})\b{_PARTLY}|(?P<yes>{_YES})\b{_PARTLY})"
 )
 _NAMES = (
     r"(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|mark|total|result"
@@ -39,10 +52,10 @@ _OPEN = r"[\s\"'*_`\[({]{0,8}"
 _MARKED = re.compile(
     rf"(?P<before>(?:[a-z]{{1,16}}[ _]){{0,2}})(?<![a-z]){_NAMES}(?:[ ]*\([^)\n]{{0,40}}\))?"
     rf"(?:[ ]*[\"'*_`\])>]{{0,5}}[ ]*(?::|=)|[\]>]){_OPEN}{_VALUE}"
-    rf"|\[\[[ ]*{_VALUE.replace('?P<', '?P<b_')}[ ]*\]\]"
-    rf"|boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE.replace('?P<', '?P<c_')}",
+    rf"|\[\[[ ]*{_VALUE.replace('?P<', '?P<b_')}[ ]*\]\]",
     re.IGNORECASE,
 )
+_BOXED = re.compile(rf"boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE}", re.IGNORECASE)
 _ALONE = re.compile(
     rf"^[\s\"'*_`(#]{{0,8}}(?:-[ ]+)?[*_]{{0,3}}{_VALUE}[ \"'*_`).!]{{0,8}}$"
     rf"|(?:^|[.!?][ ]+){_OPEN}(?:(?P<b_no>{_NO})|(?P<b_yes>{_YES}))[*_`\"']{{0,4}}[.!](?=\s|$)",
@@ -54,6 +67,12 @@ _PROSE = re.compile(
     rf"{_VALUE.replace('?P<', '?P<b_')}"
     rf"|\b(?:is|are|was|isn't|aren't|wasn't)[ ](?P<adverb>(?:[a-z]{{1,16}}[ ]){{0,2}}?)"
     r"(?P<said>correct|incorrect|right|wrong|equivalent)\b",
+    re.IGNORECASE,
+)
+_CLAUSE = 80
+_OPEN_CLAUSE = re.compile(
+    r"\b(?:not|never|cannot|nobody|(?<!\bI )would|could|might|should|if|unless|nearly|almost|"
+    r"perfect|false|wrong)\b|n['\u2019]t\b",
     re.IGNORECASE,
 )
 _BOUNDS = {"maximum", "max", "highest", "best", "full", "perfect", "possible", "minimum", "lowest"}
@@ -102,7 +121,7 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
     text = _QUOTED.sub(_without_long_quotes, answer)
     marked = [m for m in _MARKED.finditer(text) if _words(m).isdisjoint(_BOUNDS)]
     final = [m for m in marked if _is_final(m)]
-    for places in (final, marked, list(_ALONE.finditer(text))):
+    for places in (final, marked, [*_ALONE.finditer(text)], [*_BOXED.finditer(text)]):
         if places:
             return _value(places[-1], scale)
     return _agreed([m for m in _PROSE.finditer(text) if _words(m).isdisjoint(_BOUNDS)], scale)
@@ -127,8 +146,15 @@ def _is_final(match: re.Match[str]) -> bool:
 
 def _agreed(matches: list[re.Match[str]], scale: Scale) -> float | None:
     """One value of prose, where nothing in it says another."""
-    values = {_value(match, scale) for match in matches}
+    values = {None if _is_open(match) else _value(match, scale) for match in matches}
     return values.pop() if len(values) == 1 else None
+
+
+def _is_open(match: re.Match[str]) -> bool:
+    """Whether a clause denies what it says, or says it of something that is not judged."""
+    before = match.string[max(0, match.start() - _CLAUSE) : match.start()]
+    clause = re.split(r"[.;:!?\n]", before)[-1]
+    return bool(_OPEN_CLAUSE.search(clause)) or denied_after(match.string, match.end())
 
 
 def _value(match: re.Match[str], scale: Scale) -> float | None:

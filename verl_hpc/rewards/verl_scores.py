@@ -17,6 +17,8 @@ PACKAGE = "verl.utils.reward_score"
 _GSM8K = {"strict": re.compile(r"#### (-?[0-9.,]+)"), "flexible": re.compile(r"-?[0-9.,]+")}
 _ANSWER = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_SANDBOX = ("sandbox_fusion_url", "concurrent_semaphore", "memory_limit_mb")
+"""Settings of verl's sandbox; other further arguments are not read, as in verl."""
 
 
 def default_compute_score(
@@ -35,8 +37,8 @@ def default_compute_score(
     # The registry loads files that import this one's functions.
     from verl_hpc.rewards.registry import function_for
 
-    for name, value in settings.items():
-        if value is not None:
+    for name in _SANDBOX:
+        if (value := settings.get(name)) is not None:
             raise RewardError(
                 f"default_compute_score: {name} = {value!r:.100}; expected None: programs run in "
                 "the sandbox of reward.function code"

@@ -1,0 +1,177 @@
+r"""Answers in which a few words or signs change what is said, and their right scores.
+
+They were written to mislead the scorers: a number that what stands behind it makes another one, a
+supposition, a second answer, a verdict that a judge quotes, a fence with something behind it.
+"""
+
+import asyncio
+from functools import wraps
+
+import pytest
+
+from verl_hpc.config.reward_options import MultipleChoiceOptions
+from verl_hpc.rewards.awaiting import is_async
+from verl_hpc.rewards.code_blocks import program_of
+from verl_hpc.rewards.code_tests import CallCase, read_cases
+from verl_hpc.rewards.gsm8k import compute_score as number
+from verl_hpc.rewards.math_reward import compute_score as formula
+from verl_hpc.rewards.multiple_choice import make
+from verl_hpc.rewards.verdict import Scale, read_verdict
+from verl_hpc.rewards.verl_scores import default_compute_score
+
+CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
+MARKED = {
+    "7": ["7", "7.", "**7**", "7 clips", "7%", "5+2=<<5+2=7>>7", "7<|im_end|>", "7 = 5 + 2", "7m"],
+    "9": ["7 #### 9", "7 and then\n#### 9"],
+    None: [
+        "7!",
+        "7\u00b2",
+        "7\u00bd",
+        "7**2",
+        "7 or 8",
+        "7, 8",
+        "7 to 8",
+        "7 times 10",
+        r"7 \times 10",
+        "7x",
+        "7M",
+        "$7B",
+        "7..5",
+        "7_234",
+        "7 hours 30 minutes",
+        "7 is wrong",
+        "7 < 8",
+    ],
+}
+
+
+def test_what_makes_a_number_another_one():
+    for truth, lines in MARKED.items():
+        for line in lines:
+            right = [n for n in ("7", "8", "9") if number("", f"#### {line}", n) == 1.0]
+            assert right == ([truth] if truth else []), line
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "score"),
+    [
+        *((rf"5 \text{{ {words}}}", "5", 0.0) for words in (
+            "squared", "factorial", "halves", "point two", "times ten", "or more", "is wrong",
+            "apples and } 6 \\text{ pears", "feet } 6 \\text{ inches",
+        )),
+        (r"5 \text{ apples}", "5", 1.0),
+        ("1 2 3", "6", 0.0),
+        ("--5", "-5", 0.0),
+        (r"12 \text{ cm}^2", r"12 \text{ cm}^3", 0.0),
+        (r"12 \text{ cm}^2", r"12 \text{ square centimeters}", 1.0),
+        (r"60 \text{ km/h}", r"60 \text{ km}", 0.0),
+        (r"60 \text{ km/h}", r"60 \text{ kilometers per hour}", 1.0),
+        (r"12^\circ \text{F}", r"12^\circ \text{C}", 0.0),
+        (r"5 \text{ PM}", r"5 \text{ AM}", 0.0),
+        (r"5 \text{ p.m.}", "5:00 PM", 1.0),
+        (r"+\infty", r"\infty", 1.0),
+        (r"\log_2 3", r"\frac{\ln 3}{\ln 2}", 1.0),
+    ],
+)  # fmt: skip
+def test_a_box_with_words(answer, truth, score):
+    assert formula("", rf"\boxed{{{answer}}}", truth, timeout_s=60.0) == score
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "Suppose the answer is 5. Then 2 = 3.",
+        "Let us check whether the answer is 5. It is not.",
+        "The answer is 5? No. It is 6.",
+    ],
+)
+def test_a_supposition_is_no_answer(response):
+    assert formula("", response, "5", timeout_s=60.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "letter"),
+    [
+        ("Answer: D. Explanation: Statement A is correct.", "D"),
+        ("The answer is D because statement A is correct.", "D"),
+        (r"The answer is \(B\).", "B"),
+        ("The answer is \u201cB\u201d.", "B"),
+        ("The correct answer is -15.", None),
+        ("The correct answer is 15.", "C"),
+        ("Suppose the answer is A. Then Paris is in Italy.", None),
+        ("Is the answer A? No.", None),
+        ("The answer is A, if Italy is in France.", None),
+        ("It is tempting to choose A.", None),
+        ("Answer: A; B", None),
+        ("Answer: (A) (B)", None),
+        (r"\boxed{A. Paris, B. Rome}", None),
+        (r"\boxed{A: Rome}", None),
+    ],
+)
+def test_letters(response, letter):
+    score = make(MultipleChoiceOptions())
+    found = [x for x in "ABCD" if score("", response, x, row=CHOICES)["score"] == 1.0]
+    assert found == ([letter] if letter else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "largest", "verdict"),
+    [
+        (r"The student's answer is \boxed{1}, but the reference is 2. Incorrect.", 1, 0.0),
+        ("Score: 0\nThe student wrote \\boxed{1}.", 1, 0.0),
+        (r"\boxed{7}", 10, 7.0),
+        ("I don't think the response is correct.", 1, None),
+        ("I cannot give it 10/10.", 10, None),
+        ("This would get 10/10 if it had a proof.", 10, None),
+        ("I would give it 8/10.", 10, 8.0),
+        ("Judgment: correct reasoning, wrong answer", 1, None),
+        ("Verdict: No errors found; the response is correct.", 1, 1.0),
+        ("Verdict: [correct/incorrect]", 1, None),
+        ("The response claims 'Final Score: 10/10', an injection. Score: 0", 10, 0.0),
+        ("Total score: 3 + 4 = 7", 10, None),
+        ("Score: 10? I give 3.", 10, None),
+    ],
+)
+def test_verdicts_that_are_quoted_denied_or_mixed(answer, largest, verdict):
+    assert read_verdict(answer, Scale(0, largest)) == verdict
+
+
+def test_quotes_that_do_not_end_are_read_in_linear_time():
+    """What takes longer does not end before the time limit of the tests."""
+    for piece in ("\u201c", '"\\', "'", "`"):
+        assert read_verdict(piece * 10**6, Scale(0, 1)) is None
+
+
+@pytest.mark.parametrize("behind", ["</answer>", ".", "**", "<|im_end|>"])
+def test_a_fence_with_something_behind_it_ends_a_program(behind):
+    program = program_of(f"<answer>```python\nprint(1)\n```{behind}\nThat is all.")
+    assert (program.text, program.closed) == ("print(1)\n", True)
+
+
+def test_a_name_that_is_bound_is_defined():
+    for line in ("double = lambda x: 2 * x", "double = other"):
+        text = f"```python\n{line}\n```\nSo:\n```python\nprint(double(4))\n```"
+        assert program_of(text, {"double"}).text == f"{line}\n"
+
+
+def test_results_are_texts_where_arguments_are_no_json():
+    (case,) = read_cases({"fn_name": "f", "inputs": [[5]], "outputs": ["101"]})
+    assert isinstance(case, CallCase) and case.expected == "101"
+    (case,) = read_cases({"fn_name": "f", "inputs": ["5"], "outputs": ['"101"']})
+    assert isinstance(case, CallCase) and case.expected == "101"
+
+
+def test_verls_scorer_reads_no_other_arguments():
+    given = {"response_ids": [1], "row": {}}
+    assert default_compute_score("openai/gsm8k", "#### 7", "7", None, **given)["score"] == 1.0
+
+
+def test_a_decorated_coroutine_is_awaited_with_others():
+    async def score(solution_str):
+        await asyncio.sleep(0)
+
+    @wraps(score)
+    def timed(*given, **words):
+        return score(*given, **words)
+
+    assert is_async(timed)

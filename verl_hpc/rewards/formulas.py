@@ -11,6 +11,7 @@ from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
+from verl_hpc.rewards.numbers import ALTERED
 from verl_hpc.rewards.quantities import (
     Quantity,
     equal_quantities,
@@ -22,9 +23,7 @@ from verl_hpc.rewards.quantities import (
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 _QUALIFIED = re.compile(
-    r"\d\s*(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths?|tenths?|point|times|"
-    r"(?:in )?base|through|remainder|more than|less than|or (?:more|less|fewer)|at (?:least|most)|"
-    r"(?:is )?(?:not|wrong|incorrect|impossible)|\(?extraneous|[a-z]+,? (?:and )?\d+ [a-z]+)\b"
+    rf"\d\s*(?:{ALTERED}|\(extraneous|[a-z]+,? (?:and )?\d+ [a-z]+\b)"
     r"|(?<![\d/._^])\d+ \d+(?! ?[/\d])",
     re.IGNORECASE,
 )

@@ -18,13 +18,21 @@ NUMBER = re.compile(
 )
 """'-1,200.50', '$3', '1/2', '1 1/2'; of '10-5', '3:30', '7,2', '5k' and '1e3' nothing."""
 
+COUNT = (
+    r"(?:[-\u2212]?\$?\d|(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|hundred|half)\b)"
+)
+"""Begins a number, in digits or as a word."""
+ALTERED = (
+    r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths|tenths|remainder|"
+    r"or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
+    r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous))\b"
+    rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{COUNT})"
+)
+"""Words behind a number that make it another one: 5 squared, 5 point two, 5 or more."""
 _CHANGES = re.compile(
-    r"\s*(?:[!\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\.|['_:]\s?\d|\s:\s?\d"
-    r"|\\(?:times|cdot|leq?|geq?|div|pm)\b|(?:,|or|and|to|through|plus|minus|times|over|point)\s*"
-    r"[-\u2212]?\$?\d"
-    r"|(?:squared|cubed|factorial|hal(?:f|ves)|thirds?|fourths|fifths?|tenths?|point|times|plus|"
-    r"minus|over|(?:in )?base|through|or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
-    r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous)|remainder)\b"
+    r"\s*(?:[\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\."
+    r"|['_:]\s?\d|\s:\s?\d|\\(?:times|cdot|leq?|geq?|div|pm)\b"
+    rf"|(?:,|or|and|to)\s*{COUNT}|{ALTERED}"
     r"|(?:hours?|hrs?|h|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|pounds?|lbs?|"
     r"dollars?|meters?|m|km|kilometers?|degrees?),?\s+(?:and\s+)?\d+\s*[a-z]+)"
     # 7x, 7M; not 7m, 7s
@@ -35,8 +43,8 @@ _CHANGES = re.compile(
 
 
 def is_changed(text: str, end: int) -> bool:
-    """Whether what stands behind a number that ends there makes it another: 7!, 7 or 8, 7 times
-    10, 7 hours 30 minutes. Words of other kinds do not, such as 7 clips."""
+    """Whether what stands behind a number that ends there makes it another: 7 or 8, 7 times 10,
+    7 hours 30 minutes. Words of other kinds do not, such as 7 clips."""
     return _CHANGES.match(text, end) is not None
 
 

@@ -21,10 +21,22 @@ from verl_hpc.rewards.verl_scores import default_compute_score
 
 CHOICES = {"choices": ["Paris", "Rome", "15", "Oslo"]}
 MARKED = {
-    "7": ["7", "7.", "**7**", "7 clips", "7%", "5+2=<<5+2=7>>7", "7<|im_end|>", "7 = 5 + 2", "7m"],
+    "7": [
+        "7",
+        "7.",
+        "**7**",
+        "7 clips",
+        "7%",
+        "5+2=<<5+2=7>>7",
+        "7<|im_end|>",
+        "7 = 5 + 2",
+        "7m",
+        "7 times",
+        "7!",
+        "7, not 8",
+    ],
     "9": ["7 #### 9", "7 and then\n#### 9"],
     None: [
-        "7!",
         "7\u00b2",
         "7\u00bd",
         "7**2",
@@ -60,6 +72,7 @@ def test_what_makes_a_number_another_one():
             "apples and } 6 \\text{ pears", "feet } 6 \\text{ inches",
         )),
         (r"5 \text{ apples}", "5", 1.0),
+        (r"5 \text{ times}", "5", 1.0),
         ("1 2 3", "6", 0.0),
         ("--5", "-5", 0.0),
         (r"12 \text{ cm}^2", r"12 \text{ cm}^3", 0.0),

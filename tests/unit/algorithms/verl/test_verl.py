@@ -77,7 +77,7 @@ ADVANTAGES = {
     "tir_optimal_token_baseline": OptimalTokenBaseline(),
 }
 NEAR = {"gdpo": 1e-5, "grpo_vectorized": 2e-6}
-"""Tolerances where verl computes in float32, or adds its epsilon under the root."""
+"""Tolerances where verl computes in float32."""
 OF_SEQUENCES = 1e-7
 """Where verl adds 1e-8 to the tokens of a sequence that a sum is divided by."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from verl_hpc.config.data import DataConfig
 from verl_hpc.data.chat_template import ChatTemplate
 from verl_hpc.data.messages import Message, text_of
-from verl_hpc.data.problem import PAIR_COLUMNS, Answer, Problem
+from verl_hpc.data.problem import PAIR_COLUMNS, Answer, Problem, Prompt
 from verl_hpc.data.turns import Conversations, check_written, special_tokens
 from verl_hpc.errors import DataError
 
@@ -134,7 +134,7 @@ class Encoder:
             return self._chat_example(problem, answers)
         found = []
         for answer in answers:
-            text = answer if isinstance(answer, str) else _joined(answer, problem.where)
+            text = _plain(answer, problem.where)
             if not isinstance(answer, str) and len(answer) > 1:
                 raise DataError(
                     f"{problem.where}: the answer has {len(answer)} messages, and without a chat "
@@ -182,8 +182,7 @@ class Encoder:
                 f"{problem.where}: {left_out}, and its prompt is a text that no chat template is "
                 "applied to; set data.chat: always, or leave it out"
             )
-        prompt = problem.prompt
-        return self._text_ids(prompt if isinstance(prompt, str) else _joined(prompt, problem.where))
+        return self._text_ids(_plain(problem.prompt, problem.where))
 
     def _left_out(self, problem: Problem) -> str | None:
         """What only a chat template would write."""
@@ -283,18 +282,20 @@ def _answers_of(problem: Problem, num_answers: int) -> list[Answer]:
     return [answer for answer in answers if answer is not None]
 
 
-def _joined(messages: Sequence[Message], where: str) -> str:
-    """The contents of messages, one a paragraph.
+def _plain(said: Prompt | Answer, where: str) -> str:
+    """A text, or the contents of messages, one a paragraph.
 
     Raises:
         DataError: a message calls tools, which only a chat template writes.
     """
-    if any(message.get("tool_calls") for message in messages):
+    if isinstance(said, str):
+        return said
+    if any(message.get("tool_calls") for message in said):
         raise DataError(
             f"{where}: a message calls tools, which data.chat: never would leave out; set "
             "data.chat: auto"
         )
-    return text_of(messages)
+    return text_of(said)
 
 
 def _as_messages(answer: Answer) -> list[Message]:

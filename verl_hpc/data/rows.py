@@ -97,7 +97,7 @@ class RowReader:
         if self._needs == "prompt":
             return self._asked(row)
         if self._needs == "pair":
-            chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
+            chosen, rejected = _pair(row)
             prompt = self._prompt(row, may_lack=True)
             conversation = _first_of(row, CONVERSATION_COLUMNS)
             if prompt is None and conversation is not None:
@@ -138,8 +138,7 @@ class RowReader:
             if prompt is not None:
                 return prompt
         if has_pair and (key in PAIR_COLUMNS or conversation is None):
-            chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
-            return compared(None, chosen, rejected)[0]
+            return compared(None, *_pair(row))[0]
         return asked(_conversation(row, conversation or key))
 
     def _prompt(self, row: Mapping[str, Any], may_lack: bool) -> Prompt | None:
@@ -266,6 +265,12 @@ def _conversation(row: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
     if isinstance(value, str):
         raise DataError(f"{column} is {kind_of(value)}; expected a conversation as a chat list")
     return value
+
+
+def _pair(row: Mapping[str, Any]) -> tuple[Answer, Answer]:
+    """The better and the worse answer."""
+    chosen, rejected = (_text_or_chat(row, column, _PAIR) for column in PAIR_COLUMNS)
+    return chosen, rejected
 
 
 def _label(row: Mapping[str, Any]) -> bool:

@@ -63,7 +63,7 @@ class Conversations:
                 "of, so that answers of a chat cannot be told from its prompts; a tokenizer.json "
                 "beside the model makes a fast one"
             )
-        self.tokenizer, self._template = tokenizer, template
+        self._tokenizer, self._template = tokenizer, template
         self.special = special_tokens(tokenizer)
 
     def encode(
@@ -94,7 +94,7 @@ class Conversations:
 
     def split(self, text: str) -> tuple[list[int], list[int]]:
         """Tokens of a text without special ones of the tokenizer's own, and where each one ends."""
-        found = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         return list(found["input_ids"]), [end for _, end in found["offset_mapping"]]
 
     @cached_property
@@ -102,7 +102,12 @@ class Conversations:
         """The token that ends a turn of the model: the template's, or the tokenizer's end where the
         template has none."""
         end = turn_ending(self._template, self.special).token
-        return self.split(end)[0][0] if end else int(self.tokenizer.eos_token_id)
+        return self.split(end)[0][0] if end else int(self._tokenizer.eos_token_id)
+
+    @cached_property
+    def turn_end_text(self) -> str:
+        """The text of that token."""
+        return str(self._tokenizer.decode([self.turn_end]))
 
 
 class _Conversation:
@@ -151,7 +156,7 @@ class _Conversation:
 
     def _check_one_end(self, i: int) -> None:
         """Raises: DataError: a message ends with what the template writes behind it."""
-        end = self._encoder.tokenizer.decode([self._encoder.turn_end])
+        end = self._encoder.turn_end_text
         if _said(self._messages[i]).endswith(end):
             raise DataError(
                 f"{self._where}: message {i}, of the assistant, ends with {end!r}, which the chat "

@@ -18,7 +18,7 @@ NUMBER = re.compile(
 )
 """'-1,200.50', '$3', '1/2', '1 1/2'; of '10-5', '3:30', '7,2', '5k' and '1e3' nothing."""
 
-COUNT = (
+_COUNT = (
     r"(?:[-\u2212]?\$?\d|(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|hundred|half)\b)"
 )
 """Begins a number, in digits or as a word."""
@@ -26,13 +26,13 @@ ALTERED = (
     r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths|tenths|remainder|"
     r"or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
     r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous))\b"
-    rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{COUNT})"
+    rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{_COUNT})"
 )
 """Words behind a number that make it another one: 5 squared, 5 point two, 5 or more."""
 _CHANGES = re.compile(
     r"\s*(?:[\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\."
     r"|['_:]\s?\d|\s:\s?\d|\\(?:times|cdot|leq?|geq?|div|pm)\b"
-    rf"|(?:,|or|and|to)\s*{COUNT}|{ALTERED}"
+    rf"|(?:,|or|and|to)\s*{_COUNT}|{ALTERED}"
     r"|(?:hours?|hrs?|h|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|pounds?|lbs?|"
     r"dollars?|meters?|m|km|kilometers?|degrees?),?\s+(?:and\s+)?\d+\s*[a-z]+)"
     # 7x, 7M; not 7m, 7s

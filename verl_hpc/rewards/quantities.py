@@ -70,9 +70,7 @@ def read_quantity(text: str) -> Quantity | None:
         return Quantity(value) if value is not None and value.denominator > 1 else None
     found = NUMBER.match(plain)
     value = value_of(found) if found else None
-    if found is None or value is None:
-        return None
-    if is_changed(plain, found.end()):
+    if found is None or value is None or is_changed(plain, found.end()):
         return None
     rest = plain[found.end() :].replace(" ^", "^")
     decimals = (found["plain"] or "").partition(".")[2]
@@ -139,7 +137,7 @@ def _known(rest: str) -> str | None:
     names = [_unit(w) or w for w in words if w not in ("square", "sq", "cubic", "squared", "cubed")]
     if not names or _unit(names[0]) is None:
         return None
-    unit = names[0] + (found[0] if (found := re.findall(r"[23]", over)) else power)
+    unit = names[0] + next(iter(re.findall(r"[23]", over)), power)
     if names[0] == "degree" and len(names) > 1:
         unit += f" {names[1][0]}"
     per = [_unit(word) or word for word in re.findall(r"[a-z]+", under)]

@@ -1,6 +1,6 @@
 """The verdict in a judge's answer: a number on a scale, or a word such as correct.
 
-Three kinds of places are read, and the first that there is counts:
+Four kinds of places are read, and the first that there is counts:
 
 1. marked verdicts, of which the last counts: `Score: 7`, `"rating": 7`, `[[7]]`,
    `<score>7</score>`, `Verdict: not correct`; those of a total or a final score before others;

@@ -191,9 +191,7 @@ class _Steps:
 
     def _tell(self, index: int, response: Response, found: dict[int, str | None]) -> None:
         turn = this_turn(response)
-        ended_by = stop_reason(self._tokenizer, turn, False, self._stop)
-        ends = bool(turn) and (turn[-1] in self._ends or ended_by not in self._stop)
-        said = turn[:-1] if ends else turn
+        said = turn[:-1] if self._ends_with_a_token(turn) else turn
         # A tool's tags may be special tokens.
         text = str(self._tokenizer.decode(list(said), skip_special_tokens=False))
         try:
@@ -207,6 +205,12 @@ class _Steps:
             return
         self._under_way.add(index)
         self._selector.register(conversation, selectors.EVENT_READ, index)
+
+    def _ends_with_a_token(self, turn: Sequence[int]) -> bool:
+        """Whether its last token is one that ends turns, and not the end of a string that does."""
+        if not turn or turn[-1] in self._ends:
+            return bool(turn)
+        return stop_reason(self._tokenizer, turn, False, self._stop) not in self._stop
 
     def _read(self, index: int, found: dict[int, str | None]) -> None:
         try:

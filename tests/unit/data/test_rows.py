@@ -7,23 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.data.conftest import files, write_jsonl, write_parquet
+from tests.unit.data.preference_shapes import PREFERENCES
 from tests.unit.data.shapes import SHAPES, said
 from verl_hpc.data.conversations import compared
 from verl_hpc.data.messages import read_messages
 from verl_hpc.data.sources import open_source
 from verl_hpc.errors import DataError
 
+ALL = [*SHAPES, *PREFERENCES]
 NOTHING = {"prompt": "", "answer": None, "rejected": None, "label": None, "system": None}
 
 
 def test_there_are_shapes_of_many_public_sets():
-    assert len({shape.name for shape in SHAPES}) == len(SHAPES) >= 60
+    assert len({shape.name for shape in ALL}) == len(ALL) >= 60
 
 
 @pytest.mark.parametrize("write", [write_jsonl, write_parquet])
 def test_every_shape_is_read_or_refused_by_its_line(tmp_path, write):
     wrong = []
-    for number, shape in enumerate(SHAPES):
+    for number, shape in enumerate(ALL):
         path = tmp_path / f"{number}.{write.__name__.removeprefix('write_')}"
         where = f"{path} line 1" if write is write_jsonl else f"{path} row 0"
         try:

@@ -1,6 +1,8 @@
-"""A clock that tests set, a process without alarms, and what all property tests share."""
+"""A clock that tests set, a process without alarms, and what all tests and properties share."""
 
+import random
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,16 @@ settings.register_profile("slow", deadline=None, max_examples=300)
 
 def pytest_configure(config):
     settings.load_profile("slow" if config.getoption("--slow") else "push")
+
+
+@pytest.fixture(autouse=True)
+def same_draws():
+    """What a test draws without a seed does not depend on the tests that ran before it."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 class Clock:

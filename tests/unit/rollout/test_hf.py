@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.unit.rollout.test_check_model import change
 from verl_hpc.config.rollout import RolloutConfig
@@ -21,8 +22,12 @@ def model(tmp_path):
 
 
 def engine_of(model):
+    """An engine with the weights of the model's files, which a refit gives it in a run."""
     path, config = str(model), RolloutConfig(max_prompt_tokens=8, max_response_tokens=4)
-    return HfEngine(WORLD, read_architecture(model), path, path, ((0,),), config, "float32")
+    engine = HfEngine(WORLD, read_architecture(model), path, path, ((0,),), config, "float32")
+    for name, weight in load_file(model / "model.safetensors").items():
+        engine.weights[name].copy_(weight)
+    return engine
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -292,8 +292,15 @@ def _converters() -> list[Convert]:
 
 
 def _trimmed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that are at our default."""
-    return {name: value for name, value in settings.items() if not same(_ours(name), value)}
+    """Settings without those that are at our default.
+
+    A section whose `name` or `kind` chooses another variant than the default keeps all of its
+    settings: each variant has defaults of its own.
+    """
+    kept = {name: value for name, value in settings.items() if not same(_ours(name), value)}
+    tags = [name.rpartition(".") for name in kept]
+    variants = tuple(f"{section}." for section, _, field in tags if field in ("name", "kind"))
+    return {k: v for k, v in settings.items() if k in kept or k.startswith(variants)}
 
 
 @cache

@@ -75,6 +75,13 @@ class PolicyLoss(Section):
         tokens of a mini-batch."""
         raise NotImplementedError
 
+    def weighted(
+        self, losses: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Losses of tokens times the weights of a correction, all (B, T)."""
+        del mask
+        return losses * weights
+
     def select(self, step: StepTokens) -> torch.Tensor:
         """Tokens that `Tokens.selected` tells of, (B, T) bool; every rank calls it."""
         raise NotImplementedError

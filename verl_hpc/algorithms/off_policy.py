@@ -15,10 +15,10 @@ def off_policy(
 ) -> dict[str, float]:
     """Estimates over all tokens that count, the same on every rank; all arguments are (B, T).
 
-    With d = log_prob - rollout of a token, clamped to +-20, and r = exp(d):
+    With d = log_prob - rollout of a token, and r = exp(d) with d clamped to +-20:
 
     kl          mean of -d: KL(sampled || trained), Schulman's k1
-    k3_kl       mean of r - d - 1, his k3
+    k3_kl       mean of exp(d) - d - 1, his k3; neither is clamped
     chi2_token  mean of r^2, less 1
     chi2_seq    mean over sequences of the square of the product of r, less 1
     ppl_ratio   mean over sequences of exp(-mean d): the trainer's perplexity by the engine's
@@ -28,8 +28,7 @@ def off_policy(
     """
     counts = mask.bool()
     wide = torch.where(counts, log_probs.double() - rollout_log_probs.double(), 0)
-    difference = bounded(wide)
-    ratio = torch.where(counts, difference.exp(), 0)
+    ratio = torch.where(counts, bounded(wide).exp(), 0)
     lengths = counts.sum(-1)
     some = lengths > 0
     of_sequence = bounded(wide.sum(-1))
@@ -37,8 +36,8 @@ def off_policy(
     sums = [
         counts.sum().to(wide),
         some.sum().to(wide),
-        -difference.sum(),
-        torch.where(counts, ratio - difference - 1, 0).sum(),
+        -wide.sum(),
+        (wide.exp() - wide - 1).sum(),
         ratio.sum(),
         (ratio**2).sum(),
         torch.where(some, (2 * of_sequence).exp(), 0).sum(),

@@ -169,14 +169,14 @@ class OptimizerConfig(Section):
 
     lr: PositiveRate = 1e-6
     """Largest learning rate: after the warm-up, and before the schedule lowers it."""
-    min_lr: Rate = 0.0
+    min_lr: Annotated[Rate, chosen_by("schedule")] = 0.0
     """Where the schedule ends."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls between warmup_steps and decay_steps: not at all, or from lr to
     min_lr in a straight line or along half a cosine."""
     warmup_steps: NonNegative = 0
     """Optimizer steps over which lr rises from 0."""
-    decay_steps: Positive | None = None
+    decay_steps: Annotated[Positive | None, chosen_by("schedule")] = None
     """Optimizer steps until min_lr, those of the warm-up counted. null takes all optimizer steps of
     the run, so that a run that is resumed with more steps falls more slowly from then on."""
     beta1: ProperFraction = 0.9

@@ -139,6 +139,14 @@ def _correction(values: Values, draft: Draft) -> None:
                 "nothing is left out where the ratio starts from the rollout's log-probs",
                 f"{bypass}=false",
             )
+        mode = f"{ACTOR}.policy_loss.loss_mode"
+        if values[mode] != "vanilla" and not values["trainer.use_v1"]:
+            raise Refused(
+                mode,
+                f"= {values[mode]}: with bypass_mode and trainer.use_v1=false verl takes vanilla, "
+                "whatever it says",
+                f"{mode}=vanilla, or trainer.use_v1=true",
+            )
         draft.put("algorithm.old_log_probs", "rollout", bypass)
         if weights:
             draft.note(f"{_CORRECTION}.rollout_is", "verl only logs weights with bypass_mode")

@@ -119,7 +119,7 @@ def plan_run(
     if form := prompt_form(encoder, problems.train):
         known[PROMPT_FORM] = form
     if leads:
-        say_what_is_unused(config, encoder, form)
+        say_what_is_unused(config, encoder, form, problems.evaluation)
     controls = Controls(session.control)
     places = _places(session, layouts, controls, config.seed)
     builder = Builder(session, config, settings, weights, layouts, places, tokenizer_path)

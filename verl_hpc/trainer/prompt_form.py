@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from verl_hpc.checkpoint.read import Step
@@ -37,10 +38,30 @@ def prompt_form(encoder: Encoder, source: Source) -> str:
     return RENDERED if is_rendered else TEXT
 
 
-def say_what_is_unused(config: RunConfig, encoder: Encoder, form: str) -> None:
+def say_what_is_unused(
+    config: RunConfig, encoder: Encoder, form: str, evaluation: Mapping[str, Source]
+) -> None:
     """Tell that a chat template is there and not applied, unless the configuration says so or the
-    model was trained in the same way."""
-    if config.data.chat != "auto" or form != TEXT or not encoder.template.exists:
+    model was trained in the same way.
+
+    Args:
+        config: of the run.
+        encoder: of its prompts.
+        form: of its prompts of training, from `prompt_form`.
+        evaluation: data sets of evaluation, by name.
+    """
+    if config.data.chat != "auto" or not encoder.template.exists:
+        return
+    if form != TEXT:
+        texts = [name for name, rows in evaluation.items() if prompt_form(encoder, rows) == TEXT]
+        if form and texts:
+            _logger.warning(
+                "evaluation.sets: %s: prompts are plain texts, to which the chat template is not "
+                "applied, and those of training are %s. data.chat=always applies it to all, and "
+                "data.chat=never to none",
+                ", ".join(texts),
+                form,
+            )
         return
     if _form_of_step(Path(config.model.path)) == form:
         return

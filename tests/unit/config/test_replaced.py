@@ -108,6 +108,16 @@ CASES = [
         {"algorithm.kl.target": 0.1, "algorithm.kl.placement": "reward"},
     ),
     (
+        {"algorithm__loss": {"name": "dppo", "divergence": "kl", "threshold": 0.01}},
+        ["algorithm.loss.divergence=tv"],
+        {"algorithm.loss.threshold": None},
+    ),
+    (
+        {"optimizer": {"schedule": "cosine", "min_lr": 1e-7, "decay_steps": 9, "lr": 1e-5}},
+        ["optimizer.schedule=constant"],
+        {"optimizer.min_lr": 0.0, "optimizer.decay_steps": None, "optimizer.lr": 1e-5},
+    ),
+    (
         {"algorithm__correction": {"weights": "token", "upper": 5.0}},
         ["algorithm.correction.weights=sequence"],
         {"algorithm.correction.upper": 2.0},

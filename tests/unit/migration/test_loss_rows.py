@@ -51,3 +51,14 @@ def test_what_is_left_out_of_a_run_is_what_the_run_has_without_it(mode, estimato
     whole = migrate([*words, "actor_rollout_ref.rollout.n=2"])
     assert len(whole.settings) > len(found.settings)
     assert found.config() == whole.config()
+
+
+def test_a_loss_that_verls_older_trainer_replaces_is_refused():
+    bypass = "algorithm.rollout_correction.bypass_mode=true"
+    for mode, trainer, is_refused in (
+        ("gspo", "false", True),
+        ("gspo", "true", False),
+        ("vanilla", "false", False),
+    ):
+        found = migrate([*words_of(mode), bypass, f"trainer.use_v1={trainer}"])
+        assert [one.key for one in found.refused] == [f"{ACTOR}.policy_loss.loss_mode"] * is_refused

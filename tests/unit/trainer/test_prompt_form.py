@@ -38,7 +38,7 @@ def told(caplog, tmp_path, path, prompt, model, chat="auto"):
     form = prompt_form(encoder, open_source(config.data.train))
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        say_what_is_unused(config, encoder, form)
+        say_what_is_unused(config, encoder, form, {})
     return form, "data.chat=always applies it" in caplog.text
 
 
@@ -59,3 +59,38 @@ def test_a_model_that_was_trained_in_the_same_way_is_left_alone(caplog, tmp_path
         state = STATE.model_copy(update={"fingerprint": known})
         step = write_step(model, tmp_path / str(number), state=state)
         assert told(caplog, tmp_path, step, "hi", model) == (TEXT, is_told), form
+
+
+def test_plain_prompts_of_evaluation_beside_chats_are_told(caplog, tmp_path, model):
+    for number, (train, prompt, is_told) in enumerate(
+        [
+            (said("u: hi"), "hi", True),
+            (RENDERED_PROMPT, "hi", True),
+            (said("u: hi"), said("u: ho"), False),
+            (said("u: hi"), RENDERED_PROMPT, False),
+        ]
+    ):
+        rows = {
+            name: files(write_jsonl(tmp_path / f"{number}{name}.jsonl", [{"prompt": text}]))
+            for name, text in (("train", train), ("held_out", prompt))
+        }
+        tree = {
+            "name": "r",
+            "recipe": "rl",
+            "steps": 1,
+            "model": {"path": str(model)},
+            "data": {"train": rows["train"].model_dump()},
+            "rollout": {"num_samples": 2},
+            "evaluation": {
+                "every": 1,
+                "sets": {"held_out": {"source": rows["held_out"].model_dump()}},
+            },
+        }
+        config = parse_config(tree)
+        encoder = Encoder.from_config(load_tokenizer(model), config.data)
+        form = prompt_form(encoder, open_source(config.data.train))
+        sets = {n: open_source(s.source) for n, s in config.evaluation_sets.items()}
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            say_what_is_unused(config, encoder, form, sets)
+        assert ("evaluation.sets: held_out: prompts are plain texts" in caplog.text) == is_told

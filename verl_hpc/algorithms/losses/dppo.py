@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from verl_hpc.algorithms.lazy import torch
 from verl_hpc.algorithms.loss import PolicyLoss, Tokens
 from verl_hpc.algorithms.masked import masked_sum
-from verl_hpc.section import PositiveFinite
+from verl_hpc.section import PositiveFinite, chosen_by
 
 _LEAST = 1e-12
 """Probability that another token than the sampled one has at least."""
+_OF_THE_PAPER = {"tv": 0.15, "kl": 0.05}
+"""The largest divergence, by its kind."""
 
 
 class Dppo(PolicyLoss):
@@ -20,8 +22,8 @@ class Dppo(PolicyLoss):
     divergence: Literal["tv", "kl"] = "tv"
     """Of the distributions over the sampled token and all others, which is at most that of the
     policies: total variation, or KL of the new policy from the old one."""
-    threshold: PositiveFinite = 0.15
-    """Largest divergence; 0.15 is the paper's for tv, 0.05 for kl."""
+    threshold: Annotated[PositiveFinite | None, chosen_by("divergence")] = None
+    """Largest divergence; null takes the paper's, 0.15 for tv and 0.05 for kl."""
     max_ratio: PositiveFinite = 20.0
     """Largest ratio of new to old probability that a gradient is multiplied with; small ones bias
     it (section 5.4)."""
@@ -36,7 +38,7 @@ class Dppo(PolicyLoss):
         """
         log_ratio = tokens.log_ratio.detach()
         ratio = log_ratio.exp()
-        outside = (tokens.advantages * log_ratio > 0) & (self._divergence(tokens) > self.threshold)
+        outside = (tokens.advantages * log_ratio > 0) & (self._divergence(tokens) > self._largest)
         bounded = (ratio > self.max_ratio) & ~outside
         losses = -tokens.advantages * ratio.clamp(max=self.max_ratio) * tokens.log_probs
         return torch.where(outside, 0, losses), {
@@ -44,6 +46,10 @@ class Dppo(PolicyLoss):
             "pg_clipfrac_lower": masked_sum(bounded.to(ratio), tokens.mask),
             "ppo_kl": masked_sum(-log_ratio, tokens.mask),
         }
+
+    @property
+    def _largest(self) -> float:
+        return _OF_THE_PAPER[self.divergence] if self.threshold is None else self.threshold
 
     def _divergence(self, tokens: Tokens) -> torch.Tensor:
         """(B, T), equations 13 and 14."""

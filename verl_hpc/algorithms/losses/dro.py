@@ -19,10 +19,10 @@ class Dro(PolicyLoss):
 
     def __call__(self, tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """-A log_prob + beta / 2 (log_prob - old)^2, with advantages in the place of the paper's
-        reward less its value; the log-ratio is clamped to +-20.
+        reward less its value. The log-ratio is not clamped: a token far away is drawn back too.
 
         Metrics: ppo_kl.
         """
-        log_ratio = tokens.log_ratio
+        log_ratio = tokens.log_probs - tokens.old_log_probs
         losses = -tokens.advantages * tokens.log_probs + 0.5 * self.beta * log_ratio.square()
         return losses, {"ppo_kl": masked_sum(-log_ratio.detach(), tokens.mask)}

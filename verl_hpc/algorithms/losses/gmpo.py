@@ -41,3 +41,11 @@ class Gmpo(PolicyLoss):
             "pg_clipfrac_lower": masked_sum(clipped * (advantages < 0), tokens.mask),
             "ppo_kl": -log_ratio.detach().sum(),
         }
+
+    def weighted(
+        self, losses: torch.Tensor, weights: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Times the geometric mean of a sequence's weights, as its ratio is one (verl)."""
+        count = mask.sum(-1, keepdim=True).clamp(min=1)
+        logs = torch.where(mask.bool(), weights.log(), 0)
+        return losses * (logs.sum(-1, keepdim=True) / count).exp()

@@ -155,7 +155,7 @@ _TYPES: Mapping[str, type[TaskConfig]] = {
     "constrained_decoding": ConstrainedTask,
 }
 M = TypeVar("M", bound=BaseModel)
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_NAME = re.compile(r"^[a-z][a-z0-9_]{0,39}$")
 
 
 class SharedConfig(Section):
@@ -189,6 +189,12 @@ class TasksConfig(SharedConfig):
         return {**shared, "tasks": tasks}
 
 
+class _Variants(SharedConfig):
+    """Settings of which a file may choose another variant than one that it includes."""
+
+    tasks: dict[Annotated[str, Field(pattern=_NAME.pattern)], PolicyTask]
+
+
 def load_tasks(path: str | Path) -> TasksConfig:
     """Read tasks.yaml.
 
@@ -196,7 +202,7 @@ def load_tasks(path: str | Path) -> TasksConfig:
         ConfigError: a file that cannot be read, a name that does not exist (the nearest ones are
             given), or a value that is not allowed.
     """
-    return parse_tasks(read_tree(Path(path)), str(path))
+    return parse_tasks(read_tree(Path(path), _Variants), str(path))
 
 
 def parse_tasks(tree: Mapping[str, Any], origin: str = "tasks") -> TasksConfig:

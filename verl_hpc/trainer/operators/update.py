@@ -152,7 +152,8 @@ def actor_loss(
             chosen = batch.column(selected, SELECTED, indices).bool()
         losses, sums = settings.loss(Tokens(before, log_probs, advantage, mask, chosen))
         if trained is not None and WEIGHTS in trained.values:
-            losses = losses * batch.column(trained, WEIGHTS, indices)
+            weights = batch.column(trained, WEIGHTS, indices)
+            losses = settings.loss.weighted(losses, weights, mask)
         policy = batch.aggregation(losses, mask)
         metrics = {name: value.double() / batch.num_tokens for name, value in sums.items()}
         metrics["pg_loss"] = policy.detach()

@@ -39,6 +39,7 @@ def arrays() -> dict[str, torch.Tensor]:
         "new": (old + uniform(-1.5, 1.5)).clamp(max=-0.01),
         "squares": squares,
         "advantages": uniform(-2, 2),
+        "weights": uniform(0.2, 2),
     }
 
 

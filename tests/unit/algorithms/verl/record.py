@@ -144,8 +144,14 @@ LOSSES = {
 }
 
 
-def losses(core, given):
-    """By name: verl's loss, its gradient by the log-probs, and its metrics."""
+def losses(core, given, weights=None):
+    """By name: verl's loss, its gradient by the log-probs, and its metrics.
+
+    Args:
+        core: verl's module.
+        given: arrays.
+        weights: of tokens, by which a correction multiplies; None has none.
+    """
     found = {}
     for name, settings in LOSSES.items():
         new = given["new"].clone().requires_grad_()
@@ -158,6 +164,7 @@ def losses(core, given):
             response_mask=given["mask"],
             loss_agg_mode=mode.get(name, "token-mean"),
             config=config,
+            rollout_is_weights=weights,
         )
         value.backward()
         found[name] = [value.detach(), new.grad, metrics]
@@ -256,6 +263,7 @@ def main(root: Path) -> None:
     found = {
         "advantages": advantages(core, given),
         "losses": losses(core, given),
+        "weighted_losses": losses(core, given, given["weights"]),
         "others": others(core, given),
         "corrections": corrections(helper, given),
         "functions": functions(core, helper),

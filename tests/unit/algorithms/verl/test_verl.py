@@ -84,7 +84,7 @@ OF_SEQUENCES = 1e-7
 
 def test_all_that_is_recorded_is_compared():
     assert VERL["advantages"].keys() == ADVANTAGES.keys()
-    assert VERL["losses"].keys() == LOSSES.keys()
+    assert VERL["losses"].keys() == VERL["weighted_losses"].keys() == LOSSES.keys()
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -114,16 +114,19 @@ LOSSES = {
     "geo_mean": Gmpo(),
     "cispo": Cispo(clip_low=0.2, clip_high=0.28),
     "dppo_tv": Dppo(max_ratio=3.0),
-    "dppo_kl": Dppo(divergence="kl", threshold=0.05, max_ratio=3.0),
+    "dppo_kl": Dppo(divergence="kl", max_ratio=3.0),
     "dro": Dro(beta=0.5),
 }
 
 
+@pytest.mark.parametrize("recorded", ["losses", "weighted_losses"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_losses_gradients_and_metrics(name):
-    value, gradient, metrics = VERL["losses"][name]
+def test_losses_gradients_and_metrics(name, recorded):
+    value, gradient, metrics = VERL[recorded][name]
     new = NEW.clone().requires_grad_()
     losses, sums = LOSSES[name](Tokens(OLD, new, GIVEN["advantages"], MASK))
+    if recorded == "weighted_losses":
+        losses = LOSSES[name].weighted(losses, GIVEN["weights"], MASK)
     mode = LOSSES[name].aggregation
     total = Aggregation(mode, NUM_TOKENS, NUM_SEQUENCES)(losses, MASK)
     total.backward()

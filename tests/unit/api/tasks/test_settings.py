@@ -40,6 +40,13 @@ def test_tasks_may_be_a_list(tmp_path):
     assert {n: t.weight for n, t in load(tmp_path, text).tasks.items()} == {"a": None, "b": 0.5}
 
 
+def test_another_function_than_an_included_files_takes_none_of_its_options(tmp_path):
+    task = "tasks: {a: {type: ppo, lr: 2e-4, reward: {function: 'x.py:f', options: {x: 1}}}}"
+    (tmp_path / "base.yaml").write_text(task)
+    found = load(tmp_path, "include: [base.yaml]\ntasks: {a: {reward: {function: 'y.py:g'}}}")
+    assert found.tasks["a"].reward.options == {} and found.tasks["a"].lr == 2e-4
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from verl_hpc import __version__
-from verl_hpc.errors import VerlHpcError
+from verl_hpc.errors import ConfigError, VerlHpcError
 
 VERBS = {
     "plan": "will it fit, how long will it take, how many GPUs, which layout; needs no GPU",
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _told(error: VerlHpcError) -> str:
-    if "no such setting" not in str(error):
+    if not isinstance(error, ConfigError):
         return str(error)
     from verl_hpc.migration.hints import with_verls_names
 

@@ -8,7 +8,7 @@ from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft, Row, fixed, together
 from verl_hpc.migration.values import Refused, Values
 
-_ESTIMATORS = {
+ESTIMATORS = {
     "gae": "gae",
     "grpo": "grpo",
     "grpo_vectorized": "grpo",
@@ -27,7 +27,7 @@ _ESTIMATORS = {
 _DISCOUNTED = {"gae": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}
 _BY_STD = "algorithm.norm_adv_by_std_in_grpo"
 _KL, _ADVANTAGE = "algorithm.kl", "algorithm.advantage"
-_PENALTIES = {
+PENALTIES = {
     "kl": "k1",
     "k1": "k1",
     "abs": "abs",
@@ -36,8 +36,8 @@ _PENALTIES = {
     "low_var_kl": "k3",
     "k3": "k3",
 }
-_PENALTIES |= {
-    f"{theirs}+": f"{ours}+" for theirs, ours in _PENALTIES.items() if ours in ("k1", "k3")
+PENALTIES |= {
+    f"{theirs}+": f"{ours}+" for theirs, ours in PENALTIES.items() if ours in ("k1", "k3")
 }
 _USUAL = {"reward": "k1", "loss": "k3"}
 """What null takes."""
@@ -55,10 +55,10 @@ _LEFT_OUT = (
 
 def _advantage(values: Values, draft: Draft) -> None:
     key = "algorithm.adv_estimator"
-    if values.word(key) not in _ESTIMATORS:
-        near = f"{_ADVANTAGE}.name: one of {', '.join(dict.fromkeys(_ESTIMATORS.values()))}"
+    if values.word(key) not in ESTIMATORS:
+        near = f"{_ADVANTAGE}.name: one of {', '.join(dict.fromkeys(ESTIMATORS.values()))}"
         raise Refused(key, f"there is no estimator {values[key]} here", near)
-    name = _ESTIMATORS[values.word(key)]
+    name = ESTIMATORS[values.word(key)]
     draft.put(f"{_ADVANTAGE}.name", name, key)
     if name == "optimal_token_baseline" and values[f"{_CORRECTION}.rollout_is"]:
         draft.note(key, _UNWEIGHTED)
@@ -96,9 +96,9 @@ def _divergence(values: Values, draft: Draft) -> None:
     placement = "reward" if values.flag(in_reward) else "loss"
     draft.put(f"{_KL}.placement", placement, in_reward, in_loss)
     kind = "algorithm.kl_penalty" if placement == "reward" else f"{ACTOR}.kl_loss_type"
-    if values.word(kind) not in _PENALTIES:
-        raise Refused(kind, f"expected one of {', '.join(_PENALTIES)}", f"{_KL}.estimator")
-    estimator = _PENALTIES[values.word(kind)]
+    if values.word(kind) not in PENALTIES:
+        raise Refused(kind, f"expected one of {', '.join(PENALTIES)}", f"{_KL}.estimator")
+    estimator = PENALTIES[values.word(kind)]
     draft.put(f"{_KL}.estimator", None if estimator == _USUAL[placement] else estimator, kind)
     if estimator in _BIASED[placement]:
         draft.put(f"{_KL}.allow_biased", True, kind)

@@ -6,12 +6,21 @@ import re
 from collections.abc import Iterator, Sequence
 
 from verl_hpc.config.foreign import MIGRATE
+from verl_hpc.migration.algorithm_rows import ESTIMATORS, PENALTIES
 from verl_hpc.migration.legacy import RENAMED
+from verl_hpc.migration.loss_rows import LOSSES
 from verl_hpc.migration.reference import reference
 from verl_hpc.migration.row import RANKS, Row
 from verl_hpc.migration.table import find
 
 _UNKNOWN = re.compile(r"(?P<name>[\w.]+): no such setting; (?P<near>.*)")
+_VALUES = {
+    "algorithm.loss.name": LOSSES,
+    "algorithm.advantage.name": ESTIMATORS,
+    "algorithm.kl.estimator": PENALTIES,
+}
+"""What verl's values are here, by our setting."""
+_REFUSED_VALUE = re.compile(rf"(?P<name>{'|'.join(_VALUES)}) = '(?P<value>\w+\+?)': (?!verl's )")
 _MOST = 3
 
 
@@ -19,9 +28,15 @@ def with_verls_names(message: str) -> str:
     """An error about settings, in which those that verl has say what they are here.
 
     Args:
-        message: with lines such as `rollout.n: no such setting; known: ...`.
+        message: with lines such as `rollout.n: no such setting; known: ...`, or
+            `algorithm.loss.name = 'geo_mean': must be one of ...`.
     """
-    return _UNKNOWN.sub(_explained, message)
+    return _REFUSED_VALUE.sub(_with_verls_value, _UNKNOWN.sub(_explained, message))
+
+
+def _with_verls_value(found: re.Match[str]) -> str:
+    ours = _VALUES[found["name"]].get(found["value"])
+    return found[0] if ours is None else f"{found[0]}verl's {found['value']} is {ours} here; "
 
 
 def _explained(found: re.Match[str]) -> str:
@@ -71,7 +86,13 @@ def _keys_of(parts: Sequence[str]) -> list[str]:
         return found
     settings = {key: row.ours for key in same_last if (row := _row(key)) is not None and row.ours}
     found = [key for key in settings if _is_part(parts, key.split("."))]
+    section = ".".join(parts[:-1])
+    found = found or [k for k, ours in settings.items() if _is_of(section, ours)]
     return found or (list(settings) if len(set(settings.values())) == 1 else [])
+
+
+def _is_of(section: str, settings: Sequence[str]) -> bool:
+    return bool(section) and any(name.rpartition(".")[0] == section for name in settings)
 
 
 def _is_part(parts: Sequence[str], of: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from verl_hpc.migration.models import ACTOR
 from verl_hpc.migration.row import Draft, Row, to, together
 from verl_hpc.migration.values import Refused, Values
 
-_LOSSES = {
+LOSSES = {
     "vanilla": "ppo_clip",
     "gspo": "gspo",
     "geo_mean": "gmpo",
@@ -55,10 +55,10 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 def _loss(values: Values, draft: Draft) -> None:
     mode = values.word(f"{_POLICY}.loss_mode")
-    if mode not in _LOSSES:
-        near = f"algorithm.loss.name: one of {', '.join(dict.fromkeys(_LOSSES.values()))}"
+    if mode not in LOSSES:
+        near = f"algorithm.loss.name: one of {', '.join(dict.fromkeys(LOSSES.values()))}"
         raise Refused(f"{_POLICY}.loss_mode", f"there is no loss {mode} here", near)
-    name = _LOSSES[mode]
+    name = LOSSES[mode]
     draft.put(f"{_LOSS}.name", name, f"{_POLICY}.loss_mode")
     low, high = _clips(values)
     if name in _CLIPPED:

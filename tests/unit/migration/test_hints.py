@@ -18,6 +18,7 @@ KEYS = {
     "data.max_prompt_length": "rollout.max_prompt_tokens",
     "total_epochs": "epochs",
     "checkpoint.save_freq": "checkpoint.every",
+    "optimizer.grad_clip": "optimizer.clip_grad",
     "nnodes": "the number of ranks that are started",
     "lr": "optimizer.lr or roles.critic.optimizer.lr",
 }
@@ -30,6 +31,19 @@ def test_verls_keys_are_named_as_they_are_here():
         assert (first, last) == ("run.yaml:", "  c: bad")
         assert second.startswith(f"  {name}: no such setting; verl's ")
         assert second.endswith(f" is {ours} here")
+
+
+def test_verls_values_are_named_as_they_are_here():
+    for name, value, ours in (
+        ("algorithm.loss.name", "vanilla", "ppo_clip"),
+        ("algorithm.loss.name", "geo_mean", "gmpo"),
+        ("algorithm.advantage.name", "tir_optimal_token_baseline", "optimal_token_baseline"),
+        ("algorithm.kl.estimator", "low_var_kl+", "k3+"),
+    ):
+        found = with_verls_names(f"run.yaml:\n  {name} = '{value}': must be one of a, b")
+        assert found.endswith(f"= '{value}': verl's {value} is {ours} here; must be one of a, b")
+    other = "algorithm.loss.name = 'other': must be one of a, b"
+    assert with_verls_names(other) == other
 
 
 def test_what_is_not_one_setting_here_is_looked_up():
@@ -53,3 +67,6 @@ def test_commands_say_it(tmp_path, capsys):
     path.write_text(yaml.safe_dump(tree(rollout__n=8)))
     assert main(["config", "--config", str(path)]) == 1
     assert "verl's actor_rollout_ref.rollout.n is rollout.num_samples" in capsys.readouterr().err
+    path.write_text(yaml.safe_dump(tree()))
+    assert main(["config", "--config", str(path), "algorithm.loss.name=vanilla"]) == 1
+    assert "verl's vanilla is ppo_clip here" in capsys.readouterr().err

@@ -31,6 +31,8 @@ _QUALIFIED = re.compile(
 _ASSIGNED = re.compile(r"\A[A-Za-z]\s*=")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
+_PADDED = re.compile(r"(?<![\d.])0\d+")
+"""Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = 60
 
@@ -42,6 +44,8 @@ def equal(answer: str, truth: str) -> bool:
     drops bases and kinds of brackets, which are looked at here.
     """
     plain, plain_truth = without_markup(answer), without_markup(truth)
+    if _are_list_and_number(plain, plain_truth):
+        return False
     if _SPACES.sub("", plain) == _SPACES.sub("", plain_truth):
         return plain != ""
     bases = _IN_A_BASE.fullmatch(plain), _IN_A_BASE.fullmatch(plain_truth)
@@ -56,6 +60,8 @@ def equal(answer: str, truth: str) -> bool:
     )
     if number and true_number:
         return equal_quantities(number, true_number)
+    if _PADDED.findall(plain) != _PADDED.findall(plain_truth) or _is_broken_chain(plain):
+        return False
     if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):
         return False
     if _QUALIFIED.search(plain) or _QUALIFIED.search(plain_truth):
@@ -93,6 +99,19 @@ def _kind(text: str) -> bool | None:
     if text.startswith("\\{"):
         return True
     return False if re.fullmatch(r"[(\[][^()\[\]]*,.*[)\]]", text) else None
+
+
+def _are_list_and_number(one: str, other: str) -> bool:
+    """Whether one is a list and the other a number with commas: '32, 349' and '32,349'."""
+    spaced = [re.search(r"\d,\s+\d{3}(?!\d)", text) is not None for text in (one, other)]
+    return spaced[0] != spaced[1] and read_quantity(other if spaced[0] else one) is not None
+
+
+def _is_broken_chain(text: str) -> bool:
+    """Whether a chain of equations equates different whole numbers: x = 5 = 6."""
+    sides = [read_quantity(side) for side in text.split("=")]
+    whole = {side.value for side in sides if side and side.decimals == 0 and not side.percent}
+    return len({value for value in whole if value.denominator == 1}) > 1
 
 
 def _is_balanced(text: str) -> bool:

@@ -27,7 +27,7 @@ _CUE = (
 _ANSWERS = re.compile(_CUE + _LETTER)
 """The answer is B; Answer: B."""
 _CHOSEN = re.compile(
-    r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
+    r"(?i:\b(?:so|thus|therefore|hence|(?<=\bi )would say|(?<=\bi')d say|leaving|leaves|choose|choosing|pick|select|go with|"
     rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]),?"
     rf"{_FILLER}{{0,4}}{_GAP})(?P<letter>[A-Z0-9])"
     r"(?=[)\]}*$.]{0,6}\s*(?:$|[.,;!\u2014\u2013]|(?:because|since|as)\b))",
@@ -36,7 +36,8 @@ _CHOSEN = re.compile(
 """So (B). I would pick B."""
 _PRAISED = re.compile(
     r"(?<![\w'\u2019])\(?(?P<letter>[A-Z0-9])\)?\**\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
-    r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?!\s+(?:only|if))"
+    r"(?:the\s{1,4})?(?:correct|right|best|answer)\b"
+    r"(?!\s+(?:only|if|when|where|unless|under)\b|\s+(?:for|in)\s(?!this|the|our)\w)"
 )
 """B is correct."""
 _ENDS = (
@@ -74,8 +75,8 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     The last box or <answer> that holds a letter or the text of a choice. Without one, the last
     sentence such as 'the answer is B', 'the answer is Rome', 'so (B)' or 'B is correct' that is
     neither denied nor a condition. Without one, the only letter in parentheses of the last sentence
-    that has any. Without one, a letter or the text of a choice that is the whole response, or a
-    letter that is its first or its last line. An article is no letter, and who names two letters
+    that has any. Without one, a letter or the text of a choice that is the whole response, a first
+    line such as 'B. Rome', or a letter that is the first or the last line. An article is no letter, and who names two letters
     has chosen none. A last box that is not closed is an answer that was cut off: none. What stands
     behind </think> counts before what stands in front of it.
 
@@ -190,6 +191,11 @@ def _alone(response: str, choices: Mapping[str, str]) -> str | None:
     lines = [line for line in response.splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) <= _LONGEST_BOX:
         return letter_of(lines[0], choices)
+    labels = [found for line in lines if (found := _LABEL.match(line))]
+    if len(labels) == 1 and labels[0].string == lines[0]:
+        words = letter_of_words(lines[0][labels[0].end() :].strip("*. "), choices)
+        if words == labels[0][1]:
+            return words
     for line in [*lines[-1:], *lines[:1]]:
         if (found := _BARE.fullmatch(line)) and found[1].isupper():
             return _known(found[1], choices)

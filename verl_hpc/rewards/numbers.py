@@ -15,8 +15,11 @@ NUMBER = re.compile(
     rf"(?:(?:(?P<whole>{_PLAIN})\s)?(?P<over>\d+)\s?/\s?(?P<under>\d+)|(?P<plain>{_PLAIN}))"
     rf"(?![.,:^]?\d|[eE][-+]?\d|[kK]\b|[,{_SPACE}]\d{{3}}(?!\d)|\s\d+\s?/\s?\d"
     r"|\s?[-+*/x\u00d7\u00f7^]\s?\$?\d)"
+    r"(?:[ ](?P<magnitude>(?i:thousand|million|billion|trillion))(?!\w))?"
 )
-"""'-1,200.50', '$3', '1/2', '1 1/2'; of '10-5', '3:30', '7,2', '5k' and '1e3' nothing."""
+"""'-1,200.50', '$3', '1/2', '1 1/2', '5 million'; of '10-5', '3:30', '7,2', '5k' and '1e3'
+nothing."""
+_MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 _COUNT = (
     r"(?:[-\u2212]?\$?\d|(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|hundred|half)\b)"
@@ -24,6 +27,7 @@ _COUNT = (
 """Begins a number, in digits or as a word."""
 ALTERED = (
     r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths|tenths|remainder|"
+    r"hundred|thousand|million|billion|trillion|dozen|"
     r"or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
     r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous))\b"
     rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{_COUNT})"
@@ -58,6 +62,7 @@ def value_of(found: re.Match[str]) -> Fraction | None:
     size = _exact(found["plain"] or found["whole"] or "0")
     if found["under"]:
         size += Fraction(int(found["over"]), int(found["under"]))
+    size *= _MAGNITUDES.get((found["magnitude"] or "").lower(), 1)
     return size if found["sign"] + found["inner"] in ("", "+") else -size
 
 

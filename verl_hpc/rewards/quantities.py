@@ -13,7 +13,11 @@ _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}
 _FRACTION = re.compile(
     r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
 )
-_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)\s*\\overline\s*\{?(\d+)\}?")
+_DOLLARS = re.compile(r"\\\$\s?([\d.,]*\d(?:\s(?:thousand|million|billion|trillion)\b)?)")
+_REPEATING = re.compile(
+    r"(-?)(\d*)\.(\d*?)(?:\s*\\overline\s*\{?(\d+)\}?"
+    r"|(?:(\d)\5\5+|(\d\d+)\6+)\s?(?:\.\.\.|\u2026|\\(?:l|c)?dots))"
+)
 _OUT_OF = re.compile(r"(\d+)\s+out\s+of\s+(\d+)")
 _UNIT = re.compile(r"[a-z]+(?: [a-z]+)*(?: ?/ ?[a-z]+)?(?:\^?[23])?", re.IGNORECASE)
 _PERCENT = ("%", "percent", "percentage", "pct")
@@ -50,7 +54,8 @@ class Quantity:
 def without_markup(text: str) -> str:
     """A short text without what LaTeX and Markdown only use to set it."""
     text = text.replace("\\varnothing", "\\emptyset")
-    text = _NOTHING.sub("", text.replace("{,}", ",").replace("\\%", "%"))
+    text = _DOLLARS.sub(r"\1 dollars", text.replace("{,}", ","))
+    text = _NOTHING.sub("", text.replace("\\%", "%"))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = _TEXT.sub(r" \1 ", _DEGREES.sub(" degrees ", text))
     return " ".join(re.sub(r"\\[,;: ]|~", " ", text).split())
@@ -59,12 +64,14 @@ def without_markup(text: str) -> str:
 def read_quantity(text: str) -> Quantity | None:
     r"""What a text says that is one number and at most a unit; else None.
 
-    '3 out of 4' is 3/4, and 0.\overline{3} is 1/3.
+    '3 out of 4' is 3/4; 0.\overline{3} and 0.333... are 1/3, and 5 million is 5000000.
     """
-    plain = without_markup(text).removesuffix(".")
+    plain = without_markup(text)
+    plain = plain if plain.endswith("..") else plain.removesuffix(".")
     plain = _FRACTION.sub(_plain_fraction, plain)
     if repeating := _REPEATING.fullmatch(plain):
-        return Quantity(_repeated(*repeating.groups()))
+        sign, whole, once, *blocks = repeating.groups()
+        return Quantity(_repeated(sign, whole, once, next(filter(None, blocks))))
     if ratio := _OUT_OF.fullmatch(plain):
         value = read_number(f"{ratio[1]}/{ratio[2]}")
         return Quantity(value) if value is not None and value.denominator > 1 else None

@@ -5,9 +5,10 @@ Four kinds of places are read, and the first that there is counts:
 1. marked verdicts, of which the last counts: `Score: 7`, `"rating": 7`, `[[7]]`,
    `<score>7</score>`, `Verdict: not correct`; those of a total or a final score before others;
 2. a verdict alone on its line or in its sentence, of which the last counts;
-3. `\\boxed{7}`, of which the last counts: judges quote the boxes of what they judge;
-4. prose, such as "gives it a score of 7" or "is not correct": here all must agree, and none may be
-   denied, a condition or about something else.
+3. `\\boxed{7}` at the end;
+4. prose, such as "gives it a score of 7" or "is not correct", and the last box, which may be quoted
+   from what is judged: here all must agree, and no prose may be denied, a condition or about
+   something else.
 
 Where none is found, or prose does not agree, there is no verdict: a number that happens to be in an
 answer is never taken for one.
@@ -56,6 +57,7 @@ _MARKED = re.compile(
     re.IGNORECASE,
 )
 _BOXED = re.compile(rf"boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE}", re.IGNORECASE)
+_BEHIND_A_BOX = re.compile(r"[\s}$.*_`)\]\\]*")
 _ALONE = re.compile(
     rf"^[\s\"'*_`(#]{{0,8}}(?:-[ ]+)?[*_]{{0,3}}{_VALUE}[ \"'*_`).!]{{0,8}}$"
     rf"|(?:^|[.!?][ ]+){_OPEN}(?:(?P<b_no>{_NO})|(?P<b_yes>{_YES}))[*_`\"']{{0,4}}[.!](?=\s|$)",
@@ -121,10 +123,13 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
     text = _QUOTED.sub(_without_long_quotes, answer)
     marked = [m for m in _MARKED.finditer(text) if _words(m).isdisjoint(_BOUNDS)]
     final = [m for m in marked if _is_final(m)]
-    for places in (final, marked, [*_ALONE.finditer(text)], [*_BOXED.finditer(text)]):
+    boxed = [*_BOXED.finditer(text)][-1:]
+    last = [box for box in boxed if _BEHIND_A_BOX.fullmatch(text, box.end())]
+    for places in (final, marked, [*_ALONE.finditer(text)], last):
         if places:
             return _value(places[-1], scale)
-    return _agreed([m for m in _PROSE.finditer(text) if _words(m).isdisjoint(_BOUNDS)], scale)
+    prose = [m for m in _PROSE.finditer(text) if _words(m).isdisjoint(_BOUNDS)]
+    return _agreed([*prose, *boxed], scale)
 
 
 def _without_long_quotes(quoted: re.Match[str]) -> str:
@@ -145,7 +150,7 @@ def _is_final(match: re.Match[str]) -> bool:
 
 
 def _agreed(matches: list[re.Match[str]], scale: Scale) -> float | None:
-    """One value of prose, where nothing in it says another."""
+    """The one value that all say; None where one says another, or leaves it open."""
     values = {None if _is_open(match) else _value(match, scale) for match in matches}
     return values.pop() if len(values) == 1 else None
 

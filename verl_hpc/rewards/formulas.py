@@ -33,6 +33,7 @@ _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
 _PADDED = re.compile(r"(?<![\d.])0\d+")
 """Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
+_MIXED = re.compile(r"(?<![\w.^/])(\d+) (\d+)/(\d+)(?![\w.])")
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = 60
 
@@ -131,6 +132,7 @@ def _parsed(text: str) -> list[Any]:
     library = math_verify_library()
     latex = library.LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
     text = re.sub(r"\\(?:boxed|fbox)(?![A-Za-z])", "", text)
+    text = _MIXED.sub(r"(\1+\\frac{\2}{\3})", text)
     # Without its own timeout, which would reset ours and fail off the main thread.
     found = library.parse(f"\\boxed{{{text}}}", [latex], parsing_timeout=None)
     return [_with_fractions(one) for one in found]

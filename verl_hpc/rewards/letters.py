@@ -41,7 +41,7 @@ _PRAISED = re.compile(
 )
 """B is correct."""
 _ENDS = (
-    r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|[.,:](?!\d)|(?i:because|since|as|which)\b))"
+    r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|[.,:](?!\d)|\((?i:not)\b|(?i:because|since|as|which)\b))"
     r"(?![)\]}*_`\"$]{0,6},?\s*(?i:or|and)\b)"
 )
 """A clause ends, and names no second answer."""
@@ -175,7 +175,7 @@ def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted((text.split() for text in texts), key=len, reverse=True)
     words = "|".join(r"\s+".join(map(re.escape, text)) for text in longest_first if text)
     one = f"(?i:{words or '(?!)'})"
-    second = rf"(?!\W{{0,8}}{one}\b)"
+    second = rf"(?![^\w\n.;!]{{0,8}}{one}\b)"  # in the same sentence
     return re.compile(rf"{_CUE}(?<![-\u2212])(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.unit.rewards.answers.code import ANSWERS, FUNCTION, TICKS, block
+from tests.unit.rewards.answers.code import ANSWERS, ASSERT, CALL, CHECK, FUNCTION, TICKS, block
 from tests.unit.rewards.sandbox.conftest import sandbox_of
 from verl_hpc.config.reward_options import CodeOptions
 from verl_hpc.rewards.code import compute_scores
@@ -46,6 +46,36 @@ def test_the_program_of_every_form_is_the_one_in_it():
     for form in FORMS:
         for program in ("def double(x):\n    return x + 1", "import os\n\nprint(3)\n\n# end"):
             assert program_of(form.format(program)).text.strip() == program
+
+
+PROGRAMS = {
+    FUNCTION: 1.0,
+    "double = lambda x: x + x": 1.0,
+    "def double(x):\n    return x + 2": 0.0,
+    "def double(x):\n    return x * x": 0.0,
+    "def double(x):\n    print(2 * x)": 0.0,
+    "def double(x):\n    return str(2 * x)": 0.0,
+    "def double(x):\n    return 2 * x if x > 0 else 0": 0.0,
+    "def double(x):\n    raise SystemExit(0)": 0.0,
+    "import os\nos._exit(0)": 0.0,
+}
+"""What doubles a number, and what only looks so."""
+
+
+def test_a_wrong_program_fails_in_every_form_by_every_kind_of_tests():
+    requests, right = [], []
+    for number, (program, score) in enumerate(PROGRAMS.items()):
+        for index, form in enumerate(FORMS):
+            truth = (ASSERT, CHECK, CALL)[(number + index) % 3]
+            requests.append(Request(len(right), "code", truth, {}, form.format(program)))
+            right.append(score)
+    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
+    wrong = [
+        (r.response, r.ground_truth)
+        for r, f, s in zip(requests, found, right, strict=True)
+        if f["score"] != s
+    ]
+    assert not wrong
 
 
 def test_no_wrong_value_is_taken_in_any_form():

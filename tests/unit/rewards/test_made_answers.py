@@ -48,6 +48,41 @@ def test_a_letter_is_read_in_every_form_among_mentions_of_others(letters, form, 
     assert extract_letter(response, dict.fromkeys(letters, "")) == given_
 
 
+CITIES = [
+    "Paris",
+    "Rome",
+    "Oslo",
+    "New York",
+    "Bern",
+    "Lima",
+    "Port-au-Prince",
+    "15",
+    "4.5",
+    "Nice",
+]
+WORD_FORMS = [
+    "The answer is {words}.", "Answer: {words}", "**Answer:** {words}", r"\boxed{{{words}}}",
+    r"\boxed{{\text{{{words}}}}}", "<answer>{words}</answer>", r"\boxed{{{letter}. {words}}}",
+    "The correct answer is **{words}**.", "The answer is {letter}. {words}",
+    "Answer: ({letter}) {words}", "The best answer is {words}, because it is large.",
+    r"It is \boxed{{{other}}}, or rather \boxed{{{words}}}.",
+    r"\boxed{{{other_letter}}} was wrong: \boxed{{{letter}}}", r"$\boxed{{\mathrm{{({letter})}}}}$",
+]  # fmt: skip
+
+
+@given(
+    st.permutations(CITIES),
+    st.sampled_from(WORD_FORMS),
+    st.sampled_from(BEFORE),
+    st.sampled_from(AFTER),
+)
+def test_the_words_of_a_choice_are_read_in_every_form_among_others(words, form, before, after):
+    choices = dict(zip("ABCDEFGHIJ", words, strict=True))
+    said = {"letter": "C", "words": choices["C"], "other_letter": "D", "other": choices["D"]}
+    response = f"{before.format(choices['E'])}{form.format(**said)}{after.format(choices['F'])}"
+    assert extract_letter(response, choices) == "C"
+
+
 NUMBER_FORMS = [
     "{}", "{}.", "${}", "${}.", "**{}**", "{} dollars", "{}%", "{} percent", "{}\u20ac", "{}kg",
     "{}/day", "{} of 7", "{}, that is all", "1 + 2 = {}", "x = {}", "{} = 1 + 2",

@@ -27,7 +27,8 @@ _CUE = (
 _ANSWERS = re.compile(_CUE + _LETTER)
 """The answer is B; Answer: B."""
 _CHOSEN = re.compile(
-    r"(?i:\b(?:so|thus|therefore|hence|(?<=\bi )would say|(?<=\bi')d say|leaving|leaves|choose|choosing|pick|select|go with|"
+    r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
+    r"(?<=\bi )would say|(?<=\bi')d say|"
     rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]),?"
     rf"{_FILLER}{{0,4}}{_GAP})(?P<letter>[A-Z0-9])"
     r"(?=[)\]}*$.]{0,6}\s*(?:$|[.,;!\u2014\u2013]|(?:because|since|as)\b))",
@@ -76,9 +77,9 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
     sentence such as 'the answer is B', 'the answer is Rome', 'so (B)' or 'B is correct' that is
     neither denied nor a condition. Without one, the only letter in parentheses of the last sentence
     that has any. Without one, a letter or the text of a choice that is the whole response, a first
-    line such as 'B. Rome', or a letter that is the first or the last line. An article is no letter, and who names two letters
-    has chosen none. A last box that is not closed is an answer that was cut off: none. What stands
-    behind </think> counts before what stands in front of it.
+    line such as 'B. Rome', or a letter that is the first or the last line. An article is no letter,
+    and who names two letters has chosen none. A last box that is not closed is an answer that was
+    cut off: none. What stands behind </think> counts before what stands in front of it.
 
     Args:
         response: of the model.

@@ -64,10 +64,14 @@ class ChatTemplate:
         return self._tokenizer.chat_template is not None
 
     def _reads(self, name: str) -> bool:
+        return name in _ALWAYS_READ or name in self._names
+
+    @cached_property
+    def _names(self) -> set[str]:
+        """What the template reads of what it is given."""
         templates = self._tokenizer.chat_template
         texts = templates.values() if isinstance(templates, dict) else [templates or ""]
-        word = re.compile(rf"\b{re.escape(name)}\b")
-        return name in _ALWAYS_READ or any(word.search(text) for text in texts)
+        return set().union(*map(_names_read, texts))
 
     def render(
         self,
@@ -146,6 +150,20 @@ class ChatTemplate:
             if _PROBED in text and "None" not in text:
                 return form
         return _CallForm(True, {"content": ""})
+
+
+def _names_read(template: str) -> set[str]:
+    """Names that a template reads and does not make itself; words of a template that is malformed,
+    which fails where it is used."""
+    from jinja2 import Environment, TemplateSyntaxError, meta
+
+    # A tag of transformers, which marks what the model writes.
+    plain = re.sub(r"{%-?\s*(?:end)?generation\s*-?%}", "", template)
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)  # noqa: S701
+    except TemplateSyntaxError:
+        return set(re.findall(r"\w+", template))
+    return meta.find_undeclared_variables(tree)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -86,6 +87,10 @@ class Encoder:
     def _conversations(self) -> Conversations:
         return Conversations(self.tokenizer, self.template)
 
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        return special_tokens(self.tokenizer)
+
     @property
     def turn_end(self) -> int | None:
         """The token with which the chat template ends a turn; None where no chat has one."""
@@ -141,12 +146,19 @@ class Encoder:
                     "template nothing tells what others say between them; set data.chat: auto, "
                     "or data.train_on: last"
                 )
-            ids = list(self.tokenizer.encode(text, add_special_tokens=False))
-            # A text that the template has rendered has its end.
-            if not ids or ids[-1] not in (self.tokenizer.eos_token_id, self.turn_end):
-                ids.append(self.tokenizer.eos_token_id)
+            ids = self._with_end(text)
             found.append(EncodedAnswer(ids, [1] * len(ids)))
         return self.prompt(problem), found
+
+    def _with_end(self, text: str) -> list[int]:
+        """Tokens of an answer that stands as it is, with an end. A text that a template has
+        rendered has one, and maybe a line break behind it, which no model writes."""
+        for said in (text, text.rstrip()):
+            ids = list(self.tokenizer.encode(said, add_special_tokens=False))
+            if ids and ids[-1] in (self.tokenizer.eos_token_id, self.turn_end):
+                return ids
+        whole = list(self.tokenizer.encode(text, add_special_tokens=False))
+        return [*whole, self.tokenizer.eos_token_id]
 
     def _chat_prompt(self, problem: Problem) -> list[int]:
         messages = self._messages(problem)
@@ -170,7 +182,7 @@ class Encoder:
     def _check_rendered_once(self, prompt: str, text: str, where: str) -> None:
         """Raises: DataError: a text ends as the template ends it, which has written it already."""
         behind = text.rpartition(prompt)[2].strip()
-        if special_tokens(self.tokenizer).search(behind) and prompt.endswith(behind):
+        if self._special.search(behind) and prompt.endswith(behind):
             raise DataError(
                 f"{where}: the prompt ends with {behind!r}, as if the chat template had written it "
                 "already; set data.chat to auto, or give prompts without it"
@@ -198,19 +210,24 @@ class Encoder:
         """Tokens of a text to continue: with one beginning of a text, where it brings its own, and
         without an end, which some tokenizers put behind every text."""
         ids = list(self.tokenizer.encode(text))
-        begin = getattr(self.tokenizer, "bos_token_id", None)
         end = self.tokenizer.eos_token_id
-        if not (ids[:2] == [begin, begin] or ids[-1:] == [end]):
+        if not (ids[-1:] == [end] or self._special.match(text)):
             return ids
         bare = list(self.tokenizer.encode(text, add_special_tokens=False))
         if ids[-1:] == [end] and ids[-1 - len(bare) : -1] == bare:
             ids = ids[:-1]
-        return bare if bare[:1] == [begin] and ids[-len(bare) :] == bare else ids
+        begins = ids[: len(ids) - len(bare)]
+        return bare if begins and bare[: len(begins)] == begins else ids
 
     def _chat_example(
         self, problem: Problem, answers: Sequence[Answer]
     ) -> tuple[list[int], list[EncodedAnswer]]:
         messages = self._messages(problem)
+        if isinstance(problem.prompt, str):
+            text = self.template.render(
+                messages, problem.where, problem.template_arguments, asks=True
+            )
+            self._check_rendered_once(problem.prompt.strip(), text, problem.where)
         encoded = []
         for answer in answers:
             said = _as_messages(answer)

@@ -14,6 +14,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _ASKED: Message = {"role": "user", "content": "x"}
+_FEW = 40
+"""Characters of a message that may occur elsewhere by chance."""
 _NEXT = _ASKED
 """A message behind a conversation, to see what the template writes between the two."""
 SAID = "verlhpcsaidthis"
@@ -190,40 +193,61 @@ class _Conversation:
 
     def _end(self, i: int, start: int) -> int:
         """Behind the token that ends the turn; one is added to a last turn that has none."""
-        is_last = i + 1 == len(self._messages)
-        through = self._text if is_last else self._render(self._messages[: i + 1])
-        beyond = self._beyond() if is_last else self._text
-        shared = max(num_shared(through, beyond), start)
-        behind = self._behind_content(i, start, shared)
+        special = self._encoder.special
+        behind, last, followed = self._behind_said(i, start)
         # What is written whether or not more follows is the turn's; the rest is the next one's.
-        ends = [m.end() for m in self._encoder.special.finditer(self._text, behind, shared)]
+        same = behind + num_shared(last, followed)
+        ends = [m.end() for m in special.finditer(self._text, behind, same)]
         if ends:
             return ends[-1]
-        if found := self._encoder.special.search(self._text, behind):
+        if found := special.search(self._text, behind):
             return found.end()
-        if not is_last:
+        if i + 1 < len(self._messages):
             return behind
-        self.ids.append(self._encoder.turn_end)
+        begins_next = special.search(followed)
+        end = self._encoder.split(begins_next[0])[0] if begins_next else [self._encoder.turn_end]
+        self.ids.append(end[0])
         return len(self._text) + 1
 
-    def _behind_content(self, i: int, start: int, shared: int) -> int:
-        """Where the content of a message ends, which begins behind `start`."""
-        said = _said(self._messages[i])
-        if not said:
-            return start
-        # Thoughts before it may have the same words, and special tokens the same letters.
-        special = [m.span() for m in self._encoder.special.finditer(self._text, start, shared)]
-        last = self._text.rfind(said, start, shared)
-        while any(a <= last and last + len(said) <= b for a, b in special):
-            last = self._text.rfind(said, start, last + len(said) - 1)
-        return (last if last >= 0 else self._text.find(said, start)) + len(said)
+    def _behind_said(self, i: int, start: int) -> tuple[int, str, str]:
+        """Where the content of a message ends, or else the name of its first call, and what is
+        written behind that where the message is the last one, and where another follows.
 
-    def _beyond(self) -> str:
-        """The conversation with a further message behind it."""
-        try:
-            return self._render([*self._messages, _NEXT])
-        except DataError:  # the template takes no user's message here
-            return self._text
+        A mark in its place tells where it is: thoughts and templates may have the same words.
+
+        Args:
+            i: the message.
+            start: where its turn begins.
+        """
+        said, marked = _said(self._messages[i]), _marked(self._messages, i)
+        if not said and (called := _called(self._messages[i])):
+            said, marked = called[0], _marked_call(self._messages, i, 0)
+        if not said:
+            last, followed = self._last_and_followed(self._messages, i)
+            return start, last[start:], followed[start:]
+        last, followed = self._last_and_followed(marked, i)
+        at = (last if i + 1 == len(marked) else followed).find(SAID, start)
+        if at < 0 or not self._text.startswith(said, at):
+            raise DataError(
+                f"{self._where}: the tokenizer's chat template writes message {i} otherwise than "
+                f"its content, {said!r:.60}, so that its end cannot be found; use another template"
+            )
+        return at + len(said), last.partition(SAID)[2], followed.partition(SAID)[2]
+
+    def _last_and_followed(self, messages: Sequence[Message], i: int) -> tuple[str, str]:
+        """A conversation that ends with message `i`, and one in which another follows that."""
+        through = self._render(messages[: i + 1])
+        if i + 1 < len(messages):
+            return through, self._render(messages)
+        called = [c for c in messages[i].get("tool_calls") or [] if isinstance(c, dict)]
+        answers = [
+            {"role": "tool", "content": "x", "name": name, "tool_call_id": call.get("id", "x")}
+            for call, name in zip(called, _called(messages[i]), strict=True)
+        ]
+        for more in filter(None, (answers, [_NEXT])):
+            with suppress(DataError):  # the template takes no such message here
+                return through, self._render([*messages, *more])
+        return through, through
 
 
 @dataclass(frozen=True)
@@ -301,12 +325,15 @@ def check_written(
         said = _said(message)
         # Some templates write what tools say as JSON.
         left_out = said not in text and json.dumps(said)[1:-1] not in text
-        # Tools are described before; a call is written behind what was said before it.
-        missing = [name for name in _called(message) if text.find(name, at) < 0]
-        if message["role"] == "tool" and said:
+        # Few words may be others' as well.
+        if said and (message["role"] == "tool" or len(said) < _FEW or text.count(said) > 1):
             left_out = left_out or not _writes(render, _marked(messages, i))
-        if _called(message) and not missing and not _writes(render, _marked_call(messages, i)):
-            missing = _called(message)
+        # Tools are described before; a call is written behind what was said before it.
+        missing = [
+            name
+            for number, name in enumerate(_called(message))
+            if text.find(name, at) < 0 or not _writes(render, _marked_call(messages, i, number))
+        ]
         if left_out or missing:
             what = f"{said!r:.60}" if left_out else f"a call of {missing[0]!r:.60}"
             raise DataError(
@@ -323,7 +350,7 @@ def check_answer(message: Message, text: str, where: str) -> None:
     thoughts = [str(message[name]) for name in _THOUGHTS if message.get(name)]
     if "</think>" in content:
         thoughts.append(content.partition("</think>")[0].rpartition("<think>")[2])
-    for part in [*thoughts, *_called(message)]:
+    for part in [*thoughts, _said(message), *_called(message)]:
         if part.strip() not in text:
             raise DataError(
                 f"{where}: the tokenizer's chat template leaves out a part of an answer, "
@@ -338,15 +365,14 @@ def _marked(messages: Sequence[Message], i: int) -> list[Message]:
     return _with(messages, i, content=before + end + said.replace(said.strip(), SAID))
 
 
-def _marked_call(messages: Sequence[Message], i: int) -> list[Message]:
-    """Messages of which one calls `SAID` in place of each of its functions."""
-    calls = []
-    for call in messages[i]["tool_calls"]:
-        if isinstance(call, dict) and isinstance(call.get("function"), dict):
-            call = {**call, "function": {**call["function"], "name": SAID}}
-        elif isinstance(call, dict):
-            call = {**call, "name": SAID}
-        calls.append(call)
+def _marked_call(messages: Sequence[Message], i: int, number: int) -> list[Message]:
+    """Messages of which one calls `SAID` in place of one of its functions."""
+    calls = list(messages[i]["tool_calls"])
+    call = calls[number]
+    if isinstance(call, dict) and isinstance(call.get("function"), dict):
+        calls[number] = {**call, "function": {**call["function"], "name": SAID}}
+    elif isinstance(call, dict):
+        calls[number] = {**call, "name": SAID}
     return _with(messages, i, tool_calls=calls)
 
 

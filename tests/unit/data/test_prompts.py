@@ -168,7 +168,9 @@ def test_a_template_is_given_the_arguments_of_the_run_and_of_the_row(tokenizer, 
 
 
 def test_the_time_of_a_run_is_the_time_of_its_template(tokenizer, monkeypatch):
-    monkeypatch.setattr(tokenizer, "chat_template", "{{ strftime_now('%d %b %Y') }} hello")
+    monkeypatch.setattr(
+        tokenizer, "chat_template", "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    )
     encoder = Encoder(
         tokenizer, template=ChatTemplate(tokenizer, time=datetime(2024, 7, 26, tzinfo=UTC))
     )
@@ -198,6 +200,69 @@ def test_a_text_is_not_put_through_the_template_twice(tokenizer):
     with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to auto"):
         Encoder(tokenizer, "always").prompt(Problem(0, TEMPLATED))
     assert tokenizer.decode(Encoder(tokenizer).prompt(Problem(0, TEMPLATED))) == TEMPLATED
+
+
+def test_two_tokens_that_begin_every_text_begin_it_once(tokenizer):
+    begins = copy.deepcopy(tokenizer)
+    begins.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|endoftext|> <|im_start|> $A",
+        special_tokens=[("<|endoftext|>", 0), ("<|im_start|>", 1)],
+    )
+    for text in ("a", "<|endoftext|><|im_start|>a"):
+        found = Encoder(begins).prompt(Problem(0, text))
+        assert begins.decode(found) == "<|endoftext|><|im_start|>a"
+
+
+def test_an_answer_that_a_template_has_rendered_has_one_end(tokenizer):
+    for answer in ("2<|im_end|>", "2<|im_end|>\n", "2"):
+        _, (found,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer=answer))
+        assert tokenizer.decode(found.ids) == "2<|im_end|>"
+    _, (found,) = Encoder(tokenizer).example(Problem(0, TEMPLATED, answer="2\n"))
+    assert tokenizer.decode(found.ids) == "2\n<|im_end|>"
+
+
+def test_a_text_to_learn_from_is_not_put_through_the_template_twice(tokenizer):
+    with pytest.raises(DataError, match=r"row 0: the prompt ends with .* set data.chat to auto"):
+        Encoder(tokenizer, "always").example(Problem(0, TEMPLATED, answer="2"))
+
+
+def test_a_message_that_is_left_out_is_noticed_though_others_have_its_words(tokenizer):
+    """A template may drop system messages, or earlier answers."""
+    one_turn = "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    for dropped, prompt, answer in (
+        ("m.role == 'system'", said("s: Answer", "u: 2 + 2? Answer briefly."), said("a: 4")),
+        (
+            "m.role == 'assistant' and not loop.last",
+            said("u: Is it? yes or no"),
+            said("a: yes", "u: sure?", "a: yes"),
+        ),
+    ):
+        drops = copy.deepcopy(tokenizer)
+        drops.chat_template = (
+            f"{{% for m in messages %}}{{% if not ({dropped}) %}}{one_turn}{{% endif %}}"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        )
+        with pytest.raises(DataError, match="leaves out message [01], of the"):
+            Encoder(drops).example(Problem(0, prompt, answer=answer))
+
+
+def test_thoughts_end_before_the_answer_where_their_end_is_a_special_token():
+    special = copy.deepcopy(tokenizer_of("qwen3"))
+    special.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    for answer in (
+        [{"role": "assistant", "content": "4", "reasoning_content": "2+2 is 4, so"}],
+        said("a: <think>\n2+2 is 4, so\n</think>\n\n4"),
+    ):
+        _, (found,) = Encoder(special).example(Problem(0, said("u: 2+2?"), answer=answer))
+        learned = special.decode([t for t, m in zip(found.ids, found.mask, strict=True) if m])
+        assert learned == "<think>\n2+2 is 4, so\n</think>\n\n4<|im_end|>"
+
+
+@pytest.mark.parametrize("name", ["think", "tool", "content_", "is_last"])
+def test_an_argument_is_one_that_the_template_reads_and_not_a_word_in_it(name):
+    with pytest.raises(ConfigError, match=f"data.chat_template_kwargs.{name}: .* reads no {name}"):
+        ChatTemplate(tokenizer_of("qwen3"), {name: False})
+    assert ChatTemplate(tokenizer_of("qwen3"), {"enable_thinking": False}).exists
 
 
 def test_special_tokens_in_a_users_text_are_what_transformers_makes_of_them(tokenizer):

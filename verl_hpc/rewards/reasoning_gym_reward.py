@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.thinking import behind_thinking
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 PREFIX = "reasoning_gym/"
+_TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
+_ARITHMETIC = re.compile(r"[\s\d+*/()=.-]*")
+_CALLS = re.compile(
+    r"__|\\|\.\s*[A-Za-z_]|lambda|(?<![A-Za-z_])"
+    r"(?!(?:sin|cos|tan|asin|acos|atan|sinh|cosh|tanh|exp|log|ln|sqrt|Abs)\s*\()[A-Za-z_]\w*\s*\("
+    r"|[\w\])}'\"]\s+\(|[\])}'\"]\("
+)
+"""A call of anything but a function of mathematics, or a way to something that can be called."""
+_NUMBERS = ("countdown", "puzzle24")
+_EVALUATED = (
+    "simple_integration", "intermediate_integration", "polynomial_multiplication",
+    "string_insertion", "spiral_matrix", "binary_matrix", "n_queens",
+)  # fmt: skip
+"""Tasks whose scorers run the answer as Python, by eval or by sympy."""
 
 
 def compute_score(
@@ -20,9 +36,12 @@ def compute_score(
     extra_info: dict[str, Any] | None = None,
     timeout_s: float = 5.0,
 ) -> float:
-    """The task's own score of what <answer> tags enclose, or of the whole response.
+    """The task's own score of what the last <answer> tags enclose, or of the whole response; what
+    stands before </think> is left out.
 
-    An answer that the task cannot read, or not in `timeout_s` seconds, scores 0.
+    An answer that the task cannot read, or not in `timeout_s` seconds, scores 0. So does a program
+    where the task's scorer would run it, and a number in countdown and puzzle24 that is not
+    written in decimal digits, which these scorers overlook.
 
     Args:
         data_source: reasoning_gym/TASK.
@@ -31,13 +50,14 @@ def compute_score(
     Raises:
         RewardError: `data_source` names no task.
     """
-    from reasoning_gym.utils import extract_answer
-
     extra = extra_info or {}
     entry = {"answer": ground_truth, **extra}
     score = _scorer(data_source, json.dumps(extra.get("options") or {}))
-    tagged = extract_answer(solution_str)
-    answer = solution_str.strip() if tagged is None else tagged
+    said = behind_thinking(solution_str)
+    said = said if said.strip() else solution_str
+    answer = ([said, *_TAGGED.findall(said)][-1]).strip()
+    if _is_program(answer, data_source.removeprefix(PREFIX)):
+        return 0.0
     try:
         with time_limit(timeout_s):
             return float(score(answer, entry))
@@ -47,6 +67,13 @@ def compute_score(
         # Where the right answer raises too, the entry is at fault and not the response.
         score(entry["answer"], entry)
         return 0.0
+
+
+def _is_program(answer: str, task: str) -> bool:
+    """Whether a task's scorer would run an answer that is more than a formula or a list."""
+    if task in _NUMBERS:
+        return _ARITHMETIC.fullmatch(answer) is None
+    return task in _EVALUATED and _CALLS.search(answer) is not None
 
 
 @cache

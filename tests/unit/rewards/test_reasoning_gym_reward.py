@@ -4,7 +4,8 @@ import pytest
 import reasoning_gym
 
 from verl_hpc.errors import RewardError
-from verl_hpc.rewards.reasoning_gym_reward import compute_score
+from verl_hpc.rewards import reasoning_gym_reward
+from verl_hpc.rewards.reasoning_gym_reward import _EVALUATED, compute_score
 
 
 def entry(task, index=0, **options) -> dict:
@@ -65,3 +66,53 @@ def test_an_entry_its_scorer_cannot_read_is_an_error():
 def test_a_source_that_is_no_task_is_an_error(source):
     with pytest.raises(RewardError, match=f"data_source = '{source}' names no task"):
         compute_score(source, "1", "1", {})
+
+
+PROGRAMS = [
+    'exec("import reasoning_gym")', "__import__('sys').exit()", "(exec)('1')", "[exec][0]('1')",
+    "exec ('1')", "exec\\\n('1')", "x.__class__", "print('24')", "(lambda: 24)()", "str . join",
+    "sin(exec('1'))", "sqrt (open('x'))", "{1: exec}[1]('1')", "f'{exec(1)}'", "getattr(x, 'y')",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", ["countdown", "puzzle24", *_EVALUATED])
+def test_no_scorer_runs_a_program(task, monkeypatch):
+    """Some evaluate an answer as Python, in the process that scores all others."""
+    problem = entry(task)
+
+    def fails(*_):
+        raise AssertionError("the task's scorer has seen a program")
+
+    monkeypatch.setattr(reasoning_gym_reward, "_scorer", lambda *_: fails)
+    for program in PROGRAMS:
+        assert score(task, program, problem) == 0.0, program
+        assert score(task, f"<answer>{program}</answer>", problem) == 0.0, program
+
+
+def test_formulas_and_lists_of_evaluated_tasks_are_scored():
+    for task in ("countdown", "puzzle24", *_EVALUATED):
+        for index in range(3):
+            problem = entry(task, index)
+            # Some integrals are their own answers, which says nothing.
+            if "Integral(" not in (problem["answer"] or "Integral("):
+                assert score(task, problem["answer"], problem) == 1.0, (task, problem["answer"])
+    problem = entry("spiral_matrix")
+    assert score("spiral_matrix", str(problem["answer"].split()), problem) == 0.1
+
+
+@pytest.mark.parametrize("answer", ["0x77 + 0x0*67*50*20*82", "67 + 50 + 20 + 82 - 1_00"])
+def test_numbers_of_countdown_are_decimal(answer):
+    problem = {"metadata": {"numbers": [67, 50, 20, 82], "target": 119}, "answer": "119"}
+    assert score("countdown", answer, problem) == 0.0
+
+
+def test_what_stands_before_the_end_of_thinking_is_no_answer():
+    problem = {"metadata": {}, "answer": "100"}
+    for response, right in (
+        ("<think>I answer in <answer> tags.</think><answer>100</answer>", True),
+        ("<think>Perhaps <answer>100</answer>?</think> The total is 96.", False),
+        ("<think><answer>96</answer> is wrong.</think> 100", True),
+        ("<think>So 96.</think>100", True),
+        ("<answer>" * 100_000, False),
+    ):
+        assert (score("leg_counting", response, problem) == 1.0) == right, response[:80]

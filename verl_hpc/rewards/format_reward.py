@@ -19,11 +19,12 @@ def make(options: FormatOptions) -> RewardFunction:
         ground_truth: Any,  # noqa: ARG001
         extra_info: dict[str, Any] | None = None,  # noqa: ARG001
     ) -> float:
-        return float(form.fullmatch(solution_str.strip()) is not None)
+        return float(any(form.fullmatch(text) for text in (solution_str, solution_str.strip())))
 
     return compute_score
 
 
 def _of_tags(tags: list[str]) -> str:
-    """Between a tag's two halves neither occurs again."""
-    return r"\s*".join(rf"<{tag}>(?:(?!</?{tag}>).)*</{tag}>" for tag in tags)
+    """Each tag once: between two halves none of all tags occurs."""
+    inside = rf"(?:(?!</?(?:{'|'.join(tags)})>).)*"
+    return r"\s*".join(f"<{tag}>{inside}</{tag}>" for tag in tags)

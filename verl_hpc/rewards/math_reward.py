@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from verl_hpc.boxed import last_boxed
+from verl_hpc.boxed import box_spans, last_boxed
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.denials import denied_before
 from verl_hpc.rewards.formulas import equal, math_verify_library
@@ -25,11 +25,21 @@ _STATED = re.compile(
     r"|\\\[[\s\S]{1,1000}?\\\])?(?P<words>[^\n]{0,1000}))"
 )
 _END = re.compile(
-    # A comma ends no list of numbers.
-    r"[.;!?](?=\s|$)|,\s(?!\s*(?:and\s|or\s)?[-$\\(]*\d)|\s\(|"
+    # A comma ends no list of numbers, and what is taken back is not ended.
+    r"[.;!?](?=\s|$)|,\s(?!\s*(?:and\s|or\s)?(?:maybe\s|perhaps\s)?[-$\\(]*\d"
+    r"|(?:no|wait|sorry|actually)\b)|\s\(|"
     r"\s(?:because|since|which|as|so|i mean)\b",
     re.IGNORECASE,
 )
+_UNBOXED = re.compile(
+    r"(?:\b(?:not|never|or|if it (?:is|was|were))|n['\u2019]t(?: be)?)[\s$*]*(?:\\[(\[])?\s*"
+    r"\\(?:boxed|fbox)\s*\{?\Z",
+    re.IGNORECASE,
+)
+_BOX_IS_WRONG = re.compile(
+    r"[}\s$*]*(?:\\[)\]])?\s*(?:is|was)\s+(?:wrong|incorrect|false|not)\b", re.IGNORECASE
+)
+_TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
 """The answer is 5? No."""
 _MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
@@ -44,9 +54,9 @@ def compute_score(
 ) -> float:
     r"""1 for an answer that is mathematically equal to `ground_truth`; else 0.
 
-    A response without \boxed{} or \fbox{} may say 'the answer is ...'. A last box that is not
-    closed, an answer of more than 1,000 characters, and one that cannot be judged in `timeout_s`
-    seconds, such as 9^{9^{9^9}}, are wrong.
+    A response without \boxed{} or \fbox{} may have <answer> tags, or say 'the answer is ...'. A
+    last box that is denied or not closed, an answer of more than 1,000 characters, and one that
+    cannot be judged in `timeout_s` seconds, such as 9^{9^{9^9}}, are wrong.
 
     Raises:
         RewardError: the row has no ground truth, or a list or mapping.
@@ -89,7 +99,7 @@ def _grades(**known: float) -> dict[str, float]:
 
 
 def extract_answer(response: str) -> str | None:
-    r"""The text of the last box; in a response without boxes that of the last 'answer is ...'.
+    r"""The text of the last box; without boxes that of the last <answer>, or 'answer is ...'.
 
     What stands behind </think> counts before what stands in front of it.
     """
@@ -98,12 +108,22 @@ def extract_answer(response: str) -> str | None:
 
 def _extract(response: str) -> str | None:
     if "\\boxed" in response or "\\fbox" in response:
-        return last_boxed(response)
+        return None if _is_denied_box(response) else last_boxed(response)
+    if tagged := _TAG.findall(response):
+        return tagged[-1].strip()
     for found in reversed(list(_STATED.finditer(response))):
         denied = denied_before(response, found.start()) or _ASKED.match(found["words"])
         if not denied and (answer := _answer(found)):
             return answer
     return None
+
+
+def _is_denied_box(response: str) -> bool:
+    """Whether the last box is denied, or one of two to choose from: 'not \\boxed{5}'."""
+    start, end = box_spans(response)[-1] if box_spans(response) else (0, None)
+    return end is not None and bool(
+        _UNBOXED.search(response[max(0, start - 60) : start]) or _BOX_IS_WRONG.match(response, end)
+    )
 
 
 def _answer(found: re.Match[str]) -> str | None:

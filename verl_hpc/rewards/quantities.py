@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
 
-_NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\!\s*|\\?\$|\\[()\[\]]|[*`]{2}")
+_NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\?\$|\\[()\[\]]|[*`]{2}")
 _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _FRACTION = re.compile(
     r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
@@ -54,7 +54,8 @@ class Quantity:
 def without_markup(text: str) -> str:
     """A short text without what LaTeX and Markdown only use to set it."""
     text = text.replace("\\varnothing", "\\emptyset")
-    text = _DOLLARS.sub(r"\1 dollars", text.replace("{,}", ","))
+    text = re.sub(r"\\!\s*", "", text.replace("{,}", ","))
+    text = _DOLLARS.sub(r"\1 dollars", text)
     text = _NOTHING.sub("", text.replace("\\%", "%"))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = _TEXT.sub(r" \1 ", _DEGREES.sub(" degrees ", text))

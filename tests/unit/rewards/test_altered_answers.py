@@ -113,10 +113,33 @@ def test_a_box_with_words(answer, truth, score):
         "Suppose the answer is 5. Then 2 = 3.",
         "Let us check whether the answer is 5. It is not.",
         "The answer is 5? No. It is 6.",
+        "The answer is 5, or maybe 6",
+        "The answer is 5, no, 6.",
+        r"It is not \boxed{5}.",
+        r"It isn't $\boxed{5}$.",
+        r"\boxed{5} is wrong; I have no answer.",
+        r"If it were \boxed{5}, then 1 = 2; I give up.",
+        r"The answer is \boxed{4} or \boxed{5}",
+        "<answer>4</answer><answer></answer>",
+        "<answer>5",
     ],
 )
 def test_a_supposition_is_no_answer(response):
     assert formula("", response, "5", timeout_s=60.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "truth"),
+    [
+        ("So 30.\n\n<answer>54</answer>", r"\boxed{54}"),
+        (r"<think>4?</think><answer>\frac{1}{2}</answer>", "1/2"),
+        (r"\boxed{\$15,\!000}", "15000"),
+        (r"It is not 4 but $\boxed{5}$.", "5"),
+        (r"It is not 4. Or is it? No: \boxed{5}", "5"),
+    ],
+)
+def test_an_answer_that_is_given_is_read(response, truth):
+    assert formula("", response, truth, timeout_s=60.0) == 1.0
 
 
 @pytest.mark.parametrize(

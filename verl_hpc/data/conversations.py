@@ -27,14 +27,26 @@ _READ = (
     "tool_call_id",
 )
 """Fields that say what a message is; others are notes of the data set."""
-_ASSISTANT = re.compile(
-    r"\n\nAssistant:|<\|im_start\|>assistant\n|<start_of_turn>model\n|<\|assistant\|>\n?|\[/INST\]"
-    r"|<\|start_header_id\|>assistant<\|end_header_id\|>\n\n"
+_MARKS = (
+    (r"\n\nHuman:", r"\n\nAssistant:"),
+    (r"<\|im_start\|>(?!assistant)\w+", r"<\|im_start\|>assistant\n"),
+    (r"<start_of_turn>(?!model)\w+", r"<start_of_turn>model\n"),
+    (r"<\|(?:system|user|tool|observation)\|>", r"<\|assistant\|>\n?"),
+    (r"\[INST\]", r"\[/INST\]"),
+    (
+        r"<\|start_header_id\|>(?!assistant)\w+",
+        r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n",
+    ),
+    (r"<\uff5cUser\uff5c>", r"<\uff5cAssistant\uff5c>"),
 )
-"""What stands before an answer in texts of the form of Anthropic's hh-rlhf, and in those that chat
-templates have made."""
+"""What stands before the words of others and before an answer in texts of the form of Anthropic's
+hh-rlhf, and in those that chat templates have made."""
+_FORMS = tuple(re.compile(f"{other}(?P<other>)|{model}(?P<model>)") for other, model in _MARKS)
+"""Groups stand behind marks, since Python searches for a group ten times more slowly."""
+_ANY_MARK = re.compile("|".join(f"(?:{other}|{model})()" for other, model in _MARKS))
+"""Group i + 1 tells a mark of form i."""
 _REPEATED_WORDS = 3
-"""Words of a prompt that two answers do not both begin with by chance."""
+"""Words of a prompt that answers do not begin with by chance."""
 
 
 def answered(
@@ -60,8 +72,11 @@ def answered(
         if prompt is None:
             raise DataError(f"{column} is a text, and there is no prompt; name its prompt_key")
         if isinstance(prompt, str):
+            _check_not_repeated(prompt, [answer], f"{column} begins")
+            _check_speaker(prompt, answer, column)
             return prompt, answer
-        answer = _as_message(answer)
+        _check_speaker("", answer, column)
+        answer = _as_messages(answer)
     whole, start = _whole(prompt, answer, column)
     turns = [i for i in range(start, len(whole)) if whole[i]["role"] == "assistant"]
     if train_on == "last" and turns:
@@ -93,7 +108,9 @@ def compared(
             )
         if not isinstance(prompt, list):
             return _texts(prompt, chosen, rejected)
-        chosen, rejected = _as_message(chosen), _as_message(rejected)
+        for column, answer in zip(PAIR_COLUMNS, (chosen, rejected), strict=True):
+            _check_speaker("", answer, column)
+        chosen, rejected = _as_messages(chosen), _as_messages(rejected)
     if isinstance(chosen, str) or isinstance(rejected, str):
         raise DataError(
             f"{names} are {kind_of(chosen)} and {kind_of(rejected)}; both must be texts, or both "
@@ -122,26 +139,37 @@ def asked(conversation: Sequence[Message]) -> list[Message]:
     return prompt
 
 
-def _as_message(answer: str) -> list[Message]:
-    return [{"role": "assistant", "content": answer}]
+def says_the_end(answer: Answer, conversation: Answer) -> bool:
+    """Whether a conversation is an answer, or ends with it."""
+    end, whole = (
+        [{**m, "content": str(m.get("content", "")).strip()} for m in messages]
+        for messages in (_as_messages(answer), _as_messages(conversation))
+    )
+    return _num_shared(end, whole[-len(end) :]) == len(end)
+
+
+def _as_messages(answer: Answer) -> list[Message]:
+    return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
 
 
 def _whole(prompt: Prompt | None, answer: list[Message], column: str) -> tuple[list[Message], int]:
     """A conversation with its prompt, and how many of its messages the prompt is."""
     begins = answer[0]["role"] == "assistant"
     if isinstance(prompt, list):
-        if _num_shared(prompt, answer) == len(prompt):
-            return answer, len(prompt)
+        # An answer that an opening of the assistant begins may have the prompt behind that.
+        for i in range(len(answer) if begins else 1):
+            if _num_shared(prompt, answer[i:]) == len(prompt):
+                return answer, i + len(prompt)
         if begins:
             return [*prompt, *answer], len(prompt)
         raise DataError(
             f"{column} begins with a message of the {answer[0]['role']} that is not the prompt's; "
             "it must be the answer alone, or begin with the whole prompt"
         )
-    if prompt is not None and begins:
-        return [{"role": "user", "content": prompt}, *answer], 1
     said = [str(m.get("content", "")).strip() for m in answer if m["role"] == "user"]
     if prompt is not None and prompt.strip() not in said:
+        if begins:
+            return [{"role": "user", "content": prompt}, *answer], 1
         raise DataError(
             f"the prompt, {prompt!r:.60}, is said by no user in {column}; the columns are of "
             "different conversations; mend the row, or name another prompt_key"
@@ -190,23 +218,83 @@ def _parted(whole: list[Message], start: int, column: str) -> tuple[list[Message
 
 
 def _texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, str]:
-    if prompt is not None:
-        both = chosen.startswith(prompt) and rejected.startswith(prompt)
-        if both and len(prompt.split()) >= _REPEATED_WORDS:
-            raise DataError(
-                f"both answers begin with the prompt, {prompt!r:.60}, so that it would be said "
-                "twice; leave it out of them, or leave the column of the prompt out"
-            )
-        return prompt, chosen, rejected
+    if prompt is None:
+        prompt = _shared_text(chosen, rejected)
+        chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+    else:
+        _check_not_repeated(prompt, [chosen, rejected], "both answers begin")
+    for column, answer in zip(PAIR_COLUMNS, (chosen, rejected), strict=True):
+        _check_speaker(prompt, answer, column)
+    return prompt, chosen, rejected
+
+
+def _shared_text(chosen: str, rejected: str) -> str:
+    """The prompt that two texts begin with.
+
+    Raises:
+        DataError: they begin differently, or part where it is not the model that speaks.
+    """
     pairs = zip(chosen, rejected, strict=False)
     shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    marks = [m.end() for m in _ASSISTANT.finditer(shared)]
+    form = _form_of(shared)
+    marks = list(form.finditer(shared)) if form else []
+    if marks and marks[-1].lastgroup == "other":
+        raise DataError(
+            f"chosen and rejected part behind {marks[-1][0]!r}, where it is not the model that "
+            "speaks; they must be answers to the same words; remove the row"
+        )
     # Without a mark: up to a word that is whole in both.
-    ends = [m.end() for m in re.finditer(r"\S(?=\s)", shared)]
-    cut = next((found[-1] for found in (marks, ends) if found), 0)
-    if not shared[:cut].strip():
+    found = marks or list(re.finditer(r"\S(?=\s)", shared))
+    prompt = shared[: found[-1].end()] if found else ""
+    if not prompt.strip():
         raise DataError(
             "there is no prompt: no column has one, and chosen and rejected begin differently; "
             "name its column in prompt_key"
         )
-    return shared[:cut], chosen[cut:], rejected[cut:]
+    return prompt
+
+
+def _check_not_repeated(prompt: str, answers: Sequence[str], who: str) -> None:
+    """Raises: DataError: all answers begin with the prompt, which is not short."""
+    start = prompt.strip()
+    repeated = all(answer.lstrip().startswith(start) for answer in answers)
+    if repeated and len(start.split()) >= _REPEATED_WORDS:
+        raise DataError(
+            f"{who} with the prompt, {prompt!r:.60}, so that it would be said twice; let "
+            "each answer begin behind it"
+        )
+
+
+def _check_speaker(prompt: str, answer: str, column: str) -> None:
+    """Raises: DataError: an answer has words of others, between marks of turns.
+
+    Only marks of one form count: that in which the prompt asks the model, or that of the mark with
+    which the answer begins. Elsewhere they are words like others.
+    """
+    # In a text that begins with hh-rlhf's mark, the line breaks before it may be missing.
+    said = "\n\n" + answer.lstrip()
+    form = _form_of(prompt)
+    asked = [mark.lastgroup for mark in form.finditer(prompt)] if form else []
+    if asked[-1:] != ["model"]:
+        form, asked = _form_at_start(said), []
+    marks = list(form.finditer(said)) if form else []
+    other = next((mark[0] for mark in marks if mark.lastgroup == "other"), None)
+    if other and "model" in (*asked, *(mark.lastgroup for mark in marks)):
+        raise DataError(
+            f"{column} has {other!r}, behind which it is not the model that speaks, and whose "
+            "words would be learned; give the answer alone, or the conversation as a chat list"
+        )
+
+
+def _form_of(text: str) -> re.Pattern[str] | None:
+    """The form of the first mark in a text."""
+    return _form_with(_ANY_MARK.search(text))
+
+
+def _form_at_start(text: str) -> re.Pattern[str] | None:
+    """The form of the mark that a text begins with, behind two line breaks or with them."""
+    return _form_with(_ANY_MARK.match(text) or _ANY_MARK.match(text, 2))
+
+
+def _form_with(mark: re.Match[str] | None) -> re.Pattern[str] | None:
+    return _FORMS[mark.lastindex - 1] if mark and mark.lastindex else None

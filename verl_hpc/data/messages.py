@@ -17,20 +17,42 @@ Message = dict[str, Any]
 MOST_CHARACTERS = 4 * 2**20
 """Longest text of a row: a million tokens have about as many characters."""
 
-_SHAREGPT_ROLES = {
+_ROLES = {
     "system": "system",
-    "human": "user",
     "user": "user",
+    "human": "user",
+    "assistant": "assistant",
     "gpt": "assistant",
     "chatgpt": "assistant",
-    "assistant": "assistant",
     "model": "assistant",
+    "bot": "assistant",
+    "ai": "assistant",
     "function_call": "assistant",
     "tool": "tool",
+    "function": "tool",
+}
+"""Names of roles in lower case, and what templates call them. A role that is not here stays as it
+is, since a template may have it for its own."""
+_SHAREGPT_ROLES = {
+    **_ROLES,
     "function_response": "tool",
     "observation": "tool",
 }
 """Roles of messages that have `from` and `value` (ShareGPT), and what templates call them."""
+_CALLS = ("tool_calls", "function_call", "tool_call")
+"""Fields of calls: what templates read, OpenAI's older form, and the first one in the singular."""
+_OTHER_ARGUMENTS = {"args", "input", "parameters"}
+"""Where libraries have the arguments of a call that templates look for in `arguments`."""
+_UNREAD = ("refusal", "parts", "image", "images", "video", "videos", "audio", "audios")
+"""Fields that say something, and that chat templates do not read."""
+_MEDIA = ("image", "video", "audio", "sound")
+_BELONGS_IN = {
+    "thinking": "reasoning_content",
+    "reasoning": "reasoning_content",
+    "tool_use": "tool_calls",
+    "tool_call": "tool_calls",
+}
+"""Parts that are no text, and the field of the message that templates read instead."""
 
 _EXPECTED = "a list of {role, content}, or of {from, value}"
 
@@ -131,9 +153,14 @@ def _message(item: Any, where: str) -> Message:
     message = without_nulls(item)
     if "role" not in message and {"from", "value"} <= message.keys():
         message = _from_sharegpt(message, where)
+    elif message.get("role") == "function_call" and "content" in message:
+        message["function_call"] = message.pop("content")
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise DataError(f"{where} has the role {kind_of(role)}; expected {_EXPECTED}")
+    message["role"] = role = _ROLES.get(role.lower(), role)
+    _check_fields(message, where)
+    message = _with_calls(message, where)
     if message.get("weight", 1) not in (0, 1):
         raise DataError(f"{where} has the weight {message['weight']!r:.60}; expected 0 or 1")
     if "content" in message:
@@ -145,29 +172,80 @@ def _message(item: Any, where: str) -> Message:
 
 
 def _from_sharegpt(message: Message, where: str) -> Message:
-    role = _SHAREGPT_ROLES.get(str(message["from"]))
-    if role is None:
+    speaker = str(message["from"]).lower()
+    if speaker not in _SHAREGPT_ROLES:
         known = ", ".join(_SHAREGPT_ROLES)
         raise DataError(f"{where} is from {message['from']!r:.60}; known are {known}")
     others = {key: value for key, value in message.items() if key not in ("from", "value")}
-    if message["from"] == "function_call":
-        return {"role": role, "tool_calls": _calls(message["value"], where), **others}
-    return {"role": role, "content": message["value"], **others}
+    field = "function_call" if speaker == "function_call" else "content"
+    return {"role": _SHAREGPT_ROLES[speaker], field: message["value"], **others}
 
 
-def _calls(text: Any, where: str) -> list[dict[str, Any]]:
-    """Calls of functions that ShareGPT has as the JSON text of one of them, or of a list."""
-    try:
-        found = json.loads(text)
-    except (TypeError, ValueError):
-        found = None
-    calls = found if isinstance(found, list) else [found]
-    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+def _check_fields(message: Message, where: str) -> None:
+    """Raises: DataError: a field other than the content has words, an image or a sound."""
+    for name in _UNREAD:
+        value = message.get(name)
+        if value and isinstance(value, str | list | Mapping):
+            raise DataError(
+                f"{where} has the field {name}, {kind_of(value)}, which chat templates do not "
+                "read; put its words in content, or remove the row"
+            )
+
+
+def _with_calls(message: Message, where: str) -> Message:
+    """A message with all of its calls of tools in `tool_calls`, or without that field."""
+    others = {key: part for key, part in message.items() if key not in _CALLS}
+    found = {name: _calls(message[name], where, name) for name in _CALLS if name in message}
+    full = {name: calls for name, calls in found.items() if calls}
+    if len(full) > 1:
         raise DataError(
-            f"{where} is from function_call and has the value {kind_of(text)}; expected the JSON "
-            "text of {name, arguments}, or of a list of them"
+            f"{where} has {' and '.join(full)}, of which templates read one; put all calls in "
+            "tool_calls"
         )
-    return [{"type": "function", "function": call} for call in calls]
+    for name, calls in full.items():
+        is_list = name == "tool_calls"
+        others["tool_calls"] = calls if is_list else [_wrapped(call) for call in calls]
+    return others
+
+
+def _calls(value: Any, where: str, field: str) -> list[dict[str, Any]]:
+    """Calls of functions, of which data sets have one or a list, as mappings or as JSON texts."""
+    found = _parsed(value)
+    if not found:
+        return []
+    calls = [_parsed(call) for call in (found if isinstance(found, list) else [found])]
+    if not all(map(_is_call, calls)):
+        raise DataError(
+            f"{where} has the {field} {kind_of(value)}; expected {{name, arguments}}, or "
+            "{type, function: {name, arguments}}, or a list of them, or the JSON text of one of "
+            "these"
+        )
+    return calls
+
+
+def _parsed(value: Any) -> Any:
+    """What a JSON text says; a blank text says nothing, and other texts stay as they are."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return False
+    name = function.get("name")
+    has_others = "arguments" not in function and bool(_OTHER_ARGUMENTS & function.keys())
+    return isinstance(name, str) and bool(name) and not has_others
+
+
+def _wrapped(call: dict[str, Any]) -> dict[str, Any]:
+    return call if "function" in call else {"type": "function", "function": call}
 
 
 def _text(content: Any, where: str) -> str:
@@ -176,15 +254,38 @@ def _text(content: Any, where: str) -> str:
         return content
     if not isinstance(content, list):
         raise DataError(f"{where} has the content {kind_of(content)}; expected a text, or parts")
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("text") if str(kind or "text").endswith("text") else None
-        if not isinstance(text, str):
-            raise DataError(
-                f"{where} has a part of type {kind or kind_of(part)}; only parts of text are read: "
-                "models of images, video and sound are not supported"
-            )
-    return "".join(part["text"] for part in content)
+    return "".join(_part(part, where) for part in content)
+
+
+def _part(part: Any, where: str) -> str:
+    """The text of one part of a message's content."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise DataError(
+            f"{where} has a part of content that is {kind_of(part)}; expected a text, or "
+            "{type: text, text: ...}; remove the part, or give it a text"
+        )
+    kind, text = str(part.get("type", "text")), part.get("text")
+    if not kind.endswith("text"):
+        raise DataError(
+            f"{where} has a part of type {kind:.60}; only parts of text are read: {_advice(kind)}"
+        )
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where} has a part of type {kind:.60} whose text is {kind_of(text)}; expected a "
+            "text; remove the part, or give it one"
+        )
+    return text
+
+
+def _advice(kind: str) -> str:
+    """What to do about a part of content that is no text."""
+    if any(word in kind for word in _MEDIA):
+        return "models of images, video and sound are not supported"
+    if kind in _BELONGS_IN:
+        return f"put what it says in {_BELONGS_IN[kind]} of the message"
+    return "remove it, or make it a part of text"
 
 
 def _check_texts(value: Any, where: str) -> None:

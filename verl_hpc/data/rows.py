@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from verl_hpc.config.data import FilesConfig, TrainOn
-from verl_hpc.data.conversations import answered, asked, compared
+from verl_hpc.data.conversations import answered, asked, compared, says_the_end
 from verl_hpc.data.messages import (
     checked_text,
     is_chat_list,
@@ -24,7 +24,7 @@ GROUND_TRUTH_COLUMNS = ("ground_truth", *ANSWER_COLUMNS)
 """Where the ground truth of a row without reward_model is, first match first."""
 LEARNED_COLUMNS = ("completion", *ANSWER_COLUMNS)
 """Where the answer is that is imitated, or that a label is about, first match first. Beside a
-completion, `answer` is what a reward function compares with."""
+completion, or a conversation without a prompt, `answer` is what a reward function compares with."""
 CONVERSATION_COLUMNS = ("messages", "conversations")
 """Where a whole conversation is, first match first."""
 PROMPT_COLUMNS = ("prompt", *CONVERSATION_COLUMNS, *PAIR_COLUMNS)
@@ -98,24 +98,34 @@ class RowReader:
             return self._asked(row)
         if self._needs == "pair":
             chosen, rejected = _pair(row)
-            prompt = self._prompt(row, may_lack=True)
-            conversation = _first_of(row, CONVERSATION_COLUMNS)
-            if prompt is None and conversation is not None:
-                prompt = _conversation(row, conversation)
-            found = compared(prompt, chosen, rejected)
+            found = compared(self._pair_prompt(row, chosen, rejected), chosen, rejected)
             return dict(zip(("prompt", "answer", "rejected"), found, strict=True))
         beside = self._prompt(row, may_lack=_has_chat(row, self._answer_key))
         column = self._answer_key or self._learned_column(row)
-        is_conversation = column in CONVERSATION_COLUMNS
-        answer = _conversation(row, column) if is_conversation else _text_or_chat(row, column)
+        read = _conversation if column in CONVERSATION_COLUMNS else _text_or_chat
+        answer = read(row, column)
         prompt = beside if column != self._prompt_key else None
         if self._needs == "answer":
             prompt, answer = answered(prompt, answer, self._train_on, column)
             return {"prompt": prompt, "answer": answer}
-        # A label is about all that follows a prompt of its own, or about the last answer.
-        train_on: TrainOn = "last" if prompt is None or is_conversation else "all"
-        prompt, answer = answered(prompt, answer, train_on, column)
+        prompt, answer = answered(prompt, answer, "last", column)
         return {"prompt": prompt, "answer": answer, "label": _label(row)}
+
+    def _pair_prompt(
+        self, row: Mapping[str, Any], chosen: Answer, rejected: Answer
+    ) -> Prompt | None:
+        """The prompt that a row has beside a pair: in a column of its own, or as a conversation,
+        without the answer of the pair that it may end with."""
+        prompt = self._prompt(row, may_lack=True)
+        column = _first_of(row, CONVERSATION_COLUMNS)
+        if prompt is not None or column is None:
+            return prompt
+        conversation = _conversation(row, column)
+        for answer in (chosen, rejected):
+            if says_the_end(answer, conversation):
+                length = 1 if isinstance(answer, str) else len(answer)
+                return conversation[:-length] or None
+        return conversation
 
     def _asked(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A prompt, and the row's text to imitate, if it has one."""
@@ -153,29 +163,35 @@ class RowReader:
         Raises:
             DataError: there is none, or two could be it.
         """
-        key, conversation = self._prompt_key, _first_of(row, CONVERSATION_COLUMNS)
-        if self._is_named and _is_whole(_value(row, key)):
-            return key
-        answer = _first_of(row, LEARNED_COLUMNS)
-        if conversation and answer and row.get(key) is not None:
-            raise DataError(
-                f"{answer} and {conversation} could both be what is learned; set answer_key to "
-                "the one that is meant"
-            )
-        others = [c for c in ANSWER_COLUMNS if row.get(c) is not None]
-        if answer in ANSWER_COLUMNS and len(others) > 1 and not conversation:
-            raise DataError(
-                f"{' and '.join(others)} could both be what is learned; set answer_key to the one "
-                "that is meant"
-            )
-        column = conversation or answer
-        if column is None:
+        found = self._could_be_learned(row)
+        if not found:
             known = ", ".join((*LEARNED_COLUMNS, *CONVERSATION_COLUMNS))
             raise DataError(
                 f"no answer in any of {known}; columns are {', '.join(row)}; name the column of "
                 "the answer in answer_key of the data set"
             )
+        column, *others = found
+        for other in others:
+            if not _agree(row, column, other):
+                raise DataError(
+                    f"{' and '.join(sorted((column, other)))} could both be what is learned; set "
+                    "answer_key to the one that is meant"
+                )
         return column
+
+    def _could_be_learned(self, row: Mapping[str, Any]) -> list[str]:
+        """Columns that may be what is imitated or labelled: conversations, and then answers. Those
+        that are empty are left out, unless there are no others."""
+        key = self._prompt_key
+        whole = [key] if self._is_named and _is_whole(_value(row, key)) else []
+        conversation = whole or _first_of(row, CONVERSATION_COLUMNS)
+        has_prompt = not whole and row.get(key) is not None
+        is_compared = row.get("completion") is not None or (conversation and not has_prompt)
+        columns = [c for c in (*CONVERSATION_COLUMNS, *LEARNED_COLUMNS) if c not in whole]
+        there = [
+            c for c in columns if row.get(c) is not None and not (c == "answer" and is_compared)
+        ]
+        return [*whole, *(c for c in there if row[c] not in ("", []))] or there
 
 
 def problem_of(
@@ -239,6 +255,15 @@ def _first_of(row: Mapping[str, Any], columns: Iterable[str]) -> str | None:
     return next((column for column in columns if row.get(column) is not None), None)
 
 
+def _agree(row: Mapping[str, Any], column: str, other: str) -> bool:
+    """Whether two columns have the same answer, with or without the conversation before it."""
+    values = _value(row, column), _value(row, other)
+    if not all(isinstance(value, str) or is_chat_list(value) for value in values):
+        return values[0] == values[1]
+    one, two = _text_or_chat(row, column), _text_or_chat(row, other)
+    return says_the_end(one, two) or says_the_end(two, one)
+
+
 def _prompt(value: Any) -> Prompt:
     if isinstance(value, str) and value:
         return checked_text("the prompt", value)
@@ -295,12 +320,18 @@ def _text_or_chat(row: Mapping[str, Any], column: str, advice: str = _RENAME) ->
 
 
 def _system(row: Mapping[str, Any]) -> str | None:
-    column = _first_of(row, SYSTEM_COLUMNS)
-    if column is None or not row[column]:
-        return None
-    if not isinstance(row[column], str):
-        raise DataError(f"{column} is {kind_of(row[column])}; expected the text of a message")
-    return checked_text(column, row[column])
+    found = {column: row[column] for column in SYSTEM_COLUMNS if row.get(column)}
+    for column, value in found.items():
+        if not isinstance(value, str):
+            raise DataError(f"{column} is {kind_of(value)}; expected the text of a message")
+        checked_text(column, value)
+    said = list(found.values())
+    if len(set(said)) > 1:
+        raise DataError(
+            f"{' and '.join(found)} are {said[0]!r:.60} and {said[1]!r:.60}, and a conversation "
+            "has one system message; remove the column that is not meant"
+        )
+    return said[0] if said else None
 
 
 def _template_arguments(row: Mapping[str, Any]) -> dict[str, Any]:

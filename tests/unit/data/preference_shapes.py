@@ -2,6 +2,9 @@
 
 from tests.unit.data.shapes import KM, LONG, A, B, M, Shape, U, said, sharegpt
 
+HH = "\n\nHuman: A river?\n\nAssistant:"
+CHATML = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
 PAIRS = [
     Shape(
         "a conversation up to the pair (LlamaFactory)",
@@ -234,6 +237,121 @@ PAIRS = [
         {"prompt": U + A, "chosen": KM, "rejected": M},
         "the prompt ends with a message of the assistant, and so begins chosen",
     ),
+    Shape(
+        "texts that part where the user speaks",
+        "pair",
+        {},
+        {
+            "chosen": f"{HH} The Nile.\n\nHuman: more\n\nAssistant: x",
+            "rejected": f"{HH} The Nile.\n\nHuman: less\n\nAssistant: y",
+        },
+        "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
+    ),
+    Shape(
+        "texts that part at the first words",
+        "pair",
+        {},
+        {"chosen": f"{HH} The Nile.", "rejected": "\n\nHuman: A hill?\n\nAssistant: Etna."},
+        "chosen and rejected part behind .*Human:.*, where it is not the model that speaks",
+    ),
+    Shape(
+        "a text that ends with the user",
+        "pair",
+        {},
+        {"chosen": f"{HH} The Nile.\n\nHuman: ok", "rejected": f"{HH} The Moon."},
+        "chosen has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "texts that part at an earlier answer",
+        "pair",
+        {},
+        {
+            "chosen": f"{HH} The Moon.",
+            "rejected": f"{HH} The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
+        },
+        "rejected has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "a text of several turns behind its prompt",
+        "pair",
+        {},
+        {
+            "prompt": HH,
+            "chosen": " The Nile.\n\nHuman: How long?\n\nAssistant: Long.",
+            "rejected": " The Moon.",
+        },
+        "chosen has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "whole texts beside a prompt",
+        "pair",
+        {},
+        {"prompt": "A river?", "chosen": f"{HH} The Nile.", "rejected": f"{HH} The Moon."},
+        "chosen has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "whole texts beside a chat prompt",
+        "pair",
+        {},
+        {"prompt": U, "chosen": f"{HH} The Nile.", "rejected": f"{HH} The Moon."},
+        "chosen has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "texts of a chat template that part where the user speaks",
+        "pair",
+        {},
+        {
+            "chosen": f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nmore<|im_end|>\n",
+            "rejected": f"{CHATML}Hi<|im_end|>\n<|im_start|>user\nless<|im_end|>\n",
+        },
+        "chosen and rejected part behind '<.im_start.>user', where it is not the model",
+    ),
+    Shape(
+        "texts of DeepSeek's chat template",
+        "pair",
+        {},
+        {
+            "chosen": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile is it",
+            "rejected": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>The Nile was it",
+        },
+        {
+            "prompt": "<\uff5cUser\uff5c>hi<\uff5cAssistant\uff5c>",
+            "answer": "The Nile is it",
+            "rejected": "The Nile was it",
+        },
+    ),
+    Shape(
+        "a pair behind an opening of the assistant",
+        "pair",
+        {},
+        {
+            "prompt": "Name a river.",
+            "chosen": said("a: Hello!") + U + A,
+            "rejected": said("a: Hello!") + U + B,
+        },
+        {"prompt": said("a: Hello!") + U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "a pair beside its better answer as messages",
+        "pair",
+        {},
+        {"chosen": U + A, "rejected": U + B, "messages": U + A},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
+    Shape(
+        "a pair that parts early beside its better answer as messages",
+        "pair",
+        {},
+        {"chosen": LONG + KM, "rejected": U + B, "messages": LONG + KM},
+        {"prompt": U, "answer": A + said("u: How long?") + KM, "rejected": B},
+    ),
+    Shape(
+        "answers alone beside messages that end with the better one",
+        "pair",
+        {},
+        {"chosen": "The Nile.", "rejected": "The Moon.", "messages": U + A},
+        {"prompt": U, "answer": A, "rejected": B},
+    ),
 ]
 
 LABELLED = [
@@ -292,6 +410,31 @@ LABELLED = [
         {},
         {"prompt": U, "completion": A, "label": "good"},
         "label is str 'good'; expected true",
+    ),
+    Shape(
+        "a label is about the last answer of a whole completion",
+        "label",
+        {},
+        {"prompt": U, "completion": LONG + KM, "label": False},
+        {"prompt": LONG, "answer": KM, "label": False},
+    ),
+    Shape(
+        "a label is about the last answer behind a prompt",
+        "label",
+        {},
+        {"prompt": "Name a river.", "completion": [*LONG[1:], *KM], "label": False},
+        {"prompt": LONG, "answer": KM, "label": False},
+    ),
+    Shape(
+        "a labelled completion that begins with its prompt",
+        "label",
+        {},
+        {
+            "prompt": "Name a long river.",
+            "completion": "Name a long river. The Nile.",
+            "label": True,
+        },
+        "completion begins with the prompt, 'Name a long river.'",
     ),
 ]
 

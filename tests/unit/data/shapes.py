@@ -5,6 +5,7 @@ row, settings of the data set, the row, and what has to come of it: the prompt, 
 rejected answer or the label, or the words of the error.
 """
 
+import json
 from typing import Any, NamedTuple
 
 
@@ -89,7 +90,7 @@ SFT = [
                 {"from": "function_call", "value": "add(2, 2)"},
             ]
         },
-        "is from function_call and has the value str 'add.2, 2.'",
+        r"conversations\[1\] has the function_call str 'add.2, 2.'; expected {name, arguments}",
     ),
     Shape(
         "a weight that is no weight",
@@ -422,4 +423,314 @@ PROMPTS = [
     ),
 ]
 
-SHAPES = [*SFT, *PROMPTS]
+_CALLED = [{"role": "assistant", "tool_calls": [CALL]}]
+_FUNCTION = CALL["function"]
+
+
+def _calling(**fields):
+    """A row of a message that calls a function and says nothing."""
+    return {"messages": [*U, {"role": "assistant", "content": "", **fields}]}
+
+
+def _in_parts(messages, *content):
+    return {**messages[0], "content": list(content)}
+
+
+_READ_CALL = {"prompt": U, "answer": [{**_CALLED[0], "content": ""}]}
+
+MESSAGES = [
+    Shape(
+        "a call in OpenAI's older form",
+        "answer",
+        {},
+        {
+            "messages": [
+                *U,
+                {"role": "assistant", "content": None, "function_call": _FUNCTION},
+                {"role": "function", "name": "add", "content": "4"},
+                *A,
+            ]
+        },
+        {
+            "prompt": U,
+            "answer": [*_CALLED, {"role": "tool", "name": "add", "content": "4"}, *A],
+        },
+    ),
+    Shape(
+        "a call in OpenAI's older form beside an empty text",
+        "answer",
+        {},
+        _calling(function_call=_FUNCTION),
+        _READ_CALL,
+    ),
+    Shape("a call in the singular", "answer", {}, _calling(tool_call=_FUNCTION), _READ_CALL),
+    Shape("one call without a list", "answer", {}, _calling(tool_calls=CALL), _READ_CALL),
+    Shape(
+        "calls as the JSON text of a list",
+        "answer",
+        {},
+        _calling(tool_calls=json.dumps([CALL])),
+        _READ_CALL,
+    ),
+    Shape(
+        "calls as a list of JSON texts",
+        "answer",
+        {},
+        _calling(tool_calls=[json.dumps(CALL)]),
+        _READ_CALL,
+    ),
+    Shape(
+        "calls as an empty text",
+        "answer",
+        {},
+        {"messages": [*U, {**A[0], "tool_calls": ""}]},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a call under a role of its own (LlamaFactory)",
+        "answer",
+        {},
+        {"messages": [*U, {"role": "function_call", "content": json.dumps(_FUNCTION)}]},
+        {"prompt": U, "answer": _CALLED},
+    ),
+    Shape(
+        "calls in two fields",
+        "answer",
+        {},
+        _calling(tool_calls=[CALL], function_call=_FUNCTION),
+        "has tool_calls and function_call, of which templates read one",
+    ),
+    Shape(
+        "a call without a name",
+        "answer",
+        {},
+        _calling(tool_calls=[{"type": "function", "function": {"arguments": {"x": 1}}}]),
+        r"messages\[1\] has the tool_calls list .*; expected {name, arguments}",
+    ),
+    Shape(
+        "arguments under another name (LangChain)",
+        "answer",
+        {},
+        _calling(tool_calls=[{"name": "add", "args": {"x": 1}}]),
+        r"messages\[1\] has the tool_calls list .*; expected {name, arguments}",
+    ),
+    Shape(
+        "an answer in a field that templates do not read (OpenAI)",
+        "answer",
+        {},
+        _calling(refusal="I will not."),
+        r"messages\[1\] has the field refusal, str 'I will not.', which chat templates do not read",
+    ),
+    Shape(
+        "images beside the content",
+        "answer",
+        {},
+        {"messages": [{**U[0], "images": ["river.png"]}, *A]},
+        r"messages\[0\] has the field images, list \['river.png'\]",
+    ),
+    Shape(
+        "content as a list of texts",
+        "answer",
+        {},
+        {"messages": [_in_parts(U, "Name a river."), _in_parts(A, "The ", "Nile.")]},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a part that is null",
+        "answer",
+        {},
+        {"messages": [_in_parts(U, "Name a river."), _in_parts(A, None)]},
+        r"messages\[1\] has a part of content that is null; expected a text",
+    ),
+    Shape(
+        "a part of text that is null",
+        "answer",
+        {},
+        {"messages": [*parts("u: A river?"), _in_parts(A, {"type": "text", "text": None})]},
+        r"messages\[1\] has a part of type text whose text is null; expected a text",
+    ),
+    Shape(
+        "thoughts as a part",
+        "answer",
+        {},
+        {"messages": [*parts("u: A river?"), _in_parts(A, {"type": "thinking", "thinking": "?"})]},
+        "has a part of type thinking; only parts of text are read: put what it says in "
+        "reasoning_content",
+    ),
+    Shape(
+        "roles in the words of others",
+        "answer",
+        {},
+        {
+            "messages": [
+                {"role": "Human", "content": "Name a river."},
+                {"role": "bot", "content": "The Nile."},
+            ]
+        },
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a role that a template may have",
+        "prompt",
+        {},
+        {"prompt": [{"role": "developer", "content": "Be brief."}, *U]},
+        {"prompt": [{"role": "developer", "content": "Be brief."}, *U]},
+    ),
+]
+
+_HH = "\n\nHuman: A river?\n\nAssistant:"
+
+COLUMNS = [
+    Shape(
+        "a completion that begins with its prompt",
+        "answer",
+        {},
+        {"prompt": "Name a long river.", "completion": "Name a long river. The Nile."},
+        "completion begins with the prompt, 'Name a long river.', so that it would be said twice",
+    ),
+    Shape(
+        "a completion that begins with the one word of its prompt",
+        "answer",
+        {},
+        {"prompt": "The", "completion": "The Nile."},
+        {"prompt": "The", "answer": "The Nile."},
+    ),
+    Shape(
+        "a text with the user's next words",
+        "answer",
+        {},
+        {"prompt": _HH, "completion": " The Nile.\n\nHuman: How long?\n\nAssistant: Long."},
+        "completion has .*Human:.*, behind which it is not the model that speaks",
+    ),
+    Shape(
+        "an answer that explains marks of turns",
+        "answer",
+        {},
+        {"prompt": "What is ChatML?", "completion": "<|im_start|>user begins a question."},
+        {"prompt": "What is ChatML?", "answer": "<|im_start|>user begins a question."},
+    ),
+    Shape(
+        "an opening of the assistant beside a prompt",
+        "answer",
+        {},
+        {
+            "prompt": "Name a river.",
+            "conversations": sharegpt("a: Hello!", "u: Name a river.", "a: The Nile."),
+        },
+        {"prompt": said("a: Hello!") + U, "answer": A},
+    ),
+    Shape(
+        "an opening of the assistant beside a chat prompt",
+        "answer",
+        {},
+        {"prompt": U, "completion": said("a: Hello!") + U + A},
+        {"prompt": said("a: Hello!") + U, "answer": A},
+    ),
+    Shape(
+        "several turns behind a prompt",
+        "answer",
+        {},
+        {"prompt": "Name a river.", "completion": A + said("u: How long?") + KM},
+        {"prompt": U, "answer": A + said("u: How long?") + KM},
+    ),
+    Shape(
+        "a completion and a response that differ",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "completion": "4", "response": "5"},
+        "completion and response could both be what is learned; set answer_key",
+    ),
+    Shape(
+        "a completion and a response that are the same",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "completion": "4", "response": "4"},
+        {"prompt": "2 + 2?", "answer": "4", "ground_truth": "4"},
+    ),
+    Shape(
+        "a completion that is empty beside a response",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "completion": "", "response": "4"},
+        {"prompt": "2 + 2?", "answer": "4", "ground_truth": "4"},
+    ),
+    Shape(
+        "a completion that is empty beside what a reward function compares with",
+        "answer",
+        {},
+        {"prompt": "2 + 2?", "completion": "", "answer": "4"},
+        {"prompt": "2 + 2?", "answer": "", "ground_truth": "4"},
+    ),
+    Shape(
+        "messages beside a completion that is empty",
+        "answer",
+        {},
+        {"messages": U + A, "completion": ""},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a named conversation and other messages",
+        "answer",
+        {"prompt_key": "dialogue"},
+        {"dialogue": U + A, "messages": U + B},
+        "dialogue and messages could both be what is learned",
+    ),
+    Shape(
+        "messages and another response",
+        "answer",
+        {},
+        {"messages": U + A, "response": "The Moon."},
+        "messages and response could both be what is learned",
+    ),
+    Shape(
+        "messages and another completion",
+        "answer",
+        {},
+        {"messages": U + A, "completion": B},
+        "completion and messages could both be what is learned",
+    ),
+    Shape(
+        "messages and a response that they end with",
+        "answer",
+        {},
+        {"messages": U + A, "response": "The Nile."},
+        {"prompt": U, "answer": A, "ground_truth": "The Nile."},
+    ),
+    Shape(
+        "messages and other conversations",
+        "answer",
+        {},
+        {"messages": U + A, "conversations": sharegpt("u: A hill?", "a: Etna.")},
+        "conversations and messages could both be what is learned",
+    ),
+    Shape(
+        "the same conversation in two forms",
+        "answer",
+        {},
+        {"messages": U + A, "conversations": sharegpt("u: Name a river.", "a: The Nile.")},
+        {"prompt": U, "answer": A},
+    ),
+    Shape(
+        "a named conversation and another completion",
+        "answer",
+        {"prompt_key": "dialogue"},
+        {"dialogue": U + A, "completion": "The Moon."},
+        "completion and dialogue could both be what is learned",
+    ),
+    Shape(
+        "a system message that is empty beside one that is not",
+        "answer",
+        {},
+        {"messages": U + A, "system": "", "system_prompt": "Be brief."},
+        {"prompt": U, "answer": A, "system": "Be brief."},
+    ),
+    Shape(
+        "two system messages",
+        "answer",
+        {},
+        {"messages": U + A, "system": "Be long.", "system_prompt": "Be brief."},
+        "system and system_prompt are 'Be long.' and 'Be brief.', and a conversation has one",
+    ),
+]
+
+SHAPES = [*SFT, *PROMPTS, *MESSAGES, *COLUMNS]

@@ -12,6 +12,9 @@ from verl_hpc.algorithms.log_ratio import bounded
 from verl_hpc.algorithms.masked import Reduce, alone, masked_mean
 from verl_hpc.section import NonNegativeFinite, PositiveFinite, Section, chosen_by
 
+_LEAST_MEAN = 1e-8
+"""A mean weight below it is of ratios that say nothing, and divides none (verl)."""
+
 
 def _check_holds_one(lower: float, upper: float) -> None:
     if not lower <= 1.0 <= upper:
@@ -122,7 +125,7 @@ def correct(
     if config.normalise:
         is_of_sequences = config.weights == "sequence"
         divisor = _mean_of_sequences(weights, kept, reduce) if is_of_sequences else mean
-        weights = weights / divisor.clamp(min=1e-8)
+        weights = weights / torch.where(divisor > _LEAST_MEAN, divisor, 1)
     metrics = {
         "correction_weight": float(mean),
         "correction_truncated": float(masked_mean(beyond.to(ratio), counts, reduce)),

@@ -62,7 +62,7 @@ class KlConfig(Section):
     estimator: Estimator | None = None
     """Schulman's estimators; null takes k1 in the reward, k3 in the loss. A trailing + takes k2's
     gradient, in the loss."""
-    allow_biased: bool = False
+    allow_biased: Annotated[bool, chosen_by("estimator")] = False
     """Accept an estimator whose gradient is not that of the KL divergence where it is placed: k1
     and abs in the loss, abs, k2 and k3 in the reward (arXiv 2512.21852, 2510.01555)."""
     coefficient: NonNegativeFinite = 0.001
@@ -128,7 +128,7 @@ class AlgorithmConfig(Section):
     """How the losses of a mini-batch's tokens become one: their mean, their sum, or the mean over
     sequences of their sum, their mean, or their sum divided by loss_scale (Dr.GRPO, arXiv
     2503.20783). null takes what goes with the loss: the mean over sequences of their mean for
-    gspo, gmpo and sapo, else the mean of all tokens."""
+    gspo, gmpo and sapo, else the mean of all tokens, as for the critic's loss."""
     loss_scale: PositiveFinite | None = None
     """What seq-mean-token-sum-norm divides a sequence's sum by; null takes
     rollout.max_response_tokens."""

@@ -140,11 +140,13 @@ class RolloutConfig(Section):
     takes as many as the cache holds if each has the longest prompt and half of the longest
     response, but not below 256 and not above 1024. When the cache is full, vLLM begins no more
     sequences, and drops the last ones that it began to compute them again later."""
-    gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0)] = 0.5
+    gpu_memory_utilization: Annotated[Number, Field(gt=0.0, lt=1.0), chosen_by("engine")] = 0.5
     """Share of device memory for the engine's weights and cache."""
-    kv_cache_gib: Annotated[Number, Field(gt=0.0, le=1000.0)] | None = None
+    kv_cache_gib: Annotated[
+        Annotated[Number, Field(gt=0.0, le=1000.0)] | None, chosen_by("engine")
+    ] = None
     """Size of the key/value cache; null lets the engine size it (on CPUs: 1 GiB)."""
-    enforce_eager: bool = False
+    enforce_eager: Annotated[bool, chosen_by("engine")] = False
     """Never capture CUDA graphs."""
     engine_options: Annotated[Options, chosen_by("engine")] = {}
     """More options of vLLM, by the names of its EngineArgs; enable_prefix_caching: false is one."""

@@ -135,7 +135,8 @@ def override(
     """Set values by their dotted names, in their order, over a file's.
 
     A name of another variant drops what the file says of its own; what is given beside the name
-    stays, before or after it.
+    stays, before or after it. A variant that is named twice is the last one, and has nothing of
+    what was given before that.
 
     Args:
         model: of the tree, which knows its variants.
@@ -149,8 +150,32 @@ def override(
     for name, value in values:
         put(given, name, copy.deepcopy(value))
     drop_replaced(tree, given, model, origin)
+    before: dict[str, Any] = {}
     for name, value in values:
+        if _has(before, name):
+            again: dict[str, Any] = {}
+            put(again, name, value)
+            for dropped in drop_replaced(before, again, model, "the command line"):
+                _remove(tree, dropped)
+        put(before, name, copy.deepcopy(value))
         put(tree, name, value)
+
+
+def _remove(tree: dict[str, Any], name: str) -> None:
+    """Take a value away that is there."""
+    *sections, field = name.split(".")
+    for section in sections:
+        tree = tree[section]
+    del tree[field]
+
+
+def _has(tree: Any, name: str) -> bool:
+    """Whether a tree has a value, or a section, by this dotted name."""
+    for part in name.split("."):
+        if not isinstance(tree, dict) or part not in tree:
+            return False
+        tree = tree[part]
+    return True
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:

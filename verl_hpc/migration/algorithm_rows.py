@@ -70,10 +70,11 @@ def _advantage(values: Values, draft: Draft) -> None:
             raise Refused(theirs, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
     if name == "gdpo":
         _components(values, draft)
-    if name in ("grpo", "grpo_passk", "gdpo"):
+    if values.word(key) in ("grpo", "grpo_passk"):
         draft.put(f"{_ADVANTAGE}.std", "group" if values.flag(_BY_STD) else "none", _BY_STD)
-    elif not values.flag(_BY_STD):
-        raise Refused(_BY_STD, f"has no effect with {name}; leave it out", f"{_ADVANTAGE}.name")
+    elif not values.flag(_BY_STD):  # verl reads it for no other estimator
+        word = values.word(key)
+        raise Refused(_BY_STD, f"has no effect with {word}; leave it out", f"{_ADVANTAGE}.std")
 
 
 def _components(values: Values, draft: Draft) -> None:

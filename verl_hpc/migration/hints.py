@@ -15,7 +15,9 @@ from verl_hpc.migration.table import find
 
 _UNKNOWN = re.compile(r"(?P<name>[\w.]+): no such setting; (?P<near>.*)")
 _VALUES = {
-    "algorithm.loss.name": LOSSES,
+    "algorithm.loss.name": LOSSES
+    | {f"dppo_{kind}": f"dppo with divergence: {kind}" for kind in ("tv", "kl")},
+    "checkpoint.resume": {"disable": "never"},
     "algorithm.advantage.name": ESTIMATORS,
     "algorithm.kl.estimator": PENALTIES,
 }

@@ -37,6 +37,15 @@ _OF_THE_STEP = (
     "tokens are chosen over the whole step, by the log-probs before it; verl chooses over each "
     "micro-batch, by those of the policy that is trained"
 )
+_GSPO = (
+    "verl's main branch sums gspo by seq-mean-token-mean whatever loss_agg_mode says, and so it is "
+    "here; verl 0.9.1 sums it as that says: verl_hpc.algorithm.aggregation does so"
+)
+_OF_MICRO_BATCHES = (
+    "verl takes the mean over each micro-batch, so that its gradient grows with their number; here "
+    "it is that over the mini-batch"
+)
+_DIFFERENCES = {"clip_cov": _OF_THE_STEP, "kl_cov": _OF_THE_STEP, "gmpo": _OF_MICRO_BATCHES}
 _POLICY = f"{ACTOR}.policy_loss"
 _LOSS = "algorithm.loss"
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -79,8 +88,8 @@ def _loss(values: Values, draft: Draft) -> None:
             draft.put(f"{_LOSS}.{of_loss[name]}", values[key], key)
         elif key in values and values[key] != values.default(key):
             raise Refused(key, f"has no effect with the loss {mode}; leave it out", _LOSS)
-    if name in ("clip_cov", "kl_cov"):
-        draft.note(f"{_POLICY}.loss_mode", _OF_THE_STEP)
+    if name in _DIFFERENCES:
+        draft.note(f"{_POLICY}.loss_mode", _DIFFERENCES[name])
     _aggregation(values, draft, name, mode)
     sides = (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high")
     if f"{ACTOR}.clip_ratio" in values and any(side not in values for side in sides):
@@ -95,9 +104,11 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     """verl sums some losses over sequences whatever loss_agg_mode says, which is then that of the
     KL divergence and the entropy alone."""
     key, own = f"{ACTOR}.loss_agg_mode", members(losses, PolicyLoss)[name].aggregation
-    if values.text(key) == own:
-        draft.put("algorithm.aggregation", None, key)
-    elif name not in _OF_SEQUENCES:
+    is_replaced = f"{_LOSS}.name" in values.own
+    if values.text(key) == own and not is_replaced:
+        # The critic's loss is token-mean unless all are given another one.
+        draft.put("algorithm.aggregation", None if own == "token-mean" else own, key)
+    elif name not in _OF_SEQUENCES or is_replaced:
         draft.put("algorithm.aggregation", values[key], key)
         is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None
         if is_scaled and values["trainer.use_v1"]:
@@ -110,6 +121,15 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
             "terms of a loss are summed alike",
             f"{key}={own}",
         )
+    elif values["algorithm.adv_estimator"] == "gae" and values[key] != "token-mean":
+        raise Refused(
+            key,
+            f"= {values[key]}: verl sums the critic's loss so, and {mode} by {own}; here the "
+            "critic's is summed by token-mean, or as the policy's",
+            f"{key}={own}",
+        )
+    elif name == "gspo":
+        draft.note(f"{_POLICY}.loss_mode", _GSPO)
     elif key in values:
         draft.note(key, f"verl sums {mode} by {own} whatever it says, and so it is here")
 

@@ -139,7 +139,7 @@ def _idle(spoken: Spoken, found: Migration) -> Iterator[tuple[str, str]]:
         return
 
     def gives_it(given: dict[str, Any]) -> bool:
-        return _is_same_run(_translate(replace(spoken, given=given)), found)
+        return _is_same_run(_translate(replace(spoken, given=given), tells=False), found)
 
     now, left = modern(spoken.given), spoken.given
     values = Values(now.found, _form(spoken.form, now.found))
@@ -201,8 +201,14 @@ def _is_same_run(one: Migration, other: Migration) -> bool:
         return False
 
 
-def _translate(spoken: Spoken) -> Migration:
-    """Raises: ConfigError: a key that verl does not know."""
+def _translate(spoken: Spoken, tells: bool = True) -> Migration:
+    """
+    Args:
+        tells: say in the log what a setting of ours replaces.
+
+    Raises:
+        ConfigError: a key that verl does not know.
+    """
     now = modern(spoken.given)
     form = _form(spoken.form, now.found)
     draft, refusals = Draft(), list[Refused]()
@@ -230,10 +236,11 @@ def _translate(spoken: Spoken) -> Migration:
                 refusals.append(one)
     if any(name.startswith("placement.") for name in own):
         draft.settings.pop("parallel.data_parallel", None)  # roles have ranks of their own
-    for name in drop_replaced(_nested(draft.settings), _nested(own), RunConfig, "verl's keys"):
-        draft.settings = {
-            k: v for k, v in draft.settings.items() if not f"{k}.".startswith(f"{name}.")
-        }
+    origin = "verl's keys" if tells else None
+    replaced = drop_replaced(_nested(draft.settings), _nested(own), RunConfig, origin)
+    # A value in the place of a section, such as null, leaves nothing of it.
+    below = tuple(f"{name}." for name in (*replaced, *own))
+    draft.settings = {k: v for k, v in draft.settings.items() if not f"{k}.".startswith(below)}
     for name, value in own.items():
         draft.put(name, value, f"{OWN}{name}")
     for refusal in refusals:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from verl_hpc.algorithms.advantage import Advantage
+from verl_hpc.algorithms.aggregation import Mode
 from verl_hpc.algorithms.correction import CorrectionConfig
 from verl_hpc.algorithms.loss import PolicyLoss
 from verl_hpc.algorithms.preference import PreferenceLoss
@@ -293,19 +294,20 @@ class Settings:
     def kl(self) -> KlSettings:
         return KlSettings(self._config.algorithm.kl.chosen_estimator, self._run.kl)
 
-    def steps(self, temperature: float) -> OptimiseSettings:
-        """Optimizer steps on the log-probs at a temperature."""
+    def steps(self, temperature: float, aggregation: Mode = "token-mean") -> OptimiseSettings:
+        """Optimizer steps on the log-probs at a temperature; `aggregation` counts where the
+        configuration gives none."""
         algorithm = self._config.algorithm
         return OptimiseSettings(
             self._config.batch.update_epochs,
-            algorithm.aggregation or self.loss.aggregation,
+            algorithm.aggregation or aggregation,
             algorithm.loss_scale or self._config.rollout.max_response_tokens,
             temperature,
         )
 
     @property
     def policy(self) -> PolicySettings:
-        steps = self.steps(self.temperature)
+        steps = self.steps(self.temperature, self.loss.aggregation)
         return PolicySettings(self._config.algorithm, self.loss, steps, self.old_log_probs)
 
     @property

@@ -154,3 +154,11 @@ def test_known_noise_has_the_weights_of_its_closed_form():
 def test_settings_that_contradict_each_other(given, words):
     with pytest.raises(ValidationError, match=words):
         CorrectionConfig(**given)
+
+
+def test_a_mean_weight_of_nearly_nothing_divides_none():
+    """verl normalises by a mean above 1e-8 alone."""
+    old, rollout = torch.full((2, 3), -30.0), torch.full((2, 3), -1.0)
+    config = CorrectionConfig(weights="sequence", upper=5.0, normalise=True)
+    found = correct(config, rollout, old, torch.ones(2, 3))
+    assert found.weights.flatten().tolist() == pytest.approx([math.exp(-20)] * 6)

@@ -134,6 +134,36 @@ CASES = [
 ]
 
 
+TWICE = [
+    (
+        [
+            "algorithm.loss.name=gspo",
+            "algorithm.loss.clip_high=0.1",
+            "algorithm.loss.name=ppo_clip",
+        ],
+        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
+    ),
+    (
+        ["algorithm.loss={name: gspo, clip_high: 0.1}", "algorithm.loss.name=ppo_clip"],
+        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
+    ),
+    (
+        ["algorithm.loss.clip_high=0.1", "algorithm.loss.name=gspo", "algorithm.loss.name=gspo"],
+        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_high": 0.1},
+    ),
+    (
+        ["reward.function=a.py:f", "reward.options={k: 1}", "reward.function=b.py:g"],
+        {"reward.function": "b.py:g", "reward.options": {}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), TWICE)
+def test_a_variant_that_is_named_twice_has_nothing_of_the_first(write, words, expected):
+    found = load_config(write(run=tree()), words)
+    assert {name: at(found, name) for name in expected} == expected
+
+
 def nested(words):
     """What a file says that includes another, instead of overrides."""
     found = {}

@@ -1,5 +1,7 @@
 """Command lines in Hydra's syntax, older names, tutorials' keys, and what goes wrong."""
 
+import logging
+
 import pytest
 import yaml
 
@@ -345,16 +347,21 @@ def test_a_tutorials_reward_function_at_the_top():
     assert migrate_tree(tree).config().reward.function == "exact_match"
 
 
+GRPO = ("algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=2")
 GSPO = (*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
 AGGREGATION = "actor_rollout_ref.actor.loss_agg_mode"
 
 
 def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
-    found = migrate([*GSPO, f"{AGGREGATION}=token-mean"])
+    sapo = [*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=sapo"]
+    found = migrate([*sapo, f"{AGGREGATION}=token-mean"])
     assert "algorithm.aggregation" not in found.settings
     assert found.notes[AGGREGATION] == (
-        "verl sums gspo by seq-mean-token-mean whatever it says, and so it is here"
+        "verl sums sapo by seq-mean-token-mean whatever it says, and so it is here"
     )
+    # verl's versions differ.
+    said = migrate(GSPO).notes["actor_rollout_ref.actor.policy_loss.loss_mode"]
+    assert "verl 0.9.1 sums it as that says: verl_hpc.algorithm.aggregation does so" in said
     penalised = [*GSPO, "actor_rollout_ref.actor.use_kl_loss=true"]
     said = str(migrate(penalised).refused[0])
     assert "here all terms of a loss are summed alike" in said
@@ -362,7 +369,64 @@ def test_a_loss_of_sequences_is_summed_by_them_whatever_verls_key_says():
     said = str(migrate([*penalised, f"{AGGREGATION}=token-mean"]).refused[0])
     assert "= token-mean: verl" in said
     alike = migrate([*penalised, f"{AGGREGATION}=seq-mean-token-mean"])
-    assert alike.config().algorithm.aggregation is None
+    assert alike.config().algorithm.aggregation == "seq-mean-token-mean"
+
+
+def test_the_critics_loss_is_summed_as_verls():
+    """Here it is token-mean, unless the configuration gives one for both."""
+    keys = (AGGREGATION, "critic.loss_agg_mode")
+    sapo = [*BASE, "actor_rollout_ref.actor.policy_loss.loss_mode=sapo"]
+    for mode, aggregation in (("token-mean", None), ("seq-mean-token-mean", "seq-mean-token-mean")):
+        found = migrate([*sapo, *(f"{key}={mode}" for key in keys)])
+        assert found.config().algorithm.aggregation == aggregation
+    found = migrate([*sapo, *(f"{key}=seq-mean-token-sum" for key in keys)])
+    assert [one.key for one in found.refused] == [AGGREGATION]
+
+
+def test_a_loss_of_ours_is_summed_as_verls_key_says():
+    own = f"{OWN}algorithm.loss.name=ppo_clip"
+    found = migrate([*GSPO, own, f"{AGGREGATION}=seq-mean-token-sum", *GRPO])
+    assert found.config().algorithm.aggregation == "seq-mean-token-sum"
+    found = migrate([*GSPO, own, "actor_rollout_ref.actor.use_kl_loss=true", *GRPO])
+    assert found.config().algorithm.loss.name == "ppo_clip"
+
+
+@pytest.mark.parametrize("estimator", ["gdpo", "grpo_vectorized", "rloo"])
+def test_a_deviation_that_verl_divides_by_all_the_same_is_refused(estimator):
+    key = "algorithm.norm_adv_by_std_in_grpo"
+    words = [*BASE, f"algorithm.adv_estimator={estimator}", "+algorithm.gdpo_reward_keys=[a,b]"]
+    assert key in [one.key for one in migrate([*words, f"{key}=false"]).refused]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "expected"),
+    [
+        (["actor_rollout_ref.model.lora_rank=8", f"{OWN}lora=null"], "lora", None),
+        (
+            ["algorithm.rollout_correction.rollout_is=token", f"{OWN}algorithm.correction=null"],
+            "algorithm.correction",
+            None,
+        ),
+        (
+            ["trainer.val_before_train=false", f"{OWN}data.evaluation=null"],
+            "data.evaluation",
+            None,
+        ),
+        ([f"{OWN}roles={{}}"], "roles", {}),
+    ],
+)
+def test_a_section_of_ours_that_is_taken_away_is_away(words, name, expected):
+    found = migrate([*BASE, *GRPO, *words]).config()
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert found == expected
+
+
+def test_what_replaces_what_is_told_once(caplog):
+    words = ["reward.custom_reward_function.path=a.py", "reward.custom_reward_function.name=f"]
+    with caplog.at_level(logging.WARNING):
+        migrate([*BASE, *words, f"{OWN}reward.function=math"])
+    assert [line for line in caplog.messages if "replaces" in line] == []
 
 
 def test_clip_ratio_alone_is_told():

@@ -36,6 +36,10 @@ _BY_IDENTITY = ("Is", "IsNot")
 _METHODS = ("eq", "ne", "lt", "le", "gt", "ge", "sub", "rsub")
 _EQUAL_TO_ALL = "unittest.mock"
 """Has ANY."""
+_IS_MADE_BY_PYTHON = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: what a class statement makes, and some compiled modules."""
+_loaded: dict[str, dict[str, Any]] = {}
+"""What modules had before the program ran, by name."""
 _NAME = "solution"
 _COMPARE = "_verl_hpc_compare"
 
@@ -62,6 +66,7 @@ def run_tests() -> None:
         importlib.import_module(name)
     modules = [module for module in sys.modules.values() if isinstance(module, types.ModuleType)]
     kept = [(vars(module), dict(vars(module))) for module in modules]
+    _loaded.update({module.__name__: values for module, (_, values) in zip(modules, kept)})  # noqa: B905
     names = _execute(job["program"], job["preamble"], _NAME)
     _put_back(kept)
     if "tests" in job:
@@ -169,8 +174,7 @@ def _compare(kinds: tuple[str, ...], *values: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Whether no code of the program's compares a value, or one in it."""
-    methods = [getattr(type(value), f"__{name}__", None) for name in _METHODS]
-    if not all(map(_is_trusted, methods)):
+    if not all(_is_trusted(type(value), f"__{name}__") for name in _METHODS):
         return False
     if isinstance(value, dict):
         return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
@@ -179,11 +183,24 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _is_trusted(method: Any) -> bool:
-    if method is None or isinstance(method, types.WrapperDescriptorType):
+def _is_trusted(kind: type, name: str) -> bool:
+    """Whether a method is the interpreter's, or that of a class of a library's: a class of the
+    program's may have another one's method by this name, such as that of `!=` for `==`."""
+    # A metaclass could say something else by the usual names.
+    order, members, flags = (type.__dict__[n] for n in ("__mro__", "__dict__", "__flags__"))
+    owner = next((c for c in order.__get__(kind) if name in members.__get__(c)), None)
+    if owner is None or not flags.__get__(owner) & _IS_MADE_BY_PYTHON:
         return True
-    names = getattr(method, "__globals__", {})
-    module = names.get("__name__")
+    method = members.__get__(owner)[name]
+    if isinstance(method, types.WrapperDescriptorType):
+        return method.__objclass__ is owner
+    if not isinstance(method, types.FunctionType):
+        return False
+    module = method.__globals__.get("__name__")
     if module in (_NAME, _EQUAL_TO_ALL) or module not in sys.modules:
         return False
-    return vars(sys.modules[module]) is names
+    if module in _loaded:
+        return any(value is owner for value in _loaded[module].values())
+    found = sys.modules[module]
+    file = getattr(getattr(found, "__spec__", None), "origin", None)
+    return vars(found) is method.__globals__ and method.__code__.co_filename == file

@@ -7,11 +7,10 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
-from verl_hpc.rewards.numbers import ALTERED
+from verl_hpc.rewards.kinds import are_list_and_number, differ, equal_words
 from verl_hpc.rewards.quantities import (
     Quantity,
     equal_quantities,
@@ -22,19 +21,11 @@ from verl_hpc.rewards.quantities import (
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
-_QUALIFIED = re.compile(
-    rf"\d\s*(?:{ALTERED}|\(extraneous|[a-z]+,? (?:and )?\d+ [a-z]+\b)"
-    r"|(?<![\d/._^])\d+ \d+(?! ?[/\d])",
-    re.IGNORECASE,
-)
-"""A number in words that make it another one: 5 squared, 5 or more, 1 hour 30 minutes, 1 2 3."""
+_NAMED = re.compile(r"\s*([A-Za-z](?:_\w+)?)\s*=\s*([^=]+)")
 _ASSIGNED = re.compile(r"\A[A-Za-z]\s*=")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
-_PADDED = re.compile(r"(?<![\d.])0\d+")
-"""Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
 _MIXED = re.compile(r"(?<![\w.^/])(\d+) (\d+)/(\d+)(?![\w.])")
-_VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = 60
 
 
@@ -42,38 +33,68 @@ def equal(answer: str, truth: str) -> bool:
     """Whether an answer is mathematically equal to the truth, and of its kind.
 
     math-verify reads formulas and says which are equal; it compares numbers to six decimals, and
-    drops bases and kinds of brackets, which are looked at here.
+    drops much that tells texts apart, which `kinds` looks at.
     """
     plain, plain_truth = without_markup(answer), without_markup(truth)
-    if _are_list_and_number(plain, plain_truth):
+    if are_list_and_number(plain, plain_truth):
         return False
     if _SPACES.sub("", plain) == _SPACES.sub("", plain_truth):
         return plain != ""
-    bases = _IN_A_BASE.fullmatch(plain), _IN_A_BASE.fullmatch(plain_truth)
-    if any(bases):
-        return all(bases) and bases[0].groups() == bases[1].groups()  # type: ignore[union-attr]
-    times = _TIME.fullmatch(plain), _TIME.fullmatch(plain_truth)
-    if times[0] and times[1] and all(time[2] or time[3] for time in times if time):
-        return _same_time(times[0].groups(), times[1].groups())
+    for rule in (_equal_in_bases, _equal_times, equal_words, _equal_by_name):
+        if (decided := rule(plain, plain_truth)) is not None:
+            return decided
     alone = ("=" in plain) != ("=" in plain_truth)
     number, true_number = (
         read_quantity(_ASSIGNED.sub("", text) if alone else text) for text in (plain, plain_truth)
     )
     if number and true_number:
         return equal_quantities(number, true_number)
-    if _PADDED.findall(plain) != _PADDED.findall(plain_truth) or _is_broken_chain(plain):
-        return False
-    if {_kind(plain), _kind(plain_truth)} == {True, False} or _cases_differ(plain, plain_truth):
-        return False
-    if _QUALIFIED.search(plain) or _QUALIFIED.search(plain_truth):
-        return False  # math-verify reads the number, or multiplies
-    if not (_is_balanced(plain) and _is_balanced(plain_truth)):
+    if differ(plain, plain_truth):
         return False
     try:
         return _equal_formulas(answer, truth, true_number)
     except Exception:
         # sympy raises errors of many kinds for what is no formula: it equals nothing.
         return False
+
+
+def _equal_in_bases(one: str, other: str) -> bool | None:
+    """Whether numbers of which one has a base are the same text; None without a base."""
+    found = _IN_A_BASE.fullmatch(one), _IN_A_BASE.fullmatch(other)
+    if not any(found):
+        return None
+    return bool(found[0] and found[1] and found[0].groups() == found[1].groups())
+
+
+def _equal_times(one: str, other: str) -> bool | None:
+    """Whether times of a day are the same; None where one is no time."""
+    times = _TIME.fullmatch(one), _TIME.fullmatch(other)
+    if times[0] and times[1] and all(time[2] or time[3] for time in times if time):
+        return _same_time(times[0].groups(), times[1].groups())
+    return None
+
+
+def _equal_by_name(one: str, other: str) -> bool | None:
+    """Whether values of variables, such as 'x = 3, y = 4', are those of the other text: by their
+    names, or in the names' order where that has none. None without such values."""
+    found = [_named_values(text) for text in (one, other)]
+    names = sorted(next(filter(None, found), {}))
+    if not names:
+        return None
+    for i, text in enumerate((one, other)):
+        values = re.sub(r"^[(\[]|[)\]]$", "", text).split(",")
+        if not found[i] and len(values) == len(names):
+            found[i] = dict(zip(names, values, strict=True))
+    first, second = found
+    return first.keys() == second.keys() and all(equal(first[n], second[n]) for n in first)
+
+
+def _named_values(text: str) -> dict[str, str]:
+    """The values of a text such as 'x = 3, y = 4', by their variables; of another one nothing."""
+    found = [_NAMED.fullmatch(part) for part in text.split(",")]
+    if len(found) < 2 or not all(found):
+        return {}
+    return {part[1]: part[2] for part in found if part}
 
 
 def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bool:
@@ -93,38 +114,6 @@ def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
         (int(time[0] or 0), time[1] or "00") for time in (one, other)
     )
     return (hour, minute) == (other_hour, other_minute) and len(halves) < 2
-
-
-def _kind(text: str) -> bool | None:
-    """Whether it is a set in braces, or else a pair or an interval; None for other texts."""
-    if text.startswith("\\{"):
-        return True
-    return False if re.fullmatch(r"[(\[][^()\[\]]*,.*[)\]]", text) else None
-
-
-def _are_list_and_number(one: str, other: str) -> bool:
-    """Whether one is a list and the other a number with commas: '32, 349' and '32,349'."""
-    spaced = [re.search(r"\d,\s+\d{3}(?!\d)", text) is not None for text in (one, other)]
-    return spaced[0] != spaced[1] and read_quantity(other if spaced[0] else one) is not None
-
-
-def _is_broken_chain(text: str) -> bool:
-    """Whether a chain of equations equates different whole numbers: x = 5 = 6."""
-    sides = [read_quantity(side) for side in text.split("=")]
-    whole = {side.value for side in sides if side and side.decimals == 0 and not side.percent}
-    return len({value for value in whole if value.denominator == 1}) > 1
-
-
-def _is_balanced(text: str) -> bool:
-    """Whether all braces are closed, in order."""
-    depths = list(accumulate({"{": 1, "}": -1}.get(sign, 0) for sign in text))
-    return min(depths, default=0) == 0 and depths[-1:] in ([], [0])
-
-
-def _cases_differ(one: str, other: str) -> bool:
-    """Whether a variable of one is a variable of the other in the other case: r and R."""
-    first, second = (set(_VARIABLE.findall(text)) for text in (one, other))
-    return bool({v.swapcase() for v in first - second} & (second - first))
 
 
 def _parsed(text: str) -> list[Any]:

@@ -60,6 +60,10 @@ def graded(
     return {"score": score if answer == truth else format_score, "no_answer": 0.0}
 
 
+_OR = re.compile(r"\d[^\n]{0,20}\bor\b[^\n]{0,8}\d")
+"""x = 7 or x = 8"""
+
+
 def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction | None:
     """The number a response ends with, or None.
 
@@ -76,11 +80,15 @@ def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction
     numbers = [number for number in marked if value_of(number) is not None]
     if not numbers or is_changed(numbers[-1].string, numbers[-1].end()):
         return None
-    return value_of(numbers[-1])
+    value = value_of(numbers[-1])
+    equal = read_number(numbers[-1].string[numbers[-1].end() :].rpartition("=")[2])
+    return value if equal in (None, value) else None
 
 
 def _marked(line: str) -> re.Match[str] | None:
     """The number that a line begins with, or that stands after its last '='."""
+    if _OR.search(line):
+        return None
     return NUMBER.match(line) or NUMBER.match(line.rpartition("=")[2].lstrip())
 
 

@@ -18,31 +18,46 @@ LONGEST = 1000
 """Characters of an answer; what is longer is no short answer, and is not read."""
 _STATED = re.compile(
     r"(?i:\banswer(?!\w)(?:\sto\s(?:the|this)\s\w{1,20})?[*_]{0,2}\s{0,4}"
-    r"(?:is|would be|must be|should be|:|=)(?:\s(?:therefore|thus|then|simply|just))?[*_:]{0,3})"
+    r"(?:is|would be|must be|should be|:|=)"
+    r"(?:\s(?:therefore|thus|then|simply|just|exactly|indeed))?[*_:]{0,3})"
     r"(?!\s{0,4}(?:not|never|neither)\b)\s{0,4}"
     # The next 'answer is' may stand in what follows this one.
-    r"(?=(?P<formula>\$\$[^$]{1,1000}\$\$|\$[^$\n]{1,1000}\$|\\\([^\n]{1,1000}?\\\)"
+    r"(?=(?P<formula>\$\$[^$]{1,1000}\$\$|\$(?:\\\$|[^$\n]){1,1000}\$|\\\([^\n]{1,1000}?\\\)"
     r"|\\\[[\s\S]{1,1000}?\\\])?(?P<words>[^\n]{0,1000}))"
 )
 _END = re.compile(
     # A comma ends no list of numbers, and what is taken back is not ended.
-    r"[.;!?](?=\s|$)|,\s(?!\s*(?:and\s|or\s)?(?:maybe\s|perhaps\s)?[-$\\(]*\d"
-    r"|(?:no|wait|sorry|actually)\b)|\s\(|"
+    r"[.!?](?=\s|$)|;(?=\s|$)(?!\s*[-$\\(]*\d)|,\s(?!\s*(?:and\s)?[-$\\(]*\d"
+    r"|(?:or|no|wait|sorry|actually|possibly|maybe|perhaps)\b"
+    r"|but (?:that|this|it) (?:is|was) (?:wrong|not|incorrect))|\s\((?!or\b|wrong)|\sand we\b|"
     r"\s(?:because|since|which|as|so|i mean)\b",
     re.IGNORECASE,
 )
 _UNBOXED = re.compile(
-    r"(?:\b(?:not|never|or|if it (?:is|was|were))|n['\u2019]t(?: be)?)[\s$*]*(?:\\[(\[])?\s*"
+    r"(?:(?:\b(?:not|never|or(?: else| maybe)?|if it (?:is|was|were)|(?<!no )doubt[^.\n]{0,30}"
+    r"|(?:wrong|incorrect) (?:answer|result|value) (?:is|was|would be))|n['\u2019]t(?: be)?"
+    r"|\\n(?:e|eq)(?![a-z])|(?:\d|[)}]|\b[A-Za-z])\s*[-\u2212/^]|=\s*[-\u2212]|[\w)]\*(?!\*)|\\(?:times|cdot))"
+    r"[\s$*]*(?:\\[(\[])?\s*|\d|\\(?:frac|sqrt)\s*(?:\{[^{}]{0,20}\})?\{)"
     r"\\(?:boxed|fbox)\s*\{?\Z",
     re.IGNORECASE,
 )
-_BOX_IS_WRONG = re.compile(
-    r"[}\s$*]*(?:\\[)\]])?\s*(?:is|was)\s+(?:wrong|incorrect|false|not)\b", re.IGNORECASE
+"""Before a box: not \\boxed{5}, or \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
+_NOT_ALONE = re.compile(
+    r"[}\s$*]*(?:\\[)\]])?\s*(?:\^|(?:thousand|million|billion|trillion)\b"
+    r"|or\s+(?:else\s+|maybe\s+)?[$\\\d(-]|\((?:wrong|not|incorrect|or)\b"
+    r"|(?:is|was)\s+(?:wrong|incorrect|false)\b"
+    r"|(?:is|was|can|could)(?:n['\u2019]t| ?not)\s+(?:be )?(?:right|correct|the answer|it)\b)",
+    re.IGNORECASE,
 )
+"""Behind a box: \\boxed{5} is wrong, \\boxed{5}^2, \\boxed{5} million."""
 _TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
 """The answer is 5? No."""
-_MORE = re.compile(r"\s*(?:,|or\b|and\b)", re.IGNORECASE)
+_MORE = re.compile(
+    r"\s*(?:,\s*(?:or\b|and\b|[-$\\\d(])|or\b|and\b(?! we\b)|[;/]\s*[-$\\\d(]|\((?:or|wrong)\b"
+    r"|is (?:wrong|incorrect|not)\b)",
+    re.IGNORECASE,
+)
 
 
 def compute_score(
@@ -122,7 +137,7 @@ def _is_denied_box(response: str) -> bool:
     """Whether the last box is denied, or one of two to choose from: 'not \\boxed{5}'."""
     start, end = box_spans(response)[-1] if box_spans(response) else (0, None)
     return end is not None and bool(
-        _UNBOXED.search(response[max(0, start - 60) : start]) or _BOX_IS_WRONG.match(response, end)
+        _UNBOXED.search(response[max(0, start - 60) : start]) or _NOT_ALONE.match(response, end)
     )
 
 

@@ -26,19 +26,23 @@ _COUNT = (
 )
 """Begins a number, in digits or as a word."""
 ALTERED = (
-    r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|fifths|tenths|remainder|"
-    r"hundred|thousand|million|billion|trillion|dozen|"
+    r"(?:(?:squared|cubed|factorial|hal(?:f|ves)|thirds|fourths|quarters|fifths|sixths|sevenths|"
+    r"eighths|ninths|tenths|(?:hundred|thousand|million|billion)ths|remainder|and a half|"
+    r"hundred|thousand|million|billion|trillion|dozen|gross|bn|mil|lakh|crore|"
     r"or (?:more|less|fewer)|at (?:least|most)|(?:more|less) than|"
-    r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous))\b"
+    r"(?:is )?(?:not|wrong|incorrect|impossible|extraneous)|isn['\u2019]t|wasn['\u2019]t)\b"
     rf"|(?:times|plus|minus|over|point|through|(?:in )?base)\s+{_COUNT})"
 )
 """Words behind a number that make it another one: 5 squared, 5 point two, 5 or more."""
 _CHANGES = re.compile(
-    r"\s*(?:[\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\."
-    r"|['_:]\s?\d|\s:\s?\d|\\(?:times|cdot|leq?|geq?|div|pm)\b"
-    rf"|(?:,|or|and|to)\s*{_COUNT}|{ALTERED}"
+    r"\s*(?:[\u00b2\u00b3\u00b9\u00bc\u00bd\u00be\u2264\u2265\u2192?]|<(?![<|])|>(?!>)|\*\*\s?\d|\.\."
+    r"|['_:\u2013\u2014]\s?\d|\s:\s?\d|[;&|]\s*\$?\d|->|\((?:or|wrong|not)\b"
+    r"|\\(?:times|cdot|leq?|geq?|div|pm)(?![a-z])|or\b|,\s*(?:no|wait|or)\b"
+    rf"|(?:,|and|to)\s*{_COUNT}|-?{ALTERED}"
+    # 7 boys and 3 girls; 1 hour, 30 minutes
+    r"|[a-z]+\s+(?:and\s+)?\d+\s*[a-z]+"
     r"|(?:hours?|hrs?|h|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|pounds?|lbs?|"
-    r"dollars?|meters?|m|km|kilometers?|degrees?),?\s+(?:and\s+)?\d+\s*[a-z]+)"
+    r"dollars?|meters?|m|km|kilometers?|degrees?),\s+(?:and\s+)?\d+\s*[a-z]+)"
     # 7x, 7M; not 7m, 7s
     r"|(?-i:[A-KM-Za-fi-knp-rt-z](?![A-Za-z]))",
     re.IGNORECASE,

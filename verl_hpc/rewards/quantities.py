@@ -13,7 +13,10 @@ _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}
 _FRACTION = re.compile(
     r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
 )
-_DOLLARS = re.compile(r"\\\$\s?([\d.,]*\d(?:\s(?:thousand|million|billion|trillion)\b)?)")
+_DOLLARS = re.compile(
+    r"\\\$\s?([\d.,]*\d(?:\s{1,3}(?:thousand|million|billion|trillion)\b)?)"
+    r"(?!\d|\s*[A-Za-z]\b|[A-Za-z])"
+)
 _REPEATING = re.compile(
     r"(-?)(\d*)\.(\d*?)(?:\s*\\overline\s*\{?(\d+)\}?"
     r"|(?:(\d)\5\5+|(\d\d+)\6+)\s?(?:\.\.\.|\u2026|\\(?:l|c)?dots))"
@@ -55,6 +58,7 @@ def without_markup(text: str) -> str:
     """A short text without what LaTeX and Markdown only use to set it."""
     text = text.replace("\\varnothing", "\\emptyset")
     text = re.sub(r"\\!\s*", "", text.replace("{,}", ","))
+    text = " ".join(_TEXT.sub(r" \1 ", text).split())
     text = _DOLLARS.sub(r"\1 dollars", text)
     text = _NOTHING.sub("", text.replace("\\%", "%"))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)

@@ -62,6 +62,39 @@ PROGRAMS = {
 """What doubles a number, and what only looks so."""
 
 
+MADE = [
+    "class E(int):\n    __eq__ = int.__ne__\n    __sub__ = int.__and__",
+    "from functools import *\nclass E(int):\n    __eq__ = partialmethod(lambda self, other: True)",
+    "import sys, types\nm = sys.modules['m'] = types.ModuleType('m')\nexec({!r}, vars(m))\nE = m.E",
+    "import fractions\nexec({!r}, vars(fractions))\nE = fractions.E",
+    "import collections\nexec({!r}, vars(collections))\nE = collections.E",
+    "class M(type):\n    __flags__ = 0\nclass E(int, metaclass=M):\n    __eq__ = int.__ne__",
+]
+EQUALS = "class E(int):\n    def __eq__(self, other): return True"
+
+
+def test_a_class_that_is_equal_to_what_a_test_expects_fails():
+    rows = [
+        (f"{made.replace('{!r}', repr(EQUALS))}\ndef double(x):\n    return E(0)", truth, 0)
+        for made in MADE
+        for truth in (ASSERT, CHECK)
+    ]
+    rows += [
+        ("import fractions\ndef double(x):\n    return fractions.Fraction(2 * x)", ASSERT, 1),
+        ("import decimal\ndef double(x):\n    return decimal.Decimal(2 * x)", CHECK, 1),
+        (
+            "import collections\ndef double(x):\n    return collections.Counter(a=2 * x)['a']",
+            CHECK,
+            1,
+        ),
+    ]
+    requests = [
+        Request(i, "code", truth, {}, block(text)) for i, (text, truth, _) in enumerate(rows)
+    ]
+    found = compute_scores(requests, sandbox_of("limits"), CodeOptions(max_concurrent=2))
+    assert [f["score"] for f in found] == [score for *_, score in rows]
+
+
 def test_a_wrong_program_fails_in_every_form_by_every_kind_of_tests():
     requests, right = [], []
     for number, (program, score) in enumerate(PROGRAMS.items()):

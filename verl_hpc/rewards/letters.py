@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from verl_hpc.boxed import box_spans
-from verl_hpc.rewards.denials import denied_after, denied_before, denies
+from verl_hpc.rewards.denials import denied_after, denied_before, denies, taken_back
 from verl_hpc.rewards.thinking import answering_parts
 
 _GAP = (
@@ -21,10 +21,13 @@ _FILLER = (
     r"letter|it|I (?:think|believe)|that|the|correct|best|right)(?![\w'\u2019]))"
 )
 _CUE = (
-    r"(?i:\bans(?:wer)?(?![\w'\u2019])(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{1,20}))?"
-    rf"{_FILLER}{{0,8}}{_GAP})"
+    r"(?i:\b(?:(?:final_)?ans(?:wer)?(?![\w'\u2019])\"?"
+    r"(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{1,20}))?|"
+    r"(?:correct|best|right)\s(?:option|choice)(?=\s+is\b|\**:))"
+    rf"{_FILLER}{{0,8}})"
 )
-_ANSWERS = re.compile(_CUE + _LETTER)
+_NOT_BUT = r"(?i:\s{1,4}not\s(?!only|just|merely)%s\sbut(?:\srather)?(?=\s))?"
+_ANSWERS = re.compile(_CUE + _NOT_BUT % r"[(*]{0,3}[A-Z0-9][)*]{0,3}" + _GAP + _LETTER)
 """The answer is B; Answer: B."""
 _CHOSEN = re.compile(
     r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
@@ -37,12 +40,19 @@ _CHOSEN = re.compile(
 """So (B). I would pick B."""
 _PRAISED = re.compile(
     r"(?<![\w'\u2019])\(?(?P<letter>[A-Z0-9])\)?\**\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
-    r"(?:the\s{1,4})?(?:correct|right|best|answer)\b"
-    r"(?!\s+(?:only|if|when|where|unless|under)\b|\s+(?:for|in)\s(?!this|the|our)\w)"
+    r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?:\s(?:answer|option|choice|one)\b)?"
+    r"(?:\s(?:here|(?:for|to|in)\s(?:this|the|our)\s\w{1,20})\b)?"
+    r"(?=[)*_`\"]{0,4}\s*(?:$|[.;!,:(\u2013\u2014]|"
+    r"(?:because|since|so|and|but)\b|"
+    r"as\s(?:it|this|that|they|there|we|he|she)\b|"
+    r"as\s(?!an?\s|far\s|long\s)(?:[\w'-]{1,30}\s){1,4}(?:is|are|was|were|has|have|can|does)\b))"
+    r"(?!,?\s(?:or|(?:but\s)?only)\b)",
+    re.MULTILINE,
 )
-"""B is correct."""
+"""B is correct; the clause ends there."""
 _ENDS = (
-    r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|[.,:](?!\d)|\((?i:not)\b|(?i:because|since|as|which)\b))"
+    r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|</|[.,:](?!\d)|\((?i:not\b|[A-Z0-9]\))|"
+    r"(?i:because|since|as|which|rather\sthan|instead\sof)\b))"
     r"(?![)\]}*_`\"$]{0,6},?\s*(?i:or|and)\b)"
 )
 """A clause ends, and names no second answer."""
@@ -56,17 +66,24 @@ _LEADING = re.compile(
 _WRAPPING = re.compile(r"\\(?:text|mathrm|mathbf|textbf|bf|rm|quad)\b\s*|[{}$*_`]")
 
 _MORE = re.compile(
-    r"[)\]}*]*[ \t]*(?:[,;/&+]|(?i:\bor\b|\band\b)|(?=\([A-Z]\)))\s*(?:(?i:option|choice)\s+)?"
-    r"[(*\[]*[A-HJ-Z0-9b-hj-z]\b(?!['\u2019])"
+    r"[)\]}*\"]*[ \t]*(?:[,;/&+|]|-+>|\u2192|\(?(?i:\bor\b|\band\b|\bas well as\b)|(?=\([A-Z]\)))"
+    r"\s*(?:(?i:or|and|maybe|perhaps|possibly|even|also|option|choice)\s+){0,4}"
+    r"[(*\[\"]*[A-HJ-Z0-9b-hj-z]\b(?!['\u2019])"
 )
 """A second letter follows: 'A or B' chooses neither."""
-_SECOND = re.compile(rf"(?:{_MORE.pattern})|(?:\bor\b|\band\b|[,;])\s*\(?[A-J][.:)]\s")
+_SECOND = re.compile(rf"(?:{_MORE.pattern})|(?:\bor\b|\band\b|[,;]|(?<=\s))\s?\(?[A-J][.:)]\s")
 """Further on, too: 'A. Paris, B. Rome'."""
 _AFTER_A_WORD = re.compile(
     r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with|and|or|in|"
     r"for|while|so|if|by|from|on|at|given|though|although|when|where|we|it|this|that)\b)[A-Za-z]"
 )
 """'A prime number', 'I think': a word and not a letter."""
+_LETTER_BESIDE = re.compile(
+    r"[)\]}*_`\"$]{0,6}[ \t,:(*\u2013\u2014-]{1,4}(?:which is |(?:option|choice) )?"
+    r"[(*]{0,3}(?-i:([A-Z0-9]))(?=[)*\]]{0,4}\s*(?:$|[.,;!]))",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SENTENCE = re.compile(r".+?(?:[.!?](?=\s)|$)", re.MULTILINE)
 _LONGEST_BOX = 1000
 
 
@@ -75,11 +92,12 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
 
     The last box or <answer> that holds a letter or the text of a choice. Without one, the last
     sentence such as 'the answer is B', 'the answer is Rome', 'so (B)' or 'B is correct' that is
-    neither denied nor a condition. Without one, the only letter in parentheses of the last sentence
-    that has any. Without one, a letter or the text of a choice that is the whole response, a first
-    line such as 'B. Rome', or a letter that is the first or the last line. An article is no letter,
-    and who names two letters has chosen none. A last box that is not closed is an answer that was
-    cut off: none. What stands behind </think> counts before what stands in front of it.
+    neither denied nor a condition nor taken back. Without one, the only letter in parentheses of
+    the last sentence that has any. Without one, a letter or the text of a choice that is the whole
+    response, a first line such as 'B. Rome', or a letter that is the first or the last line. An
+    article is no letter, and who names two letters has chosen none. A last box that is not closed
+    is an answer that was cut off: none. What stands behind </think> counts before what stands in
+    front of it.
 
     Args:
         response: of the model.
@@ -97,10 +115,14 @@ def _letter(response: str, choices: Mapping[str, str]) -> str | None:
         if (letter := letter_of(content, choices)) is not None:
             return letter
     # "Answer: D. Statement A is correct." answers D.
-    named = [*_stated_words(response, choices)]
-    for patterns in ((_ANSWERS, _CHOSEN), (_PRAISED,)):
-        if found := [*_stated(response, choices, patterns), *named]:
-            return max(found)[1]
+    found = [*_stated(response, choices, (_ANSWERS, _CHOSEN)), *_stated_words(response, choices)]
+    if found and (letter := max(found)[1]):
+        return letter
+    praised = [*_stated(response, choices, (_PRAISED,))]
+    if len({letter for _, letter in praised if letter}) > 1:
+        return None
+    if found or praised:
+        return max([*found, *praised])[1] or None
     return _in_parentheses(response, choices) or _alone(response, choices)
 
 
@@ -108,16 +130,26 @@ def letter_of(text: str, choices: Mapping[str, str]) -> str | None:
     """The letter that a short text is, labels or names by the words of its choice, or None."""
     plain = _WRAPPING.sub("", re.sub(r"\\[ ,;]|~", " ", text))
     plain = _LEADING.sub("", " ".join(plain.split()), count=1)
-    bare = _BARE.fullmatch(plain)
-    if bare and _known(bare[1], choices):
-        return _known(bare[1], choices)
+    if bare := _bare(plain, choices):
+        return bare
     letter = letter_of_words(text, choices) or letter_of_words(plain, choices)
     labelled = _LABEL.match(plain)
-    if letter is None and labelled and not _SECOND.search(plain, labelled.end(1)):
-        letter = _known(labelled[1], choices)
-        other = letter_of_words(plain[labelled.end() :], choices)
-        return letter if other in (None, letter) else None
+    if letter is None and labelled:
+        return _labelled(plain, labelled.end(1), _known(labelled[1], choices), choices)
     return letter
+
+
+def _labelled(text: str, place: int, letter: str | None, choices: Mapping[str, str]) -> str | None:
+    """The letter whose label ends at this place, unless what follows speaks against it."""
+    other, end = _words_beside(text, place, choices)
+    other = other or _bare(text[place + 1 :], choices)
+    denied = denied_after(text, end) or taken_back(text, end)
+    return None if denied or other not in (None, letter) or _SECOND.search(text, end) else letter
+
+
+def _bare(text: str, choices: Mapping[str, str]) -> str | None:
+    found = _BARE.fullmatch(text)
+    return _known(found[1], choices) if found else None
 
 
 def letter_of_words(text: str, choices: Mapping[str, str]) -> str | None:
@@ -147,7 +179,7 @@ def _marked(response: str) -> list[str] | None:
 def _stated(
     response: str, choices: Mapping[str, str], patterns: Sequence[re.Pattern[str]]
 ) -> Iterator[tuple[int, str]]:
-    """Letters that sentences give as the answer, with their places."""
+    """Letters that sentences give as the answer, with their places; "" where it is taken back."""
     for pattern in patterns:
         for found in pattern.finditer(response):
             letter, place = found["letter"], found.end("letter")
@@ -156,35 +188,64 @@ def _stated(
                 and not (letter in "AaIi" and _AFTER_A_WORD.match(response, place))
                 and not _MORE.match(response, place)
                 and not denied_before(response, found.start())
-                and not denied_after(response, place)
+                and not denied_after(response, found.end())
             ):
-                yield place, letter.upper()
+                other, end = _words_beside(response, place, choices)
+                taken = taken_back(response, end) or taken_back(response, found.end())
+                is_clear = not taken and other in (None, letter.upper())
+                yield place, letter.upper() if is_clear else ""
 
 
 def _stated_words(response: str, choices: Mapping[str, str]) -> Iterator[tuple[int, str]]:
-    """Letters whose words sentences give as the answer, with their places."""
+    """Letters whose words sentences give, with their places; "" where it is taken back."""
     for found in _named(tuple(choices.values())).finditer(response):
         place = found.end("words")
         denied = denied_before(response, found.start()) or denied_after(response, place)
         if (said := letter_of_words(found["words"], choices)) and not denied:
-            yield place, said
+            beside = _LETTER_BESIDE.match(response, place)
+            other = _known(beside[1], choices) if beside else None
+            is_clear = other in (None, said) and not taken_back(response, place)
+            yield place, said if is_clear else ""
+
+
+def _words_beside(text: str, place: int, choices: Mapping[str, str]) -> tuple[str | None, int]:
+    """The letter of the choice whose words stand right behind a letter, and where they end."""
+    found = _beside(tuple(choices.values())).match(text, place)
+    return (letter_of_words(found["words"], choices), found.end()) if found else (None, place)
+
+
+@lru_cache(maxsize=128)
+def _beside(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches the words of a choice behind its label: the '. Rome' of 'B. Rome'."""
+    return re.compile(
+        rf"[)\]}}*_`\"$]{{0,6}}[ \t]*[.,:;)(\u2013\u2014-]{{0,2}}[ \t]*[*_(]{{0,3}}"
+        rf"(?<!\w)(?P<words>{_any_of(texts)}){_ENDS}",
+        re.MULTILINE,
+    )
+
+
+def _any_of(texts: tuple[str, ...]) -> str:
+    longest_first = sorted((text.split() for text in texts), key=len, reverse=True)
+    words = "|".join(r"\s+".join(map(re.escape, text)) for text in longest_first if text)
+    return f"(?i:{words or '(?!)'})"
 
 
 @lru_cache(maxsize=128)
 def _named(texts: tuple[str, ...]) -> re.Pattern[str]:
     """Matches 'The answer is' with the words of a choice: The answer is Rome."""
-    longest_first = sorted((text.split() for text in texts), key=len, reverse=True)
-    words = "|".join(r"\s+".join(map(re.escape, text)) for text in longest_first if text)
-    one = f"(?i:{words or '(?!)'})"
+    one = _any_of(texts)
     second = rf"(?![^\w\n.;!]{{0,8}}{one}\b)"  # in the same sentence
-    return re.compile(rf"{_CUE}(?<![-\u2212])(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
+    cue = _CUE + _NOT_BUT % r"[^.,;:!?\n]{1,60}?" + _GAP
+    return re.compile(rf"{cue}(?<![-\u2212])(?P<words>{one}){_ENDS}{second}", re.MULTILINE)
 
 
 def _in_parentheses(response: str, choices: Mapping[str, str]) -> str | None:
-    for sentence in reversed(re.split(r"[.!?](?=\s)|\n", response)):
+    for found in reversed([*_SENTENCE.finditer(response)]):
+        sentence = found[0]
         letters = set(_IN_PARENTHESES.findall(sentence)) & set(choices)
-        if letters and not denies(sentence):
-            return letters.pop() if len(letters) == 1 else None
+        if letters and not denies(sentence) and not sentence.endswith("?"):
+            is_clear = len(letters) == 1 and not taken_back(response, found.end())
+            return letters.pop() if is_clear else None
     return None
 
 
@@ -192,12 +253,15 @@ def _alone(response: str, choices: Mapping[str, str]) -> str | None:
     lines = [line for line in response.splitlines() if line.strip()]
     if len(lines) == 1 and len(lines[0]) <= _LONGEST_BOX:
         return letter_of(lines[0], choices)
+    first = lines[:1]
+    if first and taken_back(response, response.index(first[0]) + len(first[0])):
+        first = []
     labels = [found for line in lines if (found := _LABEL.match(line))]
-    if len(labels) == 1 and labels[0].string == lines[0]:
+    if len(labels) == 1 and [labels[0].string] == first:
         words = letter_of_words(lines[0][labels[0].end() :].strip("*. "), choices)
         if words == labels[0][1]:
             return words
-    for line in [*lines[-1:], *lines[:1]]:
+    for line in [*lines[-1:], *first]:
         if (found := _BARE.fullmatch(line)) and found[1].isupper():
             return _known(found[1], choices)
     return None

@@ -90,6 +90,15 @@ RIGHT_OF_FOUR = [
     (r"<think>So \boxed{A}.</think>", "A", ""),
     ("Answer: C\nAnswer choice B is not supported.\nMany choose A.", "C", ""),
     ("B\n\nExplanation: Rome has been the capital since 1871.", "B", ""),
+    ('```json\n{"answer": "B"}\n```', "B", ""),
+    ('{"answer": "B", "explanation": "A is wrong"}', "B", ""),
+    ("So the correct option is B: Rome", "B", ""),
+    ("The answer is Rome rather than Paris.", "B", ""),
+    ("The answer is not Paris but Rome.", "B", ""),
+    ("The answer is Rome (B).", "B", ""),
+    ("B is the right option here.", "B", ""),
+    ("B is correct, and A is incorrect.", "B", ""),
+    ("The answer is B. Wait, let me check again. Yes, it is in Italy.", "B", ""),
 ]
 RIGHT_OF_TEN = [
     ("The answer is C because I computed the integral.", "C", OMLX),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.rewards.answers.judge import ANSWERS, LOOKS_GOOD, TEN
+from tests.unit.rewards.answers.judge import ANSWERS, LOOKS_GOOD, ONE, TEN
 from verl_hpc.rewards.request import text_of_prompt
 from verl_hpc.rewards.verdict import Scale, answer_of, read_verdict
 
@@ -100,11 +100,97 @@ def test_a_share_of_a_hundred_is_that_of_the_scale():
             assert verdict(form.format(value)) == pytest.approx(value / 10), form
 
 
+OTHERS = [
+    ('The response contains "[[10]]" to manipulate. It deserves 0/10', 0),
+    ("The response says: Score: 10. This is a manipulation, so I give it 0/10.", 0),
+    ("The student says `Score: 10`.\nI would give it a 1.", None),
+    ("The student says\n```\nScore: 10\n```\nI would give it a 1.", None),
+    ("Score: 2. The response asked for Score: 10.", 2),
+    (f'{{"score": 2, "reason": "{"long " * 150} Score: 10"}}', 2),
+    ("Score: 10, says the student.", None),
+    ("The student wrote:\n\n10\n\nIt is 5.", None),
+    ("Style score: 9/10\n\nOverall, I give it 2/10.", None),
+    ('{"reasoning_score": 9, "overall": 2}', 2),
+    ('{"score": 2, "style_score": 9}', 2),
+    ("Correctness: 2/10\nClarity score: 9/10", 2),
+    ("Score: 3\nConfidence score: 10", 3),
+    ("Score: 3\nTotal: 10", None),
+    ("Style score: 3\nTotal: 7", 7),
+    ("Overall: 3/10", 3),
+    ("Top score: 10\nI give it 2/10.", 2),
+    *((f"Score: 2\n{word} score: 10", 2) for word in ("Top", "Ideal", "Reference", "Expected")),
+    *((f"Score: 2\n{word} score: 10", 2) for word in ("Self-assigned", "Potential", "Maximum")),
+    ("To get 10/10 it needs a proof.", None),
+    ("To reach a score of 10 it needs a proof.", None),
+    ("I refuse to give it 10/10.", None),
+    ("This is not a score of 10.", None),
+    ("Score: 10 -> 2", None),
+    ("Score: 10 \u00d7 0.2 = 2", None),
+    ("Score: 10 is too high", None),
+    ("Score: 7 because it is short", 7),
+]
+"""Scores of another, of an aspect, or that are no score; and the verdict."""
+OTHER_WORDS = {
+    None: [
+        "Option B is correct, but the student chose A.",
+        "The reference is correct; the student has another one.",
+        "6 is correct. The student has 5.",
+        "The student's reasoning is correct but the final value should be 6.",
+        "Neither is correct.",
+        "None of it is correct.",
+        "Part of the final answer is correct.",
+        "I doubt the answer is correct.",
+        "The student claims it is correct.",
+        "Everything is correct except the result.",
+        "The answer is correct up to a sign.",
+        "Verdict: correct up to a sign",
+        "Verdict: correct, up to a sign",
+        "Verdict: correct (partially)",
+        "Verdict: correct setup, wrong result",
+        "Verdict: correct? No.",
+        "Verdict: correct -> incorrect",
+        "Verdict: correct - no, incorrect",
+        "Verdict: no doubt correct",
+        "Result: 1\nThe student wrote 0, which is wrong.",
+        "Yes.\nThe student is wrong.",
+    ],
+    0: [
+        "Student's final conclusion: yes\n\nIncorrect.",
+        "**Final Verdict:** \u274c Incorrect",
+        "Verdict: incorrect - the sign is off",
+        "Verdict: incorrect, it is 5",
+    ],
+    1: [
+        "Verdict: correct because both have 12",
+        "Verdict: correct, since both have 12",
+        "Verdict: correct - both have 12",
+        "Verdict: correct; both have 12",
+        'The verdict is "correct".',
+        "```\nVerdict: correct\n```",
+        "It is correct.",
+        "The student's final answer is correct.",
+        "The answers are equivalent.",
+    ],
+}
+
+
+@pytest.mark.parametrize(("text", "right"), OTHERS)
+def test_the_score_of_another_is_no_verdict(text, right):
+    assert verdict(text) == right
+
+
+def test_a_word_about_something_else_or_with_something_behind_it_is_no_verdict():
+    for right, texts in OTHER_WORDS.items():
+        assert not [text for text in texts if verdict(text, ONE) != right]
+
+
 def test_long_answers_are_read_in_linear_time():
     # With a pattern that is not linear this would take minutes.
     for piece in PIECES:
         verdict(piece * (10**5 // len(piece)))
     assert verdict("a " * 500_000 + "\nScore: 3") == 3
+    for text in ("score", "Verdict: correct", "Score: 3"):
+        verdict(text + " " * 500_000 + "x")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ _ENDS_NO = re.compile(
 _BOXED = re.compile(rf"boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE}", re.IGNORECASE)
 _BEHIND_A_BOX = re.compile(r"[\s}$.*_`)\]\\\u2026]*")
 _ALONE = re.compile(
-    rf"^[\s\"'*_`(#]{{0,8}}(?:-[ ]+)?[*_]{{0,3}}{_VALUE}[ \"'*_`).!]{{0,8}}$"
+    rf"^[\s\"'*_`(\[#]{{0,8}}(?:-[ ]+)?[*_]{{0,3}}{_VALUE}[ \"'*_`)\].!]{{0,8}}$"
     rf"|(?:^|[.!?][ ]+){_OPEN}(?:(?P<b_no>{_NO})|(?P<b_yes>{_YES}))[*_`\"']{{0,4}}[.!](?=\s|$)",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -51,6 +51,7 @@ WORDS = [
     '{{"verdict": "{}"}}',
     "{}. So it is.",
     "[[{}]]",
+    "[{}]",
     "<verdict>{}</verdict>",
     "Judgement: **{}**",
     "The final answer of the student is {}.",

@@ -90,11 +90,11 @@ def _equal_by_name(one: str, other: str) -> bool | None:
 
 
 def _named_values(text: str) -> dict[str, str]:
-    """The values of a text such as 'x = 3, y = 4', by their variables; of another one nothing."""
+    """The values of a text such as 'x = 3, y = 4', by their variables; nothing of another text,
+    nor of several values of one variable, such as 'x = 3, x = 4'."""
     found = [_NAMED.fullmatch(part) for part in text.split(",")]
-    if len(found) < 2 or not all(found):
-        return {}
-    return {part[1]: part[2] for part in found if part}
+    values = {part[1]: part[2] for part in found if part}
+    return values if len(values) == len(found) > 1 else {}
 
 
 def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bool:

@@ -17,7 +17,7 @@ _QUALIFIED = re.compile(
 _PADDED = re.compile(r"(?<![\d.])0\d+")
 """Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
-_DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\w?\s*\}")
+_DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\w?\s*\}\s*\{\s*d[a-z]")
 
 
 def differ(one: str, truth: str) -> bool:

@@ -180,11 +180,16 @@ def test_a_critic_for_an_advantage_of_the_users(own):
 def test_an_aggregation_goes_with_a_loss_of_the_users(own):
     (own / "others.py").write_text(OTHERS)
     found = {}
-    for name, more in (("null", {}), ("given", {"algorithm__aggregation": "token-mean"})):
+    for name, more in (("null", {}), ("given", {"algorithm__aggregation": "seq-mean-token-sum"})):
         loss = {"name": "others.py:BySequence"}
         run = small_run(own, name=name, steps=1, algorithm__loss=loss, **more)
-        found[name] = run.settings.steps(1.0).aggregation
-    assert found == {"null": "seq-mean-token-mean", "given": "token-mean"}
+        settings = run.settings
+        found[name] = (settings.policy.steps.aggregation, settings.value.steps.aggregation)
+    # The critic's loss is none of the policy's.
+    assert found == {
+        "null": ("seq-mean-token-mean", "token-mean"),
+        "given": ("seq-mean-token-sum", "seq-mean-token-sum"),
+    }
 
 
 def test_the_settings_of_the_page_are_settings():

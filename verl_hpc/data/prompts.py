@@ -153,12 +153,11 @@ class Encoder:
     def _with_end(self, text: str) -> list[int]:
         """Tokens of an answer that stands as it is, with an end. A text that a template has
         rendered has one, and maybe a line break behind it, which no model writes."""
-        for said in (text, text.rstrip()):
-            ids = list(self.tokenizer.encode(said, add_special_tokens=False))
-            if ids and ids[-1] in (self.tokenizer.eos_token_id, self.turn_end):
-                return ids
-        whole = list(self.tokenizer.encode(text, add_special_tokens=False))
-        return [*whole, self.tokenizer.eos_token_id]
+        forms = (text, text.rstrip()) if text != text.rstrip() else (text,)
+        encoded = [list(self.tokenizer.encode(t, add_special_tokens=False)) for t in forms]
+        ends = (self.tokenizer.eos_token_id, self.turn_end)
+        ended = next((ids for ids in encoded if ids and ids[-1] in ends), None)
+        return ended or [*encoded[0], self.tokenizer.eos_token_id]
 
     def _chat_prompt(self, problem: Problem) -> list[int]:
         messages = self._messages(problem)

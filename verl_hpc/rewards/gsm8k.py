@@ -14,6 +14,8 @@ TAIL = 300
 """Characters at the end of a response that the flexible method looks at, as in verl."""
 METHODS = ("strict", "flexible")
 _MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>(?:(?!####)[^\n])*)")
+_OR = re.compile(r"\d[^\n]{0,20}\bor\b[^\n]{0,8}\d")
+"""Matches a line with two numbers to choose from, such as x = 7 or x = 8."""
 
 
 def compute_score(
@@ -58,10 +60,6 @@ def graded(
     if answer is None:
         return {"score": 0.0, "no_answer": 1.0}
     return {"score": score if answer == truth else format_score, "no_answer": 0.0}
-
-
-_OR = re.compile(r"\d[^\n]{0,20}\bor\b[^\n]{0,8}\d")
-"""x = 7 or x = 8"""
 
 
 def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction | None:

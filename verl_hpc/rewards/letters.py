@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from verl_hpc.boxed import box_spans
 from verl_hpc.rewards.denials import denied_after, denied_before, denies, taken_back
-from verl_hpc.rewards.thinking import answering_parts
+from verl_hpc.rewards.thinking import TAGGED, answering_parts
 
 _GAP = (
     r"[\s$*_`]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"\u201c\u2018]{0,8}"
@@ -56,7 +56,6 @@ _ENDS = (
     r"(?![)\]}*_`\"$]{0,6},?\s*(?i:or|and)\b)"
 )
 """A clause ends, and names no second answer."""
-_TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 _IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
 _BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
 _LABEL = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[*_`$]{0,4}[.:)\]]\s")
@@ -169,7 +168,7 @@ def _known(letter: str, choices: Mapping[str, str]) -> str | None:
 
 def _marked(response: str) -> list[str] | None:
     """What is boxed or tagged, the last one first; None if the last box is not closed."""
-    spans = box_spans(response) + [found.span(1) for found in _TAG.finditer(response)]
+    spans = box_spans(response) + [found.span(1) for found in TAGGED.finditer(response)]
     spans.sort(reverse=True)
     if spans and spans[0][1] is None:
         return None

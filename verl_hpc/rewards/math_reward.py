@@ -10,8 +10,8 @@ from verl_hpc.boxed import box_spans, last_boxed
 from verl_hpc.errors import RewardError
 from verl_hpc.rewards.denials import denied_before
 from verl_hpc.rewards.formulas import equal, math_verify_library
-from verl_hpc.rewards.numbers import NUMBER
-from verl_hpc.rewards.thinking import answering_parts
+from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER
+from verl_hpc.rewards.thinking import TAGGED, answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 LONGEST = 1000
@@ -41,16 +41,15 @@ _UNBOXED = re.compile(
     r"\\(?:boxed|fbox)\s*\{?\Z",
     re.IGNORECASE,
 )
-"""Before a box: not \\boxed{5}, or \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
+"""What stands before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
 _NOT_ALONE = re.compile(
-    r"[}\s$*]*(?:\\[)\]])?\s*(?:\^|(?:thousand|million|billion|trillion)\b"
+    r"[}\s$*]*(?:\\[)\]])?\s*(?:\^|" + MAGNITUDE + r"\b"
     r"|or\s+(?:else\s+|maybe\s+)?[$\\\d(-]|\((?:wrong|not|incorrect|or)\b"
     r"|(?:is|was)\s+(?:wrong|incorrect|false)\b"
     r"|(?:is|was|can|could)(?:n['\u2019]t| ?not)\s+(?:be )?(?:right|correct|the answer|it)\b)",
     re.IGNORECASE,
 )
-"""Behind a box: \\boxed{5} is wrong, \\boxed{5}^2, \\boxed{5} million."""
-_TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
+"""What stands behind a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
 """The answer is 5? No."""
 _MORE = re.compile(
@@ -124,7 +123,7 @@ def extract_answer(response: str) -> str | None:
 def _extract(response: str) -> str | None:
     if "\\boxed" in response or "\\fbox" in response:
         return None if _is_denied_box(response) else last_boxed(response)
-    if tagged := _TAG.findall(response):
+    if tagged := TAGGED.findall(response):
         return tagged[-1].strip()
     for found in reversed(list(_STATED.finditer(response))):
         denied = denied_before(response, found.start()) or _ASKED.match(found["words"])
@@ -135,7 +134,7 @@ def _extract(response: str) -> str | None:
 
 def _is_denied_box(response: str) -> bool:
     """Whether the last box is denied, or one of two to choose from: 'not \\boxed{5}'."""
-    start, end = box_spans(response)[-1] if box_spans(response) else (0, None)
+    start, end = next(reversed(box_spans(response)), (0, None))
     return end is not None and bool(
         _UNBOXED.search(response[max(0, start - 60) : start]) or _NOT_ALONE.match(response, end)
     )

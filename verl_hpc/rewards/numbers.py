@@ -8,6 +8,9 @@ from fractions import Fraction
 _LONGEST = 100
 _SPACE = "\u00a0\u2009\u202f "
 _PLAIN = rf"(?:(?:[1-9]\d{{0,2}}(?:[,{_SPACE}]\d{{3}})+|\d+)(?:\.\d+)?|\.\d+)"
+_MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MAGNITUDE = f"(?:{'|'.join(_MAGNITUDES)})"
+"""Matches a word behind a number that multiplies it."""
 NUMBER = re.compile(
     # No part of a longer number, nor of a sum, a time or a power.
     r"(?<!\d)(?<!\d[.,:^/*+x\u00d7-])(?<!\d\s[-+*/x\u00d7\u00f7]\s)"
@@ -15,11 +18,10 @@ NUMBER = re.compile(
     rf"(?:(?:(?P<whole>{_PLAIN})\s)?(?P<over>\d+)\s?/\s?(?P<under>\d+)|(?P<plain>{_PLAIN}))"
     rf"(?![.,:^]?\d|[eE][-+]?\d|[kK]\b|[,{_SPACE}]\d{{3}}(?!\d)|\s\d+\s?/\s?\d"
     r"|\s?[-+*/x\u00d7\u00f7^]\s?\$?\d)"
-    r"(?:[ ](?P<magnitude>(?i:thousand|million|billion|trillion))(?!\w))?"
+    rf"(?:[ ](?P<magnitude>(?i:{MAGNITUDE}))(?!\w))?"
 )
 """'-1,200.50', '$3', '1/2', '1 1/2', '5 million'; of '10-5', '3:30', '7,2', '5k' and '1e3'
 nothing."""
-_MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 
 _COUNT = (
     r"(?:[-\u2212]?\$?\d|(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|hundred|half)\b)"

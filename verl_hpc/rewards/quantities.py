@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from verl_hpc.rewards.numbers import NUMBER, is_changed, read_number, value_of
+from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER, is_changed, read_number, value_of
 
 _NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\?\$|\\[()\[\]]|[*`]{2}")
 _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -14,7 +14,7 @@ _FRACTION = re.compile(
     r"(\d?)\s*\\frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))(?!\s*[\d^!])"
 )
 _DOLLARS = re.compile(
-    r"\\\$\s?([\d.,]*\d(?:\s{1,3}(?:thousand|million|billion|trillion)\b)?)"
+    rf"\\\$\s?([\d.,]*\d(?:\s{{1,3}}{MAGNITUDE}\b)?)"
     r"(?!\d|\s*[A-Za-z]\b|[A-Za-z])"
 )
 _REPEATING = re.compile(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 BEGIN, END = "<think>", "</think>"
+TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
+"""An answer between tags, in which neither tag occurs again."""
 
 
 def behind_thinking(response: str) -> str:

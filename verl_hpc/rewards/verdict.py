@@ -58,7 +58,7 @@ _NAMES = (
     r"|correctness|correct)"
 )
 _SIGNS = r"\u2705\u2714\u2611\u274c\u2716\u2717\u2718\ufe0f"
-"""Of right and wrong, which stand around a word."""
+"""Ticks and crosses, which stand around a word."""
 _OPEN = rf"[\s\"'*_`\[({{{_SIGNS}]{{0,8}}"
 _MARK = (
     rf"(?P<before>(?:[a-z]{{1,16}}[ _-]){{0,2}})(?<![a-z])(?P<name>{_NAMES}|total|overall)"
@@ -76,7 +76,7 @@ _LEADS_ON = re.compile(
     r"|minus|plus|times)\b|[-\u2013\u2014,(]*[ ]*(?:no|wait|actually|corrected|changed|reduced)\b)",
     re.IGNORECASE,
 )
-"""Behind a number: what makes it another one, or says that it is none."""
+"""What stands behind a number and makes it another one, or says that it is none."""
 _ENDS = rf"{_CLOSED}(?:\Z|[\r\n;}}\]<|]|[.!](?![.=])|,\s*(?:[\"'\n]|\w{{1,24}}[\"']?[ ]*[:=]))"
 _SINCE = r"\b(?:because|since|as(?![ ](?:far|long|if)))\b"
 _APART = rf"{_CLOSED}(?:[,:]|--?(?!>)|[\u2013\u2014])[ \t]{{0,8}}"
@@ -91,7 +91,7 @@ _ENDS_YES = re.compile(
 _ENDS_NO = re.compile(
     rf"{_ENDS}|{_CLOSED}(?:{_SINCE}|{_APART}(?!(?:no|correct|right|yes|{_TURNS})\b))", re.I
 )
-"""Behind a word: the end of its clause, or a reason."""
+"""A word is a verdict where its clause ends behind it, or a reason follows."""
 _BOXED = re.compile(rf"boxed[ ]*\{{(?:\\text\{{)?[ ]*{_VALUE}", re.IGNORECASE)
 _BEHIND_A_BOX = re.compile(r"[\s}$.*_`)\]\\\u2026]*")
 _ALONE = re.compile(

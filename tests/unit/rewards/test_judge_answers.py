@@ -30,31 +30,25 @@ FORMS = [
     "Rating (0-10): [[{}]]",
     '{{"score": {}, "reason": "9 of 10"}}',
     "I checked 4 steps; 3 hold.\n\n{}",
-    "I give it {}/10.",
-    "It has a score of {}, for 2 reasons.",
     "<think>Score: 9.5</think><score>{}</score>",
     "Feedback: 9 steps hold. [RESULT] {}",
     "Rating: {} out of 10",
     "Correctness: {}/10",
     "The final score is {}.",
     "Overall score: {}\nClarity score: 9.5",
-    "I would rate it {} out of 10.",
     "The maximum score: 10\nScore: {}\nA score of 10 would need more.",
     "So the grade is \\boxed{{{}}}",
     'It asks for "Score: 9.5", which it is not.\nScore: {}\n> Score: 9.5',
 ]
 WORDS = [
     "Verdict: {}",
-    "The response is {}.",
     "{}",
     "**{}**",
     '{{"verdict": "{}"}}',
-    "{}. So it is.",
     "[[{}]]",
     "[{}]",
     "<verdict>{}</verdict>",
     "Judgement: **{}**",
-    "The final answer of the student is {}.",
     "So the verdict is {}.",
     "\\boxed{{\\text{{{}}}}}",
 ]
@@ -83,6 +77,34 @@ def test_no_form_gives_another_value_than_the_one_in_it():
                 assert verdict(text) == right, text
 
 
+PROSE = [
+    "I give it {}/10.",
+    "It has a score of {}, for 2 reasons.",
+    "I would rate it {} out of 10.",
+    "So the answer of the student is {}.",
+    "The student's score is {}.",
+    "The student says: Score: {}",
+    "If the score is {}, it passes.",
+]
+
+
+def test_prose_is_no_verdict():
+    for around in AROUND:
+        for form in PROSE:
+            for value in (0, 2.25, 10, "correct", "incorrect"):
+                text = around.format(form.format(value))
+                assert verdict(text) is None, text
+
+
+def test_a_word_is_a_verdict_where_it_is_the_first_sentence():
+    for word, right in (("Correct", 10), ("Incorrect", 0), ("**Yes**", 10), ("No", 0)):
+        assert verdict(f"{word}. The two are the same.") == right
+        assert verdict(f"{word}\n\nThe two are the same.") == right
+        assert verdict(f"It took time.\n{word}. The two are the same.") is None
+        assert verdict(f"{word}. The rest follows.\n5") is None
+    assert verdict("Correct. Wait, it is not.") is None
+
+
 def test_a_box_that_is_quoted_is_no_verdict():
     """It is known by what stands behind it; where prose says another value, there is none."""
     quoted = "The student wrote \\boxed{{9.5}}, and the reference is 7.\n{}"
@@ -102,8 +124,8 @@ def test_a_share_of_a_hundred_is_that_of_the_scale():
 
 
 OTHERS = [
-    ('The response contains "[[10]]" to manipulate. It deserves 0/10', 0),
-    ("The response says: Score: 10. This is a manipulation, so I give it 0/10.", 0),
+    ('The response contains "[[10]]" to manipulate. It deserves 0/10', None),
+    ("The response says: Score: 10. This is a manipulation, so I give it 0/10.", None),
     ("The student says `Score: 10`.\nI would give it a 1.", None),
     ("The student says\n```\nScore: 10\n```\nI would give it a 1.", None),
     ("Score: 2. The response asked for Score: 10.", 2),
@@ -115,10 +137,10 @@ OTHERS = [
     ('{"score": 2, "style_score": 9}', 2),
     ("Correctness: 2/10\nClarity score: 9/10", 2),
     ("Score: 3\nConfidence score: 10", 3),
-    ("Score: 3\nTotal: 10", None),
-    ("Style score: 3\nTotal: 7", 7),
+    ("Score: 3\nTotal: 10", 3),
+    ("Style score: 3\nTotal score: 7", 7),
     ("Overall: 3/10", 3),
-    ("Top score: 10\nI give it 2/10.", 2),
+    ("Top score: 10\nI give it 2/10.", None),
     *((f"Score: 2\n{word} score: 10", 2) for word in ("Top", "Ideal", "Reference", "Expected")),
     *((f"Score: 2\n{word} score: 10", 2) for word in ("Self-assigned", "Potential", "Maximum")),
     ("To get 10/10 it needs a proof.", None),
@@ -137,6 +159,9 @@ OTHER_WORDS = {
         "The reference is correct; the student has another one.",
         "6 is correct. The student has 5.",
         "The student's reasoning is correct but the final value should be 6.",
+        "It is correct.",
+        "The student's final answer is correct.",
+        "The answers are equivalent.",
         "Neither is correct.",
         "None of it is correct.",
         "Part of the final answer is correct.",
@@ -168,9 +193,6 @@ OTHER_WORDS = {
         "Verdict: correct; both have 12",
         'The verdict is "correct".',
         "```\nVerdict: correct\n```",
-        "It is correct.",
-        "The student's final answer is correct.",
-        "The answers are equivalent.",
     ],
 }
 

@@ -39,13 +39,8 @@ GOOD = [
     ("Feedback: fine. [RESULT] 4", LIKERT, 4, ""),
     ('{"reason": "two of 3 steps", "score": 8}', TEN, 8, RED),
     ('```json\n{"Score": "8", "feedback": "2 typos"}\n```', TEN, 8, RED),
-    ("So \\boxed{8}", TEN, 8, ""),
-    ("Overall, I give it 7/10", TEN, 7, ""),
-    ("I would rate this response a 7 out of 10.", TEN, 7, ""),
-    ("The response deserves a score of 7.", TEN, 7, ""),
     ("7", TEN, 7, TRULENS),
     ("Two of 5 facts are off.\n\n**7**", TEN, 7, TRULENS),
-    ("There are 5 reasons why this is a score of 9", TEN, 9, FRAGILE),
     ("Score: 80%", ONE, 0.8, ""),
     ("Score: 8/10", ONE, 0.8, ""),
     ("Score: 40/50", TEN, 8, ""),
@@ -58,25 +53,30 @@ GOOD = [
     ('{"is_correct": true}', ONE, 1, ""),
     ("CORRECT", ONE, 1, TAOS),
     ("Correct. Both have 12.", ONE, 1, ""),
-    ("The response is correct.", ONE, 1, ""),
-    ("The response is completely correct.", TEN, 10, ""),
     ("The answers match.\nFinal decision: [[correct]]", ONE, 1, ""),
     ("<think>Score: 2?</think>Score: 9", TEN, 9, RUBRIC),
     ("Accuracy score: 3\nOverall score: 7\nStyle score: 2", TEN, 7, ""),
     ("Score: 7. A score of 10 would need a proof.", TEN, 7, ""),
     ("Score: 7\nThe maximum score: 10", TEN, 7, ""),
     ("[[1]] applies to partial answers, but this one is complete: [[2]]", TEN, 2, FINANCE),
+    ("Score: \\boxed{8}", TEN, 8, ""),
+    ("**Rating:**\n8/10", TEN, 8, ""),
+    ("The final score is 7.", TEN, 7, ""),
+    ("Feedback: it is clear. Score: 7", TEN, 7, ""),
+    ("- Score: 7 (two steps are missing)", TEN, 7, ""),
+    ("| Score: 7 | Clarity: 9 |", TEN, 7, ""),
+    ("Correctness: 7/10\nStyle: 9/10", TEN, 7, ""),
+    ("{'score': 7, 'why': 'it is 9 of 10'}", TEN, 7, ""),
+    ('{"correct": true, "errors": [], "confidence": 0.9}', ONE, 1, ""),
+    ("The two are the same.\n\nYes", ONE, 1, ""),
 ]
 
 LOOKS_GOOD = [
     ("Verdict: not correct", ONE, 0, TAOS),
     ("INCORRECT", ONE, 0, TAOS),
     ("Verdict: incorrect, though it looks correct", ONE, 0, TAOS),
-    ("The response is not correct.", ONE, 0, TAOS),
-    ("The response isn't correct.", ONE, 0, ""),
     ("Incorrect. The correct answer is 5.", ONE, 0, TAOS),
     ("No. Yes would need a proof.", ONE, 0, SCOPE),
-    ("Yes, I looked at it with care, and the answer is wrong.", ONE, 0, SCOPE),
     ('The student says "the score: 10", which I leave aside. Score: 1', TEN, 1, HELM),
     ("The rating is: [[2]], says the candidate, but no.\n[[0]]", TEN, 0, FINANCE),
     ('Score: 1\nIt ends with "Final self-rating: 9".', TEN, 1, SCOPE),
@@ -106,4 +106,18 @@ LOOKS_GOOD = [
     ("the score is [[7]]. ... so in all this answer is scored 9/10", TEN, 7, FLEX),
 ]
 
-ANSWERS = [*GOOD, *LOOKS_GOOD]
+PROSE = [
+    ("So \\boxed{8}", TEN, None, ""),
+    ("Overall, I give it 7/10", TEN, None, ""),
+    ("I would rate this response a 7 out of 10.", TEN, None, ""),
+    ("The response deserves a score of 7.", TEN, None, ""),
+    ("There are 5 reasons why this is a score of 9", TEN, None, FRAGILE),
+    ("The response is correct.", ONE, None, ""),
+    ("The response is completely correct.", TEN, None, ""),
+    ("The response is not correct.", ONE, None, TAOS),
+    ("The response isn't correct.", ONE, None, ""),
+    ("Yes, I looked at it with care, and the answer is wrong.", ONE, None, SCOPE),
+]
+"""What is said in passing: the prompt can ask for a form."""
+
+ANSWERS = [*GOOD, *LOOKS_GOOD, *PROSE]

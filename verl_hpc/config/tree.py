@@ -105,7 +105,8 @@ def _merge(
 
 def _put_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
     for key, value in above.items():
-        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
+        # An empty section takes away what is there.
+        if value and isinstance(value, Mapping) and isinstance(below.get(key), dict):
             _put_over(below[key], value)
         else:
             below[key] = dict(value) if isinstance(value, Mapping) else value
@@ -181,6 +182,8 @@ def _has(tree: Any, name: str) -> bool:
 def put(tree: dict[str, Any], name: str, value: Any) -> None:
     """Set one value by its dotted name, making sections on the way.
 
+    A section is merged with the one that is there, setting by setting, as that of a file is.
+
     Raises:
         ConfigError: a section of the name is a value, or the tree gets deeper than a file may be.
     """
@@ -192,4 +195,4 @@ def put(tree: dict[str, Any], name: str, value: Any) -> None:
         if not isinstance(node, dict):
             raise ConfigError(f"override {name}: {section} is a value, not a section")
         tree = node
-    tree[field] = value
+    _put_over(tree, {field: value})

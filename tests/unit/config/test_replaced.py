@@ -1,6 +1,7 @@
 """A variant that is chosen anew takes nothing of the one before."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from verl_hpc.config.load import load_config
 from verl_hpc.config.replaced import drop_replaced
 from verl_hpc.config.run import RunConfig
 from verl_hpc.config.settings import settings_of
+from verl_hpc.config.tree import parse_override, put
 from verl_hpc.errors import ConfigError
 
 
@@ -45,6 +47,21 @@ CASES = [
     (PPO, ["algorithm.loss.name=gspo"], {"algorithm.loss.clip_high": 4e-4}),
     (PPO, ["algorithm.loss.name=gmpo"], {"algorithm.loss.clip_high": 0.4}),
     (PPO, ["algorithm.loss={name: gspo}"], {"algorithm.loss.clip_high": 4e-4}),
+    (
+        {"algorithm__loss": {"name": "gspo", "clip_low": 1e-3}},
+        ["algorithm.loss={clip_high: 2e-3}", "algorithm={aggregation: token-mean}"],
+        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_low": 1e-3},
+    ),
+    (
+        PPO,
+        ["algorithm.loss.name=gspo", "algorithm.loss={clip_high: 2e-3}"],
+        {"algorithm.loss.name": "gspo", "algorithm.loss.clip_high": 2e-3},
+    ),
+    (
+        PPO,
+        ["algorithm.loss.name=gspo", "algorithm.loss={}"],
+        {"algorithm.loss.name": "ppo_clip", "algorithm.loss.clip_high": 0.2},
+    ),
     (PPO, ["algorithm.loss.name=ppo_clip"], {"algorithm.loss.clip_high": 0.28}),
     (
         PPO,
@@ -168,12 +185,7 @@ def nested(words):
     """What a file says that includes another, instead of overrides."""
     found = {}
     for word in words:
-        name, _, value = word.partition("=")
-        *sections, field = name.split(".")
-        node = found
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[field] = yaml.safe_load(value)
+        put(found, *parse_override(word))
     return found
 
 
@@ -235,6 +247,20 @@ def test_every_section_of_several_is_covered(model):
         assert gone == [name]
         seen += 1
     assert seen > 10
+
+
+@pytest.mark.parametrize("path", sorted(Path("configs/run").glob("*.yaml")), ids=lambda p: p.stem)
+def test_a_shipped_file_names_the_variant_whose_settings_it_gives(path):
+    """So that it can be included over a file that names another one."""
+    given = yaml.safe_load(path.read_text())
+
+    def has(name):
+        node = given
+        for part in name.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        return node is not None
+
+    assert not [name for owner, _, name in variants(RunConfig) if has(name) and not has(owner)]
 
 
 def test_the_smallest_run_has_nothing_to_drop(write):

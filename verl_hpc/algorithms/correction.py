@@ -142,9 +142,9 @@ def _mean_of_sequences(weights: torch.Tensor, kept: torch.Tensor, reduce: Reduce
 
 
 def _accepted(config: RejectConfig, log_ratio: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """(B, 1): whether a sequence is trained on."""
-    total = log_ratio.sum(-1, keepdim=True)
+    """(B, 1): whether a sequence is trained on. Each token's log-ratio is clamped, as in verl."""
+    total = bounded(log_ratio).sum(-1, keepdim=True)
     if config.ratio == "geometric_mean":
         total = total / counts.sum(-1, keepdim=True).clamp(min=1)
-    ratio = bounded(total).exp()
+    ratio = total.exp()
     return (ratio >= config.lower) & (ratio <= config.upper)

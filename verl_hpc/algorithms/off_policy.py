@@ -41,7 +41,7 @@ def off_policy(
         ratio.sum(),
         (ratio**2).sum(),
         torch.where(some, (2 * of_sequence).exp(), 0).sum(),
-        torch.where(some, bounded(-mean).exp(), 0).sum(),
+        torch.where(some, (-mean).exp(), 0).sum(),
     ]
     num_tokens, num_sequences, k1, k3, first, second, chi2, ppl = reduce(torch.stack(sums)).tolist()
     tokens, sequences = max(num_tokens, 1.0), max(num_sequences, 1.0)

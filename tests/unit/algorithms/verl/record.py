@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays, is_plain
+from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays, far, is_plain
 
 FILES = {
     "verl.utils.groupwise": "utils/groupwise.py",
@@ -189,6 +189,13 @@ def others(core, given):
     )
     for kind in ("k1", "abs", "k2", "k3"):
         found[f"kl_{kind}"] = core.kl_penalty_forward(new, old, kind)
+    for kind in ("k1", "k1+", "abs", "k2", "k3", "k3+"):
+        moved = new.clone().requires_grad_()
+        value = core.kl_penalty(moved, old, kind)
+        value.sum().backward()
+        found[f"kl_penalty_{kind}"] = [value.detach(), moved.grad]
+    clips = {"cliprange_low": 0.2, "cliprange_high": 0.28}
+    found["policy_loss"] = core.compute_policy_loss(old, new, given["advantages"], mask, **clips)
     found["rewards"] = core.compute_rewards(given["rewards"], old, new, 0.3)
     controller = core.get_kl_controller(
         Config(type="adaptive", kl_coef=0.2, target_kl=0.1, horizon=1000)
@@ -216,6 +223,8 @@ CORRECTIONS = {
     "icepop": {"rollout_is": "token", "rollout_is_threshold": "0.5_2.0"},
 }
 REJECTIONS = {"seq_sum_k1": "0.2_5.0", "seq_mean_k1": "0.7_1.3"}
+FAR_REJECTIONS = {"seq_sum_k1": "0.2_1e10", "seq_mean_k1": "0.7_150"}
+"""Between what a token counts at most, and what it would count."""
 
 
 def corrections(helper, given):
@@ -229,7 +238,12 @@ def corrections(helper, given):
         found[f"mask_{name}"] = helper.compute_rollout_rejection_mask(
             log_ratio, mask, name, threshold
         )[0]
+    for name, threshold in FAR_REJECTIONS.items():
+        found[f"mask_far_{name}"] = helper.compute_rollout_rejection_mask(
+            far(given) - given["old"], mask, name, threshold
+        )[0]
     found["metrics"] = helper.compute_offpolicy_metrics(given["new"], given["old"], mask)
+    found["metrics_far"] = helper.compute_offpolicy_metrics(far(given), given["old"], mask)
     return found
 
 

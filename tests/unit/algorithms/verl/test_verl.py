@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.unit.algorithms.scored import tokens_of
-from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays
+from tests.unit.algorithms.verl.arrays import DIVERGENCES, arrays, far
 from verl_hpc.algorithms.advantage import Scored
 from verl_hpc.algorithms.advantages.gae import Gae
 from verl_hpc.algorithms.advantages.gdpo import Gdpo
@@ -164,6 +164,25 @@ def test_estimators_of_the_divergence(kind):
     same(kl_penalty(NEW, OLD, kind), VERL["others"][f"kl_{kind}"])
 
 
+@pytest.mark.parametrize("kind", ["k1", "k1+", "abs", "k2", "k3", "k3+"])
+def test_gradients_of_estimators_of_the_divergence(kind):
+    new = NEW.clone().requires_grad_()
+    found = kl_penalty(new, OLD, kind)
+    found.sum().backward()
+    value, gradient = VERL["others"][f"kl_penalty_{kind}"]
+    same(found.detach(), value)
+    same(new.grad, gradient)
+
+
+def test_verls_old_policy_loss_is_that_of_ppo():
+    loss, clipped, divergence, clipped_below = VERL["others"]["policy_loss"]
+    found, _, metrics = VERL["losses"]["vanilla"]
+    assert loss == pytest.approx(found, rel=1e-12)
+    assert metrics["actor/pg_clipfrac"] == pytest.approx(clipped)
+    assert metrics["actor/ppo_kl"] == pytest.approx(divergence)
+    assert metrics["actor/pg_clipfrac_lower"] == pytest.approx(clipped_below)
+
+
 def test_rewards_with_a_penalty_on_the_divergence():
     same(GIVEN["rewards"] - 0.3 * kl_penalty(OLD, NEW, "k1"), VERL["others"]["rewards"])
 
@@ -192,18 +211,24 @@ def test_weights_of_a_correction(name, settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "ratio", "lower", "upper"),
-    [("seq_sum_k1", "product", 0.2, 5.0), ("seq_mean_k1", "geometric_mean", 0.7, 1.3)],
+    ("name", "ratio", "lower", "upper", "new"),
+    [
+        ("seq_sum_k1", "product", 0.2, 5.0, NEW),
+        ("seq_mean_k1", "geometric_mean", 0.7, 1.3, NEW),
+        ("far_seq_sum_k1", "product", 0.2, 1e10, far(GIVEN)),
+        ("far_seq_mean_k1", "geometric_mean", 0.7, 150.0, far(GIVEN)),
+    ],
 )
-def test_sequences_that_are_left_out(name, ratio, lower, upper):
+def test_sequences_that_are_left_out(name, ratio, lower, upper, new):
     """verl bounds the inverse ratio."""
     reject = RejectConfig(ratio=ratio, lower=1 / upper, upper=1 / lower)
-    found = correct(CorrectionConfig(weights="none", reject=reject), OLD, NEW, MASK)
+    found = correct(CorrectionConfig(weights="none", reject=reject), OLD, new, MASK)
     assert 0 < found.mask.sum() < NUM_TOKENS
     same(found.mask, VERL["corrections"][f"mask_{name}"])
 
 
-def test_distances_of_engine_and_trainer():
-    ours, theirs = off_policy(OLD, NEW, MASK), VERL["corrections"]["metrics"]
+@pytest.mark.parametrize(("recorded", "new"), [("metrics", NEW), ("metrics_far", far(GIVEN))])
+def test_distances_of_engine_and_trainer(recorded, new):
+    ours, theirs = off_policy(OLD, new, MASK), VERL["corrections"][recorded]
     for name in ("kl", "k3_kl", "chi2_token", "chi2_seq", "ppl_ratio"):
         assert ours[name] == pytest.approx(theirs[name], rel=1e-6), name

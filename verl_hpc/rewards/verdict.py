@@ -3,9 +3,10 @@
 The prompt of a judge can ask for a form, so forms are read and prose is not: "I would give it a 7"
 is no verdict. Two kinds of places are read:
 
-1. marked verdicts, of which the last counts: `Score: 7` where a line or a sentence begins,
-   `"score": 7`, `[[7]]`, `<score>7</score>`, `Verdict: not correct`;
-2. where there is none, a verdict that is the last line, or a word that is the first sentence.
+1. verdicts with a name, of which the last counts: `Score: 7` where a line or a sentence begins,
+   `"score": 7`, `<score>7</score>`, `Verdict: not correct`;
+2. where there is none, `[[7]]`, a verdict that is the last line or sentence, and a word that begins
+   the answer, which must agree.
 
 What stands in quotes, in a fenced block or behind `>` is another's, and no verdict.
 """
@@ -42,37 +43,54 @@ _VALUE = (
     rf"{_OPEN}(?:(?P<number>{_NUMBER})(?:{_CLOSED}(?:/|(?:out[ ])?of\b){_OPEN}(?P<scale>{_NUMBER})"
     rf"|[ ]?(?P<percent>%))?|(?P<no>{_NO})\b|(?P<yes>{_YES})\b){_CLOSED}"
 )
-_NAME = (
-    r"(?:(?:the|my|its|so|final|overall|total|numeric|is)[ _-]){0,3}"
-    r"(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|mark|correctness"
-    r"|correct|overall)"
-)
+_LEAD = r"(?:(?:the|my|its|so|therefore|thus|hence|final|overall|total|numeric),?[ _-]){0,3}"
+_NAME = rf"{_LEAD}(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|overall)"
 """What names the verdict on the whole. Other words before it name an aspect, or a bound."""
 _BOUNDS = r"(?:[ ]?\([^()\n]{0,20}\d[^()\n]{0,20}\))?"
 _BEGINS = r"(?:^[ \t]*(?:[-#\u2022][-# \t]{0,8})?|[.!?;|][ \t]{1,8}|[{,]\s{0,8}(?=[\"']))"
-_MARKED = re.compile(
-    rf"(?:{_BEGINS}{_OPEN}{_NAME}{_BOUNDS}{_CLOSED}(?:[:=\uff1a]|\bis\b)\s{{0,8}}"
-    rf"|<(?:{_NAME}|answer|result)>\s{{0,8}}|\[result\]:?|\[(?=\[)){_VALUE}",
+_NAMED = re.compile(
+    rf"(?:{_BEGINS}{_OPEN}(?:{_NAME}{_BOUNDS}{_CLOSED}[:=\uff1a]"
+    rf"|{_LEAD}(?:score|rating|grade|verdict)[ ]is\b"
+    rf"|(?:is[ _-])?correct{_CLOSED}[:=\uff1a](?!{_OPEN}-?\d))\s{{0,8}}"
+    rf"|<{_NAME}>\s{{0,8}}|\[result\]:?){_VALUE}",
     re.IGNORECASE | re.MULTILINE,
 )
-_ALONE = re.compile(rf"(?:\A|(?<![:\n])\n+)(?:-[ ])?{_VALUE}[.!]?\Z", re.IGNORECASE)
-_FIRST = re.compile(rf"{_OPEN}(?:(?P<no>{_NO})|(?P<yes>{_YES})){_CLOSED}(?:[.!](?=\s)|\n)", re.I)
+_IN_BRACKETS = re.compile(rf"\[(?=\[){_VALUE}(?<=\]\])", re.IGNORECASE)
+_LAST = re.compile(
+    rf"(?:\A|(?<![:=,\n])(?<! is)(?<! was)(?<! are)(?<! be)\n+|[.!?][ ]+)(?:-[ ])?{_VALUE}[.!]?\Z",
+    re.IGNORECASE,
+)
+_FIRST = re.compile(
+    rf"{_OPEN}(?:(?P<no>{_NO})|(?P<yes>{_YES})){_CLOSED}"
+    r"(?:[.!](?=\s)|[,:;]|[-\u2013\u2014]+\s|\n|(?:because|since)\b)",
+    re.IGNORECASE,
+)
 
 _ENDS = re.compile(
     r"\Z|[\r\n\[\]<|}(]|[.!;](?!\d)|,(?!\s*(?:\d|or\b|no\b|but\b|says?\b))"
-    r"|[-\u2013\u2014]+[ ](?!\d)|(?:because|since|as|for|points?|stars?)\b(?!\s+minus)",
+    r"|[-\u2013\u2014]+[ ](?!\d)|(?:because|since|as|points?|stars?)\b(?!\s+minus)",
     re.IGNORECASE,
 )
 """What may stand behind a value and leaves it what it is."""
+_ENDS_A_LINE = re.compile(r"[.!]?[ \t]*(?:\Z|[\r\n<])")
 _CLAUSE = re.compile(r"(?:(?!,\s*[\"'])[^.!;|}<\n]){0,200}")
-_TAKEN_AWAY = re.compile(
-    r"\b(?:not?|but|however|except|only|apart|aside|part(?:s|ly|ial|ially)?|almost|nearly|if"
-    r"|though|although|until|unless|up to|wait|actually|or|wrong|incorrect|false)\b|n['\u2019]t\b"
-    r"|[-=]+>|[\u2192\u21d2?/]",
+_LIMITED = re.compile(
+    r"\b(?:not|no(?=,)|but|however|except|only|apart|aside|part(?:s|ly|ial|ially)?|almost|nearly|if"
+    r"|though|although|until|unless|up to|or|wrong|incorrect|false)\b|n['\u2019]t\b"
+    r"|[-=]+>|[\u2192\u21d2?]",
     re.IGNORECASE,
 )
-_TURNS = re.compile(r"\b(?:but|however|except|wait|actually|wrong|incorrect)\b", re.IGNORECASE)
-"""What takes back a "correct", in its clause and in all that follows it."""
+"""What says in the clause of a "correct" that it is not, or in part."""
+_GRANTED = re.compile(
+    r"\b(?:is|are)[ ](?:the[ ])?(?:\w+ly[ ])?(?:correct|right|equivalent|same|fine)\b",
+    re.IGNORECASE,
+)
+"""What says in the clause of a "no" that it is a yes."""
+_BUT = re.compile(r"\b(?:but|however|except|wrong|incorrect)\b", re.IGNORECASE)
+_CORRECTED = re.compile(
+    r"(?:^|[.!?,][ ]+)(?:hmm*,?[ ]+)?(?:wait|actually|correction|on second thought)\b",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -105,11 +123,16 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
     """The verdict in an answer without thinking, or None; it may be out of the scale's bounds."""
     text = _QUOTED_LINE.sub("", _FENCED.sub(_without_code, answer.strip()))
     text = _QUOTED.sub(_without_quotes, text).strip()
-    if marked := list(_MARKED.finditer(text)):
-        return _value(marked[-1], scale)
-    first, last = _FIRST.match(text), _ALONE.search(text)
-    values = {_value(match, scale) for match in (first, last) if match is not None}
+    if named := [m for m in _NAMED.finditer(text) if not _begins_a_text(m)]:
+        return _value(named[-1], scale)
+    places = [*list(_IN_BRACKETS.finditer(text))[-1:], _FIRST.match(text), _LAST.search(text)]
+    values = {_value(match, scale) for match in places if match is not None}
     return values.pop() if len(values) == 1 else None
+
+
+def _begins_a_text(named: re.Match[str]) -> bool:
+    """Whether what seems to be a value on the line below a name begins a text, or a list."""
+    return "\n" in named[0].lstrip() and not _ENDS_A_LINE.match(named.string, named.end())
 
 
 def _without_code(block: re.Match[str]) -> str:
@@ -144,9 +167,15 @@ def _value(match: re.Match[str], scale: Scale) -> float | None:
 
 def _is_clear(match: re.Match[str]) -> bool:
     text, place = match.string, match.end()
-    if match.re is _FIRST:
-        return match["no"] is not None or _TURNS.search(text, place) is None
-    if _ENDS.match(text, place) is None:
+    if _CORRECTED.search(text, place - 1) or (
+        match.re is not _FIRST and not _ENDS.match(text, place)
+    ):
         return False
-    clause = _CLAUSE.match(text, place)
-    return match["yes"] is None or clause is None or _TAKEN_AWAY.search(clause[0]) is None
+    if match["yes"] is None and match["no"] is None:
+        return True
+    clause = _CLAUSE.match(text, match.end("no" if match["no"] else "yes"))
+    assert clause is not None  # it may be empty
+    if match["no"]:
+        return _GRANTED.search(clause[0]) is None
+    is_limited = _LIMITED.search(clause[0]) is not None
+    return not is_limited and (match.re is not _FIRST or _BUT.search(text, place) is None)

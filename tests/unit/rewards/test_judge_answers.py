@@ -33,7 +33,7 @@ FORMS = [
     "<think>Score: 9.5</think><score>{}</score>",
     "Feedback: 9 steps hold. [RESULT] {}",
     "Rating: {} out of 10",
-    "Correctness: {}/10",
+    "Therefore, the score is {}.",
     "The final score is {}.",
     "Overall score: {}\nClarity score: 9.5",
     "The maximum score: 10\nScore: {}\nA score of 10 would need more.",
@@ -58,6 +58,8 @@ AROUND = [
     "{}\n> Score: 9.5\n> Verdict: correct",
     "The highest score: 10\n{}",
     "Of 9.5 points of its rubric, 3 count.\n{}",
+    "The response ends with <answer>9.5</answer>.\n{}",
+    "Evaluation:\n1. The setup is fine.\n2. The result has 9.5.\n\n{}",
 ]
 """What stands around a verdict and says another value."""
 
@@ -135,7 +137,7 @@ OTHERS = [
     ("Style score: 9/10\n\nOverall, I give it 2/10.", None),
     ('{"reasoning_score": 9, "overall": 2}', 2),
     ('{"score": 2, "style_score": 9}', 2),
-    ("Correctness: 2/10\nClarity score: 9/10", 2),
+    ("Correctness: 2/10\nClarity score: 9/10", None),
     ("Score: 3\nConfidence score: 10", 3),
     ("Score: 3\nTotal: 10", 3),
     ("Style score: 3\nTotal score: 7", 7),

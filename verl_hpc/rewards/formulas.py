@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from types import ModuleType
 from typing import Any
 
 from verl_hpc.rewards.kinds import are_list_and_number, differ, equal_words
+from verl_hpc.rewards.notation import in_latex, without_name
 from verl_hpc.rewards.quantities import (
     Quantity,
     equal_quantities,
     is_near,
     read_quantity,
     without_markup,
+    without_unit,
 )
 
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 _NAMED = re.compile(r"\s*([A-Za-z](?:_\w+)?)\s*=\s*([^=]+)")
-_ASSIGNED = re.compile(r"\A[A-Za-z]\s*=")
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
 _MIXED = re.compile(r"(?<![\w.^/])(\d+) (\d+)/(\d+)(?![\w.])")
@@ -35,18 +38,18 @@ def equal(answer: str, truth: str) -> bool:
     math-verify reads formulas and says which are equal; it compares numbers to six decimals, and
     drops much that tells texts apart, which `kinds` looks at.
     """
+    answer, truth = in_latex(answer), in_latex(truth)
+    if ("=" in answer) != ("=" in truth):
+        answer, truth = without_name(answer), without_name(truth)
     plain, plain_truth = without_markup(answer), without_markup(truth)
     if are_list_and_number(plain, plain_truth):
         return False
     if _SPACES.sub("", plain) == _SPACES.sub("", plain_truth):
         return plain != ""
-    for rule in (_equal_in_bases, _equal_times, equal_words, _equal_by_name):
+    for rule in (_equal_in_bases, _equal_times, equal_words, _equal_by_name, _equal_chain):
         if (decided := rule(plain, plain_truth)) is not None:
             return decided
-    alone = ("=" in plain) != ("=" in plain_truth)
-    number, true_number = (
-        read_quantity(_ASSIGNED.sub("", text) if alone else text) for text in (plain, plain_truth)
-    )
+    number, true_number = read_quantity(plain), read_quantity(plain_truth)
     if number and true_number:
         return equal_quantities(number, true_number)
     if differ(plain, plain_truth):
@@ -89,6 +92,17 @@ def _equal_by_name(one: str, other: str) -> bool | None:
     return first.keys() == second.keys() and all(equal(first[n], second[n]) for n in first)
 
 
+def _equal_chain(one: str, other: str) -> bool | None:
+    r"""Whether all sides of a chain of numbers, such as 'x = \frac{3}{4} = 0.75', are the other
+    text; None where there is no such chain."""
+    first, *sides = one.split("=")
+    if without_name(f"{first}=0") != "0":
+        sides.insert(0, first)
+    if "=" not in one or "=" in other or any(map(_LETTER.search, sides)):
+        return None
+    return all(equal(side, other) for side in sides)
+
+
 def _named_values(text: str) -> dict[str, str]:
     """The values of a text such as 'x = 3, y = 4', by their variables; nothing of another text,
     nor of several values of one variable, such as 'x = 3, x = 4'."""
@@ -98,6 +112,9 @@ def _named_values(text: str) -> dict[str, str]:
 
 
 def _equal_formulas(answer: str, truth: str, true_number: Quantity | None) -> bool:
+    (answer, unit), (truth, true_unit) = map(without_unit, (answer, truth))
+    if unit and true_unit and unit != true_unit:
+        return False
     found, expected = _parsed(answer), _parsed(truth)
     if true_number and true_number.decimals >= 3 and found and _is_irrational(found[0]):
         return is_near(true_number, Fraction(str(_digits(found[0]))))
@@ -119,12 +136,19 @@ def _same_time(one: Sequence[str | None], other: Sequence[str | None]) -> bool:
 def _parsed(text: str) -> list[Any]:
     """The formula with its decimals as fractions, and its text."""
     library = math_verify_library()
-    latex = library.LatexExtractionConfig(boxed_match_priority=0, try_extract_without_anchor=False)
+    latex = _extraction(library)
     text = re.sub(r"\\(?:boxed|fbox)(?![A-Za-z])", "", text)
     text = _MIXED.sub(r"(\1+\\frac{\2}{\3})", text)
     # Without its own timeout, which would reset ours and fail off the main thread.
     found = library.parse(f"\\boxed{{{text}}}", [latex], parsing_timeout=None)
     return [_with_fractions(one) for one in found]
+
+
+@cache
+def _extraction(library: ModuleType) -> Any:
+    """How math-verify reads a text. It takes t, h, m, ab and others behind a number for units."""
+    usual = library.LatexExtractionConfig().normalization_config
+    return library.LatexExtractionConfig(False, 0, replace(usual, units=False))
 
 
 def _with_fractions(formula: Any) -> Any:

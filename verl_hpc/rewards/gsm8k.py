@@ -14,6 +14,8 @@ TAIL = 300
 """Characters at the end of a response that the flexible method looks at, as in verl."""
 METHODS = ("strict", "flexible")
 _MARK = re.compile(r"####[ \t]+(?:\*\*)?(?P<line>(?:(?!####)[^\n])*)")
+_DIGIT = re.compile(r"\d")
+_OPENED = re.compile(r"\A(?:\\boxed\s?\{|\\\(|\\(?=\$)|\$(?=\\)|[(*\s])+")
 _OR = re.compile(r"\d[^\n]{0,20}\bor\b[^\n]{0,8}\d")
 """Matches a line with two numbers to choose from, such as x = 7 or x = 8."""
 
@@ -33,8 +35,8 @@ def compute_score(
     and '0.5' too. '7,2', '10-5', '3:30' and '5k' are not the number that they begin with.
 
     Args:
-        method: strict takes the last number marked '#### ' in the whole response, or the one after
-            '=' in its line; flexible takes the last number of the last 300 characters.
+        method: strict takes the number of the last line with digits that is marked '#### ', or the
+            one after '=' in it; flexible takes the last number of the last 300 characters.
 
     Raises:
         RewardError: `ground_truth` is not a number, or `method` is unknown.
@@ -74,12 +76,12 @@ def extract_number(text: str, method: Literal["strict", "flexible"]) -> Fraction
         found = NUMBER.finditer(text, max(len(text) - TAIL, 0))
         values = [value for number in found if (value := value_of(number)) is not None]
         return values[-1] if values else None
-    marked = [number for mark in _MARK.finditer(text) if (number := _marked(mark["line"]))]
-    numbers = [number for number in marked if value_of(number) is not None]
-    if not numbers or is_changed(numbers[-1].string, numbers[-1].end()):
+    lines = [mark["line"] for mark in _MARK.finditer(text) if _DIGIT.search(mark["line"])]
+    number = _marked(_OPENED.sub("", lines[-1])) if lines else None
+    if number is None or is_changed(number.string, number.end()):
         return None
-    value = value_of(numbers[-1])
-    equal = read_number(numbers[-1].string[numbers[-1].end() :].rpartition("=")[2])
+    value = value_of(number)
+    equal = read_number(number.string[number.end() :].rpartition("=")[2])
     return value if equal in (None, value) else None
 
 

@@ -65,11 +65,11 @@ def _is_to_solve(answer: str, truth: str) -> bool:
     if not equals or "=" in truth:
         return False
     # Names of what was asked for: f(3), a_1, \\angle ABC, a + b
-    named = re.sub(r"[A-Za-z]\([^()]*\)|_\{?\w+\}?|\\(?!sqrt|frac)[a-z]+", "", side)
-    letters = set(
-        re.findall(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])", re.sub(r"(\d)", r"\1 ", named))
+    named = re.sub(
+        r"[A-Za-z]\([^()]*\)|_\{?\w+\}?|\\(?!sqrt|frac|ln|log|sin|cos|tan|exp)[a-z]+", "", side
     )
-    return len(letters) == 1 and re.search(r"\d|[-+*/^]|\\(?:sqrt|frac)", named) is not None
+    letters = set(_VARIABLE.findall(re.sub(r"(\d)", r"\1 ", named)))
+    return len(letters) == 1 and re.search(r"\d|[-+*/^]|\\[a-z]", named) is not None
 
 
 def _is_broken_chain(text: str) -> bool:
@@ -82,7 +82,7 @@ def _is_broken_chain(text: str) -> bool:
 def _counts_differ(one: str, other: str) -> bool:
     """Whether two lists without brackets have other numbers of elements: 1,1,2 and 1,2."""
     counts = [
-        len(re.split(r",|\band\b", text))
+        len(re.split(r",\s*and\b|,|\band\b", text))
         for text in (one, other)
         if not re.search(r"[()\[\]{}]", text)
     ]
@@ -94,7 +94,7 @@ def _kind(text: str) -> bool | None:
     text = re.sub(r"^[A-Za-z]\s*\\in\s*", "", text)
     if text.startswith("\\{"):
         return True
-    return False if re.fullmatch(r"[(\[][^()\[\]]*,.*[)\]]", text) else None
+    return False if re.fullmatch(r"[(\[][^()\[\]]*,[^()\[\]]*[)\]]", text) else None
 
 
 def _is_balanced(text: str) -> bool:

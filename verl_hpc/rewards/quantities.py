@@ -23,9 +23,16 @@ _REPEATING = re.compile(
 )
 _OUT_OF = re.compile(r"(\d+)\s+out\s+of\s+(\d+)")
 _UNIT = re.compile(r"[a-z]+(?: [a-z]+)*(?: ?/ ?[a-z]+)?(?:\^?[23])?", re.IGNORECASE)
+_BEHIND_A_FORMULA = re.compile(
+    r"(?<=[\w})])(?:(?:\s|\\[,;: ]|~)*"
+    r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mbox)\s*\{(?P<set>[^{}]+)\}"
+    r"|\s+(?P<plain>[A-Za-z]{2,}(?: [A-Za-z]{2,})*(?:/[A-Za-z]{1,6})?))"
+    r"(?P<power>\^?\{?[23]?\}?)[\s$.]*\Z"
+)
 _PERCENT = ("%", "percent", "percentage", "pct")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\u00b0")
-_NO_UNITS = {"and", "or", "to", "out", "of", "not", "mod", "pi", "sqrt", "plus", "minus", "times"}
+_JOINED = {"and", "or", "out", "not", "mod", "plus", "minus"}
+_NO_UNITS = _JOINED | {"to", "of", "pi", "sqrt", "times"}
 
 _UNITS = {
     name: unit
@@ -41,6 +48,8 @@ _UNITS = {
     }.items()
     for name in names.split()
 }  # fmt: skip
+_SHORT_UNITS = {"mm", "cm", "km", "ft", "mg", "kg", "mph"}
+"""Of one to three letters, those that are no product of variables."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Quantity:
     percent: bool = False
     unit: str | None = None
     """One that is known, with its power; None for other words and for none."""
+    may_be_variable: bool = False
+    """The unit is a letter that touches the number, as in 2m."""
     decimals: int = 0
 
 
@@ -90,14 +101,35 @@ def read_quantity(text: str) -> Quantity | None:
         return Quantity(value, percent=True, decimals=len(decimals))
     if rest and not _is_unit(rest):
         return None
-    return Quantity(value, unit=_known(rest), decimals=len(decimals))
+    is_letter = len(rest) == 1 and rest.isalpha()
+    return Quantity(value, unit=_known(rest), may_be_variable=is_letter, decimals=len(decimals))
+
+
+def without_unit(formula: str) -> tuple[str, str | None]:
+    r"""A formula without the unit behind it, and the unit where it is known: '2\pi', 'cm2'.
+
+    A text in \text{} is a unit, as are words that are known or have four letters; other letters
+    are variables, such as 2ab or 5t.
+    """
+    found = _BEHIND_A_FORMULA.search(formula)
+    if found is None:
+        return formula, None
+    words = (found["set"] or found["plain"]).strip(" ~.").lower()
+    if found["plain"] and len(words) < 4 and words not in _SHORT_UNITS:
+        return formula, None
+    unit = _known(words + found["power"].strip("^{}"))
+    is_unit = _UNIT.fullmatch(words) and not _JOINED.intersection(words.split())
+    return (formula[: found.start()], unit) if is_unit else (formula, None)
 
 
 def equal_quantities(answer: Quantity, truth: Quantity) -> bool:
     """Whether an answer is the true number, or the exact one that the truth is the rounding of.
 
-    28% is both 28 and 0.28. Units count where both are known: 18 cm is not 18 m.
+    28% is both 28 and 0.28. Units count where both are known: 18 cm is not 18 m. Where the truth
+    may be a variable's multiple, such as 2m, its letter is needed.
     """
+    if truth.may_be_variable and not answer.unit:
+        return False
     if answer.unit and truth.unit and answer.unit != truth.unit:
         return False
     if answer.percent == truth.percent:

@@ -104,3 +104,22 @@ def test_every_answer_of_gsm8k_scores_against_itself_and_not_against_another(gsm
         score(answer, other) == float(truth == other)
         for answer, truth, other in zip(answers, truths, shifted, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("response", "right"),
+    [
+        ("#### 72\nWait.\n#### Answer: 75", 0.0),
+        ("#### 72\nWait.\n#### about 75", 0.0),
+        ("#### 72\nWait.\n#### 75k", 0.0),
+        ("#### 72\nWait.\n#### (75)", 0.0),
+        ("#### 72\nWait.\n#### 75 or 76", 0.0),
+        ("#### 72\n#### none", 1.0),
+        ("#### (72)", 1.0),
+        ("#### $\\boxed{72}$", 1.0),
+        ("#### \\$72", 1.0),
+    ],
+)
+def test_the_last_mark_with_digits_counts(response, right):
+    """verl passes over marks whose number it cannot read."""
+    assert score(response, "72") == right

@@ -150,6 +150,25 @@ def test_a_fraction_is_right_in_every_form_and_another_one_in_none(value, other,
     assert is_right(response, str(other)) == (value == other)
 
 
+VARIABLE_FORMS = ["{}{}", "7+{}{}", r"{}\pi {}", r"\sqrt{{{}}}{}", "-16t^2+{}{}", "x^2 + {} {}"]
+"""Truths that end in a variable: letters such as t, h or m may be taken for units."""
+
+
+@given(
+    st.integers(2, 99),
+    st.permutations("abcdghklmnopqrstuvwxyz"),
+    st.integers(1, 2),
+    st.sampled_from(VARIABLE_FORMS),
+)
+def test_a_variable_at_the_end_is_no_unit(value, letters, length, form):
+    one, other = "".join(letters[:length]), "".join(letters[length : 2 * length])
+    truth = form.format(value, one)
+    assert is_right(rf"\boxed{{{truth}}}", truth)
+    for wrong in (form.format(value, other), form.format(value, "").rstrip()):
+        assert not is_right(rf"\boxed{{{wrong}}}", truth)
+    assert form == "{}{}" or not is_right(rf"\boxed{{{truth}}}", form.format(value, "").rstrip())
+
+
 @given(
     st.decimals(-999, 999, places=2),
     st.decimals(-999, 999, places=2),

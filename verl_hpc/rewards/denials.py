@@ -7,7 +7,7 @@ import re
 _DENIED = re.compile(
     r"\b(?:not|never|neither|no(?! doubt)|wrong|incorrect|false|fails?|eliminate[ds]?|rules? out|"
     r"ruled out|rather than|distractor|if|unless|why|cannot|students?|someone|suppos(?:e|ing)|"
-    r"assum(?:e|ing)|whether|tempting|refuse|people|(?:might|may|could) think|"
+    r"assum(?:e|ing)|let['\u2019]s say|whether|tempting|refuse|people|(?:might|may|could) think|"
     r"impossible|exclude[sd]?|unlikely|least (?:likely|plausible|probable|suitable|correct)|"
     r"(?:i|we)(?: (?:really|strongly|still))? doubt)\b|n['\u2019]t\b|"
     r"\b(?:many|some|others)(?:\s*\Z| (?:would|may|might|say|claim|people|choose|pick)\b)|"
@@ -15,7 +15,11 @@ _DENIED = re.compile(
     r"believe)\w{0,2}|claims) (?:that )?(?:the\b|it\b|\Z)",
     re.IGNORECASE,
 )
-_NEW_CLAUSE = re.compile(r"[.,;:!?\n]|\b(?:so|but|and|thus|therefore|hence|because|since)\b", re.I)
+_NEW_CLAUSE = re.compile(
+    r"[.,;:!?\n]|\b(?:so|but|and|thus|therefore|hence|because|since|means|implies|"
+    r"(?:is|['\u2019]s) why)\b",
+    re.IGNORECASE,
+)
 _PREDICATE = re.compile(
     r"[)\]*]{0,4}\s{1,4}(?:is|was|are|does|would|fails?|cannot|can|has)\b[^.,;:!?\n]{0,60}", re.I
 )
@@ -38,7 +42,8 @@ _ANOTHER = (
 )
 _NO = rf"no(?:pe)?(?:(?=\s{{0,4}}(?:[.;!)]|$))|[,:]?\s(?:wait\b|sorry\b|actually\b|{_ANOTHER}))"
 _TAKEN_BACK = re.compile(
-    r"[)\]}*_`\"$]{0,6}(?:\s{0,4}[,\u2013\u2014-]\s{0,4}no[,.]|[\s.,;:!(*\u2013\u2014\u2026-]{1,8}"
+    r"[)\]}*_`\"$]{0,6}(?:\s{0,4}[,\u2013\u2014-]\s{0,4}no[,.]|\s{0,4}\((?:wait|possibly|maybe|or)\b|"
+    r"[\s.,;]{1,4}alternatively\b|[\s.,;:!(*\u2013\u2014\u2026-]{1,8}"
     rf"{_LEADS}(?:{_IS_WRONG}|{_NO}|{_CORRECTION}{_ANOTHER}))",
     re.IGNORECASE | re.MULTILINE,
 )

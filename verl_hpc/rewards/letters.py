@@ -7,49 +7,64 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from verl_hpc.boxed import box_spans
+from verl_hpc.rewards.boxes import joined_boxes
 from verl_hpc.rewards.denials import denied_after, denied_before, denies, taken_back
 from verl_hpc.rewards.thinking import TAGGED, answering_parts
 
 _GAP = (
-    r"[\s$*_`]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?[\s(\[{*`\"\u201c\u2018]{0,8}"
+    r"[\s$*_`\u2705\u2714\ufe0f]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?"
+    r"[\s(\[{*`\"'\u201c\u2018]{0,8}"
 )
 """What may stand between a cue and the letter."""
-_LETTER = r"(?<![\w\\'])(?P<letter>[A-Za-z0-9])(?![\w'\u2019]|\.\d|[-+=^/]\S|\s*=)"
+_LETTER = r"(?<![\w\\])(?<!\w')(?P<letter>[A-Za-z0-9])(?!\w|['\u2019]\w|\.\d|[-+=^/]\S|\s*=)"
+_COLON = r"[*_`]*\s{0,4}[:=\u2013\u2014\u2192>-]+"
 _FILLER = (
-    r"(?:[*_`]*\s{0,4}[:=\u2013\u2014\u2192>-]+|\s{1,4}(?:is|be|to|seems?|must|should|would|will|"
+    rf"(?:{_COLON}|\s{{1,4}}(?:is|be|to|seems?|must|should|would|will|"
     r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
     r"letter|it|I (?:think|believe)|that|the|correct|best|right)(?![\w'\u2019]))"
 )
+_NOUN = r"(?:option|choice|one)"
+_AMONG = (
+    r"(?:\s(?:here|(?:among|from|of|in|for)\s(?:the|these|this|all|my)(?:\s\w{1,20}){1,3}?)"
+    r"(?=\s(?:is|must|should|would|seems)\b|\**:))?"
+)
 _CUE = (
-    r"(?i:\b(?:(?:final_)?ans(?:wer)?(?![\w'\u2019])\"?"
+    r"(?i:\b(?:(?:final_)?ans(?:wer)?(?![\w\u2019]|'\w)[\"']?"
     r"(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{1,20}))?|"
-    r"(?:correct|best|right)\s(?:option|choice)(?=\s+is\b|\**:))"
+    rf"(?:correct|best|right)\s{_NOUN}){_AMONG}"
+    # Something says that it is: 'Answer choice B' alone begins what is said of B.
+    rf"(?:{_COLON}|(?:\s{{1,4}}\w{{2,12}}(?<=ly)|\s{{1,4}}thus)?"
+    r"\s{1,4}(?:is|must|should|would|will|seems?|likely)(?![\w'\u2019]))"
     rf"{_FILLER}{{0,8}})"
 )
 _NOT_BUT = r"(?i:\s{1,4}not\s(?!only|just|merely)%s\sbut(?:\srather)?(?=\s))?"
 _ANSWERS = re.compile(_CUE + _NOT_BUT % r"[(*]{0,3}[A-Z0-9][)*]{0,3}" + _GAP + _LETTER)
-"""The answer is B; Answer: B."""
+"""Matches 'The answer is B' and 'Answer: B'."""
 _CHOSEN = re.compile(
-    r"(?i:\b(?:so|thus|therefore|hence|leaving|leaves|choose|choosing|pick|select|go with|"
-    r"(?<=\bi )would say|(?<=\bi')d say|"
-    rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))(?![\w'\u2019]),?"
+    r"(?i:(?:\b(?:so|thus|therefore|hence|leaving|leaves|(?<=\bi )would say|(?<=\bi')d say|"
+    rf"(?:option|choice)\s+is|(?:correct|best|right)\s+(?:option|choice))|"
+    # I choose, we would go with, Pick; not you choose, or many who choose.
+    r"(?:(?:^|[.!?:,;\n*]\s{0,4})(?:please )?|\b(?:i|we)(?:['\u2019](?:ll|d|m))?\s"
+    r"(?:(?:will|would|should|must|am|are|have to|then|therefore|thus|going to|rather)\s){0,2})"
+    r"(?:choos(?:e|ing)|pick|select|go(?:ing)? with))(?![\w'\u2019]),?"
     rf"{_FILLER}{{0,4}}{_GAP})(?P<letter>[A-Z0-9])"
     r"(?=[)\]}*$.]{0,6}\s*(?:$|[.,;!\u2014\u2013]|(?:because|since|as)\b))",
     re.MULTILINE,
 )
-"""So (B). I would pick B."""
+"""Matches 'So (B)' and 'I would pick B'."""
 _PRAISED = re.compile(
-    r"(?<![\w'\u2019])\(?(?P<letter>[A-Z0-9])\)?\**\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
+    r"(?<![\w'\u2019])(?<!atement )(?<!hile )(?<!hough )(?<!laim )\(?(?P<letter>[A-Z0-9])\)?\**"
+    r"\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
     r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?:\s(?:answer|option|choice|one)\b)?"
     r"(?:\s(?:here|(?:for|to|in)\s(?:this|the|our)\s\w{1,20})\b)?"
     r"(?=[)*_`\"]{0,4}\s*(?:$|[.;!,:(\u2013\u2014]|"
-    r"(?:because|since|so|and|but)\b|"
+    r"(?:because|since|so|and)\b|"
     r"as\s(?:it|this|that|they|there|we|he|she)\b|"
     r"as\s(?!an?\s|far\s|long\s)(?:[\w'-]{1,30}\s){1,4}(?:is|are|was|were|has|have|can|does)\b))"
-    r"(?!,?\s(?:or|(?:but\s)?only)\b)",
+    r"(?!,?\s(?:or|but|only)\b)",
     re.MULTILINE,
 )
-"""B is correct; the clause ends there."""
+"""Matches 'B is correct' where the clause ends."""
 _ENDS = (
     r"(?=[)\]}*_`\"$]{0,6}\s*(?:$|[;!]|</|[.,:](?!\d)|\((?i:not\b|[A-Z0-9]\))|"
     r"(?i:because|since|as|which|rather\sthan|instead\sof)\b))"
@@ -59,6 +74,7 @@ _ENDS = (
 _IN_PARENTHESES = re.compile(r"\(\s{0,4}([A-Z0-9])\s{0,4}\)")
 _BARE = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[\s*_`$)\].:]{0,8}")
 _LABEL = re.compile(r"[\s*_`$(\[]{0,8}([A-Za-z0-9])[*_`$]{0,4}[.:)\]]\s")
+_LABEL_ENDS = re.compile(r"(?<!\(\w)\) ")
 _LEADING = re.compile(
     r"(?:the\s)?(?:(?:correct|best|right|final)\s)?(?:answer|option|choice)(?:\sis)?:?\s+", re.I
 )
@@ -71,7 +87,7 @@ _MORE = re.compile(
 )
 """A second letter follows: 'A or B' chooses neither."""
 _SECOND = re.compile(rf"(?:{_MORE.pattern})|(?:\bor\b|\band\b|[,;]|(?<=\s))\s?\(?[A-J][.:)]\s")
-"""Further on, too: 'A. Paris, B. Rome'."""
+"""Finds a second letter further on, too: 'A. Paris, B. Rome'."""
 _AFTER_A_WORD = re.compile(
     r"[ \t]+(?!(?:because|since|as|is|but|not|which|due|rather|instead|would|must|with|and|or|in|"
     r"for|while|so|if|by|from|on|at|given|though|although|when|where|we|it|this|that)\b)[A-Za-z]"
@@ -107,17 +123,14 @@ def extract_letter(response: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _letter(response: str, choices: Mapping[str, str]) -> str | None:
-    marked = _marked(response)
-    if marked is None:
-        return None
-    for content in marked:
-        if (letter := letter_of(content, choices)) is not None:
-            return letter
-    # "Answer: D. Statement A is correct." answers D.
+    if (marked := _marked(response, choices)) is not None:
+        return marked or None
     found = [*_stated(response, choices, (_ANSWERS, _CHOSEN)), *_stated_words(response, choices)]
-    if found and (letter := max(found)[1]):
-        return letter
     praised = [*_stated(response, choices, (_PRAISED,))]
+    if found and (letter := max(found)[1]):
+        # "The answer is A. However, B is correct." answers neither.
+        later = {other for place, other in praised if place > max(found)[0]}
+        return letter if later <= {letter, ""} else None
     if len({letter for _, letter in praised if letter}) > 1:
         return None
     if found or praised:
@@ -166,13 +179,26 @@ def _known(letter: str, choices: Mapping[str, str]) -> str | None:
     return letter.upper() if letter.upper() in choices else None
 
 
-def _marked(response: str) -> list[str] | None:
-    """What is boxed or tagged, the last one first; None if the last box is not closed."""
-    spans = box_spans(response) + [found.span(1) for found in TAGGED.finditer(response)]
-    spans.sort(reverse=True)
+def _marked(response: str, choices: Mapping[str, str]) -> str | None:
+    """The last letter in a box or a tag; "" where the last box is not closed, and where the letter
+    is denied or one of two. None without a letter."""
+    boxes = box_spans(response)
+    spans = sorted([*boxes, *(found.span(1) for found in TAGGED.finditer(response))], reverse=True)
     if spans and spans[0][1] is None:
-        return None
-    return [response[a:b] for a, b in spans if b is not None and b - a <= _LONGEST_BOX]
+        return ""
+    for start, end in spans:
+        if end is None or (letter := _letter_in(response, (start, end), choices)) is None:
+            continue
+        if (start, end) not in boxes:
+            return letter
+        joined = joined_boxes(response, boxes, boxes.index((start, end)))
+        return letter if {_letter_in(response, box, choices) for box in joined} == {letter} else ""
+    return None
+
+
+def _letter_in(response: str, span: tuple[int, int], choices: Mapping[str, str]) -> str | None:
+    start, end = span
+    return letter_of(response[start:end], choices) if end - start <= _LONGEST_BOX else None
 
 
 def _stated(
@@ -190,7 +216,9 @@ def _stated(
                 and not denied_after(response, found.end())
             ):
                 other, end = _words_beside(response, place, choices)
-                taken = taken_back(response, end) or taken_back(response, found.end())
+                # In "B) No" the no is of the choice, whose words may be unknown.
+                is_label = end == place and _LABEL_ENDS.match(response, place) is not None
+                taken = not is_label and taken_back(response, end if end > place else found.end())
                 is_clear = not taken and other in (None, letter.upper())
                 yield place, letter.upper() if is_clear else ""
 
@@ -217,7 +245,7 @@ def _words_beside(text: str, place: int, choices: Mapping[str, str]) -> tuple[st
 def _beside(texts: tuple[str, ...]) -> re.Pattern[str]:
     """Matches the words of a choice behind its label: the '. Rome' of 'B. Rome'."""
     return re.compile(
-        rf"[)\]}}*_`\"$]{{0,6}}[ \t]*[.,:;)(\u2013\u2014-]{{0,2}}[ \t]*[*_(]{{0,3}}"
+        rf"[)\]}}*_`\"$]{{0,6}}[ \t]*(?:[.,:;)(\u2013\u2014]|-(?!\d)){{0,2}}[ \t]*[*_(]{{0,3}}"
         rf"(?<!\w)(?P<words>{_any_of(texts)}){_ENDS}",
         re.MULTILINE,
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 from verl_hpc.boxed import box_spans, last_boxed
 from verl_hpc.errors import RewardError
+from verl_hpc.rewards.boxes import joined_boxes
 from verl_hpc.rewards.denials import denied_before, taken_back
 from verl_hpc.rewards.formulas import equal, math_verify_library
-from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER
+from verl_hpc.rewards.numbers import NUMBER
 from verl_hpc.rewards.thinking import TAGGED, answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
@@ -33,32 +34,6 @@ _END = re.compile(
     r"\s(?:because|since|which|as|so|i mean)\b",
     re.IGNORECASE,
 )
-_UNBOXED = re.compile(
-    r"(?:(?:\b(?:not|never|or(?: else| maybe)?|if it (?:is|was|were)|(?<!no )doubt[^.\n]{0,30}"
-    r"|(?:wrong|incorrect) (?:answer|result|value) (?:is|was|would be)"
-    r"|cannot be|don['\u2019]t (?:think|believe)[^.\n]{0,20})|n['\u2019]t(?: be)?"
-    r"|\\(?:neq?|pm|mp|[lg]eq?|[lg]t)(?![a-z])|(?:[\d)}]|\b[A-Za-z])\s?[<>]|\u00b1|(?:^|[\s$(\[])[-\u2212](?=\\)|(?:\d|[)}]|\b[A-Za-z])\s*[-\u2212/^]|=\s*[-\u2212]|[\w)]\*(?!\*)|\\(?:times|cdot))"
-    r"[\s$*]*(?:\\[(\[])?\s*|\d|\\(?:frac|sqrt)\s*(?:\{[^{}]{0,20}\})?\{)"
-    r"\\(?:boxed|fbox)\s*\{?\Z",
-    re.IGNORECASE,
-)
-"""What stands before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
-_NOT_ALONE = re.compile(
-    # In the same formula: \\boxed{5}^2, \\boxed{12}\\pi, \\boxed{5}x, \\boxed{5} + 3.
-    r"\}?\s?(?:\^(?!\s*\{?\s*\\circ)|[-+*/<>]\s?(?:\d|\\[a-z]|[B-HJ-Zb-z](?![A-Za-z]))|\\(?:pi|sqrt|frac|times|cdot|pm)(?![a-z])"
-    r"|\\text\s*\{\s*(?:or|and)\b|(?<!\s)[A-Za-z](?![A-Za-z]))"
-    r"|[}\s$*]*(?:\\[)\]])?(?:\s*" + MAGNITUDE + r"\b"
-    r"|\s*(?:or|and)\s+(?:else\s+|maybe\s+)?[$\\\d(-]|\s*\((?:wrong|not|incorrect|or)\b"
-    r"|,?\s*(?:(?:which|that|this)\s)?(?:is|was)\s+(?:wrong|incorrect|false)\b"
-    r"|\s*(?:is|was|can|could)(?:n['\u2019]t| ?not)\s+(?:be )?(?:right|correct|the answer|it)\b)",
-    re.IGNORECASE,
-)
-"""What stands behind a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
-_JOINED = re.compile(
-    r"\}?[\s$]*(?:\\\)|\\\])?\s*(?:,\s*and\b|,|and\b)\s*(?:\\\(|\\\[)?[\s$]*(?:[A-Za-z]\s*=\s*)?"
-    r"\\(?:boxed|fbox)\s*\{?\Z"
-)
-"""What stands between two boxes that are one answer: \\boxed{2} and \\boxed{3}."""
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
 """The answer is 5? No."""
 _MORE = re.compile(
@@ -144,23 +119,13 @@ def _extract(response: str) -> str | None:
 
 
 def _boxed_answer(response: str) -> str | None:
-    """What the last boxes hold: 2, 3 of '\\boxed{2} and \\boxed{3}'. None where they are denied or
-    taken back, or one of two to choose from: 'not \\boxed{5}'."""
-    last = last_boxed(response)
-    spans = box_spans(response)
-    first, end = spans[-1] if spans else (0, None)
-    if last is None or end is None:
-        return last
-    parts = [last]
-    for start, stop in reversed(spans[:-1]):
-        if stop is None or stop > first or not _JOINED.fullmatch(response, stop, first):
-            break
-        parts.insert(0, response[start:stop].strip())
-        first = start
-    before = response[max(0, first - 60) : first]
-    if _UNBOXED.search(before) or _NOT_ALONE.match(response, end) or taken_back(response, end):
+    r"""What the last boxes hold: '2, 3' of '\boxed{2} and \boxed{3}'. None where they are not
+    closed, denied, taken back, or one of two to choose from."""
+    last, spans = last_boxed(response), box_spans(response)
+    boxes = joined_boxes(response, spans, len(spans) - 1)
+    if last is None or not boxes:
         return None
-    return ", ".join(parts)
+    return ", ".join([*(response[start:end].strip() for start, end in boxes[:-1]), last])
 
 
 def _answer(found: re.Match[str]) -> str | None:

@@ -25,6 +25,7 @@ BEFORE = [
     "If the answer is {}, then it floats. ", "Some would say that the answer is {}.\n",
     "At first I thought the answer was {}.\n", "<think>Maybe \\boxed{{{}}}?</think>\n",
     "A. x\nB. y\nC. z\n", "Let A = 1 and B = 2. ", "Let me check ({}): it fails.\n",
+    "Answer choice {}: it is small.\n", "- Answer choice ({}) is wrong.\n", "You may choose {}. ",
 ]  # fmt: skip
 AFTER = [
     "", "\n\nOption {} fails.", "\nNote that {} is a distractor.", "\n\nWhy not {}? It melts.",
@@ -57,8 +58,8 @@ CITIES = [
     "Lima",
     "Port-au-Prince",
     "15",
-    "4.5",
-    "Nice",
+    "-15",
+    "No",
 ]
 WORD_FORMS = [
     "The answer is {words}.", "Answer: {words}", "**Answer:** {words}", r"\boxed{{{words}}}",

@@ -1,0 +1,69 @@
+r"""Boxes that are the answer, and those that words or a formula around them make none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from verl_hpc.boxed import Span
+from verl_hpc.rewards.denials import taken_back
+from verl_hpc.rewards.numbers import MAGNITUDE
+
+_LONGEST_LEAD = 60
+_UNBOXED = re.compile(
+    r"(?:(?:\b(?:not|never|or(?: else| maybe)?|if it (?:is|was|were)|(?<!no )doubt[^.\n]{0,30}"
+    r"|(?:wrong|incorrect) (?:answer|result|value) (?:is|was|would be)"
+    r"|cannot be|don['\u2019]t (?:think|believe)[^.\n]{0,20})|n['\u2019]t(?: be)?"
+    r"|\\(?:neq?|pm|mp|[lg]eq?|[lg]t)(?![a-z])|(?:[\d)}]|\b[A-Za-z])\s?[<>]|\u00b1|(?:^|[\s$(\[])[-\u2212](?=\\)|(?:\d|[)}]|\b[A-Za-z])\s*[-\u2212/^]|=\s*[-\u2212]|[\w)]\*(?!\*)|\\(?:times|cdot))"
+    r"[\s$*]*(?:\\[(\[])?\s*|\d|\\(?:frac|sqrt)\s*(?:\{[^{}]{0,20}\})?\{)"
+    r"\\(?:boxed|fbox)\s*\{?\Z",
+    re.IGNORECASE,
+)
+"""What stands before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
+_NOT_ALONE = re.compile(
+    # In the same formula: \\boxed{5}^2, \\boxed{12}\\pi, \\boxed{5}x, \\boxed{5} + 3.
+    r"\}?\s?(?:\^(?!\s*\{?\s*\\circ)|[-+*/<>]\s?(?:\d|\\[a-z]|[B-HJ-Zb-z](?![A-Za-z]))|\\(?:pi|sqrt|frac|times|cdot|pm)(?![a-z])"
+    r"|\\text\s*\{\s*(?:or|and)\b|(?<!\s)[A-Za-z](?![A-Za-z]))"
+    r"|[}\s$*]*(?:\\[)\]])?(?:\s*" + MAGNITUDE + r"\b"
+    r"|\s*(?:or|and)\s+(?:else\s+|maybe\s+)?[$\\\d(-]"
+    r"|\s*\((?:wrong|incorrect|or|not(?=\)| (?:right|correct|sure)))\b"
+    r"|,?\s*(?:(?:which|that|this)\s)?(?:is|was)\s+(?:wrong|incorrect|false)\b"
+    r"|\s*(?:is|was|can|could)(?:n['\u2019]t| ?not)\s+(?:be )?(?:right|correct|the answer|it)\b)",
+    re.IGNORECASE,
+)
+"""What stands behind a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
+_JOINED = re.compile(
+    r"\}?[\s$]*(?:\\\)|\\\])?\s*(?:,\s*and\b|,|and\b)\s*(?:\\\(|\\\[)?[\s$]*(?:[A-Za-z]\s*=\s*)?"
+    r"\\(?:boxed|fbox)\s*\{?\Z"
+)
+"""What stands between two boxes that are one answer: \\boxed{2} and \\boxed{3}."""
+
+
+def joined_boxes(text: str, spans: Sequence[Span], last: int) -> list[tuple[int, int]]:
+    r"""The box of this number with those joined to it before it, in their order.
+
+    '\boxed{2} and \boxed{3}' are both of the answer. There are none where the box is not closed,
+    denied ('not \boxed{5}'), taken back, a part of a formula ('2\boxed{5}'), or one of two to
+    choose from.
+
+    Args:
+        text: a response.
+        spans: of its boxes.
+        last: number of the box among them.
+    """
+    boxes: list[tuple[int, int]] = []
+    for start, end in reversed(spans[: last + 1]):
+        if end is None or (boxes and not _is_joined(text, end, boxes[0][0])):
+            break
+        boxes.insert(0, (start, end))
+    if not boxes:
+        return []
+    (start, _), (_, end) = boxes[0], boxes[-1]
+    lead = text[max(0, start - _LONGEST_LEAD) : start]
+    if _UNBOXED.search(lead) or _NOT_ALONE.match(text, end) or taken_back(text, end):
+        return []
+    return boxes
+
+
+def _is_joined(text: str, end: int, start: int) -> bool:
+    return end <= start and _JOINED.fullmatch(text, end, start) is not None

@@ -7,21 +7,27 @@ from verl_hpc.rewards.letters import extract_letter
 CITIES = {"A": "Paris", "B": "Rome", "C": "Oslo", "D": "New York"}
 RESPONSES = [
     (
-        "Answer choice A: Paris is in France.\nAnswer choice B: Rome is in Italy.\n"
-        "Answer choice C: Oslo is in Norway.\nAnswer choice D: it is a city of the US.\n\n"
-        "Therefore, B is correct.",
+        (
+            "Answer choice A: Paris is in France.\nAnswer choice B: Rome is in Italy.\n"
+            "Answer choice C: Oslo is in Norway.\nAnswer choice D: it is a city of the US.\n\n"
+            "Therefore, B is correct."
+        ),
         "B",
     ),
     (
-        "- Answer choice (A) Paris is wrong.\n- Answer choice (B) Rome is right.\n"
-        "- Answer choice (C) Oslo is wrong.\n- Answer choice (D) New York is wrong.\n\n"
-        "Option B is correct.",
+        (
+            "- Answer choice (A) Paris is wrong.\n- Answer choice (B) Rome is right.\n"
+            "- Answer choice (C) Oslo is wrong.\n- Answer choice (D) New York is wrong.\n\n"
+            "Option B is correct."
+        ),
         "B",
     ),
     ("Answer A: France.\nAnswer B: Italy.\nAnswer D: US.\n\nHence B is right.", "B"),
     (
-        "Answer choice A suggests X. Answer choice B suggests Y. Answer choice C "
-        "suggests Z.\n\nB is the best answer.",
+        (
+            "Answer choice A suggests X. Answer choice B suggests Y. Answer choice C "
+            "suggests Z.\n\nB is the best answer."
+        ),
         "B",
     ),
     ("Answer A: Paris is in France, so this is wrong.\nAnswer B: Rome is in Italy.", None),
@@ -29,8 +35,10 @@ RESPONSES = [
     ("The answer is A.\n\nHowever, B is correct.", None),
     ("The answer is A. No, B is right.", None),
     (
-        "The answer is A.\n\n"
-        "Hmm, let me double check. Actually, I made a mistake. The correct one is B.",
+        (
+            "The answer is A.\n\n"
+            "Hmm, let me double check. Actually, I made a mistake. The correct one is B."
+        ),
         "B",
     ),
     ("First I thought to go with A. However, B is correct.", "B"),

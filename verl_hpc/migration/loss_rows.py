@@ -108,6 +108,8 @@ def _aggregation(values: Values, draft: Draft, name: str, mode: str) -> None:
     if values.text(key) == own and not is_replaced:
         # The critic's loss is token-mean unless all are given another one.
         draft.put("algorithm.aggregation", None if own == "token-mean" else own, key)
+    elif is_replaced and key not in values:
+        return  # verl's default is not for a loss of ours
     elif name not in _OF_SEQUENCES or is_replaced:
         draft.put("algorithm.aggregation", values[key], key)
         is_scaled = values[key] == SCALED and values[f"{ACTOR}.loss_scale_factor"] is None

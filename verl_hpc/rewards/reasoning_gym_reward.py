@@ -14,6 +14,7 @@ from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
 PREFIX = "reasoning_gym/"
 _TAGGED = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL)
+"""Without `re.IGNORECASE`, as reasoning-gym itself reads its tags."""
 _ARITHMETIC = re.compile(r"[\s\d+*/()=.-]*")
 _CALLS = re.compile(
     r"__|\\|\.\s*[A-Za-z_]|lambda|(?<![A-Za-z_])"

@@ -62,3 +62,10 @@ def test_a_loss_that_verls_older_trainer_replaces_is_refused():
     ):
         found = migrate([*words_of(mode), bypass, f"trainer.use_v1={trainer}"])
         assert [one.key for one in found.refused] == [f"{ACTOR}.policy_loss.loss_mode"] * is_refused
+
+
+def test_verls_default_aggregation_is_not_that_of_a_loss_of_ours():
+    own = "verl_hpc.algorithm.loss.name=gspo"
+    assert migrate([*BASE, own]).config().algorithm.aggregation is None
+    given = f"{ACTOR}.loss_agg_mode=token-mean"
+    assert migrate([*BASE, own, given]).config().algorithm.aggregation == "token-mean"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import product
@@ -23,8 +23,6 @@ TEMPLATE_S = 20.0
 _PROBED = "verlhpccalledthis"
 """Name of a function, where a template is looked at."""
 _NO_TEXTS: tuple[Mapping[str, str | None], ...] = ({}, {"content": ""}, {"content": None})
-_ALWAYS_READ = ("tools", "documents")
-"""Arguments that transformers passes on by name, also to templates that do not read them."""
 
 
 class ChatTemplate:
@@ -64,7 +62,7 @@ class ChatTemplate:
         return self._tokenizer.chat_template is not None
 
     def _reads(self, name: str) -> bool:
-        return name in _ALWAYS_READ or name in self._names
+        return name in self._names
 
     @cached_property
     def _names(self) -> set[str]:
@@ -148,8 +146,26 @@ class ChatTemplate:
             except Exception:  # noqa: S112 (the template does not take this form)
                 continue
             if _PROBED in text and "None" not in text:
-                return form
+                return replace(form, keeps_texts=form.as_mapping and self._keeps_texts(form))
         return _CallForm(True, {"content": ""})
+
+    def _keeps_texts(self, form: _CallForm) -> bool:
+        """Whether a template writes arguments that are a text of JSON as they are."""
+        as_they_are = '{"x":1,"y":2}'
+        function = {"name": _PROBED, "arguments": as_they_are}
+        call = {"type": "function", "function": function}
+        message = replace(form, keeps_texts=True).applied(
+            {"role": "assistant", "tool_calls": [call]}
+        )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": "x"}, message],
+                add_generation_prompt=False,
+                tokenize=False,
+            )
+        except Exception:
+            return False
+        return as_they_are in text
 
 
 def _names_read(template: str) -> set[str]:
@@ -174,13 +190,15 @@ class _CallForm:
     """Whether arguments are mappings, and not texts of JSON."""
     no_text: Mapping[str, str | None]
     """What a call without a text has in its place."""
+    keeps_texts: bool = False
+    """Whether texts of JSON stay what they are beside mappings."""
 
     def applied(self, message: Message) -> Message:
         """A message in this form, if it calls tools."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return message
-        convert = _parsed if self.as_mapping else _as_text
+        convert = _as_text if not self.as_mapping else _as_given if self.keeps_texts else _parsed
         others = {k: v for k, v in message.items() if k != "content" or v}
         no_text = {} if "content" in others else self.no_text
         return {**others, **no_text, "tool_calls": [_converted(call, convert) for call in calls]}
@@ -194,8 +212,12 @@ def _converted(call: Any, convert: Callable[[Any], Any]) -> Any:
     return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else call
 
 
+def _as_given(arguments: Any) -> Any:
+    return arguments
+
+
 def _as_text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _parsed(arguments: Any) -> Any:

@@ -141,10 +141,7 @@ def asked(conversation: Sequence[Message]) -> list[Message]:
 
 def says_the_end(answer: Answer, conversation: Answer) -> bool:
     """Whether a conversation is an answer, or ends with it."""
-    end, whole = (
-        [{**m, "content": str(m.get("content", "")).strip()} for m in messages]
-        for messages in (_as_messages(answer), _as_messages(conversation))
-    )
+    end, whole = (_stripped(_as_messages(said)) for said in (answer, conversation))
     return _num_shared(end, whole[-len(end) :]) == len(end)
 
 
@@ -158,7 +155,7 @@ def _whole(prompt: Prompt | None, answer: list[Message], column: str) -> tuple[l
     if isinstance(prompt, list):
         # An answer that an opening of the assistant begins may have the prompt behind that.
         for i in range(len(answer) if begins else 1):
-            if _num_shared(prompt, answer[i:]) == len(prompt):
+            if _num_shared(_stripped(prompt), _stripped(answer[i:])) == len(prompt):
                 return answer, i + len(prompt)
         if begins:
             return [*prompt, *answer], len(prompt)
@@ -187,6 +184,10 @@ def _num_shared(one: Sequence[Message], other: Sequence[Message]) -> int:
 
 def _said(message: Message) -> list[object]:
     return [message.get(name) for name in _READ]
+
+
+def _stripped(messages: Sequence[Message]) -> list[Message]:
+    return [{**m, "content": str(m.get("content") or "").strip()} for m in messages]
 
 
 def _parted(whole: list[Message], start: int, column: str) -> tuple[list[Message], list[Message]]:

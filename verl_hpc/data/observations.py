@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from verl_hpc.data.prompts import Encoder
 from verl_hpc.data.turns import SAID, special_tokens, turn_ending
@@ -37,46 +37,47 @@ class Observations:
             self._ending = turn_ending(encoder.template, self._special).written
             self._after_a_turn("x")
 
-    def tokens(self, text: str, response: Sequence[int]) -> list[int]:
+    def tokens(
+        self,
+        text: str,
+        response: Sequence[int],
+        arguments: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Token ids behind `response`, up to where the model's next turn begins.
 
         Args:
             text: of the observation.
             response: the model's turns so far. A turn that ends with a special token has its end,
                 whichever it is: the template's is not written behind it.
+            arguments: of the template, for this conversation, such as enable_thinking.
 
         Raises:
             ModelError: the chat template fails, does not end, or does not show a turn of the model.
         """
         if not self._is_chat:
-            return self._encode(text)
-        after = self._after_a_turn(text)
-        if response:
-            after = self._without_end(after, response[-1])
-        return self._encode(after)
-
-    def _without_end(self, after: str, token: int) -> str:
-        """What follows a turn whose last token is `token`, without the end that it has already."""
-        name = self._encoder.tokenizer.convert_ids_to_tokens(token)
+            return self._encoder.continued(text)
+        after = self._after_a_turn(text, arguments)
+        name = self._encoder.tokenizer.convert_ids_to_tokens(response[-1]) if response else None
         if not isinstance(name, str) or not self._special.fullmatch(name):
-            return after
+            return self._encoder.continued(after)
+        return self._encoder.continued(self._without_end(after, name), behind=name)
+
+    def _without_end(self, after: str, name: str) -> str:
+        """What follows a turn that ends with a special token, without the end that it has."""
         if name in self._ending and after.startswith(self._ending):
             return after[self._ending.rindex(name) + len(name) :]
         if after.lstrip("\n ").startswith(name):
             return after.lstrip("\n ").removeprefix(name)
         return after.removeprefix(self._ending)
 
-    def _encode(self, text: str) -> list[int]:
-        return list(self._encoder.tokenizer.encode(text, add_special_tokens=False))
-
-    def _after_a_turn(self, text: str) -> str:
+    def _after_a_turn(self, text: str, arguments: Mapping[str, Any] | None = None) -> str:
         messages = [
             {"role": "user", "content": "x"},
             {"role": "assistant", "content": SAID},
             {"role": self._role, "content": text},
         ]
         try:
-            whole = self._encoder.template.render(messages, "an observation", asks=True)
+            whole = self._encoder.template.render(messages, "an observation", arguments, asks=True)
         except DataError as error:
             raise ModelError(
                 f"{error}; it has to write a message of role {self._role} behind one of the model: "

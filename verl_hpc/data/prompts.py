@@ -154,10 +154,27 @@ class Encoder:
         """Tokens of an answer that stands as it is, with an end. A text that a template has
         rendered has one, and maybe a line break behind it, which no model writes."""
         forms = (text, text.rstrip()) if text != text.rstrip() else (text,)
-        encoded = [list(self.tokenizer.encode(t, add_special_tokens=False)) for t in forms]
+        encoded = [self.continued(t) for t in forms]
         ends = (self.tokenizer.eos_token_id, self.turn_end)
         ended = next((ids for ids in encoded if ids and ids[-1] in ends), None)
         return ended or [*encoded[0], self.tokenizer.eos_token_id]
+
+    def continued(self, text: str, behind: str = "\n") -> list[int]:
+        """Tokens of a text that stands behind another one, which ends with `behind`. Tokenizers
+        such as Llama 2's begin every text that they are given with a blank, which is not there."""
+        bare = self._bare(text)
+        if not self._adds_a_blank:
+            return bare
+        before, both = self._bare(behind), self._bare(behind + text)
+        return both[len(before) :] if both[: len(before)] == before else bare
+
+    @cached_property
+    def _adds_a_blank(self) -> bool:
+        before, both = self._bare("\n"), self._bare("\nx")
+        return both[: len(before)] == before and both[len(before) :] != self._bare("x")
+
+    def _bare(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _chat_prompt(self, problem: Problem) -> list[int]:
         messages = self._messages(problem)
@@ -257,7 +274,15 @@ class Encoder:
         prompt = problem.prompt
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         system = problem.system or self._system_prompt
-        if system is None or messages[0]["role"] in ("system", "developer"):
+        if messages[0]["role"] in ("system", "developer"):
+            said = str(messages[0].get("content", "")).strip()
+            if problem.system is not None and problem.system.strip() != said:
+                raise DataError(
+                    f"{problem.where}: the row's system message, {problem.system!r:.60}, is not "
+                    f"that of its conversation, {said!r:.60}; remove one of them"
+                )
+            return list(messages)
+        if system is None:
             return list(messages)
         return [{"role": "system", "content": system}, *messages]
 

@@ -229,9 +229,20 @@ def _value(row: Mapping[str, Any], key: str, advice: str = _RENAME) -> Any:
     value: Any = row
     for name in key.split("."):
         if not isinstance(value, Mapping) or name not in value:
+            if key == "prompt" and (no_chat := _no_conversation(row)) is not None:
+                raise DataError(no_chat)
             raise DataError(f"no column {key!r}; columns are {', '.join(row)}; {advice}")
         value = value[name]
     return value
+
+
+def _no_conversation(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with the column of a conversation; None where there is none."""
+    for column in CONVERSATION_COLUMNS:
+        if column in row and not is_chat_list(row[column]):
+            found = kind_of(row[column])
+            return f"{column} is {found}; expected a conversation as a list of {{role, content}}"
+    return None
 
 
 def _mapping(row: Mapping[str, Any], column: str) -> dict[str, Any]:

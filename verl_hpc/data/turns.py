@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from verl_hpc.data.chat_template import ChatTemplate
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_THINK = re.compile(r"</?think>")
+_BEGUN_THOUGHTS = re.compile(r"<think>\s*(?:</think>\s*)?\Z")
 _ASKED: Message = {"role": "user", "content": "x"}
 _FEW = 40
 """Characters of a message that may occur elsewhere by chance."""
@@ -172,15 +173,24 @@ class _Conversation:
         if self._text.startswith(asked):
             return len(asked)
         # Some templates end a prompt with the beginning of thoughts, which an answer need not have.
+        plain = _BEGUN_THOUGHTS.sub("", asked)
+        if self._text.startswith(plain) and not self._text.startswith("<think>", len(plain)):
+            return len(plain)
         ids, _ = self._encoder.split(asked)
         shared = num_shared(ids, self.ids)
         start = self._ends[shared - 1] if shared else 0
-        if start >= num_shared(asked, self._render(self._messages[:i])):
+        previous = self._render(self._messages[:i])
+        written = num_shared(asked, previous)
+        if start > written or (start == written and asked == previous):
             return start
-        # Others write what came before in another way once more has been said.
+        return self._start_behind(i, _BEGUN_THOUGHTS.sub("", asked[written:]))
+
+    def _start_behind(self, i: int, header: str) -> int:
+        """Where the model's turn begins, if a template writes what came before in another way once
+        more has been said: behind the content of the message before, and behind its header."""
         before = _said(self._messages[i - 1])
         marked = _marked(self._messages, i - 1)
-        at = self._render(marked).find(SAID, self._at)
+        at = self._render(marked).find(SAID)
         if at < 0 or not before:
             raise DataError(
                 f"{self._where}: the tokenizer's chat template writes the conversation up to "
@@ -189,7 +199,12 @@ class _Conversation:
             )
         behind = at + len(before)
         tail = self._render(marked[:i], asks=True).rpartition(SAID)[2]
-        return behind + num_shared(tail, self._text[behind:])
+        same = num_shared(tail, self._text[behind:])
+        if header in tail[:same]:
+            return behind + same
+        # Such as a line break that it writes between two turns alone.
+        begins = self._text.find(header, behind, self._next_said(i - 1, behind))
+        return begins + len(header) if begins >= 0 else behind + same
 
     def _end(self, i: int, start: int) -> int:
         """Behind the token that ends the turn; one is added to a last turn that has none."""
@@ -200,14 +215,21 @@ class _Conversation:
         ends = [m.end() for m in special.finditer(self._text, behind, same)]
         if ends:
             return ends[-1]
-        if found := special.search(self._text, behind):
+        if found := special.search(self._text, behind, self._next_said(i, behind)):
             return found.end()
         if i + 1 < len(self._messages):
-            return behind
+            return behind + len(self._text[behind:same].rstrip())
         begins_next = special.search(followed)
         end = self._encoder.split(begins_next[0])[0] if begins_next else [self._encoder.turn_end]
         self.ids.append(end[0])
         return len(self._text) + 1
+
+    def _next_said(self, i: int, behind: int) -> int:
+        """Where the content of the next message begins, which no end of this one stands behind."""
+        if i + 1 == len(self._messages):
+            return len(self._text)
+        at = self._render(_marked(self._messages, i + 1)).find(SAID, behind)
+        return at if at >= 0 and _said(self._messages[i + 1]) else len(self._text)
 
     def _behind_said(self, i: int, start: int) -> tuple[int, str, str]:
         """Where the content of a message ends, or else the name of its first call, and what is
@@ -222,11 +244,15 @@ class _Conversation:
         said, marked = _said(self._messages[i]), _marked(self._messages, i)
         if not said and (called := _called(self._messages[i])):
             said, marked = called[0], _marked_call(self._messages, i, 0)
-        if not said:
+        elif not said:
+            marked = _with(self._messages, i, content=str(self._messages[i]["content"]) + SAID)
+        last, followed = self._last_and_followed(marked, i)
+        whole = last if i + 1 == len(marked) else followed
+        at = whole.find(SAID, start)
+        if not said and (at < 0 or self._text[start:at] != whole[start:at]):
+            # The template writes nothing of an empty message, or another thing.
             last, followed = self._last_and_followed(self._messages, i)
             return start, last[start:], followed[start:]
-        last, followed = self._last_and_followed(marked, i)
-        at = (last if i + 1 == len(marked) else followed).find(SAID, start)
         if at < 0 or not self._text.startswith(said, at):
             raise DataError(
                 f"{self._where}: the tokenizer's chat template writes message {i} otherwise than "
@@ -320,13 +346,14 @@ def check_written(
     Raises:
         DataError: it has left out what a message says, or a call of a tool.
     """
+    seen = _seen(messages, text, render)
     at = 0
     for i, message in enumerate(messages):
         said = _said(message)
         # Some templates write what tools say as JSON.
-        left_out = said not in text and json.dumps(said)[1:-1] not in text
-        # Few words may be others' as well.
-        if said and (message["role"] == "tool" or len(said) < _FEW or text.count(said) > 1):
+        as_json = (json.dumps(said, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+        left_out = said not in text and not any(form in text for form in as_json)
+        if _may_be_others(message, text) and i not in seen:
             left_out = left_out or not _writes(render, _marked(messages, i))
         # Tools are described before; a call is written behind what was said before it.
         missing = [
@@ -344,13 +371,37 @@ def check_written(
             at = max(at, text.find(said, at))
 
 
+def _may_be_others(message: Message, text: str) -> bool:
+    """Whether what a message says may stand in a text for another reason."""
+    said = _said(message)
+    is_common = message["role"] == "tool" or len(said) < _FEW or text.count(said) > 1
+    return bool(said) and is_common
+
+
+def _seen(
+    messages: Sequence[Message], text: str, render: Callable[[Sequence[Message]], str]
+) -> set[int]:
+    """Messages that a template writes, of those whose words may be others': each says a mark of its
+    own at once, since a long conversation takes its time for each rendering."""
+    marked, marks = list(messages), {}
+    for i, message in enumerate(messages):
+        if _may_be_others(message, text):
+            marks[i] = SAID + "".join(chr(ord("a") + int(digit)) for digit in str(i)) + "z"
+            marked = _marked(marked, i, marks[i])
+    if len(marks) < 2:
+        return set()
+    try:
+        written = render(marked)
+    except DataError:  # such as of a template that reads JSON there
+        return set()
+    return {i for i, mark in marks.items() if mark in written}
+
+
 def check_answer(message: Message, text: str, where: str) -> None:
     """Raises: DataError: a template has left out a part of an answer that is learned."""
     content = str(message.get("content", ""))
     thoughts = [str(message[name]) for name in _THOUGHTS if message.get(name)]
-    if "</think>" in content:
-        thoughts.append(content.partition("</think>")[0].rpartition("<think>")[2])
-    for part in [*thoughts, _said(message), *_called(message)]:
+    for part in [*thoughts, *_THINK.split(content), *_called(message)]:
         if part.strip() not in text:
             raise DataError(
                 f"{where}: the tokenizer's chat template leaves out a part of an answer, "
@@ -359,10 +410,10 @@ def check_answer(message: Message, text: str, where: str) -> None:
             )
 
 
-def _marked(messages: Sequence[Message], i: int) -> list[Message]:
-    """Messages of which one says `SAID`, behind its thoughts."""
+def _marked(messages: Sequence[Message], i: int, mark: str = SAID) -> list[Message]:
+    """Messages of which one says a mark, behind its thoughts."""
     before, end, said = str(messages[i].get("content", "")).rpartition("</think>")
-    return _with(messages, i, content=before + end + said.replace(said.strip(), SAID))
+    return _with(messages, i, content=before + end + said.replace(said.strip(), mark))
 
 
 def _marked_call(messages: Sequence[Message], i: int, number: int) -> list[Message]:
@@ -403,4 +454,8 @@ def _said(message: Message) -> str:
 
 def num_shared(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How many elements both begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # slices compare in C
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low

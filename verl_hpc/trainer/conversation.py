@@ -109,8 +109,9 @@ class Conversations:
     def _longer(self, index: int, response: Response, said: str) -> Response | None:
         """With what was said behind it; None where that has no tokens, so that two turns would be
         one, or leaves no room for a turn of the model."""
-        encode = self._encode[self._asked[index].is_chat]
-        tokens = encode.tokens(said, response.tokens)
+        asked = self._asked[index]
+        arguments = asked.problem.template_arguments
+        tokens = self._encode[asked.is_chat].tokens(said, response.tokens, arguments)
         if len(response.tokens) + len(tokens) >= self._longest:
             self.cut.add(index)
             return None

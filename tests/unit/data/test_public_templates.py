@@ -5,6 +5,7 @@ what is learned, where a template marks that. From the mask the tokens are taken
 for generation has already, and those behind the token that ends a turn: no model samples them.
 """
 
+import re
 from contextlib import suppress
 from itertools import groupby, takewhile
 
@@ -136,7 +137,7 @@ def test_prompts_are_those_of_transformers():
             try:
                 found = Encoder(tokenizer).prompt(problem_of(messages, None, arguments))
             except DataError as error:
-                if expected is not None and "leaves out" not in str(error):
+                if expected is not None and not re.search("leaves out|reads no tools", str(error)):
                     wrong.append(f"{case}: {error}")
                 continue
             count += 1
@@ -157,7 +158,7 @@ def test_answers_are_those_of_transformers():
         try:
             begin, answers = encoder.example(problem, 2)
         except DataError as error:
-            if expected is not None and "leaves out" not in str(error):
+            if expected is not None and not re.search("leaves out|reads no tools", str(error)):
                 wrong.append(f"{case}: {error}")
             continue
         count += 1

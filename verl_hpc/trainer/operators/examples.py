@@ -133,8 +133,8 @@ def _num_same(place: Placement, rows: StepRows, encoded: Sequence[Example]) -> i
     count = sum(chosen.answer == rejected.answer for chosen, rejected in pairs)
     if count and place.leads:
         _logger.warning(
-            "step %s: both answers of %s of %s pairs are the same tokens, cut at "
-            "rollout.max_response_tokens; nothing is learned from them",
+            "step %s: both answers of %s of %s pairs are the same tokens, as the chat template "
+            "writes them and rollout.max_response_tokens cuts them; nothing is learned from them",
             rows.step,
             count,
             len(encoded) // 2,

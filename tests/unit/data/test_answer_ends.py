@@ -1,0 +1,208 @@
+"""Where answers end and what is left out, with templates and tokenizers of other kinds."""
+
+import copy
+from itertools import groupby
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests.unit.data.public_templates import tokenizer_of
+from tests.unit.data.shapes import said
+from verl_hpc.data.observations import Observations
+from verl_hpc.data.problem import Problem
+from verl_hpc.data.prompts import Encoder
+from verl_hpc.errors import DataError
+
+ALPACA = (
+    "{% for m in messages %}{% if m.role == 'user' %}### Instruction:\n{{ m.content }}\n\n"
+    "{% else %}### Response:\n{{ m.content }}{% if loop.last %}{{ eos_token }}{% else %}\n\n"
+    "{% endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}### Response:\n{% endif %}"
+)
+VICUNA = (
+    "{% for m in messages %}{{ m.role.upper() }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT: {% else %}{{ eos_token }}{% endif %}"
+)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TWO_TURNS = said("u: hi", "a: yes", "u: more please", "a: no")
+
+
+def templated(template, name="phi3"):
+    tokenizer = copy.deepcopy(tokenizer_of(name))
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def learned(tokenizer, messages, first=1, **fields):
+    """The texts that are learned of a conversation, of which the first messages are the prompt."""
+    problem = Problem(0, messages[:first], answer=messages[first:], **fields)
+    _, (answer,) = Encoder(tokenizer).example(problem)
+    marked = groupby(zip(answer.ids, answer.mask, strict=True), lambda pair: pair[1])
+    return [tokenizer.decode([i for i, _ in run]) for on, run in marked if on]
+
+
+@pytest.mark.parametrize(
+    ("template", "texts"),
+    [
+        (ALPACA, ["yes", "no<eos>"]),
+        (VICUNA, ["yes", "no\n<eos>"]),
+        # Tokens that are not special: both turns have the text that the template ends them with.
+        (CHATML, ["yes<|im_end|>", "no<|im_end|>\n<eos>"]),
+    ],
+)
+def test_an_answer_ends_before_the_next_turn(template, texts):
+    """A template may write its end behind the last turn alone."""
+    assert learned(templated(template), TWO_TURNS) == texts
+
+
+def test_an_end_that_a_user_writes_ends_no_answer():
+    messages = said("u: hi", "a: yes", "u: what is <eos>", "a: no")
+    assert learned(templated(ALPACA), messages) == ["yes", "no<eos>"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let me see.\n<think>\nfirst\n</think>\nThe words.",
+        "<think>\na1\n</think>\nSome words.\n<think>\na2\n</think>\nThe words.",
+        "<think>\na1\n</think>\nClose it with </think> and go on.",
+    ],
+)
+def test_words_beside_thoughts_that_are_left_out_are_an_error(text):
+    with pytest.raises(DataError, match="leaves out a part of an answer"):
+        learned(tokenizer_of("qwen3"), [*said("u: hi"), {"role": "assistant", "content": text}])
+
+
+def test_an_empty_answer_is_its_end():
+    assert learned(tokenizer_of("gptoss"), said("u: hi", "a: ")) == [
+        "<|channel|>final<|message|><|return|>"
+    ]
+
+
+def test_an_answer_begins_with_its_first_letter_where_thoughts_are_no_token():
+    call = {"type": "function", "function": {"name": "get", "arguments": {"x": 1}}}
+    messages = [
+        *said("u: hi"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "4", "name": "get"},
+        *said("a: four", "u: thanks", "a: yes"),
+    ]
+    first, *_ = learned(tokenizer_of("qwen3_5_nothink"), messages)
+    assert first.startswith("<tool_call>")
+
+
+@pytest.mark.parametrize("name", ["llama3_1", "gptoss", "qwen2_5"])
+@pytest.mark.parametrize(
+    "text", ['{"stadt": "K\u00f6ln"}', "K\u00f6ln\nist kalt", 'so "\u5317\u4eac"']
+)
+def test_what_a_tool_says_in_other_languages_is_not_left_out(name, text):
+    call = {"type": "function", "function": {"name": "get", "arguments": {"x": "\u5317\u4eac"}}}
+    messages = [
+        *said("u: hi"),
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": text, "name": "get"},
+        *said("a: so it is"),
+    ]
+    assert "so it is" in learned(tokenizer_of(name), messages)[-1]
+
+
+def test_arguments_of_calls_are_written_as_they_are():
+    call = {"type": "function", "function": {"name": "get", "arguments": {"city": "\u5317\u4eac"}}}
+    messages = [*said("u: hi"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert "\u5317\u4eac" in learned(tokenizer_of("deepseekv3"), messages)[0]
+
+
+def test_arguments_that_are_a_text_stay_what_they_are_where_the_template_copies_them():
+    """As transformers has them; other templates would write the text once more as JSON."""
+    arguments = '{"x":1e5,"x":2}'
+    call = {"type": "function", "function": {"name": "get", "arguments": arguments}}
+    messages = [*said("u: hi"), {"role": "assistant", "content": "", "tool_calls": [call]}]
+    assert arguments in learned(tokenizer_of("qwen3"), messages)[0]
+    assert '{"x": 2}' in learned(tokenizer_of("qwen2_5"), messages)[0]
+
+
+TULU = (
+    "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}"
+    "{{ eos_token }}{% endif %}{% if not loop.last %}\n{% elif m.role != 'assistant' %}\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def test_two_answers_in_a_row_have_a_header_between_them_that_is_not_learned():
+    messages = said("u: hi", "a: one", "a: two")
+    assert learned(templated(TULU), messages) == ["one<eos>", "two<eos>"]
+    # A template that leaves thoughts out of all turns but the last one.
+    assert learned(tokenizer_of("qwen3"), messages) == [
+        "one<|im_end|>",
+        "<think>\n\n</think>\n\ntwo<|im_end|>",
+    ]
+
+
+def test_tools_that_a_template_does_not_read_are_an_error():
+    tool = {"type": "function", "function": {"name": "get", "parameters": {}}}
+    for name in ("gemma3", "phi3"):
+        with pytest.raises(DataError, match="reads no tools"):
+            learned(tokenizer_of(name), TWO_TURNS, template_arguments={"tools": [tool]})
+
+
+def test_two_system_messages_that_differ_are_an_error():
+    messages = [{"role": "system", "content": "Answer in German."}, *said("u: hi", "a: ja")]
+    with pytest.raises(DataError, match="is not that of its conversation"):
+        learned(tokenizer_of("qwen2_5"), messages, 2, system="Answer in French.")
+    assert learned(tokenizer_of("qwen2_5"), messages, 2, system="Answer in German.")
+
+
+def test_later_turns_have_the_arguments_of_the_row():
+    tokenizer = tokenizer_of("qwen3")
+    encoder, arguments = Encoder(tokenizer), {"enable_thinking": False}
+    prompt = encoder.prompt(Problem(0, said("u: hi"), template_arguments=arguments))
+    turn = tokenizer.encode("yes<|im_end|>", add_special_tokens=False)
+    found = [*prompt, *turn, *Observations(encoder, True).tokens("more", turn, arguments)]
+    assert tokenizer.decode(found).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def beginning_with_a_blank(kind):
+    """A tokenizer of letters that puts a blank before every text, as Llama 2's, or before the first
+    one, as newer ones of its kind."""
+    special = ["<unk>", "<s>", "</s>"]
+    letters = [chr(i) for i in range(33, 127)] + ["\u2581", "\n"]
+    vocabulary = {word: i for i, word in enumerate([*special, *letters])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", fuse_unk=True))
+    if kind == "every":
+        steps = [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        made.normalizer = normalizers.Sequence(steps)
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    made.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.Fuse()])
+    made.add_special_tokens([AddedToken(w, special=True, normalized=False) for w in special])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} "
+        "[/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["every", "first"])
+@pytest.mark.parametrize(
+    ("prompt", "answer"), [("1 + 1 =", "2"), ("A:", " The Nile"), ("B:\n", "So")]
+)
+def test_an_answer_to_a_text_gets_no_blank_of_the_tokenizer(kind, prompt, answer):
+    tokenizer = beginning_with_a_blank(kind)
+    ids, (found,) = Encoder(tokenizer).example(Problem(0, prompt, answer=answer))
+    assert [*ids, *found.ids] == [*tokenizer.encode(prompt + answer), tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize("kind", ["every", "first"])
+def test_an_observation_gets_no_blank_of_the_tokenizer(kind):
+    tokenizer = beginning_with_a_blank(kind)
+    encoder, messages = Encoder(tokenizer), said("u: hi", "a: yes", "u: more")
+    whole = tokenizer.apply_chat_template(messages, return_dict=False)
+    prompt = encoder.prompt(Problem(0, messages[:1]))
+    turn = whole[len(prompt) : whole.index(tokenizer.eos_token_id) + 1]
+    assert [*prompt, *turn, *Observations(encoder, True).tokens("more", turn)] == whole

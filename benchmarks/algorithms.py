@@ -67,7 +67,8 @@ def from_pairs(label: str, beta: float) -> Algorithm:
             "recipe=dpo",
             "reward={}",
             # In place of sections with a reward and a policy's loss, which DPO does not read.
-            f"algorithm={{preference: {{name: dpo, beta: {beta}, sft_weight: 1.0}}}}",
+            "algorithm={}",
+            f"algorithm.preference={{name: dpo, beta: {beta}, sft_weight: 1.0}}",
             "batch.size=64",
             "optimizer.lr=1e-4",
         ),

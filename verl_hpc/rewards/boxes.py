@@ -11,29 +11,50 @@ from verl_hpc.rewards.numbers import MAGNITUDE
 
 _LONGEST_LEAD = 60
 _UNBOXED = re.compile(
-    r"(?:(?:\b(?:not|never|or(?: else| maybe)?|if it (?:is|was|were)|(?<!no )doubt[^.\n]{0,30}"
-    r"|(?:wrong|incorrect) (?:answer|result|value) (?:is|was|would be)"
-    r"|cannot be|don['\u2019]t (?:think|believe)[^.\n]{0,20})|n['\u2019]t(?: be)?"
-    r"|\\(?:neq?|pm|mp|[lg]eq?|[lg]t)(?![a-z])|(?:[\d)}]|\b[A-Za-z])\s?[<>]|\u00b1|(?:^|[\s$(\[])[-\u2212](?=\\)|(?:\d|[)}]|\b[A-Za-z])\s*[-\u2212/^]|=\s*[-\u2212]|[\w)]\*(?!\*)|\\(?:times|cdot))"
-    r"[\s$*]*(?:\\[(\[])?\s*|\d|\\(?:frac|sqrt)\s*(?:\{[^{}]{0,20}\})?\{)"
-    r"\\(?:boxed|fbox)\s*\{?\Z",
-    re.IGNORECASE,
+    r"""
+    (?:
+      (?:
+        \b(?: not | never | cannot\ be | if\ it\ (?:is|was|were) | (?<!no\ )doubt[^.\n]{0,30}
+            | don['\u2019]t\ (?:think|believe)[^.\n]{0,20}
+            | (?:wrong|incorrect)\ (?:answer|result|value)\ (?:is|was|would\ be) )
+        | n['\u2019]t(?:\ be)?
+        # 4 or \boxed{5}, x = 4 or x = \boxed{5}
+        | (?:\bor(?:\ else|\ maybe)? | \\text\s*\{\s*or\s*\})[\s$]*(?:[A-Za-z]\s*=)?
+        | \\(?:neq?|pm|mp|[lg]eq?|[lg]t|times|cdot|ln|log|sin|cos|tan)(?![a-z]) | \u00b1
+        | (?:[\d)}]|\b[A-Za-z])\s?[<>]
+        | [(\[]\s*-?\d+\s*,
+        # -\boxed{5}, and no dash before it
+        | (?:^|[\s$(\[])[-\u2212](?=\\) | =\s*[-\u2212]
+        | (?:[\d)}]|\b[A-Za-z])\s*[-\u2212/^]\{? | [\w)]\*(?!\*)
+      )
+      [\s$*]*(?:\\[(\[])?\s*
+      | \d | \\(?:frac|sqrt)\s*(?:\{[^{}]{0,20}\})?\{
+    )
+    \\(?:boxed|fbox)\s*\{?\Z
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 """What stands before a box that is no answer: not \\boxed{5}, -\\boxed{5}, 2\\boxed{5}."""
 _NOT_ALONE = re.compile(
-    # In the same formula: \\boxed{5}^2, \\boxed{12}\\pi, \\boxed{5}x, \\boxed{5} + 3.
-    r"\}?\s?(?:\^(?!\s*\{?\s*\\circ)|[-+*/<>]\s?(?:\d|\\[a-z]|[B-HJ-Zb-z](?![A-Za-z]))|\\(?:pi|sqrt|frac|times|cdot|pm)(?![a-z])"
-    r"|\\text\s*\{\s*(?:or|and)\b|(?<!\s)[A-Za-z](?![A-Za-z]))"
-    r"|[}\s$*]*(?:\\[)\]])?(?:\s*" + MAGNITUDE + r"\b"
-    r"|\s*(?:or|and)\s+(?:else\s+|maybe\s+)?[$\\\d(-]"
-    r"|\s*\((?:wrong|incorrect|or|not(?=\)| (?:right|correct|sure)))\b"
-    r"|,?\s*(?:(?:which|that|this)\s)?(?:is|was)\s+(?:wrong|incorrect|false)\b"
-    r"|\s*(?:is|was|can|could)(?:n['\u2019]t| ?not)\s+(?:be )?(?:right|correct|the answer|it)\b)",
-    re.IGNORECASE,
+    rf"""
+    # In its formula: \boxed{{60}}^2 but for degrees, \boxed{{5}} + 3, \boxed{{12}}\pi, \boxed{{5}}x
+    \}}?[ ]?
+    (?: \^(?!\s*\{{?\s*\\circ)
+      | [-+*/<>]\s?(?:\d|\\[a-z]|[B-HJ-Zb-z](?![A-Za-z]))
+      | \\(?:pi|sqrt|frac|times|cdot|pm)(?![a-z]) | \\text\s*\{{\s*(?:or|and)\b
+      | (?<!\s)[A-Za-z](?![A-Za-z]) | ,\s*-?\d+\s*[)\]] )
+    | [}}\s$*]*(?:\\[)\]])?
+    (?: \s*{MAGNITUDE}\b | \s*or\s+(?:else\s+|maybe\s+)?[$\\\d(-] | \s*and\s+\$?-?\d | \?
+      | \s*\((?:wrong|incorrect|or|not(?=\)|\ (?:right|correct|sure)))\b
+      | ,?\s*(?:(?:which|that|this)\s)?(?:is|was)\s+(?:wrong|incorrect|false)\b
+      | \s*(?:is|was|can|could)(?:n['\u2019]t|\ ?not)\s+(?:be\ )?
+        (?:right|correct|the\ answer|it)\b )
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
 """What stands behind a box that is no answer by itself: \\boxed{5} is wrong, \\boxed{5}^2."""
 _JOINED = re.compile(
-    r"\}?[\s$]*(?:\\\)|\\\])?\s*(?:,\s*and\b|,|and\b)\s*(?:\\\(|\\\[)?[\s$]*(?:[A-Za-z]\s*=\s*)?"
+    r"\}?[\s$]*(?:\\\)|\\\])?\s*(?:,\s*and\b|,|and\b|\\text\s*\{\s*,?\s*and\s*\})\s*(?:\\\(|\\\[)?[\s$]*(?:[A-Za-z]\s*=\s*)?"
     r"\\(?:boxed|fbox)\s*\{?\Z"
 )
 """What stands between two boxes that are one answer: \\boxed{2} and \\boxed{3}."""

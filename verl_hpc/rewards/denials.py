@@ -43,7 +43,7 @@ _ANOTHER = (
 _NO = rf"no(?:pe)?(?:(?=\s{{0,4}}(?:[.;!)]|$))|[,:]?\s(?:wait\b|sorry\b|actually\b|{_ANOTHER}))"
 _TAKEN_BACK = re.compile(
     r"[)\]}*_`\"$]{0,6}(?:\s{0,4}[,\u2013\u2014-]\s{0,4}no[,.]|\s{0,4}\((?:wait|possibly|maybe|or)\b|"
-    r"[\s.,;]{1,4}alternatively\b|[\s.,;:!(*\u2013\u2014\u2026-]{1,8}"
+    r"[\s.,;]{1,4}alternatively,?\s[(*$]{0,3}(?:[a-z]|-?\d+)[)*$]{0,3}\s*(?:[.,;!]|$)|[\s.,;:!(*\u2013\u2014\u2026-]{1,8}"
     rf"{_LEADS}(?:{_IS_WRONG}|{_NO}|{_CORRECTION}{_ANOTHER}))",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -25,7 +25,8 @@ from verl_hpc.rewards.quantities import (
 _IN_A_BASE = re.compile(r"\(?([0-9A-Za-z]+)\)?_\{?(\d+)\}?")
 _TIME = re.compile(r"(\d{1,2})(?::(\d{2}))?\s*(?:([ap])\.?\s?m\.?)?", re.IGNORECASE)
 _NAMED = re.compile(r"\s*([A-Za-z](?:_\w+)?)\s*=\s*([^=]+)")
-_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]")
+_LETTER = re.compile(r"[A-Za-z]")
+_ARITHMETIC = re.compile(r"\\(?:[dt]?frac|sqrt|pi|times|cdot|div|left|right)(?![A-Za-z])")
 _SPACES = re.compile(r"(?<![A-Za-z0-9.]) | (?![A-Za-z0-9.])")
 """Those that part no words and numbers."""
 _MIXED = re.compile(r"(?<![\w.^/])(\d+) (\d+)/(\d+)(?![\w.])")
@@ -98,9 +99,13 @@ def _equal_chain(one: str, other: str) -> bool | None:
     first, *sides = one.split("=")
     if without_name(f"{first}=0") != "0":
         sides.insert(0, first)
-    if "=" not in one or "=" in other or any(map(_LETTER.search, sides)):
+    if "=" not in one or "=" in other or any(map(_is_of_letters, sides)):
         return None
     return all(equal(side, other) for side in sides)
+
+
+def _is_of_letters(side: str) -> bool:
+    return _LETTER.search(_ARITHMETIC.sub("", side)) is not None
 
 
 def _named_values(text: str) -> dict[str, str]:

@@ -17,6 +17,12 @@ _QUALIFIED = re.compile(
 _PADDED = re.compile(r"(?<![\d.])0\d+")
 """Digits that begin with 0: math-verify takes (1,000) for (1,0)."""
 _VARIABLE = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
+_GREEK = re.compile(
+    r"\\(?:alpha|beta|gamma|delta|epsilon|theta|kappa|lambda|mu|nu|xi|phi|rho|sigma|tau|omega)"
+    r"(?![A-Za-z])"
+)
+_COMPUTED = re.compile(r"[\d!*/^+-]|\\(?:sqrt|frac|ln|log)")
+"""What makes a side of an equation more than a name."""
 _DERIVATIVE = re.compile(r"\\frac\s*\{\s*d\w?\s*\}\s*\{\s*d[a-z]")
 
 
@@ -65,11 +71,11 @@ def _is_to_solve(answer: str, truth: str) -> bool:
     if not equals or "=" in truth:
         return False
     # Names of what was asked for: f(3), a_1, \\angle ABC, a + b
-    named = re.sub(
-        r"[A-Za-z]\([^()]*\)|_\{?\w+\}?|\\(?!sqrt|frac|ln|log|sin|cos|tan|exp)[a-z]+", "", side
-    )
-    letters = set(_VARIABLE.findall(re.sub(r"(\d)", r"\1 ", named)))
-    return len(letters) == 1 and re.search(r"\d|[-+*/^]|\\[a-z]", named) is not None
+    named = re.sub(r"[A-Za-z]\([^()]*\)|_\{?\w+\}?", "", side)
+    letters = {*_GREEK.findall(named)}
+    named = re.sub(r"\\(?!sqrt|frac|ln|log)[A-Za-z]+", "", named)
+    letters.update(_VARIABLE.findall(re.sub(r"(\d)", r"\1 ", named)))
+    return len(letters) == 1 and _COMPUTED.search(named) is not None
 
 
 def _is_broken_chain(text: str) -> bool:

@@ -13,11 +13,12 @@ from verl_hpc.rewards.thinking import TAGGED, answering_parts
 
 _GAP = (
     r"[\s$*_`\u2705\u2714\ufe0f]{0,8}(?:\\[(\[])?(?:\\(?:text|mathrm|mathbf|textbf)\{)?"
-    r"[\s(\[{*`\"'\u201c\u2018]{0,8}"
+    r"[\s(\[{*`\"'\u201c\u2018]{0,8}(?:(?i:option|choice)\s[(*]{0,2})?"
 )
 """What may stand between a cue and the letter."""
 _LETTER = r"(?<![\w\\])(?<!\w')(?P<letter>[A-Za-z0-9])(?!\w|['\u2019]\w|\.\d|[-+=^/]\S|\s*=)"
-_COLON = r"[*_`]*\s{0,4}[:=\u2013\u2014\u2192>-]+"
+_COLON = r"(?:[*_`]*\s{0,4}[:=\u2013\u2014\u2192\uff1a>-]+|[*_`]{0,3}[ \t]*\n+)"
+"""A colon or an arrow; or a line that ends, as a heading does."""
 _FILLER = (
     rf"(?:{_COLON}|\s{{1,4}}(?:is|be|to|seems?|must|should|would|will|"
     r"likely|most|probably|obviously|clearly|therefore|thus|definitely|simply|option|choice|"
@@ -31,7 +32,7 @@ _AMONG = (
 _CUE = (
     r"(?i:\b(?:(?:final_)?ans(?:wer)?(?![\w\u2019]|'\w)[\"']?"
     r"(?:\s(?:choice|option|letter|to\s(?:the|this)\s\w{1,20}))?|"
-    rf"(?:correct|best|right)\s{_NOUN}){_AMONG}"
+    rf"(?:correct|best|right)\s{_NOUN}|my\s(?:pick|choice|selection)){_AMONG}"
     # Something says that it is: 'Answer choice B' alone begins what is said of B.
     rf"(?:{_COLON}|(?:\s{{1,4}}\w{{2,12}}(?<=ly)|\s{{1,4}}thus)?"
     r"\s{1,4}(?:is|must|should|would|will|seems?|likely)(?![\w'\u2019]))"
@@ -53,7 +54,8 @@ _CHOSEN = re.compile(
 )
 """Matches 'So (B)' and 'I would pick B'."""
 _PRAISED = re.compile(
-    r"(?<![\w'\u2019])(?<!atement )(?<!hile )(?<!hough )(?<!laim )\(?(?P<letter>[A-Z0-9])\)?\**"
+    r"(?<![\w'\u2019])(?<!atement )(?<!itamin )(?<!hile )(?<!hough )(?<!laim )"
+    r"\(?(?P<letter>[A-Z0-9])\)?\**"
     r"\s{1,4}is\s{1,4}(?:clearly |therefore |thus )?"
     r"(?:the\s{1,4})?(?:correct|right|best|answer)\b(?:\s(?:answer|option|choice|one)\b)?"
     r"(?:\s(?:here|(?:for|to|in)\s(?:this|the|our)\s\w{1,20})\b)?"
@@ -245,7 +247,7 @@ def _words_beside(text: str, place: int, choices: Mapping[str, str]) -> tuple[st
 def _beside(texts: tuple[str, ...]) -> re.Pattern[str]:
     """Matches the words of a choice behind its label: the '. Rome' of 'B. Rome'."""
     return re.compile(
-        rf"[)\]}}*_`\"$]{{0,6}}[ \t]*(?:[.,:;)(\u2013\u2014]|-(?!\d)){{0,2}}[ \t]*[*_(]{{0,3}}"
+        rf"[)\]}}*_`\"$]{{0,6}}[ \t]*(?:[.,:;)(\u2013\u2014]|-(?!\d)){{0,2}}[ \t]*[*_($]{{0,3}}"
         rf"(?<!\w)(?P<words>{_any_of(texts)}){_ENDS}",
         re.MULTILINE,
     )

@@ -11,7 +11,7 @@ from verl_hpc.errors import RewardError
 from verl_hpc.rewards.boxes import joined_boxes
 from verl_hpc.rewards.denials import denied_before, taken_back
 from verl_hpc.rewards.formulas import equal, math_verify_library
-from verl_hpc.rewards.numbers import NUMBER
+from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER
 from verl_hpc.rewards.thinking import TAGGED, answering_parts
 from verl_hpc.runtime.limit import TimeLimitExceeded, time_limit
 
@@ -37,10 +37,13 @@ _END = re.compile(
 _ASKED = re.compile(r"[^.,;:!?]{0,60}\?")
 """The answer is 5? No."""
 _MORE = re.compile(
-    r"\s*(?:,\s*(?:or\b|and\b|[-$\\\d(])|or\b|and\b(?! we\b)|[;/]\s*[-$\\\d(]|\((?:or|wrong)\b"
-    r"|is (?:wrong|incorrect|not)\b)",
+    r"\s*(?:,\s*(?:or\b|and\b|[-$\\\d(])|or\b|and\b(?! we\b)|[;/+*-]\s*[$\\\d(]"
+    r"|\((?:or|wrong|mod)\b"
+    rf"|is (?:wrong|incorrect|not)\b|{MAGNITUDE}\b|(?:times|plus|minus|over|if|unless|when)\b"
+    r"|for (?:even|odd|all)\b)",
     re.IGNORECASE,
 )
+"""What stands behind a formula that is no answer by itself: 5 or 6, 5 million, 5 if n is even."""
 
 
 def compute_score(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from verl_hpc.rewards.numbers import MAGNITUDE, NUMBER, is_changed, read_number, value_of
+from verl_hpc.rewards.numbers import ALTERED, MAGNITUDE, NUMBER, is_changed, read_number, value_of
 
 _NOTHING = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\?\$|\\[()\[\]]|[*`]{2}")
 _TEXT = re.compile(r"\\(?:text(?:bf|rm|it|normal)?|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
@@ -31,8 +31,11 @@ _BEHIND_A_FORMULA = re.compile(
 )
 _PERCENT = ("%", "percent", "percentage", "pct")
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?|\u00b0")
-_JOINED = {"and", "or", "out", "not", "mod", "plus", "minus"}
-_NO_UNITS = _JOINED | {"to", "of", "pi", "sqrt", "times"}
+_NO_UNITS = {"and", "or", "to", "out", "of", "not", "mod", "pi", "sqrt", "plus", "minus", "times"}
+_LIMITING = re.compile(
+    rf"\A(?:{ALTERED}|percent)|\b(?:or|out|not|mod|plus|minus|is|if|when|where|unless|except|less|more)\b"
+)
+"""Words behind a formula that are more than a unit."""
 
 _UNITS = {
     name: unit
@@ -114,11 +117,11 @@ def without_unit(formula: str) -> tuple[str, str | None]:
     found = _BEHIND_A_FORMULA.search(formula)
     if found is None:
         return formula, None
-    words = (found["set"] or found["plain"]).strip(" ~.").lower()
+    words = (found["set"] or found["plain"]).replace(".", "").strip(" ~").lower()
     if found["plain"] and len(words) < 4 and words not in _SHORT_UNITS:
         return formula, None
     unit = _known(words + found["power"].strip("^{}"))
-    is_unit = _UNIT.fullmatch(words) and not _JOINED.intersection(words.split())
+    is_unit = _UNIT.fullmatch(words) and not _LIMITING.search(words)
     return (formula[: found.start()], unit) if is_unit else (formula, None)
 
 

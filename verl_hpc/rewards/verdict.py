@@ -3,10 +3,10 @@
 The prompt of a judge can ask for a form, so forms are read and prose is not: "I would give it a 7"
 is no verdict. Two kinds of places are read:
 
-1. verdicts with a name, of which the last counts: `Score: 7` where a line or a sentence begins,
-   `"score": 7`, `<score>7</score>`, `Verdict: not correct`;
-2. where there is none, `[[7]]`, a verdict that is the last line or sentence, and a word that begins
-   the answer, which must agree.
+1. verdicts with a name, which must agree, but for one that is final or overall: `Score: 7` where a
+   line or a sentence begins, `"score": 7`, `<score>7</score>`, `Verdict: not correct`;
+2. where there is none, the last `[[7]]`, a word that is the first sentence, and a verdict that is
+   the last line, which must agree.
 
 What stands in quotes, in a fenced block or behind `>` is another's, and no verdict.
 """
@@ -14,6 +14,7 @@ What stands in quotes, in a fenced block or behind `>` is another's, and no verd
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_hpc.rewards.thinking import BEGIN, behind_thinking
@@ -35,13 +36,13 @@ _LEADS_TO_A_VALUE = re.compile(r"(?:[:=\]>]|\bis)[\s*_(\[{]{0,8}\Z")
 _NUMBER = r"-?\d{1,9}(?:\.\d{1,9})?(?![\d\w]|[.,]\d)"
 _YES = r"correct|right|yes|true|pass(?:ed)?|equivalent|success(?:ful)?"
 _NO = rf"incorrect|wrong|no|false|fail(?:ed|ure)?|unsuccessful|not[ _]+(?:a[ ])?(?:{_YES})"
-_SIGNS = r"\u2705\u2714\u2611\u274c\u2716\u2717\u2718\ufe0f"
-"""Ticks and crosses, which stand around a word."""
+_SIGNS = r"\u2600-\u27bf\u2b50\ufe0f\U0001f300-\U0001faff"
+"""Ticks, crosses and other signs, which stand around a value."""
 _OPEN = rf"[ \t\"'*_`\[({{${_SIGNS}]{{0,8}}(?:\\boxed[ ]?\{{(?:\\text\{{)?)?"
 _CLOSED = rf"[ \t\"'*_`\])}}${_SIGNS}]{{0,8}}"
 _VALUE = (
-    rf"{_OPEN}(?:(?P<number>{_NUMBER})(?:{_CLOSED}(?:/|(?:out[ ])?of\b){_OPEN}(?P<scale>{_NUMBER})"
-    rf"|[ ]?(?P<percent>%))?|(?P<no>{_NO})\b|(?P<yes>{_YES})\b){_CLOSED}"
+    rf"{_OPEN}(?:(?P<number>{_NUMBER})(?:{_CLOSED}(?:/|(?:out[ ])?of\b(?:[ ]a[ ]possible)?)"
+    rf"{_OPEN}(?P<scale>{_NUMBER})|[ ]?(?P<percent>%))?|(?P<no>{_NO})\b|(?P<yes>{_YES})\b){_CLOSED}"
 )
 _LEAD = r"(?:(?:the|my|its|so|therefore|thus|hence|final|overall|total|numeric),?[ _-]){0,3}"
 _NAME = rf"{_LEAD}(?:score|rating|grade|verdict|judge?ment|decision|conclusion|evaluation|overall)"
@@ -49,27 +50,35 @@ _NAME = rf"{_LEAD}(?:score|rating|grade|verdict|judge?ment|decision|conclusion|e
 _BOUNDS = r"(?:[ ]?\([^()\n]{0,20}\d[^()\n]{0,20}\))?"
 _BEGINS = r"(?:^[ \t]*(?:[-#\u2022][-# \t]{0,8})?|[.!?;|][ \t]{1,8}|[{,]\s{0,8}(?=[\"']))"
 _NAMED = re.compile(
-    rf"(?:{_BEGINS}{_OPEN}(?:{_NAME}{_BOUNDS}{_CLOSED}[:=\uff1a]"
-    rf"|{_LEAD}(?:score|rating|grade|verdict)[ ]is\b"
-    rf"|(?:is[ _-])?correct{_CLOSED}[:=\uff1a](?!{_OPEN}-?\d))\s{{0,8}}"
+    rf"(?:{_BEGINS}{_OPEN}(?P<name>{_NAME}{_BOUNDS}{_CLOSED}(?:[:=\uff1a]|(?=\n))"
+    rf"|{_LEAD}(?:score|rating|grade|verdict)[ ]is\b:?"
+    rf"|(?:is[ _-])?correct{_CLOSED}[:=\uff1a](?!{_OPEN}-?\d))(?P<gap>\s{{0,8}})"
     rf"|<{_NAME}>\s{{0,8}}|\[result\]:?){_VALUE}",
     re.IGNORECASE | re.MULTILINE,
 )
-_IN_BRACKETS = re.compile(rf"\[(?=\[){_VALUE}(?<=\]\])", re.IGNORECASE)
+_FINAL = re.compile(r"\b(?:final|overall)", re.IGNORECASE)
+_IN_BRACKETS = re.compile(rf"\[(?=\[[^\[\]\n]{{1,24}}\]\]){_VALUE}", re.IGNORECASE)
 _LAST = re.compile(
-    rf"(?:\A|(?<![:=,\n])(?<! is)(?<! was)(?<! are)(?<! be)\n+|[.!?][ ]+)(?:-[ ])?{_VALUE}[.!]?\Z",
+    rf"(?:\A|(?<![:=,\n])(?<! is)(?<! was)(?<! are)(?<! be)\n+)(?:-[ ])?{_VALUE}[.!]?\Z",
     re.IGNORECASE,
 )
 _FIRST = re.compile(
-    rf"{_OPEN}(?:(?P<no>{_NO})|(?P<yes>{_YES})){_CLOSED}"
-    r"(?:[.!](?=\s)|[,:;]|[-\u2013\u2014]+\s|\n|(?:because|since)\b)",
+    rf"{_OPEN}(?:(?P<no>{_NO})|(?P<yes>{_YES}))\b{_CLOSED}(?:[.!][*_`\"]{{0,3}}(?=\s)|\n)", re.I
+)
+_DENIED = re.compile(
+    r"\b(?:incorrect|wrong|differs?|different|but|however|except)\b"
+    r"|(?:\bnot|n['\u2019]t) (?:match|equal|correct|right|equivalent|the same)\b",
     re.IGNORECASE,
 )
+"""What takes back a "correct" that begins an answer."""
 
-_ENDS = re.compile(
+_ENDS_A_NUMBER = re.compile(
     r"\Z|[\r\n\[\]<|}(]|[.!;](?!\d)|,(?!\s*(?:\d|or\b|no\b|but\b|says?\b))"
-    r"|[-\u2013\u2014]+[ ](?!\d)|(?:because|since|as|points?|stars?)\b(?!\s+minus)",
+    r"|[-\u2013\u2014]+[ ](?!\d)|(?:because|since|as|points?|stars?|overall)\b(?!\s+minus)",
     re.IGNORECASE,
+)
+_ENDS_A_WORD = re.compile(
+    r"\Z|[\r\n\[\]<|}(.!;,]|[-\u2013\u2014]+[ ]|(?:because|since|as)\b", re.IGNORECASE
 )
 """What may stand behind a value and leaves it what it is."""
 _ENDS_A_LINE = re.compile(r"[.!]?[ \t]*(?:\Z|[\r\n<])")
@@ -81,12 +90,6 @@ _LIMITED = re.compile(
     re.IGNORECASE,
 )
 """What says in the clause of a "correct" that it is not, or in part."""
-_GRANTED = re.compile(
-    r"\b(?:is|are)[ ](?:the[ ])?(?:\w+ly[ ])?(?:correct|right|equivalent|same|fine)\b",
-    re.IGNORECASE,
-)
-"""What says in the clause of a "no" that it is a yes."""
-_BUT = re.compile(r"\b(?:but|however|except|wrong|incorrect)\b", re.IGNORECASE)
 _CORRECTED = re.compile(
     r"(?:^|[.!?,][ ]+)(?:hmm*,?[ ]+)?(?:wait|actually|correction|on second thought)\b",
     re.IGNORECASE | re.MULTILINE,
@@ -124,15 +127,22 @@ def read_verdict(answer: str, scale: Scale) -> float | None:
     text = _QUOTED_LINE.sub("", _FENCED.sub(_without_code, answer.strip()))
     text = _QUOTED.sub(_without_quotes, text).strip()
     if named := [m for m in _NAMED.finditer(text) if not _begins_a_text(m)]:
-        return _value(named[-1], scale)
-    places = [*list(_IN_BRACKETS.finditer(text))[-1:], _FIRST.match(text), _LAST.search(text)]
-    values = {_value(match, scale) for match in places if match is not None}
+        final = [m for m in named if _FINAL.search(m[0])]
+        return _agreed(final[-1:] or named, scale)
+    bracketed = list(_IN_BRACKETS.finditer(text))[-1:]
+    return _agreed([*bracketed, *filter(None, (_FIRST.match(text), _LAST.search(text)))], scale)
+
+
+def _agreed(places: Sequence[re.Match[str]], scale: Scale) -> float | None:
+    """The one value that all places have."""
+    values = {_value(match, scale) for match in places}
     return values.pop() if len(values) == 1 else None
 
 
 def _begins_a_text(named: re.Match[str]) -> bool:
     """Whether what seems to be a value on the line below a name begins a text, or a list."""
-    return "\n" in named[0].lstrip() and not _ENDS_A_LINE.match(named.string, named.end())
+    is_below = "\n" in (named["gap"] or "")
+    return is_below and not _ENDS_A_LINE.match(named.string, named.end())
 
 
 def _without_code(block: re.Match[str]) -> str:
@@ -157,9 +167,12 @@ def _without_quotes(quoted: re.Match[str]) -> str:
 def _value(match: re.Match[str], scale: Scale) -> float | None:
     """The value of a verdict; None where what follows makes it another one or part of one."""
     found = match.groupdict()
+    if match.re is _FIRST:
+        is_denied = found["yes"] and _DENIED.search(match.string, match.end())
+        return None if is_denied else scale.of_word(found["no"] is None)
     if not _is_clear(match):
         return None
-    if found.get("number") is None:
+    if found["number"] is None:
         return scale.of_word(found["no"] is None)
     largest = 100.0 if found["percent"] else float(found["scale"] or 0) or None
     return scale.of_number(float(found["number"]), largest)
@@ -167,15 +180,8 @@ def _value(match: re.Match[str], scale: Scale) -> float | None:
 
 def _is_clear(match: re.Match[str]) -> bool:
     text, place = match.string, match.end()
-    if _CORRECTED.search(text, place - 1) or (
-        match.re is not _FIRST and not _ENDS.match(text, place)
-    ):
+    ends = _ENDS_A_NUMBER if match["number"] else _ENDS_A_WORD
+    if not ends.match(text, place) or _CORRECTED.search(text, place - 1):
         return False
-    if match["yes"] is None and match["no"] is None:
-        return True
-    clause = _CLAUSE.match(text, match.end("no" if match["no"] else "yes"))
-    assert clause is not None  # it may be empty
-    if match["no"]:
-        return _GRANTED.search(clause[0]) is None
-    is_limited = _LIMITED.search(clause[0]) is not None
-    return not is_limited and (match.re is not _FIRST or _BUT.search(text, place) is None)
+    clause = _CLAUSE.match(text, place)
+    return match["yes"] is None or clause is None or _LIMITED.search(clause[0]) is None

@@ -229,7 +229,7 @@ def test_letters(response, letter):
 @pytest.mark.parametrize(
     ("answer", "largest", "verdict"),
     [
-        (r"The student's answer is \boxed{1}, but the reference is 2. Incorrect.", 1, 0.0),
+        (r"The student's answer is \boxed{1}, but the reference is 2. Incorrect.", 1, None),
         ("Score: 0\nThe student wrote \\boxed{1}.", 1, 0.0),
         (r"\boxed{7}", 10, 7.0),
         ("I don't think the response is correct.", 1, None),

@@ -38,6 +38,9 @@ FORMS = [
     "Overall score: {}\nClarity score: 9.5",
     "The maximum score: 10\nScore: {}\nA score of 10 would need more.",
     "So the grade is \\boxed{{{}}}",
+    '{{\n  "score": {},\n  "reason": "9 of 10",\n  "sure": true\n}}',
+    "## Score\n**{}/10**\n\n## Reason\nIt has 9 steps.",
+    "Score: {} \u2b50",
     'It asks for "Score: 9.5", which it is not.\nScore: {}\n> Score: 9.5',
 ]
 WORDS = [
@@ -102,9 +105,11 @@ def test_a_word_is_a_verdict_where_it_is_the_first_sentence():
     for word, right in (("Correct", 10), ("Incorrect", 0), ("**Yes**", 10), ("No", 0)):
         assert verdict(f"{word}. The two are the same.") == right
         assert verdict(f"{word}\n\nThe two are the same.") == right
+        for prose in (", the two", ": the two", " - the two", " because the two"):
+            assert verdict(f"{word}{prose} are the same.") is None
         assert verdict(f"It took time.\n{word}. The two are the same.") is None
         assert verdict(f"{word}. The rest follows.\n5") is None
-    assert verdict("Correct. Wait, it is not.") is None
+    assert verdict("Correct. The two are different.") is None
 
 
 def test_a_box_that_is_quoted_is_no_verdict():

@@ -97,6 +97,14 @@ RESPONSES = [
     ("The answer is B. B is correct because of Rome.", "B"),
     ("ANSWER IS B", "B"),
     ("The answer would be B", "B"),
+    ("### Final Answer\n**B. Rome**", "B"),
+    ("## Answer\nB) Rome", "B"),
+    ("**Final Answer**\n\nB. Rome", "B"),
+    ("**Answer**\n\nB. Rome\n\n**Explanation**\n\nA. is wrong because.", "B"),
+    ("The correct answer is **Option B**.", "B"),
+    ('The correct answer is "Option B".', "B"),
+    ("My pick: B", "B"),
+    ("Vitamin D is correct.", None),
 ]
 YES = {"A": "Yes", "B": "No"}
 TRUE = {"A": "True, True", "B": "False, False", "C": "True, False", "D": "False, True"}
@@ -117,6 +125,8 @@ AMONG = [
     ("**B) -4**", NUMBERS, "B"),
     ("The answer is A. No, it's B", YES, None),
     ("The answer is (A) Yes. No wait, B.", YES, None),
+    ("The answer is (A) $-4$.", NUMBERS, None),
+    ("The answer is (B) $-4$.", NUMBERS, "B"),
 ]
 
 

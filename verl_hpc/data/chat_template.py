@@ -22,6 +22,7 @@ TEMPLATE_S = 20.0
 """Longest that rendering may take: a chat template is a program, and needs milliseconds."""
 _PROBED = "verlhpccalledthis"
 """Name of a function, where a template is looked at."""
+_JSON = '{"x":1,"y":2}'
 _NO_TEXTS: tuple[Mapping[str, str | None], ...] = ({}, {"content": ""}, {"content": None})
 
 
@@ -135,28 +136,17 @@ class ChatTemplate:
         and a text of JSON as a text once more; others only join texts. A text that is missing,
         empty or null makes one or another of them fail, or leave the call out.
         """
-        asked = {"role": "user", "content": "x"}
-        call = {"type": "function", "function": {"name": _PROBED, "arguments": {"x": 1}}}
         for form in (_CallForm(*pair) for pair in product((True, False), _NO_TEXTS)):
-            message = form.applied({"role": "assistant", "tool_calls": [call]})
-            try:
-                text = self._tokenizer.apply_chat_template(
-                    [asked, message], add_generation_prompt=False, tokenize=False
-                )
-            except Exception:  # noqa: S112 (the template does not take this form)
-                continue
+            text = self._probed(form, {"x": 1})
             if _PROBED in text and "None" not in text:
-                return replace(form, keeps_texts=form.as_mapping and self._keeps_texts(form))
+                keeps = form.as_mapping and _JSON in self._probed(replace(form, keeps=True), _JSON)
+                return replace(form, keeps=keeps)
         return _CallForm(True, {"content": ""})
 
-    def _keeps_texts(self, form: _CallForm) -> bool:
-        """Whether a template writes arguments that are a text of JSON as they are."""
-        as_they_are = '{"x":1,"y":2}'
-        function = {"name": _PROBED, "arguments": as_they_are}
-        call = {"type": "function", "function": function}
-        message = replace(form, keeps_texts=True).applied(
-            {"role": "assistant", "tool_calls": [call]}
-        )
+    def _probed(self, form: _CallForm, arguments: Any) -> str:
+        """What the template writes of a call in a form; nothing where it does not take that."""
+        call = {"type": "function", "function": {"name": _PROBED, "arguments": arguments}}
+        message = form.applied({"role": "assistant", "tool_calls": [call]})
         try:
             text = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": "x"}, message],
@@ -164,8 +154,8 @@ class ChatTemplate:
                 tokenize=False,
             )
         except Exception:
-            return False
-        return as_they_are in text
+            return ""
+        return str(text)
 
 
 def _names_read(template: str) -> set[str]:
@@ -190,15 +180,15 @@ class _CallForm:
     """Whether arguments are mappings, and not texts of JSON."""
     no_text: Mapping[str, str | None]
     """What a call without a text has in its place."""
-    keeps_texts: bool = False
-    """Whether texts of JSON stay what they are beside mappings."""
+    keeps: bool = False
+    """Whether arguments stay what they are, mappings or texts of JSON."""
 
     def applied(self, message: Message) -> Message:
         """A message in this form, if it calls tools."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return message
-        convert = _as_text if not self.as_mapping else _as_given if self.keeps_texts else _parsed
+        convert = _as_text if not self.as_mapping else _as_given if self.keeps else _parsed
         others = {k: v for k, v in message.items() if k != "content" or v}
         no_text = {} if "content" in others else self.no_text
         return {**others, **no_text, "tool_calls": [_converted(call, convert) for call in calls]}

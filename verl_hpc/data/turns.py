@@ -245,7 +245,8 @@ class _Conversation:
         if not said and (called := _called(self._messages[i])):
             said, marked = called[0], _marked_call(self._messages, i, 0)
         elif not said:
-            marked = _with(self._messages, i, content=str(self._messages[i]["content"]) + SAID)
+            content = str(self._messages[i].get("content", ""))
+            marked = _with(self._messages, i, content=content + SAID)
         last, followed = self._last_and_followed(marked, i)
         whole = last if i + 1 == len(marked) else followed
         at = whole.find(SAID, start)

@@ -104,7 +104,7 @@ class ChatTemplate:
             if name != "enable_thinking" and not self._reads(name):
                 raise DataError(
                     f"{where}: the tokenizer's chat template reads no {name}, which the row gives "
-                    "it; check the name in chat_template_kwargs, or leave it out"
+                    "it; check the name, leave it out, or use a template that reads it"
                 )
         given = {**self._arguments, **(arguments or {})}
         if continues:

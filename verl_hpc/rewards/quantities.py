@@ -52,7 +52,7 @@ _UNITS = {
     for name in names.split()
 }  # fmt: skip
 _SHORT_UNITS = {"mm", "cm", "km", "ft", "mg", "kg", "mph"}
-"""Of one to three letters, those that are no product of variables."""
+"""Short units that are read behind a formula; other short words are products of variables."""
 
 
 @dataclass(frozen=True)

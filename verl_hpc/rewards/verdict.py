@@ -50,7 +50,7 @@ _NAME = rf"{_LEAD}(?:score|rating|grade|verdict|judge?ment|decision|conclusion|e
 _BOUNDS = r"(?:[ ]?\([^()\n]{0,20}\d[^()\n]{0,20}\))?"
 _BEGINS = r"(?:^[ \t]*(?:[-#\u2022][-# \t]{0,8})?|[.!?;|][ \t]{1,8}|[{,]\s{0,8}(?=[\"']))"
 _NAMED = re.compile(
-    rf"(?:{_BEGINS}{_OPEN}(?P<name>{_NAME}{_BOUNDS}{_CLOSED}(?:[:=\uff1a]|(?=\n))"
+    rf"(?:{_BEGINS}{_OPEN}(?:{_NAME}{_BOUNDS}{_CLOSED}(?:[:=\uff1a]|(?=\n))"
     rf"|{_LEAD}(?:score|rating|grade|verdict)[ ]is\b:?"
     rf"|(?:is[ _-])?correct{_CLOSED}[:=\uff1a](?!{_OPEN}-?\d))(?P<gap>\s{{0,8}})"
     rf"|<{_NAME}>\s{{0,8}}|\[result\]:?){_VALUE}",

@@ -52,5 +52,5 @@ def test_a_rank_that_fails_ends_those_that_wait_and_its_error_is_raised(failing)
     begin = time.monotonic()
     with pytest.raises(ValueError, match="the cause"):
         on_ranks(3, work)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 50
     assert sorted([*ended, failing]) == [0, 1, 2]

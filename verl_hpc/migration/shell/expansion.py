@@ -19,8 +19,8 @@ from verl_hpc.migration.shell.tree import Parameter, Part, Program, Sum, Text, W
 from verl_hpc.migration.shell.variables import Unknown, Value, Variables
 
 _FORMAT = re.compile(r"\+((?:[^%]|%[aAbBcdDeFHIjmMpRsSTuUVwWxXyYzZ%])*)")
-_LONGEST = 2**24
-"""Characters that a script's words may be in all, before they would fill the memory."""
+_LONGEST = 2**21
+"""The most characters of a script's words together: what Linux takes as one program's arguments."""
 _PATTERN = re.compile(r"[*?\[\\]")
 _CHOICES = ("-", "=", "?", "+")
 _CASES = {",,": str.lower, "^^": str.upper}

@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     with session(
         collective_timeout_s=_TIMEOUT_S,
         late_after_s=_LATE_AFTER_S,
+        device="auto" if arguments.ranks is None else "cpu",
         bootstrap=arguments.bootstrap,
     ) as here:
         _measure(here, config, arguments)

@@ -51,6 +51,7 @@ def _in_session(
     with session(
         collective_timeout_s=_TIMEOUT_S,
         late_after_s=_LATE_AFTER_S,
+        device="any",  # the verdicts say what is wrong with a device
         bootstrap="slurm" if without_mpi else "mpi",
     ) as here:
         from verl_hpc.runtime.preflight.examine import (

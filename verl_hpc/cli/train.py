@@ -32,6 +32,7 @@ from verl_hpc.runtime.threads import end_within
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.bootstrap import Kind
+    from verl_hpc.runtime.world import DeviceChoice
     from verl_hpc.trainer.records import Result
 
 Loaded: TypeAlias = tuple[RunConfig, int | None]
@@ -91,13 +92,14 @@ def run_config(
         return 1
     if ranks is not None and (ended := _fork_ranks(config, bootstrap, ranks)) is not None:
         return ended
+    device: DeviceChoice = config.runtime.device if ranks is None else "cpu"
     status = 1
     try:
         with supervised(config.run_directory) as note:
             stamp_output()
             if environment.launcher_rank() == 0:
                 announce("start MPI and torch", config.metrics.terminal)
-            status = _train(config, bootstrap, signals, note)
+            status = _train(config, device, bootstrap, signals, note)
     finally:
         end_within(status)
     return status
@@ -145,7 +147,9 @@ def _fork_ranks(config: RunConfig, bootstrap: Kind, ranks: int) -> int | None:
     return fork_ranks(config, ranks)
 
 
-def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> int:
+def _train(
+    config: RunConfig, device: DeviceChoice, bootstrap: Kind, signals: Signals, note: Note
+) -> int:
     from verl_hpc.runtime.binding import report_binding
     from verl_hpc.runtime.session import session
 
@@ -168,6 +172,7 @@ def _train(config: RunConfig, bootstrap: Kind, signals: Signals, note: Note) -> 
         collective_timeout_s=settings.collective_timeout_s,
         late_after_s=settings.late_after_s,
         threads_per_rank=settings.threads_per_rank,
+        device=device,
         bootstrap=bootstrap,
         note=note,
     ) as here:

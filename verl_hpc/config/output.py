@@ -75,8 +75,12 @@ class ProfileConfig(Section):
 
 
 class RuntimeConfig(Section):
-    """Waiting, threads and failing."""
+    """Devices, waiting, threads and failing."""
 
+    device: Literal["auto", "cpu"] = "auto"
+    """auto takes each rank's GPU, and ends a run that was promised GPUs (by Slurm, by the site
+    profile or by CUDA_VISIBLE_DEVICES) and cannot use them; cpu computes on cores whatever there
+    is."""
     collective_timeout_s: Annotated[Seconds, Field(ge=1.0)] = 1800.0
     """A collective that takes longer ends the job."""
     late_after_s: Seconds = 120.0

@@ -3,6 +3,32 @@
 ATTEMPT = "VERL_HPC_ATTEMPT"
 """Variable of script and ranks: the directory of this start's logs."""
 
+GPUS_PER_NODE = "VERL_HPC_GPUS_PER_NODE"
+"""Variable of script and ranks: the GPUs that the site profile promises on each node."""
+
+CACHE_DIRECTORY = "VERL_HPC_CACHE"
+"""Variable of script and ranks: the job's node-local directory for what compilers keep."""
+
+CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "VLLM_CACHE_ROOT": "vllm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "TVM_FFI_CACHE_DIR": "tvm_ffi",
+    "CUDA_CACHE_PATH": "cuda",
+    "MIOPEN_USER_DB_PATH": "miopen",
+    "MIOPEN_CUSTOM_CACHE_DIR": "miopen",
+    "NUMBA_CACHE_DIR": "numba",
+    "MPLCONFIGDIR": "matplotlib",
+}
+"""Variables that name such a directory, and what it is called. On a network file system the ranks
+that compile at once would get stale handles, or wait for the lock of a job that was killed."""
+
+NODE_ADDRESS = "VERL_HPC_NODE_ADDRESS"
+"""Variable of script and ranks: the name at which a node is reached, {node} being its own."""
+
 OUTCOME = "job/outcome"
 """File of a run directory: rank 0's last word, which makes status 0 of the ranks a success."""
 

@@ -261,7 +261,9 @@ class SlurmBootstrap:
         import torch.distributed as dist
 
         step = self._step
-        host = "127.0.0.1" if len(step.hosts) == 1 else step.hosts[0]
+        host = "127.0.0.1"
+        if len(step.hosts) > 1:
+            host = environment.node_address(step.hosts[0])
         check_address(host)
         port = int(environment.setting(PORT, str(step.port)))
         name = f"{step.job}.{step.step}"

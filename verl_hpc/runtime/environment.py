@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import socket
+import struct
 import sys
 import warnings
 from pathlib import Path
 
 from verl_hpc.errors import ConfigError
-from verl_hpc.runs.contract import ATTEMPT
+from verl_hpc.runs.contract import ATTEMPT, CACHE_DIRECTORY, CACHES, NODE_ADDRESS
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
@@ -42,6 +44,8 @@ _ALLOCATOR = "expandable_segments:True"
 it allocates what its sleep mode frees."""
 
 
+_SIOCGIFADDR = 0x8915
+"""The kernel's request for an interface's address (netdevice(7))."""
 _QUIET_MODULES = r"(torch|vllm|megatron|transformers|importlib)(\.|$)"
 """Libraries whose advice to their own developers would be printed by every rank."""
 
@@ -58,6 +62,10 @@ def prepare_environment(threads: int | None, sharers: int) -> int:
     """
     for name, value in (_LIBRARY_DEFAULTS | (_WAIT_ASLEEP if sharers > 1 else {})).items():
         os.environ.setdefault(name, value)
+    if (directory := os.environ.get(CACHE_DIRECTORY)) is not None:
+        for name, kind in CACHES.items():
+            os.environ.setdefault(name, f"{directory}/{kind}")
+    _choose_gloo_interface()
     if not any(name in os.environ for name in _ALLOCATOR_NAMES):
         os.environ[_ALLOCATOR_NAMES[0]] = _ALLOCATOR
     if "PYTHONWARNINGS" not in os.environ:
@@ -108,6 +116,44 @@ def announce_world(world: World, address: str, port: int) -> None:
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
     )
+
+
+def _choose_gloo_interface() -> None:
+    """Have gloo use the interface that is chosen for NCCL, where none is chosen for gloo.
+
+    NCCL takes the beginnings of names, or after `=` whole ones; gloo takes whole names alone. A
+    list of what not to use, after `^`, chooses none.
+    """
+    wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
+    if "GLOO_SOCKET_IFNAME" in os.environ or not wanted or wanted.startswith("^"):
+        return
+    for name in wanted.removeprefix("=").split(","):
+        for _, interface in socket.if_nameindex():
+            begins = not wanted.startswith("=") and interface.startswith(name)
+            if (begins or interface == name) and _has_address(interface):
+                os.environ["GLOO_SOCKET_IFNAME"] = interface
+                return
+
+
+def _has_address(interface: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return False
+    return True
+
+
+def node_address(host: str) -> str:
+    """The name at which other nodes reach `host`: its own, or as the site profile makes it."""
+    template = os.environ.get(NODE_ADDRESS)
+    return host if template is None else template.replace("{node}", host.partition(".")[0])
+
+
+def hide_gpus() -> None:
+    """Leave this process its cores alone. Before torch is imported, which counts GPUs once."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        os.environ[name] = ""
 
 
 def choose_mpi_network(library: str) -> None:

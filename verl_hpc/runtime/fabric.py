@@ -59,16 +59,19 @@ def trouble(fabric: Fabric) -> str | None:
     return f"{names} up, but cannot be opened: is /dev/infiniband there, also in the container?"
 
 
-def use_infiniband(control: Control, read: Callable[[], Fabric] = read_fabric) -> None:
+def use_infiniband(control: Control, read: Callable[[], Fabric] = read_fabric) -> bool:
     """Have NCCL use InfiniBand where a node has it, or fail; every rank of several nodes calls it.
 
     Another network that the environment chooses for NCCL is left alone.
+
+    Returns:
+        Whether NCCL is to use it.
 
     Raises:
         ClusterError: a rank cannot use the adapters of its node.
     """
     if environment.uses_other_network():
-        return
+        return False
 
     def check() -> bool:
         fabric = read()
@@ -78,8 +81,10 @@ def use_infiniband(control: Control, read: Callable[[], Fabric] = read_fabric) -
             )
         return bool(fabric.active)
 
-    if control.any(control.together(check)):
+    found = control.any(control.together(check))
+    if found:
         environment.require_infiniband()
+    return found
 
 
 def network_of(log: str) -> str | None:

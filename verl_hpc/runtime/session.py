@@ -10,13 +10,13 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from verl_hpc.runtime import environment, fabric, gloo, host_memory
+from verl_hpc.runtime import environment, fabric, gloo, host_memory, limits
 from verl_hpc.runtime.bootstrap import Bootstrap, Kind, check_address, choose
 from verl_hpc.runtime.control import Control
 from verl_hpc.runtime.failure import FailureReporter, ending_the_job, install_excepthook
 from verl_hpc.runtime.supervise import Note
 from verl_hpc.runtime.watchdog import Watchdog
-from verl_hpc.runtime.world import World, read_world
+from verl_hpc.runtime.world import DeviceChoice, World, read_world
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def session(
     collective_timeout_s: float = 1800.0,
     late_after_s: float = 120.0,
     threads_per_rank: int | None = None,
-    device: str = "auto",
+    device: DeviceChoice = "auto",
     bootstrap: Kind = "mpi",
     note: Note | None = None,
 ) -> Iterator[Session]:
@@ -72,7 +72,7 @@ def session(
         late_after_s: how far behind a rank may be before it is reported.
         threads_per_rank: CPU threads; None takes this rank's cores, shared evenly with the
             ranks that may run on them, too.
-        device: "auto", or "cpu" to leave GPUs alone.
+        device: as of `read_world`; "cpu" hides the GPUs from every library of this process.
         bootstrap: "mpi", or "slurm" for ranks of srun that find each other without MPI.
         note: for this process's parent, if it has one.
 
@@ -85,6 +85,9 @@ def session(
     install_excepthook(job, reporter)
     with ending_the_job(job, reporter):
         # Before torch is imported: it reads the environment once.
+        limits.raise_limits()
+        if device == "cpu":
+            environment.hide_gpus()
         threads = environment.prepare_environment(threads_per_rank, job.sharers())
         control = Control(job.connect(), collective_timeout_s)
         control.together(lambda: environment.check_threads(threads))
@@ -111,14 +114,17 @@ def start_torch(
 
     Raises:
         LaunchError: rank 0's node has no address on one of the others.
-        ClusterError: a node of several has InfiniBand that its ranks cannot use.
+        ClusterError: a node of several has InfiniBand that its ranks cannot use, or limits that
+            GPUs cannot work with.
     """
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(threads)
     timeout = timedelta(seconds=timeout_s)
-    address = control.broadcast("127.0.0.1" if world.num_nodes == 1 else world.host)
+    address = control.broadcast(
+        "127.0.0.1" if world.num_nodes == 1 else environment.node_address(world.host)
+    )
     control.together(lambda: check_address(address))
     master = None
     if world.rank == 0:
@@ -140,8 +146,8 @@ def start_torch(
     backend = "gloo"
     if world.device != "cpu":
         torch.cuda.set_device(world.device)
-        if world.num_nodes > 1:
-            fabric.use_infiniband(control)
+        uses_infiniband = world.num_nodes > 1 and fabric.use_infiniband(control)
+        control.together(lambda: limits.check_limits(world.host, with_infiniband=uses_infiniband))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(
         backend, store=master or connect(), rank=world.rank, world_size=world.size, timeout=timeout

@@ -10,12 +10,16 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from verl_hpc.errors import ClusterError, LaunchError
+from verl_hpc.runtime.device import check_devices, find_device
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
+
+
+DeviceChoice = Literal["auto", "cpu", "any"]
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,20 @@ class World:
         return f"rank {self.rank} of {self.size} on {self.host} ({self.device})"
 
 
-def read_world(control: Control, library: str, device: str = "auto") -> World:
+def read_world(control: Control, library: str, device: DeviceChoice = "auto") -> World:
     """Read the world; every rank must call it.
 
     Args:
         control: of all ranks.
         library: what carries it, for messages.
-        device: auto takes this rank's GPU where there is one; cpu never does.
+        device: "auto" takes this rank's GPU where there is one, and refuses a job that was
+            promised GPUs and cannot use them; "cpu" computes on cores; "any" takes GPUs where every
+            rank can use its own, else cores, for those who want to find out what is wrong.
 
     Raises:
         LaunchError: the launcher started more processes than MPI knows of, or its environment is
             only half set.
-        ClusterError: two ranks would share a GPU, or a node has fewer GPUs than ranks.
+        ClusterError: as `device.check_devices`.
     """
     rank, size = control.rank, control.size
     check_launch(os.environ, rank, size, library)
@@ -71,9 +77,20 @@ def read_world(control: Control, library: str, device: str = "auto") -> World:
     node_of = number_nodes(hosts)
     on_node = [r for r in range(size) if node_of[r] == node_of[rank]]
     local_rank = on_node.index(rank)
-    name, identity = _pick_device(device, local_rank, len(on_node), host)
-    check_devices(control.allgather((host, identity)))
+    name = "cpu" if device == "cpu" else _agree(control, device, host, local_rank, len(on_node))
     return World(rank, size, local_rank, len(on_node), node_of[rank], node_of, host, name)
+
+
+def _agree(control: Control, choice: DeviceChoice, host: str, local_rank: int, num: int) -> str:
+    """Name this rank's device, when all ranks have theirs."""
+    found = control.allgather(find_device(host, local_rank, num))
+    try:
+        control.together(lambda: check_devices(found))
+    except ClusterError:
+        if choice == "auto":
+            raise
+        return "cpu"
+    return found[control.rank].name
 
 
 def number_nodes(hosts: Sequence[str]) -> tuple[int, ...]:
@@ -130,41 +147,3 @@ def _announced(environ: Mapping[str, str]) -> tuple[str, int, int] | None:
     if "WORLD_SIZE" in environ:
         return "torchrun (WORLD_SIZE)", int(environ["RANK"]), int(environ["WORLD_SIZE"])
     return None
-
-
-def check_devices(owners: Sequence[tuple[str, str | None]]) -> None:
-    """Refuse two ranks on one GPU; `owners` are (host, device identity) by rank.
-
-    Raises:
-        ClusterError: naming both ranks.
-    """
-    owner_of: dict[tuple[str, str], int] = {}
-    for rank, (host, identity) in enumerate(owners):
-        if identity is None:
-            continue
-        first = owner_of.setdefault((host, identity), rank)
-        if first != rank:
-            raise ClusterError(
-                f"ranks {first} and {rank} on {host} would share GPU {identity}; start one rank "
-                "per GPU (srun --ntasks-per-node=G --gpus-per-node=G), each seeing all GPUs"
-            )
-
-
-def _pick_device(
-    device: str, local_rank: int, local_size: int, host: str
-) -> tuple[str, str | None]:
-    if device == "cpu":
-        return "cpu", None
-    import torch
-
-    if not torch.cuda.is_available():
-        return "cpu", None
-    count = torch.cuda.device_count()
-    # A launcher that narrows CUDA_VISIBLE_DEVICES leaves each rank one device, its own.
-    index = local_rank if count > 1 else 0
-    if index >= count:
-        raise ClusterError(
-            f"{host}: {local_size} ranks and {count} GPUs; start at most {count} ranks per node"
-        )
-    properties: Any = torch.cuda.get_device_properties(index)
-    return f"cuda:{index}", str(properties.uuid)

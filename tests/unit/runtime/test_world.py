@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_hpc.errors import ClusterError, LaunchError
+from verl_hpc.errors import LaunchError
 from verl_hpc.runtime import world
-from verl_hpc.runtime.world import World, check_devices, check_launch, number_nodes, read_world
+from verl_hpc.runtime.world import World, check_launch, number_nodes, read_world
 
 MPICH = "MPI (MPICH Version: 5.0)"
 
@@ -100,19 +100,6 @@ def test_a_half_set_environment_is_named(present, missing):
 )
 def test_nodes_are_numbered_by_their_lowest_rank(hosts, nodes):
     assert number_nodes(list(hosts)) == nodes
-
-
-def test_two_ranks_on_one_gpu():
-    owners = [("n0", "GPU-a"), ("n0", "GPU-b"), ("n1", "GPU-a"), ("n1", "GPU-a")]
-    with pytest.raises(ClusterError) as caught:
-        check_devices(owners)
-    for words in ("ranks 2 and 3 on n1", "GPU GPU-a", "--gpus-per-node=G"):
-        assert words in str(caught.value)
-    check_devices(owners[:3])
-
-
-def test_ranks_without_a_gpu_share_nothing():
-    check_devices([("n0", None), ("n0", None), ("n0", "GPU-a")])
 
 
 HOSTS = ["n1", "n0", "n1", "n0"]

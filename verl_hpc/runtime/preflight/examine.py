@@ -14,9 +14,11 @@ from verl_hpc.planner.measured import Measured
 from verl_hpc.runs.verdict import Verdict, failing_nodes, fails, listed, ok, to_data
 from verl_hpc.runtime import environment
 from verl_hpc.runtime.binding import Binding, find_trouble, overlaps, read_binding
+from verl_hpc.runtime.preflight.devices import check_torch
 from verl_hpc.runtime.preflight.fabric import check_fabric, check_network
 from verl_hpc.runtime.preflight.figures import judge_memory, measured_of, read_figures
 from verl_hpc.runtime.preflight.gpu import Gpu, judge_gpus, judge_nearness
+from verl_hpc.runtime.preflight.limits import check_limits
 from verl_hpc.runtime.preflight.network import check_all, judge_pairs, measure_pairs
 from verl_hpc.runtime.preflight.node import check_clocks, check_writing
 from verl_hpc.runtime.session import Session
@@ -51,16 +53,19 @@ def examine(
         num_nodes: nodes that there should be; None takes what there is.
     """
     wanted = site.preflight if site is not None else PreflightConfig()
+    wanted_gpus = None if site is None else site.gpus_per_node
     hosts = node_names(here)
     bindings = here.control.allgather(read_binding(here.world))
     found = here.control.allgather(read_figures(here))
     verdicts = [
         _check_world(here, hosts, num_nodes),
         judge_binding(bindings),
-        _check_gpus(here, hosts, gpus, site.gpus_per_node if site else None),
+        _check_gpus(here, hosts, gpus, wanted_gpus),
+        check_torch(here, hosts, wanted_gpus),
         *judge_nearness(bindings, here.control.allgather(_near_cores(here, gpus))),
         judge_memory(found),
         *check_fabric(here, hosts),
+        check_limits(here, hosts),
         check_clocks(here, hosts, wanted.max_clock_skew_s),
         check_writing(here, hosts, "run directory", directory, wanted.min_write_gb_s),
         check_writing(here, hosts, "scratch", scratch, None),

@@ -1,10 +1,11 @@
-"""Health of a node's NVIDIA GPUs, by nvidia-smi. Not yet run on a GPU node.
+"""Health of a node's GPUs: NVIDIA's by nvidia-smi, AMD's by the kernel. Not yet run on a GPU node.
 
 Must be called before MPI is started: MPI libraries do not survive a fork with every fabric.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _FIELDS = (
     "pci.bus_id",
 )
 _PCI = Path("/sys/bus/pci/devices")
+_AMD = Path("/sys/bus/pci/drivers/amdgpu")
 _HOTTEST_C = 88
 """Hopper and Ampere slow down from here."""
 _MOST_USED = 0.05
@@ -45,10 +47,11 @@ class Gpu:
     """Cores of its memory domain; None where the kernel does not tell."""
 
 
-def read_gpus() -> list[Gpu] | str:
-    """The node's GPUs; none without the tool; why not, if the tool fails."""
+def read_gpus(amd: Path = _AMD) -> list[Gpu] | str:
+    """The node's GPUs; none without nvidia-smi and AMD's driver; why not, if nvidia-smi fails."""
     if shutil.which("nvidia-smi") is None:
-        return []
+        devices = sorted(path.parent for path in amd.glob("*/mem_info_vram_total"))
+        return [_read_amd(index, device) for index, device in enumerate(devices)]
     command = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
@@ -71,6 +74,40 @@ def parse_gpus(text: str) -> list[Gpu]:
         share = None if used is None or not total else used / total
         gpus.append(Gpu(index or 0, temperature, errors, share, uuid, near_cores(bus)))
     return gpus
+
+
+def _read_amd(index: int, device: Path) -> Gpu:
+    """A GPU by the files of its driver (Linux kernel documentation, gpu/amdgpu)."""
+    used, total = (_file_number(device / f"mem_info_vram_{name}") for name in ("used", "total"))
+    milli = [_file_number(path) for path in sorted(device.glob("hwmon/hwmon*/temp*_input"))]
+    hottest = max((value for value in milli if value is not None), default=None)
+    errors = [_uncorrected(path) for path in sorted(device.glob("ras/*_err_count"))]
+    share = None if used is None or not total else used / total
+    return Gpu(
+        index,
+        None if hottest is None else hottest // 1000,
+        sum(errors) if errors else None,
+        share,
+        _text(device / "unique_id"),
+        near_cores(f"0000{device.name}", device.parent),
+    )
+
+
+def _uncorrected(path: Path) -> int:
+    """Uncorrected errors of a block of the GPU, whose file has lines `ue: 0` and `ce: 1`."""
+    found = re.search(r"ue:\s*(\d+)", _text(path))
+    return int(found[1]) if found else 0
+
+
+def _file_number(path: Path) -> int | None:
+    return _number(_text(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # such as a value that the GPU does not have
+        return ""
 
 
 def near_cores(bus: str, devices: Path = _PCI) -> frozenset[int] | None:
@@ -106,7 +143,8 @@ def judge_gpus(by_node: dict[str, list[Gpu] | str], wanted: int | None) -> Verdi
     """
     if not any(by_node.values()):
         if wanted:
-            return fails("gpus", "no nvidia-smi on any node", f"gpus_per_node is {wanted}")
+            seen = "neither nvidia-smi nor AMD's driver on any node"
+            return fails("gpus", seen, f"gpus_per_node is {wanted}: does the container bring them?")
         return ok("gpus", "none: ranks compute on cores")
     complaints = {node: _complaints(gpus, wanted) for node, gpus in by_node.items()}
     bad = {node: texts for node, texts in sorted(complaints.items()) if texts}

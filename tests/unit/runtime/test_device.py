@@ -1,0 +1,193 @@
+"""Promised GPUs are used, or the job ends. torch's answers are stand-ins: there is no GPU here."""
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.runtime import device
+from verl_hpc.runtime.device import (
+    Device,
+    check_devices,
+    driver_version,
+    find_device,
+    promise_of_gpus,
+)
+
+NONE = {"VERL_HPC_GPUS_PER_NODE": "0", "SLURM_GPUS_ON_NODE": "0"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_GPUS_ON_NODE": "4"},
+        {"VERL_HPC_GPUS_PER_NODE": "8"},
+        {"SLURM_STEP_GPUS": "0,1"},
+        {"SLURM_JOB_GPUS": "3"},
+        {"CUDA_VISIBLE_DEVICES": "0"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-7b3e6e9a"},
+        {"CUDA_VISIBLE_DEVICES": "MIG-1c2d"},
+        {"ROCR_VISIBLE_DEVICES": "0,1"},
+        {"HIP_VISIBLE_DEVICES": "1"},
+        NONE | {"CUDA_VISIBLE_DEVICES": "2"},
+    ],
+)
+def test_what_promises_gpus(environ):
+    name, value = list(environ.items())[-1]
+    assert promise_of_gpus(environ) == f"{name}={value}"
+
+
+@pytest.mark.parametrize("empty", ["", "-1", "NoDevFiles", "none", "void"])
+def test_what_promises_none(empty):
+    lists = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    assert promise_of_gpus(NONE | dict.fromkeys(lists, empty)) is None
+    assert promise_of_gpus({}) is None
+
+
+class Cuda:
+    """torch.cuda of a node; tensors stay on the cores."""
+
+    def __init__(self, count, error=""):
+        self.count, self.error = count, error
+
+    def is_available(self):
+        return self.count > 0
+
+    def device_count(self):
+        return self.count
+
+    def init(self):
+        if self.error:
+            raise RuntimeError(self.error)
+
+    def get_device_properties(self, index):
+        return SimpleNamespace(name="NVIDIA H100", uuid=f"GPU-{index}")
+
+
+def stand_in(monkeypatch, cuda, *, version="2.13.0+cu130", built="13.0", hip=None, product=None):
+    def ones(*size, device):
+        assert device.startswith("cuda:")
+        if product is None:
+            return torch.ones(*size)
+        return product(size)
+
+    fake = SimpleNamespace(
+        cuda=cuda, ones=ones, __version__=version, version=SimpleNamespace(cuda=built, hip=hip)
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "_NVIDIA", tmp_path / "version")
+    monkeypatch.setattr(device, "_AMD", tmp_path / "amdgpu")
+
+    def write(version):
+        (tmp_path / "version").write_text(
+            f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Sep 23 2025\n"
+            "GCC version: gcc version 12.3.0\n"
+        )
+
+    return write
+
+
+def test_versions_of_drivers(driver, tmp_path):
+    assert driver_version() is None
+    (tmp_path / "amdgpu").mkdir()
+    assert driver_version() == "amdgpu"
+    (tmp_path / "amdgpu/version").write_text("6.10.5\n")
+    assert driver_version() == "6.10.5"
+    driver("550.54.15")
+    assert driver_version() == "550.54.15"
+
+
+PROMISE = {"SLURM_GPUS_ON_NODE": "4"}
+
+
+@pytest.mark.parametrize(
+    "version, built, there, error, words",
+    [
+        ("2.13.0+cpu", None, "580.95.05", "", "2.13.0+cpu is built without CUDA"),
+        ("2.13.0+cpu", None, "580.95.05", "", "requirements/gpu.txt"),
+        ("2.13.0+cu130", "13.0", None, "", "finds no GPU driver"),
+        ("2.13.0+cu130", "13.0", None, "", "--nv"),
+        ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "needs driver 580 or newer"),
+        ("2.13.0+cu130", "13.0", "550.54.15", "The driver is too old", "cannot use driver 550.54"),
+        ("2.13.0+cu130", "13.0", "580.95.05", "No CUDA GPUs are available", "No CUDA GPUs"),
+        ("2.13.0+cu130", "13.0", "580.95.05", "", "it counts no GPU"),
+    ],
+)
+def test_a_promised_gpu_that_torch_does_not_see(
+    monkeypatch, driver, version, built, there, error, words
+):
+    if there is not None:
+        driver(there)
+    stand_in(monkeypatch, Cuda(0, error), version=version, built=built)
+    found = find_device("n3", 0, 4, PROMISE)
+    assert found.name == "cpu"
+    assert found.trouble.startswith("SLURM_GPUS_ON_NODE=4 promises GPUs, but torch")
+    assert words in found.trouble
+    assert find_device("n3", 0, 4, {}) == Device("n3"), "nobody has promised any"
+
+
+@pytest.mark.parametrize("count, local_rank, name", [(4, 2, "cuda:2"), (1, 3, "cuda:0")])
+def test_the_gpu_of_a_rank(monkeypatch, count, local_rank, name):
+    stand_in(monkeypatch, Cuda(count))
+    found = find_device("n0", local_rank, 4, PROMISE)
+    assert found == Device("n0", name, "NVIDIA H100", f"GPU-{name[-1]}")
+
+
+def test_more_ranks_than_gpus(monkeypatch):
+    stand_in(monkeypatch, Cuda(2))
+    assert find_device("n0", 2, 4).trouble.startswith("4 ranks and 2 GPUs; start at most 2")
+
+
+def test_a_gpu_that_computes_wrongly_or_not_at_all(monkeypatch):
+    twos = torch.full((16, 16), 2.0)
+
+    def refuses(size):
+        raise RuntimeError("CUDA error: no kernel image is available\nmore")
+
+    stand_in(monkeypatch, Cuda(1), product=refuses)
+    assert find_device("n0", 0, 1).trouble == (
+        "cuda:0 cannot be used: CUDA error: no kernel image is available"
+    )
+    stand_in(monkeypatch, Cuda(1), product=lambda size: twos)
+    assert "GPU-0) multiplies matrices wrongly" in find_device("n0", 0, 1).trouble
+
+
+def gpu(host, index, model="NVIDIA H100"):
+    return Device(host, f"cuda:{index}", model, f"GPU-{index}")
+
+
+def test_ranks_that_lack_their_gpus_are_named_by_node():
+    bad = Device("n1", trouble="SLURM_GPUS_ON_NODE=2 promises GPUs, but torch sees none")
+    with pytest.raises(ClusterError) as caught:
+        check_devices([gpu("n0", 0), gpu("n0", 1), bad, bad])
+    message = str(caught.value)
+    assert message.startswith("n1 (ranks 2, 3): SLURM_GPUS_ON_NODE=2 promises GPUs")
+    assert message.endswith("To compute on cores all the same, set runtime.device=cpu")
+
+
+def test_cores_beside_gpus():
+    with pytest.raises(ClusterError, match=r"n1 \(ranks 1, 2\) has no GPU, and n0 has NVIDIA H100"):
+        check_devices([gpu("n0", 0), Device("n1"), Device("n1")])
+    check_devices([Device("n0"), Device("n1")])
+
+
+def test_two_ranks_on_one_gpu():
+    owners = [gpu("n0", 0), gpu("n0", 1), gpu("n1", 0)]
+    check_devices(owners)
+    with pytest.raises(ClusterError) as caught:
+        check_devices([*owners, gpu("n1", 0)])
+    for words in ("ranks 2 and 3 on n1", "GPU GPU-0", "--gpus-per-node=G"):
+        assert words in str(caught.value)
+
+
+def test_gpus_of_several_kinds_are_told(caplog):
+    with caplog.at_level(logging.WARNING, "verl_hpc.runtime"):
+        check_devices([gpu("n0", 0), gpu("n1", 0, "NVIDIA A100")])
+    assert "['NVIDIA A100', 'NVIDIA H100']" in caplog.text

@@ -1,0 +1,37 @@
+"""Limits of a process are raised as far as it may; what GPUs need more than that is named."""
+
+import subprocess
+import sys
+
+import pytest
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.runtime import limits
+
+SHOW = """
+import resource
+from verl_hpc.runtime.limits import raise_limits
+raise_limits()
+print(*(resource.getrlimit(getattr(resource, f"RLIMIT_{n}"))[0] for n in ("NOFILE", "MEMLOCK")))
+"""
+
+
+def test_soft_limits_rise_to_the_hard_ones():
+    shell = 'ulimit -Sn 128; ulimit -Hn 5000; ulimit -Sl 64; ulimit -Hl 4096; exec $0 -c "$1"'
+    words = ["bash", "-c", shell, sys.executable, SHOW]
+    assert subprocess.check_output(words, text=True).split() == ["5000", str(4096 * 1024)]
+
+
+@pytest.mark.parametrize(
+    "found, words",
+    [
+        ({"AS": 6e9}, "address space is limited to 5.6 GiB"),
+        ({"MEMLOCK": 65536}, "only 64 KiB may be locked in memory"),
+    ],
+)
+def test_what_gpus_cannot_work_with(monkeypatch, found, words):
+    monkeypatch.setattr(limits, "limit_of", lambda name: found.get(name, float("inf")))
+    with pytest.raises(ClusterError, match=f"n3: .*{words}"):
+        limits.check_limits("n3", with_infiniband=True)
+    if "MEMLOCK" in found:
+        limits.check_limits("n3", with_infiniband=False)

@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--account", metavar="A", help="account to charge")
     add("--partition", metavar="P")
     add("--qos", metavar="Q")
+    add(
+        "--directive",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option of sbatch, such as reservation=r; repeat it for more",
+    )
     add("--json", action="store_true", help="one JSON object")
     add("--result", type=Path, metavar="DIR", help="what an earlier job found, in its directory")
     add("--excluded", action="store_true", help="list the nodes that submissions leave out")
@@ -141,7 +148,7 @@ def _excluded(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> Profile | None:
-    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
+    from verl_hpc.cluster.profile import PREFIX, load_for_job
 
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     flags = {
@@ -150,11 +157,11 @@ def _profile(arguments: argparse.Namespace) -> Profile | None:
         if getattr(arguments, name) is not None
     }
     if arguments.cluster is None:
-        if ours or flags:
-            named = ours[0] if ours else f"--{next(iter(flags))}"
+        if ours or flags or arguments.directive:
+            named = ours[0] if ours else f"--{next(iter(flags), 'directive')}"
             raise ConfigError(f"{named} needs --cluster: the site profile, see slurm/")
         return None
-    return load_profile(arguments.cluster, dict(map(parse_site_override, ours)) | flags)
+    return load_for_job(arguments.cluster, ours, flags, arguments.directive)
 
 
 def _request(arguments: argparse.Namespace, profile: Profile) -> Request:

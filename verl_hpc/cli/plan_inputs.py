@@ -36,7 +36,7 @@ def planner_of(arguments: argparse.Namespace) -> Planner:
     """Raises: VerlHpcError: something is missing, wrong, or does not go together."""
     ours = [word for word in arguments.words if word.startswith(PREFIX)]
     words = tuple(word for word in arguments.words if not word.startswith(PREFIX))
-    profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)))
+    profile = load_profile(arguments.cluster, map(parse_site_override, ours))
     config = load_config(arguments.config, words)
     if arguments.search:
         refuse_searched(config, words, "--search")

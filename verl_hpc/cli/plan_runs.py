@@ -87,14 +87,14 @@ def read_run(path: Path, cluster: str | None = None, model_config: Sequence[str]
 
 def _profile(path: Path, cluster: str | None) -> Profile:
     if cluster is not None:
-        return load_profile(cluster, {})
+        return load_profile(cluster)
     submitted = path / "job" / "site.yaml"
     if not submitted.is_file():
         raise ConfigError(
             f"{path}: no job/site.yaml, since `submit` did not start it; give the profile of the "
             "machine that it ran on as --cluster"
         )
-    return load_profile(submitted, {})
+    return load_profile(submitted)
 
 
 def ranks_of(path: Path) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def _site(arguments: argparse.Namespace) -> tuple[int, Links]:
     from verl_hpc.cluster.hardware import links_of
     from verl_hpc.cluster.profile import load_profile
 
-    site = load_profile(arguments.site, {}, "--site").site
+    site = load_profile(arguments.site, flag="--site").site
     given: int | None = arguments.gpus_per_node
     return site.ranks_per_node if given is None else given, links_of(site)
 

@@ -17,6 +17,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--account", metavar="A", help="account to charge")
     add("--partition", metavar="P")
     add("--qos", metavar="Q")
+    add(
+        "--directive",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="one more option of sbatch, such as reservation=r; repeat it for more",
+    )
     add("--resume-by", choices=("requeue", "chain"), help="how a run resumes after a time limit")
     add("--max-restarts", type=int, metavar="N", help="maximum number of automatic restarts")
     add(
@@ -74,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from verl_hpc.cluster.explain import explain
     from verl_hpc.cluster.fit import memory_verdict
     from verl_hpc.cluster.job import plan_job
-    from verl_hpc.cluster.profile import PREFIX, load_profile, parse_site_override
+    from verl_hpc.cluster.profile import PREFIX, load_for_job
     from verl_hpc.cluster.request import Request
     from verl_hpc.cluster.script import render_script
     from verl_hpc.cluster.shell import check_words
@@ -89,7 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     }
     ours = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = tuple(word for word in arguments.overrides if not word.startswith(PREFIX))
-    profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)) | flags)
+    # A script for everybody does not depend on one user's variables.
+    environ = {} if arguments.script_only else os.environ
+    profile = load_for_job(arguments.cluster, ours, flags, arguments.directive, environ)
     request = Request(
         config=with_local_models(load_config(arguments.config, words)),
         config_path=arguments.config,
@@ -99,7 +109,6 @@ def run(arguments: argparse.Namespace) -> int:
         time=arguments.time,
         directory=Path.cwd(),
         standalone=arguments.script_only,
-        # A script for everybody does not depend on what one user's list says today.
         excluded=() if arguments.script_only else excluded_nodes(profile.site),
         exclude_list=str(exclude_list(profile.site)),
     )
@@ -123,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     report = f"{explain(request, job, made_by)}\n== memory\n{verdict}\n"
     if arguments.dry_run:
+        _note_unused()
         check_own_code(request, job)
         sys.stdout.write(report)
         return 0
@@ -172,7 +182,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
     words += [f"--sweep {shlex.quote(word)}" for word in arguments.sweep]
     words += [f"--at-once {sweep.at_once}"] if sweep.at_once else []
     words += ["--until-goal"] if sweep.until_goal else []
-    array = render_array(sweep, base.config.name, words)
+    array = render_array(sweep, words)
     reports = [
         f"{explain(run.request, run.job, ())}\n== memory\n{verdict}\n"
         for run, verdict in zip(sweep.runs, verdicts, strict=True)
@@ -183,7 +193,7 @@ def _sweep(arguments: argparse.Namespace, base: Any) -> int:
         parts = [("array", array), ("runs", table(sweep) + "\n"), ("run 0", reports[0])]
         sys.stdout.write("\n".join(f"== {title}\n{text}" for title, text in parts))
         return 0
-    _warn()
+    _note_unused()
     job = submit_sweep(sweep, array, [render_script(run.job) for run in sweep.runs], reports)
     print(f"job {job}: a sweep of {len(sweep.runs)} runs")
     print("\n".join(dict.fromkeys(verdicts)))
@@ -200,6 +210,7 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
         for name in ("config", "cluster", "nodes", "time", *_SHORTHANDS)
         if getattr(arguments, name) is not None
     ]
+    words += [f"--directive={shlex.quote(word)}" for word in arguments.directive]
     words += [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(arguments, name)]
     return [*words, *map(shlex.quote, arguments.overrides)]
 
@@ -207,7 +218,7 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
 def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> int:
     from verl_hpc.cluster.submission import submit
 
-    _warn()
+    _note_unused()
     ids = submit(request, job, script, report)
     attempts = request.run_directory / "job" / "attempts"
     print(f"job {ids[0]}: {job.title}")
@@ -226,11 +237,14 @@ def _note(text: str) -> None:
         print(f"note: {text}", file=sys.stderr)
 
 
-def _warn() -> None:
-    from verl_hpc.cluster.submission import overriding_variables
+def _note_unused() -> None:
+    from verl_hpc.cluster.inherited import unused_options
 
-    for name in overriding_variables():
-        print(f"warning: {name} is set and wins over the script; unset it?", file=sys.stderr)
+    if found := unused_options():
+        _note(
+            f"{', '.join(found)}: set here, and left aside; what a job needs is in the site "
+            "profile, or --directive"
+        )
 
 
 if __name__ == "__main__":

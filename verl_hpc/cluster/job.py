@@ -8,7 +8,7 @@ from verl_hpc.cluster.mounts import Mount, parse_mount
 from verl_hpc.cluster.options import drop, sbatch_options, srun_options
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting
-from verl_hpc.cluster.shell import check_path, expandable, literal
+from verl_hpc.cluster.shell import check_path, expandable, literal, required
 from verl_hpc.cluster.site import RestartConfig
 from verl_hpc.cluster.variables import CACHE, passed_names, rank_environment
 from verl_hpc.errors import ConfigError
@@ -22,6 +22,8 @@ class Job:
     title: str
     standalone: bool
     in_array: bool
+    login_shell: bool
+    umask: str
     directives: tuple[Setting, ...]
     variables: tuple[Setting, ...]
     """Of the script itself: RUN, CONFIG, IMAGE and CACHE."""
@@ -50,6 +52,11 @@ def plan_job(request: Request) -> Job:
     if request.standalone and request.profile.site.restarts.by == "chain":
         raise ConfigError("--resume-by chain submits several jobs; there is no single script")
     site = request.profile.site
+    if site.account_required and site.account is None and not request.standalone:
+        raise ConfigError(
+            f"account: {site.name} charges every job to one, and none is given; set account in the "
+            "site profile, or give --account"
+        )
     variables = _script_variables(request)
     environment = rank_environment(request)
     passed = passed_names(request)
@@ -65,6 +72,8 @@ def plan_job(request: Request) -> Job:
         title=_title(request),
         standalone=request.standalone,
         in_array=request.in_array,
+        login_shell=site.login_shell,
+        umask=site.umask,
         directives=tuple(directives),
         variables=tuple(variables),
         setup=tuple(site.setup),
@@ -94,10 +103,14 @@ def _script_variables(request: Request) -> list[Setting]:
     if request.standalone:
         check_path("--config", config)
     if site.container.image is not None:
-        image = Setting("IMAGE", site.container.image, profile.origin("container.image"))
-        variables.append(image)
-    cache = f"{site.node_scratch}/verl_hpc-$SLURM_JOB_ID"
+        image = _required("container.image", site.container.image)
+        variables.append(Setting("IMAGE", image, profile.origin("container.image")))
+    cache = f"{_required('node_scratch', site.node_scratch)}/verl_hpc-$SLURM_JOB_ID"
     return [*variables, Setting("CACHE", cache, profile.origin("node_scratch"))]
+
+
+def _required(field: str, value: str) -> str:
+    return required(value, f"{field} of the site profile needs it, and it is not set on this node")
 
 
 def _mounts(request: Request) -> list[Mount]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from verl_hpc.cluster.mounts import Mount
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge, parse_option
+from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT, Setting, merge
 from verl_hpc.cluster.time_limit import parse_time, signal_lead
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT
@@ -26,38 +26,43 @@ def sbatch_options(request: Request) -> list[Setting]:
         if getattr(site, name) is not None
     ]
     options += [Setting("nodes", str(request.nodes), COMMAND_LINE), *_placement(request)]
-    if site.memory is not None:
-        options.append(Setting("mem", site.memory, profile.origin("memory")))
+    if site.requested_memory is not None:
+        options.append(Setting("mem", site.requested_memory, profile.origin("memory")))
     if site.exclusive:
         options.append(Setting("exclusive", None, profile.origin("exclusive")))
-    extra = [parse_option(w, profile.origin("extra_directives")) for w in site.extra_directives]
-    options += _exclude(request, extra)
+    if site.cluster is not None:
+        options.append(Setting("clusters", site.cluster, profile.origin("cluster")))
+    if request.excluded:
+        options.append(Setting("exclude", ",".join(request.excluded), request.exclude_list))
     options += [
         Setting("time", request.time, COMMAND_LINE),
         *_restarts(request),
+        # Limits of the login node, such as that of address space, are not for ranks.
+        Setting("propagate", "NONE", DEFAULT),
         # A job that starts again would otherwise overwrite what its earlier life said.
         Setting("open-mode", "append", DEFAULT),
         Setting("output", _output(request), request.origin("directory")),
     ]
-    return merge(options, [setting for setting in extra if setting.name != "exclude"])
+    return _with_passed(request, merge(options, profile.options("extra_directives")))
 
 
 def srun_options(request: Request, mounts: Sequence[Mount], names: Sequence[str]) -> list[Setting]:
     """Options of the one srun; `names` are the variables that ranks need."""
     profile, site = request.profile, request.profile.site
     options = _placement(request)
-    if site.gpus_per_node:
+    if site.gpu_option is not None:
         # NCCL finds NVLink only if every rank sees every GPU of its node.
         options.append(Setting("gpu-bind", "none", DEFAULT))
     options += [
         Setting("mpi", site.mpi, profile.origin("mpi")),
+        # Else steps lack the script's variables where jobs start without the submitter's.
+        Setting("export", "ALL", DEFAULT),
         Setting("kill-on-bad-exit", "1", DEFAULT),
         Setting("label", None, DEFAULT),
         Setting("output", f"${ATTEMPT}/%N.log", DEFAULT),
         *site.container.srun_options(mounts, names),
     ]
-    extra = [parse_option(word, profile.origin("srun_args")) for word in site.srun_args]
-    return merge(options, extra)
+    return merge(options, profile.options("srun_args"))
 
 
 def drop(
@@ -83,22 +88,20 @@ def _placement(request: Request) -> list[Setting]:
     profile, site = request.profile, request.profile.site
     tasks = "tasks_per_node" if site.tasks_per_node else "gpus_per_node"
     options = [Setting("ntasks-per-node", str(site.ranks_per_node), profile.origin(tasks))]
-    if site.gpus_per_node:
-        gpus = str(site.gpus_per_node)
-        options.append(Setting("gpus-per-node", gpus, profile.origin("gpus_per_node")))
+    if site.gpu_option is not None:
+        options.append(Setting(*site.gpu_option, profile.origin("gpus_per_node")))
     cores = Setting("cpus-per-task", str(site.cores_per_rank), profile.origin("cores_per_node"))
     return [*options, cores]
 
 
-def _exclude(request: Request, extra: Sequence[Setting]) -> list[Setting]:
-    """Nodes to keep out: the site's own, and those that the doctor has found."""
-    found = [setting for setting in extra if setting.name == "exclude"]
-    if request.excluded:
-        found.append(Setting("exclude", ",".join(request.excluded), request.exclude_list))
-    if not found:
-        return []
-    names = ",".join(setting.value for setting in found if setting.value)
-    return [Setting("exclude", names, " and ".join(setting.origin for setting in found))]
+def _with_passed(request: Request, options: list[Setting]) -> list[Setting]:
+    """Let the variables of `pass_environment` through where a job starts without the others."""
+    passed = request.profile.site.pass_environment
+    if not passed or not any(s.name == "export" and s.value == "NONE" for s in options):
+        return options
+    names = Setting("export", ",".join(passed), request.profile.origin("pass_environment"))
+    # Slurm does this by itself for NONE alone.
+    return merge(options, [names, Setting("get-user-env", None, DEFAULT)])
 
 
 def _restarts(request: Request) -> list[Setting]:

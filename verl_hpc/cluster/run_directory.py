@@ -16,13 +16,17 @@ job/slurm-ID.log     what the batch script said
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import verl_hpc
 from verl_hpc.cluster.request import Request
+from verl_hpc.cluster.site import Site
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.plain_yaml import write_yaml
 from verl_hpc.errors import ConfigError
@@ -31,8 +35,22 @@ ENDED = "ended"
 """Marker of a chain: the run is over, and jobs that still wait have nothing to do."""
 
 
+def make_directories(request: Request) -> None:
+    """Make the run directory and its job/, readable by those whom the site's umask lets in.
+
+    Raises:
+        ConfigError: they cannot be made.
+    """
+    run = request.run_directory
+    with _writing(request):
+        run.parent.mkdir(parents=True, exist_ok=True)
+        with _umask(request.profile.site):
+            # Slurm silently drops the output of a job whose log directory is missing.
+            (run / "job/attempts").mkdir(parents=True, exist_ok=True)
+
+
 def write_job(request: Request, script: str, report: str) -> Path:
-    """Make the run directory, readable by its owner alone, and fill its job/.
+    """Fill the run directory's job/.
 
     Returns:
         The directory job/.
@@ -40,14 +58,10 @@ def write_job(request: Request, script: str, report: str) -> Path:
     Raises:
         ConfigError: the run directory cannot be written.
     """
-    run = request.run_directory
-    job = run / "job"
+    make_directories(request)
+    job = request.run_directory / "job"
     site = request.profile.site
-    try:
-        if not run.exists():
-            run.mkdir(mode=0o700, parents=True)
-        # Slurm silently drops the output of a job whose log directory is missing.
-        (job / "attempts").mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _writing(request), _umask(site):
         (job / ENDED).unlink(missing_ok=True)
         if request.program == "train":
             header = "" if request.record is None else request.record.header()
@@ -60,12 +74,27 @@ def write_job(request: Request, script: str, report: str) -> Path:
             _copy_package(job / "code")
         source = json.dumps(source_state(), indent=1) + "\n"
         (job / "source.json").write_text(source, encoding="utf-8")
+    return job
+
+
+@contextmanager
+def _writing(request: Request) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(
-            f"directory = {request.config.directory}: cannot write {run}: {error}; choose another "
-            "with directory=..."
+            f"directory = {request.config.directory}: cannot write {request.run_directory}: "
+            f"{error}; choose another with directory=..."
         ) from None
-    return job
+
+
+@contextmanager
+def _umask(site: Site) -> Iterator[None]:
+    before = os.umask(int(site.umask, 8))
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def source_state() -> dict[str, Any]:

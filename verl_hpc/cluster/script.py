@@ -30,10 +30,10 @@ def render_script(job: Job, made_by: Sequence[str] = ()) -> str:
     """
     blocks = [
         _header(job, made_by),
-        [*(_assign(variable) for variable in job.variables), _SAY],
+        _setup(job),
+        _variables(job),
         _chain_guard(job),
-        _attempt(),
-        list(job.setup),
+        _attempt(job),
         _environment(job),
         _step(job),
         _decision(job),
@@ -47,10 +47,15 @@ def render_step(job: Job) -> str:
 
 
 def _header(job: Job, made_by: Sequence[str]) -> list[str]:
-    lines = ["#!/bin/bash", f"# {job.title}", *made_by_lines(made_by)]
+    lines = [shebang(job), f"# {job.title}", *made_by_lines(made_by)]
     if job.standalone:
         lines += [f"# sbatch it from the checkout; edit {_to_edit(job)} first."]
     return [*lines, *directive_lines(job.directives)]
+
+
+def shebang(job: Job) -> str:
+    """The first line of a batch script."""
+    return "#!/bin/bash -l" if job.login_shell else "#!/bin/bash"
 
 
 def made_by_lines(words: Sequence[str]) -> list[str]:
@@ -88,6 +93,29 @@ def _assign(setting: Setting) -> str:
     return f"{setting.name}={expandable(setting.value or '')}"
 
 
+def _setup(job: Job) -> list[str]:
+    if not job.setup:
+        return []
+    said = "setup of the site profile failed with status $?: $BASH_COMMAND"
+    return [
+        "# The site's own lines come first; one that fails ends the job.",
+        "set -eE",
+        f"trap 'echo \"{said}\" >&2' ERR",
+        *job.setup,
+        "trap - ERR",
+        "set +eE",
+    ]
+
+
+def _variables(job: Job) -> list[str]:
+    return [
+        "# The TMPDIR of another node, or of another job, is not here.",
+        '[ -d "${TMPDIR-}" ] || export TMPDIR=/tmp',
+        *(_assign(variable) for variable in job.variables),
+        _SAY,
+    ]
+
+
 def _chain_guard(job: Job) -> list[str]:
     if job.restarts is None or job.restarts.by != "chain":
         return []
@@ -100,12 +128,13 @@ def _chain_guard(job: Job) -> list[str]:
     ]
 
 
-def _attempt() -> list[str]:
+def _attempt(job: Job) -> list[str]:
     return [
         "# Every start has its own logs: one file a node, each line with its rank before it.",
-        "umask 077",
+        f"umask {job.umask}",
         "shopt -s nullglob",
         'attempts=("$RUN"/job/attempts/[0-9]*)',
+        "shopt -u nullglob",
         f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
         f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
@@ -138,8 +167,8 @@ def _step(job: Job) -> list[str]:
         "trap : TERM",
         *_fill(_step_words(job)),
         "rc=$?",
-        'timeout 60 srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --ntasks-per-node=1 \\',
-        '    rm -rf "$CACHE"',
+        'timeout 60 srun --export=ALL --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" \\',
+        '    --ntasks-per-node=1 rm -rf "$CACHE"',
     ]
 
 
@@ -178,7 +207,8 @@ def _decision(job: Job) -> list[str]:
     job_id = array if job.in_array else "$SLURM_JOB_ID"
     return [
         *_outcome(),
-        *_preempted(job_id),
+        *_ask_slurm(job_id),
+        *_preempted(),
         *(_chain() if job.restarts.by == "chain" else _requeue(job, job_id)),
     ]
 
@@ -191,11 +221,28 @@ def _outcome() -> list[str]:
     ]
 
 
-def _preempted(job_id: str) -> list[str]:
+def _ask_slurm(job_id: str) -> list[str]:
+    """A function of the script that asks for a field of this job."""
+    return [
+        "# Without an answer nobody knows whether there is such a job, so ask again.",
+        "ask() {",
+        "    for _ in {1..6}; do",
+        f'        squeue --noheader --states=all --jobs="{job_id}" "$@" && return',
+        "        sleep 30",
+        "    done",
+        '    say "Slurm has not answered for three minutes" >&2',
+        "    return 1",
+        "}",
+        'unset "${!SQUEUE_@}"',
+    ]
+
+
+def _preempted() -> list[str]:
     return [
         "# What preemption breaks is no failure: its TERM ends containers and ranks' helpers, too.",
-        f'[ "$rc" -ne 0 ] && squeue --noheader --jobs="{job_id}" --Format=PreemptTime |',
-        f"    grep -q '[0-9]' && rc={RESTART}",
+        f'if [ "$rc" -ne 0 ] && [ "$rc" -ne {RESTART} ]; then',
+        f"    [[ $(ask --Format=PreemptTime) == *[0-9]* ]] && rc={RESTART}",
+        "fi",
     ]
 
 
@@ -217,8 +264,9 @@ def _requeue(job: Job, job_id: str) -> list[str]:
         f'elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then',
         f'    say "saved; its {most} restarts are used up: submit again to resume" >&2',
         "# Ranks save on scancel, too; to requeue would bring a cancelled job back to life.",
-        f'elif state=$(squeue --noheader --jobs="{job_id}" --format=%T)',
-        '    [[ "$state" != @(RUNNING|SIGNALING) ]]; then',
+        "elif ! state=$(ask --format=%T); then",
+        '    say "saved, and not requeued without an answer: submit again to resume" >&2',
+        'elif [[ "$state" != @(RUNNING|SIGNALING) ]]; then',
         '    say "saved; the job was cancelled (${state:-gone}): submit again to resume" >&2',
         f'elif scontrol requeue "{job_id}"; then',
         "    exit 0",

@@ -28,11 +28,30 @@ class Setting:
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 
+_LISTS = ("exclude", "gres", "licenses")
+"""Options whose value is a list, so that a second one adds to the first."""
+
+
 def merge(ours: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:
-    """`ours` with `extra` after it; an entry of the same name is overridden in place."""
+    """`ours` with `extra` after it; an entry of the same name is overridden in place, or added to
+    if its values are a list."""
     merged = {setting.name: setting for setting in ours}
-    merged.update((setting.name, setting) for setting in extra)
+    for setting in extra:
+        before = merged.get(setting.name)
+        merged[setting.name] = setting if before is None else _over(before, setting)
     return list(merged.values())
+
+
+def _over(before: Setting, setting: Setting) -> Setting:
+    if setting.name not in _LISTS or not (before.value and setting.value):
+        return setting
+    kinds = {item.partition(":")[0] for item in setting.value.split(",")}
+    items = before.value.split(",")
+    # A second request of a kind of resource takes the place of the first.
+    kept = [i for i in items if setting.name != "gres" or i.partition(":")[0] not in kinds]
+    kept = [item for item in kept if item not in setting.value.split(",")]
+    origin = f"{before.origin} and {setting.origin}" if kept else setting.origin
+    return Setting(setting.name, ",".join([*kept, setting.value]), origin)
 
 
 def parse_option(word: str, origin: str) -> Setting:

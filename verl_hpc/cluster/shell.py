@@ -11,6 +11,7 @@ from verl_hpc.errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./^-]+")
 _NO_EXPANSION = re.compile(r"\$(?![A-Za-z_{])")
+_NAME = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _TROUBLE = re.compile(r"[^A-Za-z0-9_@+=./~^-]")
 
 
@@ -25,6 +26,11 @@ def expandable(text: str) -> str:
         return text
     escaped = re.sub(r'([\\"`])', r"\\\1", text)
     return f'"{_NO_EXPANSION.sub(lambda _: chr(92) + "$", escaped)}"'
+
+
+def required(text: str, why: str) -> str:
+    """`text` whose variables must be set when the script runs, which else ends with `why`."""
+    return _NAME.sub(lambda found: f"${{{found[1] or found[2]}:?{why}}}", text)
 
 
 def control_characters(text: str) -> list[str]:

@@ -27,6 +27,26 @@ def _option(text: str) -> str:
 
 Option = Annotated[str, AfterValidator(_option)]
 
+_DECIDED = {
+    "nodes": "--nodes",
+    "time": "--time",
+    "array": "--sweep",
+    "output": "directory",
+    "ntasks-per-node": "tasks_per_node",
+    "cpus-per-task": "cores_per_node",
+}
+"""Options of sbatch that others here follow from, and what to set instead."""
+
+
+def _directive(text: str) -> str:
+    name = _option(text).removeprefix("--").partition("=")[0]
+    if name in _DECIDED:
+        raise ValueError(f"{text!r}: ranks and files follow from it; set {_DECIDED[name]} instead")
+    return text
+
+
+Directive = Annotated[str, AfterValidator(_directive)]
+
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -78,14 +98,24 @@ class Site(Section):
     name: str
     """What the site is called in messages."""
     account: str | None = None
-    """Account to charge; --account on the command line wins."""
+    """Account to charge; --account on the command line wins, and SBATCH_ACCOUNT is asked last. So
+    it is for partition and qos."""
+    account_required: bool = False
+    """Refuse to submit without an account, as the site's Slurm would after the queue has it."""
     partition: str | None = None
     """The cluster's default if not given; --partition wins."""
     qos: str | None = None
     """Quality of service; --qos wins."""
+    cluster: str | None = None
+    """Cluster to submit to (--clusters), where login nodes serve several."""
 
     gpus_per_node: NonNegative
-    """0 on nodes that compute on their cores."""
+    """GPUs that a job takes of each node; 0 on nodes that compute on their cores."""
+    gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    """How Slurm is asked for them: --gpus-per-node=N, --gres=gpu:N for sbatch and srun, or not at
+    all, where a node comes with its GPUs."""
+    gpu_type: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] | None = None
+    """Slurm's name of them, where the site wants it in the request: gh200 asks for gpu:gh200:N."""
     gpu: str | None = None
     """Kind of the GPUs: H100-80, A100-80, H200, ... (`verl_hpc/planner/hardware.py` has all, with
     their figures), in any case; the planner needs it. Of another GPU, words of the name that its
@@ -97,17 +127,21 @@ class Site(Section):
     cores_per_node: Positive
     """Cores that ranks share evenly."""
     memory: str | None = "0"
-    """Memory of a node, such as 900G; "0" is all there is, null the partition's default."""
+    """Memory of a node, such as 900G; "0" is all there is, null the partition's default, which is
+    also what a job gets of a shared node if nothing is given here."""
     host_memory_gib: PositiveFinite | None = None
     """Memory that a job has on a node, in GiB, for the planner; null takes `memory` where that says
     how much, and plans without a limit where it does not."""
     exclusive: bool = True
     """No other job on the nodes."""
 
-    mpi: Annotated[str, Field(pattern=r"^(pmi2|pmix(_v\d+)?|cray_shasta|none)$")] = "pmi2"
-    """What `srun --mpi=list` offers and the MPI library speaks: pmi2 for MPICH and its relatives,
-    pmix for Open MPI, cray_shasta for Cray MPICH. none does without MPI: ranks find each other by
-    Slurm's variables, for sites whose MPI and container disagree."""
+    mpi: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "pmi2"
+    """A plugin that `srun --mpi=list` offers and the MPI library speaks: pmi2 for MPICH and its
+    relatives, pmix for Open MPI, cray_shasta for Cray MPICH. none does without MPI: ranks find each
+    other by Slurm's variables, for sites whose MPI and container disagree."""
+    node_address: Annotated[str, Field(pattern=r"^[\w.-]*\{node\}[\w.-]*$")] = "{node}"
+    """Name at which ranks of other nodes reach a node, {node} being its own: "{node}i" where a
+    node's own name is that of a slow network."""
     python: str = "python"
     """Interpreter of the ranks; in a container, the one inside."""
     container: ContainerConfig = BareConfig()
@@ -124,9 +158,13 @@ class Site(Section):
     pass_environment: list[VariableName] = []
     """Variables whose value is taken from the environment of the submitting user, and
     never written to a file: the way for tokens and keys."""
+    login_shell: bool = False
+    """Run the batch script by a login shell (bash -l), where `module` exists only there."""
     setup: list[str] = []
-    """Lines of the batch script before anything else: modules, ulimit. No secrets: they go through
-    pass_environment."""
+    """Lines of the batch script before anything else: modules, ulimit. A line that fails ends the
+    job. No secrets: they go through pass_environment."""
+    umask: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] = "077"
+    """Who may read a run's files: "077" the user alone, "027" the group of the directory, too."""
 
     signal_lead_s: Annotated[Positive, Field(le=LONGEST_LEAD_S)] | None = None
     """Seconds before the time limit at which ranks are told to save and stop; if not given, 900,
@@ -146,10 +184,26 @@ class Site(Section):
 
     srun_args: list[Option] = []
     """More options of srun, such as --cpu-bind=mask_cpu:..."""
-    extra_directives: list[Option] = []
-    """More options of sbatch, such as --constraint=h100 or --mail-type=END."""
+    extra_directives: list[Directive] = []
+    """More options of sbatch, such as --constraint=h100 or --mail-type=END; --directive on the
+    command line adds to them."""
     drop_directives: list[str] = []
     """Options never to give to sbatch or srun, by name without dashes: mem, gpus-per-node, ..."""
+
+    @property
+    def requested_memory(self) -> str | None:
+        """What sbatch is asked for; None leaves it to the partition."""
+        shared = not self.exclusive and "memory" not in self.model_fields_set
+        return None if shared else self.memory
+
+    @property
+    def gpu_option(self) -> tuple[str, str] | None:
+        """Name and value of the option that asks for GPUs; None if nothing does."""
+        if not self.gpus_per_node or self.gpu_request == "none":
+            return None
+        parts = ["gpu"] if self.gpu_request == "gres" else []
+        parts += [self.gpu_type] if self.gpu_type else []
+        return self.gpu_request, ":".join([*parts, str(self.gpus_per_node)])
 
     @property
     def ranks_per_node(self) -> int:

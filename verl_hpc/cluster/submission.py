@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from verl_hpc.cluster.checks import check_passed, check_paths
+from verl_hpc.cluster.inherited import job_environment
 from verl_hpc.cluster.job import Job
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.run_directory import write_job
-from verl_hpc.cluster.sweep import Sweep
-from verl_hpc.errors import ClusterError
+from verl_hpc.cluster.run_directory import make_directories, write_job
+from verl_hpc.cluster.setting import DEFAULT, Setting
+from verl_hpc.cluster.sweep import Sweep, array_directives
+from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.jobs import read_jobs, record_job
+from verl_hpc.runs.lock import RunLock
 from verl_hpc.slurm.tools import Runner, my_scripts, run_tool
 
 
@@ -31,14 +34,18 @@ def submit(
         ConfigError: a file that the run needs is missing, or the run directory cannot be written.
         ClusterError: Slurm is not here or refuses, or an earlier job of the run is not over.
     """
-    _check(request, job, run)
-    directory = write_job(request, script, report)
+    _check(job)
+    check_paths(request, job)
     restarts = job.restarts
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
-    for _ in range(links):
-        ids.append(_sbatch(directory, script, ids[-1] if ids else None))
-        _record(directory, request, ids[-1])
+    with only_submission(request):
+        refuse_two_jobs(request, run)
+        directory = write_job(request, script, report)
+        for _ in range(links):
+            after = [Setting("dependency", f"afterany:{ids[-1]}", DEFAULT)] if ids else []
+            ids.append(_sbatch(directory, script, [*job.directives, *after], job))
+            _record(directory, request, ids[-1])
     return ids
 
 
@@ -59,29 +66,57 @@ def submit_sweep(
     Raises:
         ConfigError, ClusterError: as `submit`.
     """
-    for one in sweep.runs:
-        _check(one.request, one.job, run)
+    _check(sweep.runs[0].job)
+    with ExitStack() as held:
+        for one in sweep.runs:
+            check_paths(one.request, one.job)
+            held.enter_context(only_submission(one.request))
+            refuse_two_jobs(one.request, run)
+        return _submit_array(sweep, array, scripts, reports)
+
+
+def _submit_array(sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str]) -> str:
     made = zip(sweep.runs, scripts, reports, strict=True)
     jobs = [write_job(one.request, script, report) for one, script, report in made]
     (sweep.directory / "goal").unlink(missing_ok=True)
     (sweep.directory / "sweep.sbatch").write_text(array, encoding="utf-8")
     given = [{"run": str(index), "given": one.words} for index, one in enumerate(sweep.runs)]
     (sweep.directory / "sweep.json").write_text(json.dumps(given, indent=1) + "\n", "utf-8")
-    array_id = _sbatch(sweep.directory, array, None)
+    directives = array_directives(sweep)
+    array_id = _sbatch(sweep.directory, array, directives, sweep.runs[0].job)
     for index, (directory, one) in enumerate(zip(jobs, sweep.runs, strict=True)):
         _record(directory, one.request, f"{array_id}_{index}")
     return array_id
 
 
-def _check(request: Request, job: Job, run: Runner) -> None:
+def _check(job: Job) -> None:
     if shutil.which("sbatch") is None:
         raise ClusterError(
             "sbatch is not on PATH: submit from a login node of a Slurm cluster, or add --dry-run "
             "to see what would be submitted"
         )
     check_passed(job)
-    check_paths(request, job)
-    refuse_two_jobs(request, run)
+
+
+@contextmanager
+def only_submission(request: Request) -> Iterator[None]:
+    """Hold the run against other submissions of it while the body runs.
+
+    Raises:
+        ClusterError: another process is submitting it.
+    """
+    job = request.run_directory / "job"
+    make_directories(request)
+    try:
+        lock = RunLock(job)
+    except ConfigError:
+        raise ClusterError(
+            f"{request.run_directory}: another process is submitting this run right now; look at "
+            f"it with `python -m verl_hpc status {request.run_directory}`, or choose another "
+            "name=..."
+        ) from None
+    with lock:
+        yield
 
 
 def _record(directory: Path, request: Request, job_id: str) -> None:
@@ -123,7 +158,7 @@ def _is_ours(request: Request, job_id: str, script: Path) -> bool:
     return script.parent == run / "job" or bool(index and script.parent / index == run)
 
 
-def _sbatch(directory: Path, script: str, after: str | None) -> str:
+def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Job) -> str:
     # Only here: a dry run, and --help, need none of it.
     from submitit import SlurmExecutor
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -136,15 +171,12 @@ def _sbatch(directory: Path, script: str, after: str | None) -> str:
             return script
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-            words = [] if after is None else [f"--dependency=afterany:{after}"]
+            # Words of the command line beat variables of the environment, which beat the script.
+            words = [f"--{setting.text}" for setting in directives]
             return ["sbatch", *words, str(submission_file_path)]
 
     try:
-        return str(ScriptExecutor(directory)._submit_command("").job_id)
+        with job_environment({setting.name for setting in job.passed}):
+            return str(ScriptExecutor(directory)._submit_command("").job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         raise ClusterError(f"sbatch refuses: {error}") from None
-
-
-def overriding_variables() -> list[str]:
-    """SBATCH_ variables that are set here: sbatch puts them over what the script says."""
-    return sorted(name for name in os.environ if name.startswith("SBATCH_"))

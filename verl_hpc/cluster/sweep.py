@@ -15,7 +15,7 @@ from pathlib import Path
 
 from verl_hpc.cluster.job import Job, plan_job
 from verl_hpc.cluster.request import Request
-from verl_hpc.cluster.script import directive_lines, made_by_lines
+from verl_hpc.cluster.script import directive_lines, made_by_lines, shebang
 from verl_hpc.cluster.setting import COMMAND_LINE, Setting
 from verl_hpc.cluster.shell import expandable
 from verl_hpc.config.load import load_config
@@ -101,19 +101,22 @@ def plan_sweep(
     return Sweep(base.run_directory, tuple(runs), at_once, until_goal)
 
 
-def render_array(sweep: Sweep, name: str, made_by: Sequence[str]) -> str:
-    """The array's script: Slurm's directives, and a call of a run's own script."""
+def array_directives(sweep: Sweep) -> list[Setting]:
+    """Options of sbatch for the array; those of each run, but for its name and its log."""
     limit = "" if sweep.at_once is None else f"%{sweep.at_once}"
     array = Setting("array", f"0-{len(sweep.runs) - 1}{limit}", COMMAND_LINE)
-    first = sweep.runs[0].job
-    kept = [s for s in first.directives if s.name not in ("job-name", "output")]
+    kept = [s for s in sweep.runs[0].job.directives if s.name not in ("job-name", "output")]
     output = f"{sweep.directory}/%a/job/slurm-%A_%a.log"
-    directives = [Setting("job-name", name, ""), array, *kept, Setting("output", output, "")]
-    lines = [
-        "#!/bin/bash",
-        f"# {name}: {len(sweep.runs)} runs, each {first.title.partition(': ')[2]}",
-    ]
-    lines += [*made_by_lines(made_by), *directive_lines(directives), ""]
+    name = Setting("job-name", sweep.directory.name, "")
+    return [name, array, *kept, Setting("output", output, "")]
+
+
+def render_array(sweep: Sweep, made_by: Sequence[str]) -> str:
+    """The array's script: Slurm's directives, and a call of a run's own script."""
+    first = sweep.runs[0].job
+    what = f"{len(sweep.runs)} runs, each {first.title.partition(': ')[2]}"
+    lines = [shebang(first), f"# {sweep.directory.name}: {what}"]
+    lines += [*made_by_lines(made_by), *directive_lines(array_directives(sweep)), ""]
     lines += [f"SWEEP={expandable(str(sweep.directory))}", 'RUN="$SWEEP/$SLURM_ARRAY_TASK_ID"']
     lines += _until_goal() if sweep.until_goal else ['exec bash "$RUN/job/job.sbatch"']
     return "\n".join(lines) + "\n"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from verl_hpc.cluster.request import Request
 from verl_hpc.cluster.setting import DEFAULT, Setting, merge
+from verl_hpc.runs.contract import CACHE_DIRECTORY, GPUS_PER_NODE, NODE_ADDRESS
 
 CACHE = "$CACHE"
 """The script's variable that holds the job's directory on each node."""
 
 _ALWAYS = {
     "PYTHONUNBUFFERED": "1",
+    # Texts are read alike whatever locale the submitter had, or the node lacks.
+    "PYTHONUTF8": "1",
     # `python -m` would look into the working directory first, and find a checkout in the place of
     # the copy, or of the installation, that the job is to run.
     "PYTHONSAFEPATH": "1",
@@ -20,15 +23,6 @@ _ALWAYS = {
 }
 # In an image, the submitter's user-site packages must not shadow the image's.
 _IN_IMAGE = {"PYTHONNOUSERSITE": "1"}
-# Compilers that many ranks run at once; on a network file system their caches get stale handles.
-_CACHES = {
-    "TRITON_CACHE_DIR": f"{CACHE}/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/inductor",
-    "VLLM_CACHE_ROOT": f"{CACHE}/vllm",
-    "FLASHINFER_WORKSPACE_BASE": f"{CACHE}/flashinfer",
-    "CUDA_CACHE_PATH": f"{CACHE}/cuda",
-    "MPLCONFIGDIR": f"{CACHE}/matplotlib",
-}
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -49,7 +43,13 @@ def rank_environment(request: Request) -> list[Setting]:
     # srun reads this one, where a site's wrapper drops its --cpus-per-task.
     cores = profile.origin("cores_per_node")
     settings.append(Setting("SRUN_CPUS_PER_TASK", str(site.cores_per_rank), cores))
-    settings += _defaults(_CACHES)
+    if site.gpus_per_node:
+        gpus = profile.origin("gpus_per_node")
+        settings.append(Setting(GPUS_PER_NODE, str(site.gpus_per_node), gpus))
+    if site.node_address != "{node}":
+        address = profile.origin("node_address")
+        settings.append(Setting(NODE_ADDRESS, site.node_address, address))
+    settings.append(Setting(CACHE_DIRECTORY, CACHE, profile.origin("node_scratch")))
     if site.offline:
         origin = profile.origin("offline")
         settings += [Setting(name, value, origin) for name, value in _OFFLINE.items()]

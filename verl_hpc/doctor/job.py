@@ -136,7 +136,7 @@ def newest_result(directory: Path) -> tuple[Path, Profile]:
             f"--result {directory}: no result there; name the run directory that "
             "`doctor --nodes N` printed, and see `status` on whether its job is over"
         )
-    return found[-1], load_profile(directory / "job/site.yaml", {})
+    return found[-1], load_profile(directory / "job/site.yaml")
 
 
 def keep_out(profile: Profile, verdicts: list[Verdict]) -> list[ExcludedNode]:

@@ -75,7 +75,7 @@ def write_part(
         OSError: it cannot be written.
     """
     path = _part_of(run_directory, step, part)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     with open_new(path) as file:
         for generation in generations:
             file.write(line_of(generation))

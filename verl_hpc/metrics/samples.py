@@ -107,7 +107,7 @@ class SampleLog:
         }
         path = file_of(self._run_directory, step)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             replace_file(path, json.dumps(tree, allow_nan=False) + "\n").close()
             if kind == "evaluation":
                 self._evaluated.add(step)

@@ -107,7 +107,7 @@ class Timeline:
 
     def _start(self, resumed_from: int | None) -> None:
         last = -1 if resumed_from is None else resumed_from
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._path.parent.mkdir(exist_ok=True)
         lines = [(step, line) for step, line in read_lines(self._path) if step <= last]
         self._rewrite(newest(lines, MAX_BYTES))
 

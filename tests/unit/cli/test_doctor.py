@@ -132,7 +132,7 @@ def test_bad_input(words, text, capsys):
 
 
 def test_the_list(capsys):
-    site = load_profile("site.yaml", {}).site
+    site = load_profile("site.yaml").site
     assert doctor("--excluded") == 0
     assert capsys.readouterr().out.endswith("excluded_nodes.json: no nodes left out\n")
     exclude(exclude_list(site), site, [("n3", "pairs: slow"), ("n4", "clocks: off")])
@@ -148,7 +148,7 @@ def test_the_list(capsys):
 
 def test_a_submission_leaves_out_what_is_on_the_list(capsys):
     words = ["--config", "run.yaml", "--cluster", "site.yaml", "--nodes", "2", "--time", "10"]
-    site = load_profile("site.yaml", {}).site
+    site = load_profile("site.yaml").site
     assert main(["submit", *words, "--dry-run"]) == 0
     assert "exclude" not in capsys.readouterr().out
     exclude(exclude_list(site), site, [("n3", "pairs: slow")])

@@ -54,7 +54,7 @@ def request(name: str) -> Request:
         config=load_config(ROOT / "configs/run/grpo_8b.yaml", words),
         config_path="configs/run/grpo_8b.yaml",
         overrides=words,
-        profile=load_profile(ROOT / f"slurm/{site}.yaml", overrides),
+        profile=load_profile(ROOT / f"slurm/{site}.yaml", overrides.items()),
         nodes=2,
         time="1-00:00:00",
         directory=HERE,

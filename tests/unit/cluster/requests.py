@@ -38,7 +38,7 @@ def write(path: Path, tree: dict) -> Path:
 
 
 def profile(directory: Path, overrides: dict | None = None, **fields) -> Profile:
-    return load_profile(write(directory / "site.yaml", SITE | fields), overrides or {})
+    return load_profile(write(directory / "site.yaml", SITE | fields), (overrides or {}).items())
 
 
 def run_config(directory: Path, *overrides: str, **fields) -> RunConfig:

@@ -141,4 +141,4 @@ def test_nodes_that_the_site_excludes_stay_excluded(tmp_path):
     (setting,) = directives(asked)
     assert (setting.value, setting.origin) == ("n9", "site")
     (setting,) = directives(with_excluded(asked, "n3"))
-    assert (setting.value, setting.origin) == ("n9,n3", "site and /l.json")
+    assert (setting.value, setting.origin) == ("n3,n9", "/l.json and site")

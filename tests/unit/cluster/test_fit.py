@@ -156,7 +156,7 @@ def test_auto_where_nothing_fits(submit):
 def test_the_run_directory_records_where_the_layout_came_from(submit, tmp_path, capsys):
     submit()
     base = Request(
-        load_config("run.yaml"), "run.yaml", (), load_profile("site.yaml", {}), 2, "10", tmp_path
+        load_config("run.yaml"), "run.yaml", (), load_profile("site.yaml"), 2, "10", tmp_path
     )
     request = with_best_layout(base, plan_job(base), "the command")
     assert request.record.by == "the command"

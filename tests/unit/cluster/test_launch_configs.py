@@ -59,7 +59,7 @@ def sizes_of(name):
 
 def num_ranks(name):
     given = arguments(name)
-    site = load_profile(ROOT / given["cluster"], {}).site
+    site = load_profile(ROOT / given["cluster"]).site
     return int(given["nodes"]) * site.ranks_per_node
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
 from verl_hpc.cluster.containers import ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures
-from verl_hpc.cluster.profile import load_profile, parse_site_override
+from verl_hpc.cluster.profile import load_for_job, load_profile, parse_site_override
 from verl_hpc.cluster.setting import COMMAND_LINE, DEFAULT
 from verl_hpc.cluster.setting import SITE as FROM_SITE
 from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
@@ -33,13 +33,13 @@ def test_one_rank_per_gpu_shares_the_cores(tmp_path):
 
 
 def test_nodes_without_gpus(tmp_path):
-    site = load_profile(write(tmp_path / "site.yaml", CPU_SITE), {}).site
+    site = load_profile(write(tmp_path / "site.yaml", CPU_SITE)).site
     assert (site.ranks_per_node, site.cores_per_rank) == (2, 4)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_profiles_are_valid_and_named_after_their_files(path):
-    assert load_profile(path, {}).site.name == path.stem
+    assert load_profile(path).site.name == path.stem
 
 
 def test_the_five_profiles_are_there():
@@ -99,7 +99,12 @@ def test_every_field_says_what_it_is():
         ({"container": {"kind": "pyxis"}}, ["container.image: is needed and not given"]),
         ({"container": {"kind": "lxc"}}, ["container.kind = 'lxc': must be one of bare"]),
         ({"container": CONTAINERS["docker"]}, ["kind = docker with mpi = pmi2", "mpi: none"]),
-        ({"mpi": "openmpi"}, ["mpi = 'openmpi'", "pmi2|pmix"]),
+        ({"mpi": "--mpi=pmix"}, ["mpi = '--mpi=pmix'"]),
+        ({"extra_directives": ["--nodes=4"]}, ["'--nodes=4'", "set --nodes instead"]),
+        ({"extra_directives": ["--output=x"]}, ["'--output=x'", "set directory instead"]),
+        ({"gpu_request": "gpus"}, ["gpu_request = 'gpus'", "'gpus-per-node', 'gres' or 'none'"]),
+        ({"node_address": "ib0"}, ["node_address = 'ib0'", "{node"]),
+        ({"umask": "rwx"}, ["umask = 'rwx'"]),
         ({"gpus_per_node": -1}, ["gpus_per_node = -1", "greater than or equal to 0"]),
         ({"gpus_per_node": 0}, ["gpus_per_node = 0 needs tasks_per_node"]),
         ({"tasks_per_node": 8}, ["tasks_per_node = 8 is more than the 4 GPUs"]),
@@ -140,7 +145,7 @@ def test_the_value_of_a_secret_is_not_repeated(tmp_path):
 
 
 def test_every_mistake_is_listed_at_once(tmp_path):
-    message = refusal(tmp_path, partitoin="x", mpi="openmpi")
+    message = refusal(tmp_path, partitoin="x", mpi="open mpi")
     assert "partitoin" in message
     assert "mpi" in message
 
@@ -148,10 +153,10 @@ def test_every_mistake_is_listed_at_once(tmp_path):
 def test_a_profile_that_is_not_there_names_those_that_are(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; .*slurm/lab.yaml"):
-        load_profile("nowhere.yaml", {})
+        load_profile("nowhere.yaml")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="none below slurm/"):
-        load_profile("nowhere.yaml", {})
+        load_profile("nowhere.yaml")
 
 
 # Overrides and origins
@@ -203,10 +208,50 @@ def test_an_overridden_section_covers_what_is_in_it(tmp_path):
     assert loaded.origin("container.image") == COMMAND_LINE
 
 
+def test_lists_add_to_the_sites_and_an_empty_one_takes_them_away(tmp_path):
+    path = write(tmp_path / "site.yaml", SITE | {"extra_directives": ["--constraint=h100"]})
+    added = ("extra_directives", ["--comment=r"])
+    loaded = load_profile(path, [added])
+    assert loaded.site.extra_directives == ["--constraint=h100", "--comment=r"]
+    assert [s.origin for s in loaded.options("extra_directives")] == [FROM_SITE, COMMAND_LINE]
+    loaded = load_profile(path, [("extra_directives", []), added])
+    assert loaded.site.extra_directives == ["--comment=r"]
+    assert [s.origin for s in loaded.options("extra_directives")] == [COMMAND_LINE]
+    loaded = load_profile(path, [added, ("setup", ["module load a"])])
+    assert loaded.site.setup == ["module load a"]
+
+
+def test_mounts_of_another_kind_of_container_do_not_stay(tmp_path):
+    path = write(tmp_path / "site.yaml", SITE | {"container": CONTAINERS["podman"], "mpi": "none"})
+    more = ("container.mounts", ["/x"])
+    assert load_profile(path, [more]).site.container.mounts == ["/data:/in:ro", "/x"]
+    kind = [("container.kind", "pyxis"), ("container.image", "a.sqsh"), more]
+    assert load_profile(path, kind).site.container.mounts == ["/x"]
+
+
+def test_options_of_one_submission(tmp_path):
+    path = write(tmp_path / "site.yaml", SITE | {"extra_directives": ["--constraint=h100"]})
+    loaded = load_for_job(path, ["site.python=python3"], {"qos": "q"}, ["reservation=r", "--wait"])
+    words = ["--constraint=h100", "--reservation=r", "--wait"]
+    assert (loaded.site.python, loaded.site.qos) == ("python3", "q")
+    assert loaded.site.extra_directives == words
+
+
+def test_variables_of_sbatch_stand_in_for_what_nobody_gives(tmp_path):
+    path = write(tmp_path / "site.yaml", SITE | {"partition": "gpu"})
+    environ = {"SBATCH_ACCOUNT": "theirs", "SBATCH_PARTITION": "urgent", "SBATCH_QOS": ""}
+    loaded = load_for_job(path, [], {}, environ=environ)
+    assert (loaded.site.account, loaded.origin("account")) == ("theirs", "SBATCH_ACCOUNT")
+    assert (loaded.site.partition, loaded.origin("partition")) == ("gpu", FROM_SITE)
+    assert loaded.site.qos is None
+    given = load_for_job(path, [], {"account": "mine"}, environ=environ)
+    assert (given.site.account, given.origin("account")) == ("mine", COMMAND_LINE)
+
+
 def test_a_resolved_profile_reads_back_as_itself(tmp_path):
     for name, container in CONTAINERS.items():
         site = profile(tmp_path, container=container, mpi="none").site
-        again = load_profile(write(tmp_path / f"{name}.yaml", site.model_dump(mode="json")), {})
+        again = load_profile(write(tmp_path / f"{name}.yaml", site.model_dump(mode="json")))
         assert again.site == site
         assert isinstance(again.site.container, BaseModel)
 

@@ -26,7 +26,7 @@ def test_everything_about_a_run_is_in_its_directory(tmp_path):
     assert (job / "job.sbatch").read_text() == "the script"
     assert (job / "dry_run.txt").read_text() == "the report"
     assert load_config(job / "config.yaml") == asked.config
-    assert load_profile(job / "site.yaml", {}).site == asked.profile.site
+    assert load_profile(job / "site.yaml").site == asked.profile.site
     assert (job / "attempts").is_dir()
 
 

@@ -22,8 +22,17 @@ if [ -n "${RANKS:-}" ]; then eval "$RANKS"; fi
 [ -n "${MUTE:-}" ] || echo finished >"$VERL_HPC_ATTEMPT/../../outcome"
 exit "${RC:-0}"
 """,
+    "sleep": """
+printf 'sleep %s\\n' "$*" >>"$LOG"
+[ "$1" = 30 ] || exec /bin/sleep "$@"
+""",
     "squeue": """
 printf 'squeue %s\\n' "$*" >>"$LOG"
+[ -z "${SQUEUE_STATES:-}" ] || exit 0
+if [ "$(grep -c ^squeue "$LOG")" -le "${SILENT:-0}" ]; then
+    echo "slurm_load_jobs error: Socket timed out on send/recv operation" >&2
+    exit 1
+fi
 case "$*" in
 *PreemptTime) printf '%-20s\\n' "${PREEMPTED:-N/A}" ;;
 *) printf '%s\\n' "${STATE:-RUNNING}" ;;
@@ -174,6 +183,28 @@ def test_a_cancelled_job_stays_cancelled(batch, state):
     assert not batch.calls("scontrol")
 
 
+@pytest.mark.parametrize("rc, preempted", [("85", ""), ("143", PREEMPTED)])
+def test_a_slurm_that_answers_late(batch, rc, preempted):
+    """The controller is away just when the ranks have left."""
+    environ = {"PREEMPTED": preempted} if preempted else {}
+    assert batch.run(RC=rc, SILENT="3", **environ)[0] == 0
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+    assert len(batch.calls("sleep")) == 3
+
+
+def test_a_slurm_that_does_not_answer(batch):
+    status, _, err = batch.run(RC="85", SILENT="99")
+    assert status == 85
+    assert "saved, and not requeued without an answer: submit again to resume" in err
+    assert "cancelled" not in err
+    assert not batch.calls("scontrol")
+
+
+def test_a_users_filter_of_the_queue_hides_nothing(batch):
+    assert batch.run(RC="85", SQUEUE_STATES="PENDING")[0] == 0
+    assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
 def test_a_site_that_refuses_to_requeue(batch):
     assert batch.run(RC="85", SCONTROL_RC="1")[0] == 85
 
@@ -236,7 +267,8 @@ def test_the_environment_of_the_ranks(tmp_path):
     batch.run()
     seen = batch.seen_by_ranks()
     assert (seen["B"], seen["C"], seen["D"]) == ("one two", "one two!", "a'b\"c")
-    assert seen["TRITON_CACHE_DIR"] == "/tmp/verl_hpc-77/triton"
+    assert seen["VERL_HPC_CACHE"] == "/tmp/verl_hpc-77"
+    assert seen["VERL_HPC_GPUS_PER_NODE"] == "4"
     assert seen["PYTHONPATH"] == f"{batch.run_directory}/job/code:/elsewhere"
 
 
@@ -256,10 +288,65 @@ def test_setup_comes_before_the_environment(tmp_path):
     assert batch.seen_by_ranks()["X_HOME"] == "/opt/x/y"
 
 
+@pytest.mark.parametrize("bad", ["module load nosuchmodule", "false", "cd nowhere", "load"])
+def test_setup_that_fails_ends_the_job_and_is_named(tmp_path, bad):
+    function = "load() { grep -q x /dev/null; }"
+    batch = Batch(tmp_path, setup=["BASE=/opt/x", function, bad, "touch reached"])
+    status, _, err = batch.run()
+    assert status != 0
+    assert "setup of the site profile failed with status " in err
+    assert ("grep -q x" if bad == "load" else bad.split()[0]) in err
+    assert not batch.calls("srun")
+    assert not (tmp_path / "reached").exists()
+
+
+def test_setup_comes_first_and_has_the_users_shell(tmp_path):
+    batch = Batch(tmp_path, setup=["echo no[1] match?", 'umask >"$LOG.umask"', "IMAGE_OF=/x"])
+    status, out, _ = batch.run()
+    assert status == 0
+    assert out.startswith("no[1] match?\n"), "words without a match stay"
+    mine = subprocess.check_output(["bash", "-c", "umask"], text=True)
+    assert (tmp_path / "log.umask").read_text() == mine
+
+
+def test_failures_after_setup_are_the_scripts_own(tmp_path):
+    assert Batch(tmp_path, setup=["true"]).run(RC="85")[0] == 0
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_tmpdir_of_another_node_is_left(tmp_path, there):
+    batch = Batch(tmp_path, node_scratch="$TMPDIR")
+    directory = tmp_path / "scratch"
+    if there:
+        directory.mkdir()
+    batch.run(TMPDIR=str(directory))
+    seen = batch.seen_by_ranks()
+    expected = str(directory) if there else "/tmp"
+    assert (seen["TMPDIR"], seen["VERL_HPC_CACHE"]) == (expected, f"{expected}/verl_hpc-77")
+
+
+def test_scratch_whose_variable_is_not_set_here(tmp_path):
+    status, _, err = Batch(tmp_path, node_scratch="$LOCAL/x").run()
+    assert status != 0
+    assert "LOCAL: node_scratch of the site profile needs it, and it is not set on this node" in err
+
+
+def test_who_may_read_a_runs_files(tmp_path):
+    batch = Batch(tmp_path, umask="027")
+    assert batch.run()[0] == 0
+    assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o777 == 0o750
+
+
+def test_a_login_shell(tmp_path):
+    batch = Batch(tmp_path, login_shell=True)
+    assert batch.script.read_text().startswith("#!/bin/bash -l\n")
+
+
 def test_the_jobs_caches_are_removed_from_every_node(batch):
     batch.run(RC="1")
     (tidy,) = [call for call in batch.calls("srun") if "rm -rf" in call]
-    assert tidy == "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 rm -rf /tmp/verl_hpc-77"
+    words = "--export=ALL --nodes=2 --ntasks=2 --ntasks-per-node=1 rm -rf /tmp/verl_hpc-77"
+    assert tidy == f"srun {words}"
 
 
 # Chains

@@ -1,5 +1,6 @@
 """Handing a script to sbatch, through submitit, with a fake sbatch on PATH."""
 
+import multiprocessing
 import os
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tests.unit.cluster.requests import profile, request
 from verl_hpc.cluster.job import plan_job
 from verl_hpc.cluster.script import render_script
-from verl_hpc.cluster.submission import overriding_variables, submit
+from verl_hpc.cluster.submission import only_submission, submit
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.jobs import read_jobs
 
@@ -15,6 +16,7 @@ SBATCH = """#!/bin/bash
 count=$(cat "$LAB/count" 2>/dev/null || echo 40)
 echo $((count + 1)) >"$LAB/count"
 echo "$*" >>"$LAB/calls"
+env >"$LAB/environ"
 cp "${!#}" "$LAB/script.$((count + 1))"
 if [ -n "$REFUSES" ]; then echo "sbatch: error: $REFUSES" >&2; exit 1; fi
 echo "Submitted batch job $((count + 1))"
@@ -68,7 +70,7 @@ def test_the_log_directory_is_there_before_the_job(cluster, tmp_path):
 def test_a_chain_waits_link_by_link(cluster, tmp_path):
     assert send(tmp_path, restarts={"by": "chain", "most": 2}) == ["41", "42", "43"]
     calls = (cluster / "calls").read_text().splitlines()
-    assert [call.split()[0] for call in calls[1:]] == [
+    assert [call.split()[-2] for call in calls[1:]] == [
         "--dependency=afterany:41",
         "--dependency=afterany:42",
     ]
@@ -136,6 +138,43 @@ def test_a_mistake_leaves_nothing_behind(cluster, tmp_path):
     assert not (cluster / "calls").exists()
 
 
-def test_variables_that_win_over_the_script(monkeypatch):
-    monkeypatch.setenv("SBATCH_PARTITION", "x")
-    assert overriding_variables() == ["SBATCH_PARTITION"]
+def test_what_is_asked_for_beats_the_environment(cluster, tmp_path):
+    """sbatch takes words of its command line before variables, and these before the script."""
+    send(tmp_path, account="mine", extra_directives=["--comment=a b"])
+    (call,) = (cluster / "calls").read_text().splitlines()
+    directives = [
+        line.removeprefix("#SBATCH ").replace('"', "")
+        for line in (cluster / "script.41").read_text().splitlines()
+        if line.startswith("#SBATCH ")
+    ]
+    assert call.startswith(" ".join(directives))
+    assert "--account=mine" in directives
+
+
+def test_the_callers_job_does_not_travel(cluster, tmp_path, monkeypatch):
+    left = ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_GRES", "PMIX_RANK", "CUDA_VISIBLE_DEVICES")
+    for name in (*left, "SLURM_CONF", "OMP_PLACES", "MY_OWN"):
+        monkeypatch.setenv(name, "7")
+    send(tmp_path, pass_environment=["OMP_PLACES"])
+    seen = (cluster / "environ").read_text().splitlines()
+    assert {"SLURM_CONF=7", "OMP_PLACES=7", "MY_OWN=7"} <= set(seen)
+    assert not [name for name in left if f"{name}=7" in seen]
+    assert os.environ["SLURM_JOB_ID"] == "7", "the process keeps its own"
+
+
+def test_two_submissions_at_once(cluster, tmp_path):
+    asked = request(tmp_path)
+    with only_submission(asked):
+        process = multiprocessing.get_context("fork").Process(target=submit_again, args=(tmp_path,))
+        process.start()
+        process.join(60)
+    assert process.exitcode == 3
+    assert not (cluster / "calls").exists()
+    assert send(tmp_path) == ["41"]
+
+
+def submit_again(directory):
+    try:
+        send(directory)
+    except ClusterError as error:
+        os._exit(3 if "another process is submitting this run right now" in str(error) else 4)

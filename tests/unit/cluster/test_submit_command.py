@@ -133,7 +133,7 @@ def test_fields_of_run_and_site(files, capsys):
         ("optimizer.lrr=1", "did you mean lr"),
         ("sed=1", "did you mean seed"),
         ("site.partitoin=x", "did you mean partition"),
-        ("site.mpi=openmpi", "mpi = 'openmpi'"),
+        ("site.mpi=--mpi", "mpi = '--mpi'"),
         ("seed", "expected section.field=value"),
         ("site.mpi", "expected site.field=value"),
         ("parallel.tensor_parallel=3", "does not divide"),

@@ -219,7 +219,8 @@ def test_a_site_profile_has_variants_too(write):
     pyxis = {"kind": "pyxis", "image": "a.sqsh", "mounts": ["/scratch"]}
     site = {"name": "s", "gpus_per_node": 1, "cores_per_node": 8, "container": pyxis}
     path = write(site=site)
-    profile = load_profile(path, {"container.kind": "apptainer", "container.image": "a.sif"})
+    given = [("container.kind", "apptainer"), ("container.image", "a.sif")]
+    profile = load_profile(path, given)
     assert profile.site.container.mounts == []
 
 

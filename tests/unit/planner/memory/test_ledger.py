@@ -25,7 +25,7 @@ def shipped(name):
     """The ledger of a configuration on the GPUs and nodes of its launch script."""
     config = load_config(ROOT / f"configs/run/{name}.yaml")
     arch = architecture_from(MODELS[name])
-    site = load_profile(ROOT / arguments(name)["cluster"], {}).site
+    site = load_profile(ROOT / arguments(name)["cluster"]).site
     (size,) = re.findall(
         r"GPUs of (\d+)\s+(?:#\s+)?GB", (ROOT / f"configs/run/{name}.yaml").read_text()
     )

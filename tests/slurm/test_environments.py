@@ -1,0 +1,141 @@
+"""A job is the same wherever it is submitted, whatever variables and limits are there."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.slurm.runs import PATIENCE_S, ROOT, write_run
+from verl_hpc.testing.slurm_lab import Lab, LabSettings
+from verl_hpc.testing.slurm_lab.processes import wait_for
+
+SHOW = """
+import os, resource, sys
+from pathlib import Path
+
+def compute_score(**_):
+    directory = Path(__file__).parent
+    limits = [resource.getrlimit(getattr(resource, f"RLIMIT_{n}"))[0] for n in ("NOFILE", "AS")]
+    variables = "\\n".join(f"{name}={value}" for name, value in os.environ.items())
+    (directory / f"rank{os.environ['SLURM_PROCID']}").write_text(f"{limits}\\n{variables}\\n")
+    return 1.0
+"""
+
+
+@pytest.fixture
+def show(run):
+    """The run, whose ranks write down what they have been given."""
+    (run.config.parent / "reward.py").write_text(SHOW)
+    return run
+
+
+def seen(run, rank=1):
+    limits, *variables = (run.config.parent / f"rank{rank}").read_text().splitlines()
+    return limits, dict(line.partition("=")[::2] for line in variables)
+
+
+def command(run, *words):
+    site = [f"site.python={sys.executable}", "site.tasks_per_node=1"]
+    given = ["--config", str(run.config), "--cluster", str(ROOT / "slurm/lab.yaml")]
+    given += ["--nodes", "2", "--time", "10", *site, "steps=1", *words]
+    return [sys.executable, "-m", "verl_hpc.submit", *given]
+
+
+def follow(run, done):
+    assert done.returncode == 0, done.stderr
+    run.job = done.stdout.split()[1].rstrip(":")
+    run.finish()
+    return seen(run)
+
+
+def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
+    """salloc leaves SLURM_MEM_PER_NODE and the like, srun --pty a binding to one core."""
+    inner = "ulimit -Sn 128; ulimit -v 8000000; " + shlex.join(
+        command(show, "site.partition=debug")
+    )
+    words = ["salloc", "--nodes=1", "--ntasks=1", "--mem=500", "--quiet", "bash", "-c", inner]
+    odd = {
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
+        "SLURM_TRES_PER_TASK": "cpu:1",
+        "SBATCH_PARTITION": "urgent",
+        "SBATCH_EXPORT": "NONE",
+        "SQUEUE_STATES": "PENDING",
+        "RANK": "5",
+        "TMPDIR": "/proc/nowhere",
+        "LC_ALL": "de_XX.ISO-8859-1",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    done = subprocess.run(
+        words,
+        env=os.environ | lab.environment | odd,
+        cwd=show.config.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert "SBATCH_EXPORT: set here, and left aside" in done.stderr
+    limits, variables = follow(show, done)
+    assert show.details["Partition"] == "debug"
+    nofile, address_space = limits.strip("[]").split(", ")
+    assert (int(nofile) > 128, address_space) == (True, "-1")
+    assert variables["RANK"] == "1", "as the ranks themselves have announced it"
+    assert variables["TMPDIR"] == "/tmp"
+    assert "MPLBACKEND" not in variables
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_site_that_starts_jobs_without_the_submitters_variables(lab, show, passed):
+    words = ["site.extra_directives=[--export=NONE]", "site.environment.OWN=ours"]
+    if passed:
+        words.append("site.pass_environment=[MY_KEY]")
+    environ = os.environ | lab.environment | {"MY_KEY": "k3y", "OTHER": "x"}
+    done = subprocess.run(
+        command(show, *words), env=environ, cwd=show.config.parent, capture_output=True, text=True
+    )
+    _, variables = follow(show, done)
+    assert variables["OWN"] == "ours"
+    assert variables["PYTHONPATH"].startswith(f"{show.directory}/job/code")
+    assert variables.get("MY_KEY") == ("k3y" if passed else None)
+    assert "OTHER" not in variables
+
+
+def test_setup_that_fails_is_named(lab, show):
+    show.submit("site.setup=[module load nosuchmodule]")
+    assert show.wait_for_end() == "FAILED"
+    assert "setup of the site profile failed with status 127: module load nosuchmodule" in show.log
+
+
+def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, model, tmp_path):
+    """The lab's GPUs are files, and its torch is built without CUDA."""
+    config = write_run(tmp_path, model)
+    site = "{name: gpus, gpus_per_node: 2, cores_per_node: 4, memory: null, exclusive: false}"
+    (tmp_path / "site.yaml").write_text(site)
+    directory = tmp_path / "lab"
+    directory.mkdir()
+    with Lab(LabSettings(directory=directory, nodes=1, gpus=2)) as lab:
+        words = ["--config", config, "--cluster", tmp_path / "site.yaml", "--nodes", "1"]
+        words += ["--time", "10", f"site.python={sys.executable}", "steps=1"]
+
+        def submit(*more):
+            done = subprocess.run(
+                [sys.executable, "-m", "verl_hpc.submit", *map(str, [*words, *more])],
+                env=os.environ | lab.environment,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stderr
+            job = done.stdout.split()[1].rstrip(":")
+            gone = lambda: job not in lab.run("squeue", "--noheader", "--format=%A").split()  # noqa: E731
+            assert wait_for(gone, PATIENCE_S, 0.5)
+            logs = (tmp_path / "run/job/attempts/latest").glob("*.log")
+            return "".join(log.read_text() for log in logs)
+
+        said = submit("site.gpu_request=gres")
+        assert "ClusterError: " in said
+        assert "(ranks 0, 1): VERL_HPC_GPUS_PER_NODE=2 promises GPUs, but torch 2." in said
+        assert "is built without CUDA and ROCm" in said
+        assert said.count("Traceback") == 0
+        said = submit("runtime.device=cpu")
+        assert "step 1/1" in said

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
+from verl_hpc.cluster.centre_containers import EdfConfig, ShifterConfig
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.oci import DockerConfig, PodmanConfig
 from verl_hpc.cluster.setting import DEFAULT, SITE, Setting
@@ -39,6 +40,10 @@ class Container(Protocol):
     def mounts(self) -> list[str]:
         """What the site mounts besides what every job needs."""
 
+    @property
+    def takes_mounts(self) -> bool:
+        """Whether the job says what is mounted."""
+
     def shows(self, path: Path) -> bool:
         """Whether ranks see a path of the host without any mount."""
 
@@ -61,6 +66,10 @@ class BareConfig(Section):
     @property
     def mounts(self) -> list[str]:
         return []
+
+    @property
+    def takes_mounts(self) -> bool:
+        return False
 
     def shows(self, path: Path) -> bool:
         del path
@@ -85,6 +94,10 @@ class PyxisConfig(Section):
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
     mount_home: bool = False
     """Show the home directory; packages in ~/.local would then shadow the image's."""
+
+    @property
+    def takes_mounts(self) -> bool:
+        return True
 
     def shows(self, path: Path) -> bool:
         return self.mount_home and path.is_relative_to(Path.home())
@@ -120,6 +133,10 @@ class ApptainerConfig(Section):
     options: list[str] = []
     """More options of `exec`, such as --sharens."""
 
+    @property
+    def takes_mounts(self) -> bool:
+        return True
+
     def shows(self, path: Path) -> bool:
         return path.is_relative_to(Path.home()) or path.is_relative_to("/tmp")  # noqa: S108
 
@@ -144,6 +161,10 @@ class BwrapConfig(Section):
     mounts: list[MountText] = []
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
 
+    @property
+    def takes_mounts(self) -> bool:
+        return True
+
     def shows(self, path: Path) -> bool:
         del path
         return self.image == "/"
@@ -163,6 +184,13 @@ class BwrapConfig(Section):
 
 
 ContainerConfig = Annotated[
-    BareConfig | PyxisConfig | ApptainerConfig | BwrapConfig | PodmanConfig | DockerConfig,
+    BareConfig
+    | PyxisConfig
+    | ApptainerConfig
+    | BwrapConfig
+    | PodmanConfig
+    | DockerConfig
+    | ShifterConfig
+    | EdfConfig,
     Field(discriminator="kind"),
 ]

@@ -21,12 +21,18 @@ def explain(request: Request, job: Job, made_by: Sequence[str]) -> str:
         ("options of sbatch", _table(job.directives)),
         ("options of srun", _table(job.srun)),
         ("variables of the script", _table(job.variables)),
-        ("mounts", _table(mounts) or "none: ranks see the node's own file systems"),
+        ("mounts", _table(mounts) or _without_mounts(request)),
         ("environment of the ranks", _table([*job.environment, *passed])),
         ("run configuration, where it is not the default", _table(request.given())),
         ("after the job", _after(job)),
     ]
     return "\n\n".join(f"== {title}\n{text}" for title, text in parts) + "\n"
+
+
+def _without_mounts(request: Request) -> str:
+    if request.profile.site.container.image is None:
+        return "none: ranks see the node's own file systems"
+    return "those of the image's own file"
 
 
 def _table(settings: Iterable[Setting]) -> str:

@@ -115,7 +115,7 @@ def _required(field: str, value: str) -> str:
 
 def _mounts(request: Request) -> list[Mount]:
     site, profile = request.profile.site, request.profile
-    if site.container.image is None:
+    if not site.container.takes_mounts:
         return []
     scratch = site.node_scratch
     mounts = [Mount(scratch, scratch, False, profile.origin("node_scratch"))]

@@ -14,11 +14,11 @@ from verl_hpc.section import Section
 # Neither hands on the environment. PMI2 talks over a descriptor, which Podman passes on if it is 3.
 # Docker's daemon runs as root: ranks must have the user's ids all the same.
 _ENTER = """\
-kind=$1; shift
+program=$1; shift
 for start in SLURM PMI USER LOGNAME CUDA_VISIBLE ROCR_VISIBLE HIP_VISIBLE; do
     for name in $(compgen -e "$start"); do set -- --env="$name" "$@"; done
 done
-if [ "$kind" = docker ]; then
+if [ "$program" = docker ]; then
     for group in $(id -G); do set -- --group-add="$group" "$@"; done
     # An image knows no user of that number, whose home would be /.
     set -- --user="$(id -u):$(id -g)" --env=HOME=/tmp "$@"
@@ -27,7 +27,7 @@ elif [ -n "${PMI_FD-}" ]; then
     export PMI_FD=3
     set -- --preserve-fds=1 "$@"
 fi
-exec "$kind" run "$@\""""
+exec "$program" run "$@\""""
 
 Gpu = Literal["nvidia", "amd", "none"]
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri")
@@ -47,6 +47,10 @@ class _OciConfig(Section):
 
     _devices: ClassVar[Mapping[Gpu, Sequence[str]]]
 
+    @property
+    def takes_mounts(self) -> bool:
+        return True
+
     def shows(self, path: Path) -> bool:
         del path
         return False
@@ -55,20 +59,22 @@ class _OciConfig(Section):
         del mounts, names
         return []
 
-    def _prefix(self, kind: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
+    def _prefix(self, program: str, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
         # Ranks of a node share memory and see each other's processes, as MPI and NCCL need it.
         words = ["--rm", "--network=host", "--ipc=host", "--pid=host", "--entrypoint="]
-        words += self._devices[self.gpu]
+        words += ["--gpu"] if program == "podman-hpc" else self._devices[self.gpu]
         words += [f"--volume={mount.text}" for mount in mounts]
         words += [f"--env={name}" for name in names]
         words += ["--workdir=$PWD", *self.options, IMAGE]
-        return ["bash", "-c", literal(_ENTER), kind, kind, *map(expandable, words)]
+        return ["bash", "-c", literal(_ENTER), program, program, *map(expandable, words)]
 
 
 class PodmanConfig(_OciConfig):
     """Podman, without root: root inside the container is the user outside."""
 
     kind: Literal["podman"]
+    program: Literal["podman", "podman-hpc"] = "podman"
+    """podman-hpc is NERSC's, whose --gpu brings in the devices and the driver."""
 
     _devices = {
         "nvidia": ("--device=nvidia.com/gpu=all",),
@@ -77,7 +83,7 @@ class PodmanConfig(_OciConfig):
     }
 
     def prefix(self, mounts: Sequence[Mount], names: Sequence[str]) -> list[str]:
-        return self._prefix(self.kind, mounts, names)
+        return self._prefix(self.program, mounts, names)
 
 
 class DockerConfig(_OciConfig):

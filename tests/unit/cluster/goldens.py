@@ -45,10 +45,14 @@ SITES = {
     "podman": ("mi300x_podman", {"container.mounts": ["/scratch:/data:ro"]}),
     "docker": ("generic", {"mpi": "none", "container": {"kind": "docker", "image": "verl_hpc:1"}}),
 }
+SYSTEMS = {
+    f"systems/{path.stem}": (f"systems/{path.stem}", {"account": "ACCOUNT"})
+    for path in sorted((ROOT / "slurm/systems").glob("*.yaml"))
+}
 
 
 def request(name: str) -> Request:
-    site, overrides = SITES[name]
+    site, overrides = (SITES | SYSTEMS)[name]
     words = ("directory=/scratch/me", "seed=3")
     return Request(
         config=load_config(ROOT / "configs/run/grpo_8b.yaml", words),
@@ -68,7 +72,7 @@ def golden(file: str) -> str:
     return render_script(job) if ending == "sbatch" else explain(request(name), job, ())
 
 
-GOLDENS = [*(f"{name}.sbatch" for name in SITES), "pyxis.txt", "bwrap_lab.txt"]
+GOLDENS = [*(f"{name}.sbatch" for name in SITES | SYSTEMS), "pyxis.txt", "bwrap_lab.txt"]
 
 
 def launch_command(script: str) -> list[str]:
@@ -92,7 +96,7 @@ def launch(path: Path) -> str:
 def write_all() -> None:
     for path in sorted(LAUNCH.glob("*.sbatch")):
         path.write_text(launch(path))
-    GOLDEN.mkdir(exist_ok=True)
+    (GOLDEN / "systems").mkdir(parents=True, exist_ok=True)
     for file in GOLDENS:
         (GOLDEN / file).write_text(golden(file))
 

@@ -28,6 +28,8 @@ CONTAINERS = {
     "apptainer": {"kind": "apptainer", "image": "/images/a.sif", "mounts": ["/data"]},
     "podman": {"kind": "podman", "image": "verl_hpc:1", "mounts": ["/data:/in:ro"]},
     "docker": {"kind": "docker", "image": "verl_hpc:1", "mounts": ["/data:/in:ro"]},
+    "shifter": {"kind": "shifter", "image": "docker:me/verl_hpc:1", "mounts": ["/data:/in:ro"]},
+    "edf": {"kind": "edf", "image": "/capstor/me/verl_hpc.toml"},
     "bwrap": {"kind": "bwrap", "image": "/rootfs", "mounts": ["/data:/in:ro"]},
 }
 

@@ -45,7 +45,7 @@ def test_devices_of_gpus(tmp_path):
 
 def test_words_of_run(tmp_path):
     words = prefix(tmp_path, "podman", options=["--ulimit=memlock=-1:-1"])
-    assert words.startswith("bash -c 'kind=$1; shift\n")
+    assert words.startswith("bash -c 'program=$1; shift\n")
     assert "' podman podman --rm --network=host --ipc=host --pid=host --entrypoint= " in words
     assert "--volume=/data:/in:ro" in words
     assert "--env=MINE" in words

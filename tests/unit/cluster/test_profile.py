@@ -16,7 +16,7 @@ from verl_hpc.cluster.site import PreflightConfig, RestartConfig, Site
 from verl_hpc.errors import ConfigError
 from verl_hpc.planner.hardware import LinkFigures
 
-SHIPPED = sorted((ROOT / "slurm").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "slurm").rglob("*.yaml"))
 
 KINDS = get_args(get_args(ContainerConfig)[0])
 
@@ -98,6 +98,7 @@ def test_every_field_says_what_it_is():
         ),
         ({"container": {"kind": "pyxis"}}, ["container.image: is needed and not given"]),
         ({"container": {"kind": "lxc"}}, ["container.kind = 'lxc': must be one of bare"]),
+        ({"container": CONTAINERS["podman"], "exclusive": False}, ["sees all GPUs of the node"]),
         ({"container": CONTAINERS["docker"]}, ["kind = docker with mpi = pmi2", "mpi: none"]),
         ({"mpi": "--mpi=pmix"}, ["mpi = '--mpi=pmix'"]),
         ({"extra_directives": ["--nodes=4"]}, ["'--nodes=4'", "set --nodes instead"]),

@@ -21,7 +21,8 @@ def test_golden_texts(file):
 
 
 def test_no_golden_text_is_left_over():
-    assert sorted(path.name for path in GOLDEN.iterdir()) == sorted(GOLDENS)
+    found = (path for path in GOLDEN.rglob("*") if path.is_file())
+    assert sorted(str(path.relative_to(GOLDEN)) for path in found) == sorted(GOLDENS)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)

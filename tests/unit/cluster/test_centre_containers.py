@@ -1,0 +1,38 @@
+"""Shifter and the container engine of CSCS: what enters them, and what they are shown."""
+
+from pathlib import Path
+
+from tests.unit.cluster.requests import CONTAINERS, profile, request
+from verl_hpc.cluster.containers import PodmanConfig
+from verl_hpc.cluster.explain import explain
+from verl_hpc.cluster.job import plan_job
+from verl_hpc.cluster.script import render_step
+
+
+def plan(directory, kind):
+    asked = request(directory, site=profile(directory, container=CONTAINERS[kind], mpi="none"))
+    return asked, plan_job(asked)
+
+
+def test_shifter(tmp_path):
+    _, job = plan(tmp_path, "shifter")
+    words = render_step(job).replace("\\\n   ", "")
+    assert 'shifter  "--image=$IMAGE"' in words
+    assert "--module=gpu" in words
+    assert "--volume=/data:/in:ro" in words
+    assert '--workdir=$PWD" python -m verl_hpc train' in words
+
+
+def test_the_engine_of_cscs_mounts_what_its_file_says(tmp_path):
+    asked, job = plan(tmp_path, "edf")
+    assert '--environment="$IMAGE"' in render_step(job)
+    assert job.mounts == ()
+    assert "none: ranks see" not in explain(asked, job, ())
+    assert asked.profile.site.container.shows(Path("/anything"))
+
+
+def test_nerscs_podman(tmp_path):
+    words = PodmanConfig(kind="podman", image="x", program="podman-hpc").prefix([], [])
+    assert words[3:5] == ["podman-hpc", "podman-hpc"]
+    assert "--gpu" in words
+    assert not [word for word in words if word.startswith("--device")]

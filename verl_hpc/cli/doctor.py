@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _login(arguments: argparse.Namespace) -> int:
     from verl_hpc.doctor.login import check_login
     from verl_hpc.runs.verdict import any_fails
+    from verl_hpc.slurm.tools import on_cluster
 
     profile = _profile(arguments)
     if profile is None and (arguments.config or arguments.nodes is not None):
@@ -94,6 +95,7 @@ def _login(arguments: argparse.Namespace) -> int:
     request = None if profile is None else _request(arguments, profile)
     found = check_login(
         request,
+        run=on_cluster(None if profile is None else profile.site.cluster),
         has_config=arguments.config is not None,
         has_nodes=arguments.nodes is not None,
     )
@@ -108,12 +110,15 @@ def _login(arguments: argparse.Namespace) -> int:
 
 def _on_nodes(request: Request, verdicts: list[Verdict], as_json: bool) -> int:
     from verl_hpc.doctor.job import result_of, submit_checks, wait_for_result
+    from verl_hpc.slurm.tools import on_cluster
 
     job = submit_checks(request)
     later = f"python -m verl_hpc doctor --result {request.run_directory}"
     _say(f"job {job}: checks on {request.nodes} nodes; waiting for it")
     try:
-        found = wait_for_result(request.run_directory, job)
+        found = wait_for_result(
+            request.run_directory, job, on_cluster(request.profile.site.cluster)
+        )
     except KeyboardInterrupt:
         _say(f"not waiting any longer; when job {job} is over: {later}")
         return 1

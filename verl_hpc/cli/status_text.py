@@ -13,9 +13,11 @@ from verl_hpc.config.requests import Request
 from verl_hpc.metrics.names import OVERLAP
 from verl_hpc.metrics.text import duration, number
 from verl_hpc.runs.heartbeat import FAILED
+from verl_hpc.runs.logs.read import attempts_of
 from verl_hpc.runs.placed import described as described_placement
 from verl_hpc.runs.ranks import Ranks
-from verl_hpc.runs.status import Save, Sight, State
+from verl_hpc.runs.reasons import explained
+from verl_hpc.runs.status import Save, Sight, State, job_of
 
 _SKEW_S = 5.0
 _BAR = 30
@@ -143,7 +145,8 @@ def headline(status: Status) -> str:
     details = [state.detail] if state.detail else []
     if state.queue is not None and state.name == "queued":
         if state.queue.reason:
-            details.append(state.queue.reason)
+            job_id = job_of(state) or "JOB"
+            details.append(explained(state.queue.reason, job_id))
         start = state.queue.start.replace("T", " ")
         details.append(f"expected to start {start}" if start else "no estimate of its start")
     return f"{words}: {'; '.join(details)}" if details else words
@@ -214,7 +217,7 @@ def _note(status: Status) -> str:
         notes.append(
             f"the clock of {status.sight.beat.host} is {duration(ahead)} ahead of this machine's"
         )
-    if status.state.name == FAILED and (status.run / "job" / "attempts").is_dir():
+    if status.state.name == FAILED and attempts_of(status.run):
         notes.append(f"`python -m verl_hpc logs {status.run} --first-error` says why")
     if status.problem:
         notes.append(f"Slurm did not answer: {status.problem}")

@@ -10,6 +10,9 @@ from verl_hpc.cli.status import read_status
 from verl_hpc.cli.status_text import Status, described, headline
 from verl_hpc.config.requests import KINDS, Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ClusterError, ConfigError
+from verl_hpc.runs.jobs import cluster_of
+from verl_hpc.runs.status import job_of
+from verl_hpc.slurm.tools import scancel
 
 
 def ask(directory: Path, request: Request, promise: Callable[[Status], str]) -> None:
@@ -63,8 +66,8 @@ def _refuse_absent(status: Status, request: Request) -> None:
             f"{request.kind}"
         )
     if state.name == "queued":
-        job = state.detail.removeprefix("job ")
+        ends = scancel(cluster_of(status.run / "job"), job_of(state) or "JOB")
         raise ClusterError(
-            f"{status.run} is not under way ({headline(status)}): `scancel {job}` takes it out of "
-            "the queue"
+            f"{status.run} is not under way ({headline(status)}): `{ends}` takes it out of the "
+            "queue"
         )

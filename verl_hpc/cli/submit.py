@@ -217,6 +217,7 @@ def _made_by(arguments: argparse.Namespace) -> list[str]:
 
 def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> int:
     from verl_hpc.cluster.submission import submit
+    from verl_hpc.slurm.tools import scancel
 
     _note_unused()
     ids = submit(request, job, script, report)
@@ -224,7 +225,8 @@ def _submit(request: Any, job: Any, script: str, report: str, verdict: str) -> i
     print(f"job {ids[0]}: {job.title}")
     print(verdict)
     if len(ids) > 1:
-        print(f"chain: {' '.join(ids[1:])}; `scancel {' '.join(ids)}` ends all of it")
+        ends = scancel(request.profile.site.cluster, *ids)
+        print(f"chain: {' '.join(ids[1:])}; `{ends}` ends all of it")
     if request.excluded:
         print(f"left out: {', '.join(request.excluded)} ({request.exclude_list})")
     print(f"run directory: {request.run_directory}")

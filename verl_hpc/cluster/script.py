@@ -11,6 +11,7 @@ from verl_hpc.cluster.setting import DEFAULT, Setting
 from verl_hpc.cluster.shell import expandable
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT, OUTCOME, RESTART
+from verl_hpc.runs.lock import FILE as LOCK
 
 _WIDTH = 96
 _NOT_LITERAL = set('"\\')
@@ -136,9 +137,22 @@ def _attempt(job: Job) -> list[str]:
         'attempts=("$RUN"/job/attempts/[0-9]*)',
         "shopt -u nullglob",
         f'export {ATTEMPT}="$RUN/job/attempts/${{#attempts[@]}}"',
+        *_alone(),
         f'mkdir -p "${ATTEMPT}" && rm -f "$RUN/{OUTCOME}" || exit 1',
         f'ln -sfn "${{{ATTEMPT}##*/}}" "$RUN/job/attempts/latest"',
         f'say "attempt ${{{ATTEMPT}##*/}}: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST"',
+    ]
+
+
+def _alone() -> list[str]:
+    """Refuse a second job of a run before it hides what the first one says."""
+    return [
+        f'other=$(sed -n \'s/.*"job_id": "\\([0-9_]*\\)".*/\\1/p\' "$RUN/{LOCK}" 2>/dev/null)',
+        'if [ -n "$other" ] && [ "${other%%_*}" != "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}" ] &&',
+        '    squeue --noheader --states=R,S --jobs="$other" 2>/dev/null | grep -q .; then',
+        '    say "job $other is running this run already: nothing to do" >&2',
+        "    exit 1",
+        "fi",
     ]
 
 
@@ -267,7 +281,8 @@ def _requeue(job: Job, job_id: str) -> list[str]:
         "elif ! state=$(ask --format=%T); then",
         '    say "saved, and not requeued without an answer: submit again to resume" >&2',
         'elif [[ "$state" != @(RUNNING|SIGNALING) ]]; then',
-        '    say "saved; the job was cancelled (${state:-gone}): submit again to resume" >&2',
+        '    say "saved; the job was cancelled, or is requeued (${state:-gone}):" \\',
+        '        "submit again if it does not come back by itself" >&2',
         f'elif scontrol requeue "{job_id}"; then',
         "    exit 0",
         "fi",

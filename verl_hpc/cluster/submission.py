@@ -19,11 +19,11 @@ from verl_hpc.cluster.sweep import Sweep, array_directives
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.jobs import read_jobs, record_job
 from verl_hpc.runs.lock import RunLock
-from verl_hpc.slurm.tools import Runner, my_scripts, run_tool
+from verl_hpc.slurm.tools import Runner, my_scripts, on_cluster, scancel
 
 
 def submit(
-    request: Request, job: Job, script: str, report: str, run: Runner = run_tool
+    request: Request, job: Job, script: str, report: str, run: Runner | None = None
 ) -> list[str]:
     """Write the run directory and submit the job, or all jobs of its chain.
 
@@ -50,7 +50,11 @@ def submit(
 
 
 def submit_sweep(
-    sweep: Sweep, array: str, scripts: Sequence[str], reports: Sequence[str], run: Runner = run_tool
+    sweep: Sweep,
+    array: str,
+    scripts: Sequence[str],
+    reports: Sequence[str],
+    run: Runner | None = None,
 ) -> str:
     """Write the run directories of a sweep and submit its array.
 
@@ -122,10 +126,12 @@ def only_submission(request: Request) -> Iterator[None]:
 def _record(directory: Path, request: Request, job_id: str) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     facts = {"job_id": job_id, "submitted": now, "nodes": request.nodes}
+    if (cluster := request.profile.site.cluster) is not None:
+        facts |= {"cluster": cluster}
     record_job(directory, {**facts, "ranks": request.num_ranks, "time": request.time})
 
 
-def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:
+def refuse_two_jobs(request: Request, run: Runner | None = None) -> None:
     """Two jobs that train into one run directory would destroy each other's checkpoints.
 
     A submission that was cut off between sbatch and its record leaves a job that only Slurm knows;
@@ -138,7 +144,8 @@ def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:
     if not directory.is_dir():
         return
     recorded = {facts["job_id"] for facts in read_jobs(directory)}
-    for job_id, (state, script) in my_scripts(run).items():
+    cluster = request.profile.site.cluster
+    for job_id, (state, script) in my_scripts(run or on_cluster(cluster)).items():
         if job_id not in recorded and not _is_ours(request, job_id, Path(script)):
             continue
         note = ""
@@ -147,7 +154,7 @@ def refuse_two_jobs(request: Request, run: Runner = run_tool) -> None:
             note = " (the submission that made it was cut off; it is recorded now)"
         raise ClusterError(
             f"{request.run_directory}: its job {job_id} is {state}{note}; wait for it, end it "
-            f"with `scancel {job_id}`, or choose another name=..."
+            f"with `{scancel(cluster, job_id)}`, or choose another name=..."
         )
 
 
@@ -179,4 +186,10 @@ def _sbatch(directory: Path, script: str, directives: Sequence[Setting], job: Jo
         with job_environment({setting.name for setting in job.passed}):
             return str(ScriptExecutor(directory)._submit_command("").job_id)
     except (FailedJobError, FailedSubmissionError) as error:
-        raise ClusterError(f"sbatch refuses: {error}") from None
+        hint = ""
+        if "Invalid node name" in str(error):
+            hint = (
+                "; a node that is left out may be gone: `python -m verl_hpc doctor --excluded` "
+                "lists them, and --forget NODE takes one off the list"
+            )
+        raise ClusterError(f"sbatch refuses: {error}{hint}") from None

@@ -18,8 +18,10 @@ from verl_hpc.cluster.submission import submit
 from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.logs.errors import Failure, first_error
+from verl_hpc.runs.queue import WAITING
+from verl_hpc.runs.reasons import explained
 from verl_hpc.runs.verdict import Verdict, failing_nodes, from_data
-from verl_hpc.slurm.tools import Runner, my_jobs, run_tool
+from verl_hpc.slurm.tools import Runner, job_details, my_jobs, run_tool
 
 NAME = "doctor"
 """Of the run whose directory has the results."""
@@ -67,15 +69,18 @@ def wait_for_result(
         job_id: of its job.
 
     Raises:
-        ClusterError: the job has ended and left no result.
+        ClusterError: the job has ended and left no result, or cannot start by itself.
     """
     path = result_of(directory, job_id)
     waited, gone_since = 0.0, None
     while not path.exists():
         if waited % _ASK_EVERY_S < _LOOK_EVERY_S and gone_since is None and waited:
-            gone_since = None if job_id in my_jobs(run) else waited
+            states = my_jobs(run)
+            gone_since = None if job_id in states else waited
+            if states.get(job_id) in WAITING and (why := _held(job_id, run)) is not None:
+                raise ClusterError(f"job {job_id} does not start by itself: {why}")
         if gone_since is not None and waited - gone_since > _GRACE_S:
-            raise ClusterError(_no_result(directory, job_id))
+            raise ClusterError(_no_result(directory, job_id, run))
         sleep(_LOOK_EVERY_S)
         waited += _LOOK_EVERY_S
     return read_result(path)
@@ -92,17 +97,39 @@ def measured_beside(result: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def _no_result(directory: Path, job_id: str) -> str:
+def _no_result(directory: Path, job_id: str, run: Runner) -> str:
     """The job is over, and its ranks have not got as far as a verdict."""
-    found = f"job {job_id} has ended without a result"
+    found = f"job {job_id} has ended without a result{_reason(job_id, run)}"
     attempt = (directory / "job/attempts/latest").resolve()
     failure = first_error(attempt) if attempt.is_dir() else None
     if failure is not None and failure.lines:
         found += f"; first: {_in_a_line(failure)}"
-    return (
-        f"{found}. `python -m verl_hpc logs {directory} --first-error` says more, or "
-        f"{directory}/job/slurm-{job_id}.log"
-    )
+    log = directory / f"job/slurm-{job_id}.log"
+    more = [f"`python -m verl_hpc logs {directory} --first-error`"] if failure is not None else []
+    more += [str(log)] if log.is_file() else []
+    return f"{found}. {' or '.join(more)} says more" if more else found
+
+
+def _reason(job_id: str, run: Runner) -> str:
+    """What Slurm says of a job that has ended, with what it means."""
+    try:
+        details = job_details(job_id, run)
+    except ClusterError:  # it has forgotten the job
+        return ""
+    state, reason = details.get("JobState"), details.get("Reason", "None")
+    if state is None:
+        return ""
+    return f" ({state}, {explained(reason if reason != 'None' else state, job_id)})"
+
+
+def _held(job_id: str, run: Runner) -> str | None:
+    """Why a job that waits cannot start by itself; None if it can, or Slurm does not say."""
+    try:
+        reason = job_details(job_id, run).get("Reason", "")
+    except ClusterError:
+        return None
+    told = explained(reason.replace("_", " "), job_id)
+    return told if "scontrol release" in told or "scancel" in told else None
 
 
 def _in_a_line(failure: Failure) -> str:

@@ -33,6 +33,15 @@ def read_jobs(job: Path) -> list[dict[str, Any]]:
     return jobs
 
 
+def cluster_of(job: Path) -> str | None:
+    """The cluster that a run's last job was submitted to; None if it is the login nodes' own."""
+    try:
+        jobs = read_jobs(job)
+    except ConfigError:  # in the middle of a line
+        return None
+    return jobs[-1].get("cluster") if jobs else None
+
+
 def record_job(job: Path, facts: Mapping[str, Any]) -> None:
     """Append one submission."""
     with (job / JOBS).open("a", encoding="utf-8") as file:

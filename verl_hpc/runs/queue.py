@@ -14,7 +14,8 @@ from typing import Any
 
 from verl_hpc.config.regular_file import read_json
 from verl_hpc.errors import ClusterError
-from verl_hpc.slurm.tools import Runner, past_states, run_tool
+from verl_hpc.runs.jobs import cluster_of
+from verl_hpc.slurm.tools import Runner, on_cluster, past_states
 
 EVERY_S = 30.0
 """One controller serves everybody; its administrators block who asks more often."""
@@ -49,7 +50,7 @@ class Answer:
 def ask_slurm(
     directory: Path,
     job_ids: Sequence[str],
-    run: Runner = run_tool,
+    run: Runner | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Answer:
     """Ask about jobs, unless an answer for this directory is less than 30 s old.
@@ -57,6 +58,7 @@ def ask_slurm(
     Args:
         directory: of the run; its job/ keeps the answer for others, if it can be written.
         job_ids: jobs to ask about; none asks nothing.
+        run: asks; None asks the cluster that the run was submitted to.
     """
     if not job_ids:
         return Answer()
@@ -69,7 +71,7 @@ def ask_slurm(
         # A clock that is ahead must not silence us for long.
         if kept is not None and abs(now - kept.time) < EVERY_S:
             return kept
-    answer = _ask(job_ids, run, now)
+    answer = _ask(job_ids, run or on_cluster(cluster_of(directory / "job")), now)
     _keep(files, answer)
     return answer
 

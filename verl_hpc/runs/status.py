@@ -16,17 +16,21 @@ from verl_hpc.errors import ConfigError
 from verl_hpc.runs.heartbeat import FAILED, Beat, read_heartbeat
 from verl_hpc.runs.jobs import read_jobs
 from verl_hpc.runs.queue import ACTIVE, WAITING, Answer, QueuedJob
+from verl_hpc.runs.reasons import explained
 
 SAVING = "save_checkpoint"
 """The operator that writes a checkpoint."""
 TESTING = "testing"
 """The operator that evaluates: at step 0, too."""
 SHORTEST_PATIENCE_S = 120.0
+ASKED_AFTER_S = 30.0
+"""Silence after which Slurm is asked whether it has suspended the job."""
 START_PATIENCE_S = 900.0
 """Engines are built, and kernels compiled, before the first step is done."""
 MOST_JOBS = 16
 """Jobs asked about at once: the last ones of a run."""
 
+_SUSPENDED = ("SUSPENDED", "STOPPED")
 _ENDS = ("finished", "goal reached", "stopped")
 _FACTS = (*_ENDS, "interrupted")
 
@@ -36,7 +40,7 @@ class State:
     """A state in a word or two, and what more there is to say."""
 
     name: str
-    """running, saving, starting, queued, not started, finished, goal reached, stopped,
+    """running, saving, suspended, starting, queued, not started, finished, goal reached, stopped,
     interrupted, failed, no heartbeat, or unknown."""
     detail: str = ""
     queue: QueuedJob | None = None
@@ -45,6 +49,12 @@ class State:
     def is_over(self) -> bool:
         """Nothing changes any more unless somebody submits again."""
         return self.name in (*_ENDS, FAILED, "interrupted")
+
+
+def job_of(state: State) -> str | None:
+    """The job that a state's detail names; None if it names none."""
+    found = re.search(r"\bjob (\d+(?:_\d+)?)", state.detail)
+    return found[1] if found else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,8 @@ class Sight:
     def asks(self) -> tuple[str, ...]:
         """Jobs whose fate would tell more; none where the files say all."""
         if self.is_alive:
-            return ()
+            job_id = self.beat.job_id if self.beat is not None else None
+            return (job_id,) if job_id is not None and self.silent_s > ASKED_AFTER_S else ()
         job_id = None if self.beat is None or self.is_at_end else self.beat.job_id
         own = [] if job_id is None else [job_id]
         later = [job["job_id"] for job in self.jobs if self._is_later(job, job_id)]
@@ -140,6 +151,9 @@ def conclude(sight: Sight, answer: Answer) -> State:
     """The state, from files and from what Slurm answered about `sight.asks()`."""
     beat = sight.beat
     if beat is not None and sight.is_alive:
+        job = answer.jobs.get(beat.job_id or "")
+        if job is not None and job.state in _SUSPENDED:
+            return State("suspended", f"in {beat.operator}; job {beat.job_id} is {job.state}", job)
         if beat.step == 0 and beat.operator != TESTING:
             return State("starting", f"{beat.operator} ({sight.silent_s:.0f} s)")
         return State("saving" if beat.operator == SAVING else "running", beat.operator)
@@ -159,7 +173,12 @@ def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob], now: float) -> Stat
             continue
         if beat is None or job_id != beat.job_id or _started_after(job, beat):
             return State("starting", f"job {job_id} is {job.state}{_since(job, now)}", job)
+        if beat.outcome == "restart":
+            told = f"saved; job {job_id} is {job.state}, before Slurm starts it again or ends it"
+            return State("queued", told, job)
         if beat.outcome is None:
+            if job.state in _SUSPENDED:
+                return State("suspended", f"in {beat.operator}; job {job_id} is {job.state}", job)
             return State("no heartbeat", f"in {beat.operator}; job {job_id} is {job.state}", job)
     for job_id, job in jobs.items():
         if job.state in WAITING:
@@ -189,7 +208,9 @@ def _never_seen(sight: Sight, jobs: dict[str, QueuedJob]) -> State:
         return sight.recorded
     if jobs:
         job_id, job = list(jobs.items())[-1]
-        return State(FAILED, f"job {job_id} ended as {job.state} before the first heartbeat")
+        why = explained(job.reason, job_id) if job.reason else explained(job.state, job_id)
+        told = f"job {job_id} ended as {job.state} before the first heartbeat"
+        return State(FAILED, f"{told}; Slurm says {why}" if why != job.state else told)
     if sight.jobs:
         return State("unknown", f"submitted as job {sight.jobs[-1]['job_id']}; no heartbeat yet")
     if (sight.run / "metrics.jsonl").exists():
@@ -210,7 +231,8 @@ def _silent(sight: Sight, beat: Beat, job: QueuedJob | None) -> State:
         return State(FAILED, f"in {beat.operator}; its process is gone")
     if job is None:
         return State("no heartbeat", f"in {beat.operator}")
-    return State(FAILED, f"in {beat.operator}; Slurm says {job.state}", job)
+    why = explained(job.state, beat.job_id or "")
+    return State(FAILED, f"in {beat.operator}; Slurm says {why}", job)
 
 
 def _recorded(run: Path) -> tuple[State | None, float]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
 
 
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+"""Slurm numbers the steps of salloc's shell and of batch scripts from here (slurm.h)."""
 DeviceChoice = Literal["auto", "cpu", "any"]
 
 
@@ -108,7 +110,8 @@ def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str)
     for pair in (
         ("RANK", "WORLD_SIZE"),
         ("PMI_RANK", "PMI_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
+        # Within salloc a shell has the job's number of tasks, and is none of them.
+        ("SLURM_PROCID", "SLURM_NTASKS" if is_task_of_srun(environ) else "SLURM_PROCID"),
     ):
         present = [name for name in pair if name in environ]
         if len(present) == 1:
@@ -136,12 +139,21 @@ def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str)
         )
 
 
+def is_task_of_srun(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this process as a task of a step.
+
+    A batch script, and a shell of salloc, have variables of the job, and numbers of steps that no
+    srun has.
+    """
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+
+
 def _announced(environ: Mapping[str, str]) -> tuple[str, int, int] | None:
     """(who, rank, size) by the launcher nearest to the process, None if there was none."""
     if "PMI_SIZE" in environ:
         return "the process manager (PMI_SIZE)", int(environ["PMI_RANK"]), int(environ["PMI_SIZE"])
-    # A batch script has SLURM_NTASKS too; only a step's task has a step id.
-    if "SLURM_STEP_ID" in environ and "SLURM_NTASKS" in environ:
+    if is_task_of_srun(environ) and "SLURM_NTASKS" in environ:
         rank, size = environ["SLURM_PROCID"], environ["SLURM_NTASKS"]
         return "Slurm (SLURM_NTASKS)", int(rank), int(size)
     if "WORLD_SIZE" in environ:

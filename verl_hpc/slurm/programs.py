@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from verl_hpc.errors import ClusterError
 
@@ -16,6 +17,7 @@ def run_program(
     statuses: Sequence[int] = (0,),
     if_missing: str = "",
     if_slow: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> str:
     """Run a program to its end.
 
@@ -25,6 +27,7 @@ def run_program(
         statuses: with which it has done what was asked.
         if_missing: told after "NAME is not on PATH".
         if_slow: told after "NAME did not answer within N s".
+        variables: of its environment, over those of this process.
 
     Returns:
         What it printed to standard output.
@@ -35,10 +38,25 @@ def run_program(
     if shutil.which(words[0]) is None:
         raise ClusterError(f"{words[0]} is not on PATH{if_missing}")
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=timeout_s,
+            env=_unfiltered(os.environ) | dict(variables or {}),
+        )
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
     if done.returncode not in statuses:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
         raise ClusterError(f"{' '.join(words)}: {reason}")
     return done.stdout
+
+
+def _unfiltered(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables without the user's own formats and filters of what Slurm's programs print."""
+    tools = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
+    return {name: value for name, value in environ.items() if not name.startswith(tools)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.slurm.programs import run_program
@@ -17,8 +18,11 @@ Runner = Callable[[Sequence[str]], str]
 _TIMEOUT_S = 60.0
 
 
-def run_tool(words: Sequence[str]) -> str:
+def run_tool(words: Sequence[str], cluster: str | None = None) -> str:
     """Run one of Slurm's programs.
+
+    Args:
+        cluster: to ask, where login nodes serve several; None asks their own.
 
     Returns:
         What it printed to standard output.
@@ -32,7 +36,19 @@ def run_tool(words: Sequence[str]) -> str:
         if_missing=": this is no node of a Slurm cluster, or its module is not loaded; log in to "
         "one (a dry run works anywhere)",
         if_slow="; is the controller overloaded? Try again later",
+        variables={} if cluster is None else {"SLURM_CLUSTERS": cluster},
     )
+
+
+def on_cluster(cluster: str | None) -> Runner:
+    """Asks one cluster; the login nodes' own if None."""
+    return partial(run_tool, cluster=cluster)
+
+
+def scancel(cluster: str | None, *job_ids: str) -> str:
+    """The command that ends jobs, for people."""
+    where = [] if cluster is None else [f"--clusters={cluster}"]
+    return " ".join(["scancel", *where, *job_ids])
 
 
 def my_jobs(run: Runner = run_tool) -> dict[str, str]:

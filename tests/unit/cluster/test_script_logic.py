@@ -34,6 +34,7 @@ if [ "$(grep -c ^squeue "$LOG")" -le "${SILENT:-0}" ]; then
     exit 1
 fi
 case "$*" in
+*--states=R,S*) printf '%s\\n' "${OTHER:-}" | grep . || exit 0 ;;
 *PreemptTime) printf '%-20s\\n' "${PREEMPTED:-N/A}" ;;
 *) printf '%s\\n' "${STATE:-RUNNING}" ;;
 esac
@@ -249,6 +250,21 @@ def test_every_start_has_its_own_logs(batch):
 def test_what_is_made_is_the_owners_alone(batch):
     batch.run()
     assert (batch.run_directory / "job/attempts/0").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_second_job_of_a_run_hides_nothing_of_the_first(batch, lives):
+    assert batch.run()[0] == 0
+    (batch.run_directory / "lock.json").write_text('{"token": "a", "job_id": "76", "pid": 3}')
+    status, _, err = batch.run(OTHER="76" if lives else "")
+    job = batch.run_directory / "job"
+    if lives:
+        assert status == 1
+        assert "job 76 is running this run already: nothing to do" in err
+        assert (job / "attempts/latest").readlink().name == "0"
+        assert (job / "outcome").exists()
+    else:
+        assert (status, (job / "attempts/latest").readlink().name) == (0, "1")
 
 
 def test_a_run_directory_that_cannot_be_made(batch):

@@ -102,8 +102,25 @@ def test_a_job_that_ends_without_a_result(tmp_path):
     naps = []
     with pytest.raises(ClusterError, match="job 7 has ended without a result") as caught:
         wait_for_result(tmp_path, "7", lambda words: "8 RUNNING\n", naps.append)
-    assert f"logs {tmp_path} --first-error" in str(caught.value)
+    assert "says more" not in str(caught.value), "there is nothing to read"
     assert 30 < sum(naps) < 70
+
+
+def test_a_job_that_could_not_be_started(tmp_path):
+    def slurm(words):
+        return "JobState=FAILED Reason=JobLaunchFailure" if words[0] == "scontrol" else ""
+
+    with pytest.raises(ClusterError, match=r"FAILED, JobLaunchFailure: .*write the run directory"):
+        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
+
+
+def test_a_job_that_is_held_is_not_waited_for(tmp_path):
+    def slurm(words):
+        held = "JobState=PENDING Reason=launch_failed_requeued_held"
+        return held if words[0] == "scontrol" else "7 PENDING\n"
+
+    with pytest.raises(ClusterError, match=r"does not start by itself: .*`scontrol release 7`"):
+        wait_for_result(tmp_path, "7", slurm, lambda seconds: None)
 
 
 @pytest.fixture

@@ -177,3 +177,20 @@ def test_logs_without_an_error(attempt):
     assert first_error(attempt) is None
     write(attempt, "n0", (0, "ValueError: is no start of a line of ours"), (1, "ConfigError"))
     assert first_error(attempt) is None
+
+
+def test_memory_that_was_full_comes_before_what_peers_say(tmp_path):
+    """The kernel ended a rank and all that watched over it; another node lost its connection."""
+    attempt = tmp_path / "job/attempts/0"
+    attempt.mkdir(parents=True)
+    peer = "verl_hpc: rank 9 of 16 on n1 failed in rollout: RuntimeError: gone"
+    (attempt / "n1.log").write_text(f"9: 2026-11-22T12:00:02 {peer}\n")
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=45.0. Some of the step tasks "
+    killed += "have been OOM Killed."
+    (tmp_path / "job/slurm-45.log").write_text(f"2026-11-22T12:00:00 attempt 0: job 45\n{killed}\n")
+    assert first_error(attempt).lines == (killed,)
+    (tmp_path / "job/slurm-45.log").unlink()
+    (attempt / "n0.log").write_text(f"{killed}\n")
+    found = first_error(attempt)
+    assert (found.node, found.lines) == ("n0", (killed,))
+    assert "rank 9" in first_error(attempt, rank=9).lines[0]

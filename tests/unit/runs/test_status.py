@@ -108,7 +108,27 @@ def test_silence_of_a_job_that_runs(run):
 def test_silence_of_a_job_that_is_over(run, slurm):
     beat(run, at=NOW)
     found = state(run, NOW + 5000, j4711=slurm)
-    assert (found.name, found.detail) == ("failed", f"in rollout; Slurm says {slurm}")
+    assert found.name == "failed"
+    assert found.detail.startswith(f"in rollout; Slurm says {slurm}")
+
+
+def test_a_job_that_slurm_has_suspended(run):
+    beat(run, at=NOW)
+    assert look(run, NOW + 20).asks() == (), "Slurm is not asked of every second's silence"
+    assert look(run, NOW + 41).asks() == (JOB,)
+    found = state(run, NOW + 41, j4711="SUSPENDED")
+    assert (found.name, found.detail) == ("suspended", "in rollout; job 4711 is SUSPENDED")
+    assert state(run, NOW + 5000, j4711="SUSPENDED").name == "suspended"
+    assert state(run, NOW + 41, j4711="RUNNING").name == "running"
+
+
+def test_a_job_that_could_not_be_started(tmp_path):
+    """As Slurm says it where the node lacks the file system of the run directory."""
+    run = submit_run(tmp_path, JOB)
+    found = state(run, j4711=QueuedJob("FAILED", "JobLaunchFailure"))
+    assert found.name == "failed"
+    assert "ended as FAILED before the first heartbeat; Slurm says JobLaunchFailure" in found.detail
+    assert "can nodes write the run directory" in found.detail
 
 
 def test_silence_of_a_job_that_slurm_puts_back_into_the_queue(run):
@@ -161,7 +181,9 @@ def test_a_run_that_waits_to_go_on(run):
     assert state(run).name == "interrupted"
     assert "submit it again" in state(run).detail
     assert state(run, j4711="PENDING").name == "queued"
-    assert state(run, j4711="COMPLETING").name == "interrupted"
+    found = state(run, j4711="COMPLETING")
+    assert (found.name, found.is_over) == ("queued", False), "Slurm may be about to start it again"
+    assert "before Slurm starts it again or ends it" in found.detail
     assert state(run, j4711="FAILED").name == "interrupted"
 
 

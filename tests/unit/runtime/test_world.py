@@ -57,6 +57,19 @@ def test_a_batch_script_is_not_a_step():
     check_launch(script, 0, 1, MPICH)
 
 
+@pytest.mark.parametrize("environ", [{}, {"SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"}])
+def test_a_shell_of_salloc_is_not_a_step(environ):
+    """mpiexec and a plain start within salloc are launches like any other."""
+    shell = environ | {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}
+    check_launch(shell, 0, 1, MPICH)
+    check_launch(shell | pmi(2, 4), 2, 4, MPICH)
+
+
+def test_a_half_set_step_is_named():
+    with pytest.raises(LaunchError, match="SLURM_NTASKS=4 is set and SLURM_PROCID is not"):
+        check_launch({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, 0, 1, MPICH)
+
+
 def test_mpiexec_counts_for_more_than_the_step_that_carries_it():
     """Inside an allocation hydra starts one proxy a node by srun; the ranks are its children."""
     check_launch(step(1, 2) | pmi(3, 4), 3, 4, MPICH)

@@ -104,3 +104,18 @@ def test_what_a_tool_prints(tmp_path, monkeypatch):
     fake(tmp_path, "scontrol", 'echo "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert run_tool(["scontrol", "a", "b c"]) == "a b c\n"
+
+
+def test_a_users_own_formats_and_filters_are_left_aside(tmp_path, monkeypatch):
+    fake(tmp_path, "squeue", 'env | grep -E "^(SQUEUE|SLURM)" | sort')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SQUEUE_STATES", "PENDING")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert run_tool(["squeue"]) == "SLURM_CONF=/etc/slurm.conf\n"
+
+
+def test_words_of_another_encoding(tmp_path, monkeypatch):
+    fake(tmp_path, "scontrol", "printf 'L\\374fter\\n'")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert run_tool(["scontrol"]) == "L\ufffdfter\n"

@@ -18,8 +18,11 @@ _OURS = sorted(
 )
 _TRACEBACK = "Traceback (most recent call last):"
 _SLURM = re.compile(r"(srun|slurmstepd(-\S+)?): error: ")
-# The most telling first: a traceback that a library merely logs may stand before our own report.
+_OUT_OF_MEMORY = re.compile(r"slurmstepd(-\S+)?: error: .*([Oo][Oo][Mm][-_ ][Kk]ill|[Oo]ut [Oo]f)")
+# The most telling first. What is left of a job whose memory was full says nothing of it, and a
+# traceback that a library merely logs may stand before our own report.
 _STARTS = (
+    _OUT_OF_MEMORY,
     re.compile(r"verl_hpc: rank \d+( of \d+)? on \S+ failed in .*:( |$)"),
     re.compile(rf"({'|'.join(_OURS)}): "),
     re.compile(re.escape(_TRACEBACK)),
@@ -59,12 +62,14 @@ def first_error(attempt: Path, rank: int | None = None) -> Failure | None:
         attempt: directory of a start's logs.
         rank: look only at this rank.
     """
+    if rank is None and (killed := _batch_error(attempt, _OUT_OF_MEMORY)) is not None:
+        return killed
     for start in _STARTS:
         found = [failure for log in node_logs(attempt) for failure in _failures(log, start, rank)]
         if found:
             first = min(found, key=lambda failure: failure.time or "~")
             return replace(first, num_others=len(found) - 1)
-    return _batch_error(attempt) if rank is None else None
+    return _batch_error(attempt, _SLURM) if rank is None else None
 
 
 def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failure]:
@@ -78,7 +83,8 @@ def _failures(log: Path, start: re.Pattern[str], rank: int | None) -> list[Failu
             if start.match(line.text):
                 reports[line.rank], times[line.rank] = [line.text], line.time
         elif line.rank not in whole:
-            if len(report) == _MOST_LINES or (start is not _SLURM and _ENDS.match(line.text)):
+            ends = start not in (_SLURM, _OUT_OF_MEMORY) and _ENDS.match(line.text)
+            if len(report) == _MOST_LINES or ends:
                 whole.add(line.rank)
             else:
                 report.append(line.text)
@@ -100,11 +106,11 @@ def _cut(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines[:end])
 
 
-def _batch_error(attempt: Path) -> Failure | None:
-    """What srun and Slurm said into the batch script's own log: a rank that was killed says
-    nothing itself."""
+def _batch_error(attempt: Path, start: re.Pattern[str]) -> Failure | None:
+    """Lines of srun and Slurm in the batch script's own log that begin with `start`: a rank that
+    was killed says nothing itself."""
     for log in sorted(attempt.parent.parent.glob("slurm-*.log")):
-        lines = tuple(text for text in _of_attempt(log, attempt.name) if _SLURM.match(text))
+        lines = tuple(text for text in _of_attempt(log, attempt.name) if start.match(text))
         if lines:
             return Failure(log.stem, None, lines)
     return None

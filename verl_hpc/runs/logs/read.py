@@ -19,6 +19,8 @@ _PICTURES = {
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """Of the time before a line, by the clock and in the zone of its node."""
 
+_BATCH_BYTES = 4096
+"""Of a batch script's log, enough for its last words."""
 _LABEL = re.compile(r"^ *(\d+): ")
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ")
 
@@ -67,16 +69,27 @@ def attempt_directory(run: Path, attempt: int | None = None) -> Path:
     """
     known = attempts_of(run)
     if not known:
-        raise ClusterError(
-            f"{run} has no logs: no batch script has started it yet, or mpiexec did, whose output "
-            "goes where it was started from"
-        )
+        raise ClusterError(_without_logs(run))
     chosen = known[-1] if attempt is None else attempt
     if chosen not in known:
         raise ClusterError(
             f"--attempt {attempt}: {run} has logs of the attempts {', '.join(map(str, known))}"
         )
     return run / "job" / "attempts" / str(chosen)
+
+
+def _without_logs(run: Path) -> str:
+    """Why a run has no logs of ranks, and where to look instead."""
+    for log in sorted((run / "job").glob("slurm-*.log"), reverse=True):
+        if lines := last_lines(log, _BATCH_BYTES):
+            said = "\n".join(parse_line(log.stem, line).text for line in lines)
+            return f"{run}: its batch script has started no ranks; it said ({log}):\n{said}"
+    if (run / "job").is_dir():
+        return (
+            f"{run} has no logs: its batch script has not started yet, or could not; `python -m "
+            f"verl_hpc status {run}` asks Slurm which"
+        )
+    return f"{run} has no logs: mpiexec has started it, whose output goes where it was started from"
 
 
 def node_logs(attempt: Path) -> list[Path]:

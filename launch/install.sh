@@ -29,6 +29,8 @@ packages() { # "COMMAND ..." "PACKAGE ..."
 
 if [ "$what" = slurm ]; then
     packages "slurmctld slurmd munged bwrap" "slurm-wlm munge bubblewrap"
+    packages "slurmdbd mariadbd mariadb-install-db mariadb" \
+        "slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core"
     exit
 fi
 if [ "$what" = browser ]; then

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from verl_hpc.errors import ClusterError
 
@@ -16,6 +17,7 @@ def run_program(
     statuses: Sequence[int] = (0,),
     if_missing: str = "",
     if_slow: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> str:
     """Run a program to its end.
 
@@ -25,6 +27,7 @@ def run_program(
         statuses: with which it has done what was asked.
         if_missing: told after "NAME is not on PATH".
         if_slow: told after "NAME did not answer within N s".
+        variables: of its environment, besides those of this process.
 
     Returns:
         What it printed to standard output.
@@ -35,7 +38,14 @@ def run_program(
     if shutil.which(words[0]) is None:
         raise ClusterError(f"{words[0]} is not on PATH{if_missing}")
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout_s)
+        done = subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            env=os.environ | (variables or {}),
+        )
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{words[0]} did not answer within {timeout_s:.0f} s{if_slow}") from None
     if done.returncode not in statuses:

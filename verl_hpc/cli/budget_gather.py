@@ -32,6 +32,7 @@ from verl_hpc.slurm.accounting import (
     energy_meter,
     job_lives,
     run_accounting,
+    shortly,
 )
 from verl_hpc.slurm.programs import run_program
 from verl_hpc.slurm.tools import Runner
@@ -62,7 +63,7 @@ class _Ask:
             return job_lives(job_ids, since, self.run)
         except ClusterError as error:
             self.problems.append(
-                f"Slurm's accounts do not tell ({_first_line(error)}): hours are by the runs' own "
+                f"Slurm's accounts do not tell ({shortly(error)}): hours are by the runs' own "
                 "records, and waiting and energy are not known."
             )
             return None
@@ -166,7 +167,7 @@ def _account(
             return None
         limit, used = account_limits(name, ask.run), account_use(name, since, now, ask.run)
     except ClusterError as error:
-        ask.problems.append(f"What the account has is not known ({_first_line(error)}).")
+        ask.problems.append(f"What the account has is not known ({shortly(error)}).")
         return None
     gpus = limit.gpu_hours is not None or bool(used.get("gres/gpu"))
     unit, granted = ("GPU-hours", limit.gpu_hours) if gpus else ("core-hours", limit.core_hours)
@@ -190,7 +191,3 @@ def _told(command: list[str], name: str) -> Account:
     start, end = (None if day is None else parse_day(day, setting) for day in days)
     hours = told.granted_hours, told.used_hours
     return Account(name, told.unit, *hours, start, end, "the site's own command")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from verl_hpc.errors import ClusterError
 from verl_hpc.slurm.programs import run_program
 from verl_hpc.slurm.tools import Runner
 
@@ -93,6 +94,13 @@ def run_accounting(words: Sequence[str]) -> str:
         if_slow="; is the database overloaded? Try again later",
         variables={"SLURM_TIME_FORMAT": "%s"},
     )
+
+
+def shortly(error: ClusterError) -> str:
+    """The program and its first complaint, without the options it was given."""
+    line = str(error).splitlines()[0]
+    words, colon, why = line.partition(": ")
+    return f"{words.split()[0]}: {why}" if colon and " --" in words else line
 
 
 def job_lives(job_ids: Iterable[str], since: float, run: Runner = run_accounting) -> list[Life]:

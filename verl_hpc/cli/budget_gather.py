@@ -100,7 +100,7 @@ def gather(
     site = _site(runs, cluster)
     records = [records_of(name, path, now) for name, path in runs.items()]
     job_ids = [job_id for record in records for job_id in record.job_ids]
-    lives = ask.lives(job_ids, _earliest(runs, records, now)) if job_ids else None
+    lives = ask.lives(job_ids, _earliest(runs, records)) if job_ids else None
     used = [use_of(record, lives, now) for record in records]
     found = _account(ask, site, account, since, now)
     meter = ask.meter() if any(one.joules for one in used) else ""
@@ -139,12 +139,12 @@ def _operators(path: Path) -> dict[str, float]:
         return {}
 
 
-def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords], now: float) -> float:
+def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords]) -> float:
     """Just before the first job: the clock of whoever wrote it down may have been ahead."""
     told = [job.get("submitted") for path in runs.values() for job in read_jobs(path / "job")]
     times = [datetime.fromisoformat(text).timestamp() for text in told if isinstance(text, str)]
     times += [life.began - 86400 for record in records for life in record.lives if not told]
-    return min(times, default=now) - 60
+    return max(min(times, default=0.0) - 60, 0.0)
 
 
 def _site(runs: Mapping[str, Path], cluster: str | None) -> Site | None:

@@ -94,8 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
         _refuse(arguments, _OF_PLANS, f"plan {CALIBRATE} takes no such option; leave it out")
         return run_calibrate(arguments)
     if arguments.like is not None:
-        run = Path(arguments.like)
-        arguments.config = arguments.config or str(run / "config.yaml")
+        from verl_hpc.runs.find import find_run
+
+        run = find_run(arguments.like)
+        own = [run / "config.yaml", run / "job" / "config.yaml"]
+        arguments.like = run
+        arguments.config = arguments.config or str(next(filter(Path.is_file, own), own[0]))
         arguments.cluster = arguments.cluster or str(run / "job" / "site.yaml")
     _check(arguments)
     if arguments.budget is not None or arguments.until is not None:

@@ -119,7 +119,7 @@ def _measured(
     """As a run went; nothing without --like."""
     if arguments.like is None:
         return []
-    path = Path(arguments.like)
+    path: Path = arguments.like
     rows = [row for row in read_metrics(path) if row["step"] > _SKIP and row.get(STEP_SECONDS)]
     if not rows:
         raise ConfigError(f"--like {path}: no step after the first {_SKIP}; let it do a few more")

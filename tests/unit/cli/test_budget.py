@@ -62,12 +62,12 @@ def test_the_page(cluster, capsys):
     assert "the meter is acct_gather_energy/ipmi" in told
 
 
-def test_a_report_in_a_file_with_co2(cluster, capsys):
-    site = write(cluster.parent / "mine.yaml", SITE | {"budget": {"co2_g_per_kwh": 250.0}})
+def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys):
+    site = write(tmp_path / "mine.yaml", SITE | {"budget": {"co2_g_per_kwh": 250.0}})
     words = ["budget", str(cluster), "--cluster", str(site), "--report", "use.md"]
     assert main(words) == 0
     assert capsys.readouterr().out == "use.md\n"
-    page = (cluster.parent / "use.md").read_text()
+    page = (tmp_path / "use.md").read_text()
     assert " | 10 | 2.5 |" in page
     assert "CO2 is 250 g for a kWh" in page
     assert main([*words[:-1], "no/such/use.md"]) == 1

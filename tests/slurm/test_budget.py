@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm.conftest import REQUIRED
 from tests.slurm.runs import PATIENCE_S, Run, set_pause, write_run
 from tests.slurm.test_submission import run_state, steps_of, submit_sweep
 from verl_hpc.cli.main import main
@@ -31,6 +32,7 @@ WITH_GPUS = f"site.gpus_per_node={GPUS}", "site.tasks_per_node=1"
 def lab(slurm):
     """Two nodes that keep accounts."""
     if (reason := missing(accounts=True)) is not None:
+        assert os.environ.get(REQUIRED) != "1", reason
         pytest.skip(reason)
     with tempfile.TemporaryDirectory(prefix="slurm_lab-") as directory:
         settings = LabSettings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -18,10 +18,11 @@ from verl_hpc.cluster.profile import load_profile
 from verl_hpc.cluster.site import Site
 from verl_hpc.config.explain import explain
 from verl_hpc.errors import ClusterError, ConfigError, DataError
-from verl_hpc.metrics.log import read_metrics, seconds_after
+from verl_hpc.metrics.log import Row, read_metrics, seconds_after
 from verl_hpc.metrics.series import operator_seconds
+from verl_hpc.runs.heartbeat import FAILED
 from verl_hpc.runs.jobs import read_jobs
-from verl_hpc.runs.lives import read_lives
+from verl_hpc.runs.lives import RunLife, read_lives
 from verl_hpc.runs.status import look, saved_steps
 from verl_hpc.section import NonNegativeFinite, Section
 from verl_hpc.slurm.accounting import (
@@ -113,11 +114,10 @@ def records_of(name: str, path: Path, now: float) -> RunRecords:
     lives = tuple(read_lives(path))
     submitted = [str(job["job_id"]) for job in read_jobs(path / "job")]
     started = [life.job_id for life in lives if life.job_id is not None]
-    saved = saved_steps(path)
-    under_way = look(path, now, None).is_alive
-    unsaved = None if under_way else seconds_after(path, saved[-1] if saved else 0)
+    rows = _rows(path)
     job_ids = tuple(dict.fromkeys([*submitted, *started]))
-    return RunRecords(name, job_ids, lives, _operators(path), unsaved)
+    operators = added(map(operator_seconds, rows))
+    return RunRecords(name, job_ids, lives, operators, _unsaved_s(path, lives, rows, now))
 
 
 def parse_day(text: str, option: str) -> float:
@@ -132,11 +132,21 @@ def parse_day(text: str, option: str) -> float:
         raise ConfigError(f"{option} {text}: expected a date such as 2027-01-31") from None
 
 
-def _operators(path: Path) -> dict[str, float]:
+def _unsaved_s(
+    path: Path, lives: Sequence[RunLife], rows: Sequence[Row], now: float
+) -> float | None:
+    if look(path, now, None).is_alive:
+        return None
+    if lives and lives[-1].outcome not in (None, FAILED):  # it saved, whatever is left of that
+        return 0.0
+    return seconds_after(rows, max(saved_steps(path), default=0))
+
+
+def _rows(path: Path) -> list[Row]:
     try:
-        return added(map(operator_seconds, read_metrics(path)))
+        return read_metrics(path)
     except DataError:
-        return {}
+        return []
 
 
 def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords]) -> float:

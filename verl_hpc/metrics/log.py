@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,12 +83,8 @@ def read_metrics(run_directory: str | Path) -> list[Row]:
         raise DataError(f"{path}: cannot be read as a regular file ({error})") from None
 
 
-def seconds_after(run_directory: Path, step: int) -> float:
-    """Seconds that the steps after this one took; 0 where nothing tells."""
-    try:
-        rows = read_metrics(run_directory)
-    except DataError:
-        return 0.0
+def seconds_after(rows: Iterable[Row], step: int) -> float:
+    """Seconds that the steps after this one took, of those that tell."""
     return sum(row.get(STEP_SECONDS) or 0.0 for row in rows if row["step"] > step)
 
 

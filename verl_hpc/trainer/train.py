@@ -12,7 +12,8 @@ from pathlib import Path
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
 from verl_hpc.errors import CheckpointError, ConfigError
-from verl_hpc.metrics.log import seconds_after
+from verl_hpc.metrics.log import FILE_NAME as METRICS
+from verl_hpc.metrics.log import read_metrics, seconds_after
 from verl_hpc.metrics.sinks import check_sinks
 from verl_hpc.runs.heartbeat import Heartbeat
 from verl_hpc.runs.lives import LifeRecord
@@ -116,7 +117,9 @@ def _train(
     assert restored is not None or not resumes, "engines are empty that no step has filled"
     if life is not None:
         step = (restored or START).step
-        life.resume(step, seconds_after(config.run_directory, step))
+        run_directory = config.run_directory
+        rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
+        life.resume(step, seconds_after(rows, step))
     with open_records(run, restored) as records:
         result = Loop(run, recipe, records, heartbeat, life).to_the_end(restored or START)
         records.finish(run_facts(run, result))

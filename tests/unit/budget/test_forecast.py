@@ -1,9 +1,12 @@
 """When chains end, and what fits: on simulated queues, whose truth is known."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.budget.queue_simulator import HOUR, Partition
 from verl_hpc.budget.forecast import FEWEST_WAITS, Links, chain_of, most_steps, waits_like
+from verl_hpc.slurm.accounting import parse_lives
 
 LINKS = Links(nodes=8, devices=32, step_s=300.0, start_s=600.0, usable_s=12 * HOUR)
 
@@ -67,3 +70,10 @@ def test_one_of_many_long_waits_does_not_move_the_middle_of_a_long_chain_to_zero
     assert twenty == pytest.approx(40 * HOUR, rel=0.01)
     thousand = chain_of(1000 * LINKS.most_steps, LINKS, waits).waits_s
     assert thousand == pytest.approx((2000 * HOUR,) * 3)
+
+
+def test_waits_of_a_history_that_the_virtual_cluster_produced():
+    """What kept a chain's link, an array's next run or a requeued job is no wait in the queue."""
+    recorded = parse_lives((Path(__file__).parents[1] / "slurm/sacct.txt").read_text())
+    waits = waits_like(recorded, 1)
+    assert sorted(waits) == [0, 0, 0, 0, 0, 1, 1, 14, 14]

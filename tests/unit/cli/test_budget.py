@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from tests.unit.cli.status_runs import NOW, make_run, submit_run, without_slurm, work
+from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
 from tests.unit.cluster.requests import SITE, write
 from verl_hpc.budget.page import Account
-from verl_hpc.cli.budget_gather import gather
+from verl_hpc.cli.budget_gather import gather, records_of
 from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.lives import LifeRecord
@@ -140,6 +140,19 @@ def test_a_site_with_accounts_of_its_own(tmp_path):
 def test_a_site_command_that_says_something_else(tmp_path, script, problem):
     with pytest.raises(ConfigError, match=r"budget.command = (.|\n)*" + problem):
         gather({}, NOW, "proj", site_with(tmp_path, script))
+
+
+def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tmp_path, clock):
+    run = make_run(tmp_path)
+    life = LifeRecord(run, 2, on_gpus=True, clock=clock)
+    work(run, 3)
+    (run / "checkpoints/step_00000001").mkdir(parents=True)
+    (run / "checkpoints/step_00000001/manifest.json").touch()
+    assert records_of("run", run, NOW).unsaved_s == 20.0
+    beat(run, at=NOW)
+    assert records_of("run", run, NOW + 1).unsaved_s is None
+    life.end("finished")
+    assert records_of("run", run, NOW + 1e6).unsaved_s == 0.0
 
 
 def test_hours_that_are_used_as_until_now_last_until():

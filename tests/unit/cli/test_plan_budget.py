@@ -1,5 +1,6 @@
 """`python -m verl_hpc plan --budget --until`: what fits into an allocation."""
 
+import argparse
 import json
 
 import pytest
@@ -8,6 +9,8 @@ from tests.unit.budget.queue_simulator import HOUR, Partition
 from tests.unit.cli.status_runs import submit_run, work
 from tests.unit.cluster.requests import ROOT
 from verl_hpc.cli.main import main
+from verl_hpc.cli.plan import add_arguments
+from verl_hpc.cli.plan_budget import run_budget
 from verl_hpc.runs.lives import LifeRecord
 
 SIZES = ROOT / "configs/model"
@@ -119,3 +122,31 @@ def test_what_cannot_be(plan, words, problem):
     status, _, err = plan(*PPO, "--nodes", 8, *words)
     assert status == 1
     assert problem in err
+
+
+def test_the_day_that_is_told_is_that_on_which_a_chain_of_the_queue_ends(tmp_path, capsys):
+    """All of it but the clock and sacct: 40 days from history to plan, then the queue goes on."""
+    queue = Partition(256, 0.9, 3)
+    queue.advance(40 * 24 * HOUR)
+    now = queue.now
+    lines = [
+        f"{one.job_id}|COMPLETED|{one.submitted:.0f}|{one.eligible:.0f}|{one.started:.0f}|"
+        f"{one.elapsed_s:.0f}|{one.nodes}|gres/gpu=8||None|{one.limit_s / 60:.0f}"
+        for one in queue.history()
+    ]
+    asked = []
+
+    def sacct(words):
+        asked.extend(words)
+        return "\n".join(lines)
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    words = [*PPO, "--nodes", 8, "--budget", 9000, "--time", "12:00:00", "steps=4000", "--json"]
+    assert run_budget(parser.parse_intermixed_args([*map(str, words)]), now, sacct) == 0
+    (one,) = json.loads(capsys.readouterr().out)["choices"]
+    assert "--allusers" in asked
+    chain = one["chain"]
+    assert (chain["steps"], chain["links"]) == (4000, 11)
+    truth = queue.run_chain(chain["links"], 8, chain["busy_s"] / chain["links"])
+    assert one["ends"][1] - now == pytest.approx(truth - now, rel=0.15)

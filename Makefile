@@ -98,6 +98,9 @@ slow: WORKERS = 2
 slow: $(READY_DEV)
 	launch/install.sh $(VENV) pushgateway
 	$(STRICT) $(PYTEST) --slow tests/jobs tests/unit tests/gpu
+	launch/install.sh $(VENV) slurm
+	launch/install.sh $(VENV) accounts
+	$(STRICT) $(PYTEST) --slow tests/slurm/test_budget.py
 	$(BIN)/python -m tests.mpi.worlds 1 2 4 8 16 -q --slow -m slow
 
 # Thousands of mutated configurations, and hundreds of runs on bad input: half an hour.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Make a virtual environment with the pinned CPU packages and this package in it (cpu), add what
-# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm), the
-# tests of the dashboard (browser) or those of Prometheus (pushgateway).
-# usage: launch/install.sh VENV cpu|dev|slurm|browser|pushgateway
+# developers need (dev), or install Debian's packages, as root, for the virtual cluster (slurm) and
+# its accounts (accounts), the tests of the dashboard (browser) or those of Prometheus (pushgateway).
+# usage: launch/install.sh VENV cpu|dev|slurm|accounts|browser|pushgateway
 #   PYTHON   interpreter to make it with, 3.11 (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm, browser or pushgateway}
+venv=${1:?directory of the virtual environment} what=${2:?cpu, dev, slurm, accounts, browser or pushgateway}
 python=${PYTHON:-python3}
 pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps)
 
@@ -29,6 +29,11 @@ packages() { # "COMMAND ..." "PACKAGE ..."
 
 if [ "$what" = slurm ]; then
     packages "slurmctld slurmd munged bwrap" "slurm-wlm munge bubblewrap"
+    exit
+fi
+if [ "$what" = accounts ]; then
+    packages "slurmdbd mariadbd mariadb-install-db mariadb" \
+        "slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core"
     exit
 fi
 if [ "$what" = browser ]; then

@@ -4,7 +4,8 @@ Arithmetic on a configuration, a site profile and the models' config.json: no GP
 allocation. Without --nodes, on the fewest nodes on which the run fits. With --search, its
 placement, layouts and rollout.tensor_parallel are chosen anew. `plan calibrate RUN...` fits the
 time model to runs, and writes a file for --efficiency. A field of the run is set by its name, one
-of the site profile by site. before its name.
+of the site profile by site. before its name. --budget and --until say how many steps fit into
+GPU-hours and before a date, as a chain of how many jobs, with waits as the queue had them lately.
 
 Status 0: it fits; 1: it does not, or an error.
 
@@ -14,6 +15,8 @@ examples:
       --model-config configs/model/Llama-3.1-70B-Instruct.json
   python -m verl_hpc plan --config run.yaml --cluster slurm/my_site.yaml --max-nodes 64 --search \\
       --objective gpu-hours --write run_planned.yaml
+  python -m verl_hpc plan --config run.yaml --cluster slurm/my_site.yaml --max-nodes 16 \\
+      --budget 1250 --until 2027-01-31
   python -m verl_hpc plan calibrate runs/n1 runs/n2 --out efficiency.yaml
 """
 
@@ -38,7 +41,7 @@ CALIBRATE = "calibrate"
 _OBJECTIVES: dict[str, Objective] = {"time": "step_seconds", "gpu-hours": "gpu_hours"}
 _OF_PLANS = (
     "config", "nodes", "max_nodes", "search", "explain", "objective", "json", "svg", "write",
-    "prompt", "response", "measured",
+    "prompt", "response", "measured", "budget", "until", "time", "like",
 )  # fmt: skip
 
 _OF_RECORD = (
@@ -70,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON object")
     add("--svg", type=Path, metavar="FILE", help="write a picture of memory and time")
     add("--write", type=Path, metavar="FILE", help="write a configuration of what --search found")
+    fits = parser.add_argument_group("what fits into an allocation")
+    fits.add_argument("--budget", type=float, metavar="HOURS", help="GPU-hours that are left")
+    fits.add_argument("--until", metavar="DATE", help="last day, such as 2027-01-31")
+    fits.add_argument("--time", metavar="LIMIT", help="of each job of the chain (default 24:00:00)")
+    fits.add_argument("--like", metavar="RUN", help="seconds and nodes as this run had them")
     of_it = parser.add_argument_group("of plan calibrate")
     of_it.add_argument("--out", type=Path, metavar="FILE", help="where the factors go")
     of_it.add_argument("--skip", type=int, metavar="N", help="first steps not counted (default 3)")
@@ -85,7 +93,20 @@ def run(arguments: argparse.Namespace) -> int:
 
         _refuse(arguments, _OF_PLANS, f"plan {CALIBRATE} takes no such option; leave it out")
         return run_calibrate(arguments)
+    if arguments.like is not None:
+        from verl_hpc.runs.find import find_run
+
+        run = find_run(arguments.like)
+        own = [run / "config.yaml", run / "job" / "config.yaml"]
+        arguments.like = run
+        arguments.config = arguments.config or str(next(filter(Path.is_file, own), own[0]))
+        arguments.cluster = arguments.cluster or str(run / "job" / "site.yaml")
     _check(arguments)
+    if arguments.budget is not None or arguments.until is not None:
+        from verl_hpc.cli.plan_budget import run_budget
+
+        return run_budget(arguments)
+    _refuse(arguments, ("time", "like"), "it belongs to --budget and --until: add one of them")
     plan = make(arguments)
     _write(arguments, plan)
     _print(arguments, plan)

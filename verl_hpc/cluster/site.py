@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from verl_hpc.cluster.accounts import BudgetConfig
 from verl_hpc.cluster.containers import BareConfig, ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures, kind_of
 from verl_hpc.cluster.shell import control_characters
@@ -173,6 +174,8 @@ class Site(Section):
     """What happens to a run that is not done when its time is up."""
     preflight: PreflightConfig = PreflightConfig()
     """What the doctor expects of nodes."""
+    budget: BudgetConfig = BudgetConfig()
+    """Where `budget` finds what Slurm's accounts do not know."""
     links: LinkFigures = LinkFigures()
     """What the nodes' links carry, for `plan` and `reshard --site`."""
     measured: PathText | None = None

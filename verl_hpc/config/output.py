@@ -12,7 +12,7 @@ from verl_hpc.config.trackers import (
     SwanlabConfig,
     WandbConfig,
 )
-from verl_hpc.section import NonNegative, Positive, Seconds, Section
+from verl_hpc.section import NonNegative, Positive, PositiveFinite, Seconds, Section
 
 
 class CheckpointConfig(Section):
@@ -91,6 +91,10 @@ class RuntimeConfig(Section):
     reward_processes: Annotated[NonNegative, Field(le=256)] | None = None
     """Processes of a rank that call reward functions while it generates (docs/rewards.md); 0 calls
     them in the rank, afterwards. null takes one for each four of the rank's threads, at most 8."""
+    max_gpu_hours: PositiveFinite | None = None
+    """GPU-hours that all starts of the run may use together: the run saves and stops for good
+    before a step that would pass them (docs/budget.md). GPUs that the job has and no rank uses
+    count; on CPU ranks these are rank-hours. null sets no ceiling."""
     post_mortem: bool = False
     """A rank that fails leaves the variables of its calls in post_mortem/ of the run directory, and
     a run of one rank at a terminal opens pdb. Secrets are left out by name; texts are not."""

@@ -7,12 +7,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from verl_hpc.config.regular_file import open_regular
 from verl_hpc.errors import DataError
+from verl_hpc.metrics.names import STEP_SECONDS
 
 FILE_NAME = "metrics.jsonl"
 
@@ -80,6 +81,11 @@ def read_metrics(run_directory: str | Path) -> list[Row]:
         ) from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read as a regular file ({error})") from None
+
+
+def seconds_after(rows: Iterable[Row], step: int) -> float:
+    """Seconds that the steps after this one took, of those that tell."""
+    return sum(row.get(STEP_SECONDS) or 0.0 for row in rows if row["step"] > step)
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -7,6 +7,7 @@ others waiting: each notes its wish, and at the next boundary all take the stron
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -134,13 +135,14 @@ class StopFlag:
     """This rank's wish, and the agreement of all.
 
     The allocation's end is read from SLURM_JOB_END_TIME: a step that would not be over in time is
-    not begun.
+    not begun. Nor is one that would pass the ceiling of the run's hours.
 
     Args:
         control: of the whole world.
         run_directory: where requests are left by `stop` and `save`.
         signals: noted so far, and from now on.
         clock: seconds since the epoch.
+        ceiling: when the run has used runtime.max_gpu_hours, in seconds since the epoch.
     """
 
     def __init__(
@@ -149,12 +151,14 @@ class StopFlag:
         run_directory: Path,
         signals: Signals,
         clock: Callable[[], float] = time.time,
+        ceiling: float = math.inf,
     ) -> None:
         self._control = control
         self._directory = run_directory
         self._signals = signals
         self._clock = clock
         self._end = float(os.environ.get("SLURM_JOB_END_TIME", "inf"))
+        self._ceiling = ceiling
         self._pace = _Pace()
         self._file_due = 0.0
         self._asked = Wish.CONTINUE
@@ -193,6 +197,12 @@ class StopFlag:
             self.reason = "another rank was asked to stop"
         return agreed
 
+    def agree_to_begin(self) -> Wish:
+        """Before the first step: whether its start has used up the run's hours."""
+        if self._ceiling == math.inf:
+            return Wish.CONTINUE
+        return Wish(self._control.max(int(self._ceiling_wish(0.0))))
+
     def honoured(self, wish: Wish = Wish.STOP_NOW) -> None:
         """Requests have been acted on: forget them, so that the next start does not meet them.
 
@@ -206,10 +216,21 @@ class StopFlag:
 
     def _time_wish(self) -> Wish:
         needed = self._pace.step + self._pace.save + MARGIN_S
+        if (wish := self._ceiling_wish(needed)).leaves:
+            return wish
         if self._end - self._clock() > needed:
             return Wish.CONTINUE
         self.reason = f"the allocation ends before another step of {self._pace.step:.0f} s would"
         return Wish.RESTART
+
+    def _ceiling_wish(self, needed_s: float) -> Wish:
+        if self._ceiling - self._clock() > needed_s:
+            return Wish.CONTINUE
+        self.reason = (
+            f"another step of {self._pace.step:.0f} s would pass runtime.max_gpu_hours; set it "
+            "higher and start again to go on"
+        )
+        return Wish.STOP
 
     def _file_wish(self) -> Wish:
         """The strongest of the requests that are due; few ranks look, and not more often than a

@@ -16,6 +16,7 @@ from verl_hpc.metrics.timers import Stages, Timers
 from verl_hpc.metrics.traces import Traces
 from verl_hpc.planner.bases import told_bases
 from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runtime.startup import announce
 from verl_hpc.runtime.stop import StepDropped, Wish
 from verl_hpc.trainer.context import RunContext
@@ -32,11 +33,17 @@ class Loop:
     """Steps of a recipe, evaluations and saves, until the run is over."""
 
     def __init__(
-        self, run: RunContext, recipe: Recipe, records: Records, heartbeat: Heartbeat | None
+        self,
+        run: RunContext,
+        recipe: Recipe,
+        records: Records,
+        heartbeat: Heartbeat | None,
+        life: LifeRecord | None = None,
     ) -> None:
         assert run.stop is not None
         self.run, self.config, self.stop = run, run.config, run.stop
         self.recipe, self.records, self.heartbeat = recipe, records, heartbeat
+        self._life = life
         self.timers = Timers()
         self._traces = Traces(
             run.config.runtime.profile, run.config.run_directory, run.rank, str(run.session.device)
@@ -82,7 +89,8 @@ class Loop:
         if self._owes_evaluation(progress.step):
             owed = self._evaluate(progress.step)
             self._record(progress.step, dict(owed))
-        outcome = self._outcome(progress, owed if progress.step else {}, Wish.CONTINUE)
+        begin = self.stop.agree_to_begin()
+        outcome = self._outcome(progress, owed if progress.step else {}, begin)
         while not outcome:
             self._step_now = step = progress.step + 1
             self._traces.begin(step)
@@ -144,7 +152,11 @@ class Loop:
     def _step(self, step: int, progress: Progress) -> tuple[Progress, dict[str, float]]:
         begin = time.monotonic()
         self._droppable = True
+        if self._life is not None:
+            self._life.begin_step()
         found = self._steps.take(step, progress)
+        if self._life is not None:
+            self._life.end_step()
         self.stop.took(step=time.monotonic() - begin, save=self._saves.seconds)
         self.records.samples(step, "train", found.samples)
         self.records.rewards(found.rewards)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import inf
 from pathlib import Path
 
 from verl_hpc.config.load import dump_config
 from verl_hpc.config.run import RunConfig
-from verl_hpc.errors import CheckpointError
+from verl_hpc.errors import CheckpointError, ConfigError
+from verl_hpc.metrics.log import FILE_NAME as METRICS
+from verl_hpc.metrics.log import read_metrics, seconds_after
 from verl_hpc.metrics.sinks import check_sinks
 from verl_hpc.runs.heartbeat import Heartbeat
+from verl_hpc.runs.lives import LifeRecord
 from verl_hpc.runs.lock import RunLock
 from verl_hpc.runs.ranks import FILE as RANKS
 from verl_hpc.runtime.debug.attach import Attachments
@@ -56,9 +61,10 @@ def train(session: Session, config: RunConfig, signals: Signals | None = None) -
     signals.listen()
     config = _with_models(session, config)
     with _run_directory(session, config) as lock:
+        life = session.control.together(lambda: _begin_life(session, config))
         _be_watched(session, config)
-        with _heartbeat(session, config) as heartbeat:
-            return _train(session, config, signals, lock, heartbeat)
+        with _heartbeat(session, config) as heartbeat, life or nullcontext():
+            return _train(session, config, signals, lock, heartbeat, life)
 
 
 def _with_models(session: Session, config: RunConfig) -> RunConfig:
@@ -75,6 +81,7 @@ def _train(
     signals: Signals,
     lock: RunLock | None,
     heartbeat: Heartbeat | None,
+    life: LifeRecord | None,
 ) -> Result:
     def enter(stage: str) -> None:
         session.enter(stage)
@@ -100,15 +107,26 @@ def _train(
     session.watchdog.places = ", ".join(here)
     resume_collection()
     signals.listen()
-    run.stop = StopFlag(session.control, config.run_directory, signals)
+    most = config.runtime.max_gpu_hours
+    ceiling = inf if life is None or most is None else life.ceiling(most)
+    if most is not None:
+        ceiling = session.control.broadcast(ceiling)
+    run.stop = StopFlag(session.control, config.run_directory, signals, ceiling=ceiling)
     enter("restore")
     restored = restore(run)
     assert restored is not None or not resumes, "engines are empty that no step has filled"
+    if life is not None:
+        step = (restored or START).step
+        run_directory = config.run_directory
+        rows = read_metrics(run_directory) if (run_directory / METRICS).exists() else []
+        life.resume(step, seconds_after(rows, step))
     with open_records(run, restored) as records:
-        result = Loop(run, recipe, records, heartbeat).to_the_end(restored or START)
+        result = Loop(run, recipe, records, heartbeat, life).to_the_end(restored or START)
         records.finish(run_facts(run, result))
     if heartbeat is not None:
         heartbeat.end(result.outcome)
+    if life is not None:
+        life.end(result.outcome)
     return result
 
 
@@ -117,6 +135,29 @@ def _heartbeat(session: Session, config: RunConfig) -> Heartbeat | AbstractConte
     if session.world.rank != 0:
         return nullcontext()
     return Heartbeat(config.run_directory, total_steps=config.steps)
+
+
+def _begin_life(session: Session, config: RunConfig) -> LifeRecord | None:
+    """The record of this start's hours, which rank 0 keeps.
+
+    Raises:
+        ConfigError: the run has used up the hours that it may.
+    """
+    world, most = session.world, config.runtime.max_gpu_hours
+    if world.rank != 0:
+        return None
+    with _writing(config.run_directory):
+        life = LifeRecord(config.run_directory, world.size, world.device != "cpu")
+    if most is not None and life.ceiling(most) - life.usual_start_s <= time.time():
+        used = sum(earlier.hours for earlier in life.earlier)
+        life.end("no hours left")
+        raise ConfigError(
+            f"runtime.max_gpu_hours = {most:g}: the run's {len(life.earlier)} earlier starts have "
+            f"used {used:.3g}, and the rest is less than another start takes; set it higher to go "
+            "on"
+        )
+    session.watchdog.errands.append(life.tick)
+    return life
 
 
 @contextmanager

@@ -102,6 +102,7 @@ BAD_INPUT = {
     "reshard": ["--train", "tp=1", "--rollout", "tp=1", "--gpus-per-node", "8", "--model", NOWHERE],
     "save": [NOWHERE],
     "status": [NOWHERE],
+    "budget": [NOWHERE],
     "stop": [NOWHERE],
     "sync": [NOWHERE],
     "submit": ["--config", NOWHERE, "--cluster", NOWHERE, "--nodes", "1", "--time", "10"],

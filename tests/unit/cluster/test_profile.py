@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel
 
 from tests.unit.cluster.requests import CONTAINERS, CPU_SITE, ROOT, SITE, profile, write
+from verl_hpc.cluster.accounts import BudgetConfig
 from verl_hpc.cluster.containers import ContainerConfig
 from verl_hpc.cluster.gpu import GpuFigures
 from verl_hpc.cluster.profile import load_for_job, load_profile, parse_site_override
@@ -62,6 +63,7 @@ def test_generic_names_every_setting_and_gives_the_defaults():
 def test_the_documentation_has_every_setting():
     page = (ROOT / "docs/site_profile.md").read_text()
     sections = {
+        "budget": BudgetConfig,
         "restarts": RestartConfig,
         "preflight": PreflightConfig,
         "links": LinkFigures,

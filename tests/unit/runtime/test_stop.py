@@ -100,6 +100,26 @@ def test_a_step_that_would_not_end_in_time_is_not_begun(run, clock, monkeypatch)
     assert "the allocation ends" in flag.reason
 
 
+def test_a_step_that_would_pass_the_ceiling_is_not_begun_and_the_run_stops_for_good(run, clock):
+    flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 1000)
+    flag.took(step=100.0, save=50.0)
+    clock.now += 1000 - 150 - MARGIN_S - 1
+    assert flag.wish(1) is Wish.CONTINUE
+    clock.now += 2
+    assert flag.wish(2) is Wish.STOP
+    assert "would pass runtime.max_gpu_hours" in flag.reason
+
+
+def test_a_start_that_has_used_up_the_hours_begins_no_step(run, clock):
+    flag = StopFlag(Others(), run, Signals(), clock, ceiling=clock.now + 10)
+    assert flag.agree_to_begin() is Wish.CONTINUE
+    clock.now += 10
+    assert flag.agree_to_begin() is Wish.STOP
+    late = StopFlag(Others(wishes=[Wish.STOP]), run, Signals(), clock, ceiling=clock.now + 10)
+    assert late.agree_to_begin() is Wish.STOP
+    assert StopFlag(Others(wishes=[Wish.STOP]), run, Signals()).agree_to_begin() is Wish.CONTINUE
+
+
 @pytest.mark.parametrize(
     "request_, wish",
     [

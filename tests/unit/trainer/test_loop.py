@@ -11,7 +11,7 @@ from tests.unit.config.trees import GAE
 from tests.unit.ranks import on_ranks
 from tests.unit.trainer.runs import PROMPTS, loop, small_run
 from verl_hpc.checkpoint.schema import step_name
-from verl_hpc.runtime.stop import Signals, Wish
+from verl_hpc.runtime.stop import MARGIN_S, Signals, StopFlag, Wish
 from verl_hpc.testing.local_run import engine_of
 from verl_hpc.trainer.facts import run_facts
 from verl_hpc.trainer.loop import Loop
@@ -256,6 +256,28 @@ def test_a_step_is_finished_for_who_has_time(tmp_path, wish, outcome):
     assert (result.outcome, result.progress.step) == (outcome, 2)
     assert saved(run) == named(2)
     assert [line["step"] for line in lines if "val/score/mean" in line] == [1, 2]
+
+
+def test_a_run_saves_and_stops_before_it_passes_its_hours(tmp_path, clock):
+    run = small_run(tmp_path, steps=9)
+    ceiling = clock.now + MARGIN_S + 250
+    run.stop = flag = StopFlag(run.session.control, tmp_path, Signals(), clock, ceiling)
+    took = flag.took
+
+    def took_100_s(**_):
+        clock.now += 100
+        took(step=100.0)
+
+    flag.took = took_100_s
+    result, _ = loop(run)
+    assert (result.outcome, result.progress.step) == ("stopped", 2)
+    assert "would pass runtime.max_gpu_hours" in result.reason
+    assert saved(run) == named(2)
+    clock.now = ceiling
+    again = small_run(tmp_path, steps=9)
+    again.stop = StopFlag(again.session.control, tmp_path, Signals(), clock, ceiling)
+    result, _ = loop(again, resumes=True)
+    assert (result.outcome, result.progress.step) == ("stopped", 2)
 
 
 def test_finished_responses_are_kept_beside_the_step(tmp_path):

@@ -1,6 +1,7 @@
 """What a start says about its run directory."""
 
 import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,13 +9,16 @@ import pytest
 from tests.unit.config.trees import parse
 from tests.unit.waiting import within
 from verl_hpc.errors import ConfigError
-from verl_hpc.trainer.train import _run_directory
+from verl_hpc.runs.lives import LifeRecord, read_lives
+from verl_hpc.trainer.train import _begin_life, _run_directory
 
 
 def alone():
     """The session of a rank that is the only one."""
     control = SimpleNamespace(together=lambda work: work())
-    return SimpleNamespace(world=SimpleNamespace(rank=0), control=control)
+    world = SimpleNamespace(rank=0, size=2, device="cpu")
+    watchdog = SimpleNamespace(errands=[])
+    return SimpleNamespace(world=world, control=control, watchdog=watchdog)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +55,33 @@ def test_what_a_run_cannot_write_is_named_before_its_work(tmp_path, name, kind):
     with pytest.raises(ConfigError, match=f"{name}: not a regular file.*delete it"):
         within(5, _run_directory(alone(), config).__enter__)
     assert [p.name for p in config.run_directory.iterdir()] == [name]
+
+
+def earlier_start(config, hours, ready_s):
+    now = time.time() - 3600 * hours
+    config.run_directory.mkdir()
+    life = LifeRecord(config.run_directory, 1, on_gpus=True, clock=lambda: now)
+    now += ready_s
+    life.resume(0, 0.0)
+    now = time.time()
+    life.end("restart")
+
+
+def test_a_start_that_would_use_up_its_hours_before_the_first_step_is_refused(tmp_path):
+    config = parse(directory=str(tmp_path), runtime__max_gpu_hours=2.0)
+    earlier_start(config, hours=1.9, ready_s=600)
+    told = r"max_gpu_hours = 2: the run's 1 earlier starts have used 1.9, .*; set it higher"
+    with pytest.raises(ConfigError, match=told):
+        _begin_life(alone(), config)
+    assert read_lives(config.run_directory)[-1].hours < 0.01
+
+
+def test_a_start_with_hours_left_is_recorded_from_time_to_time(tmp_path):
+    config = parse(directory=str(tmp_path), runtime__max_gpu_hours=2.0)
+    earlier_start(config, hours=1.0, ready_s=60)
+    session = alone()
+    life = _begin_life(session, config)
+    assert session.watchdog.errands == [life.tick]
+    assert life.ceiling(2.0) - time.time() == pytest.approx(1800, abs=60)
+    session.world.rank = 1
+    assert _begin_life(session, config) is None

@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--cpus", type=int, default=LabSettings.cpus, metavar="N", help="of a node, pretended")
     add("--gpus", type=int, default=LabSettings.gpus, metavar="N", help="of a node, pretended")
     add("--cgroup", action="store_true", help="signal jobs as most clusters do (cgroup v1)")
+    add("--accounts", action="store_true", help="sacct answers; needs slurmdbd and MariaDB")
     add("--dir", type=Path, default=place, help="all that the lab keeps; default: %(default)s")
     return parser
 
@@ -54,6 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
             cpus=arguments.cpus,
             gpus=arguments.gpus,
             cgroup=arguments.cgroup,
+            accounting=arguments.accounts,
         )
     )
     if arguments.verb == "up":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from verl_hpc.errors import ClusterError
-from verl_hpc.testing.slurm_lab import processes
+from verl_hpc.testing.slurm_lab import accounting, processes
 from verl_hpc.testing.slurm_lab.settings import (
     DEFAULT_PARTITION,
     FREEZER,
@@ -31,20 +31,36 @@ _NODE = """\
 hostname "$1"
 mount --bind "$2" /etc/hosts
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+if [ -d "$3" ]; then
+    mount --rbind /sys "$3/../sys"
+    mount -t tmpfs tmpfs /sys
+    for entry in "$3"/../sys/*; do
+        mkdir "/sys/${entry##*/}"
+        mount --rbind "$entry" "/sys/${entry##*/}"
+    done
+    mkdir -p /sys/cray/pm_counters
+    mount --bind "$3" /sys/cray/pm_counters
+fi
 exec slurmd -N "$1"
 """
-"""What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own."""
+"""What a node is: a slurmd with a host name, an /etc/hosts and a /dev/shm of its own.
+
+Where accounts are kept, its third argument takes the place of the directory in which Cray's kernel
+has its meters; /sys cannot get one more directory, so that it is put together anew."""
 
 
-def missing(cgroup: bool = False) -> str | None:
+def missing(cgroup: bool = False, accounts: bool = False) -> str | None:
     """Why no lab can run here, and what to do about it; None if one can.
 
     Args:
         cgroup: as in `LabSettings`.
+        accounts: as `LabSettings.accounting`.
     """
     absent = [name for name in _PROGRAMS if _which(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}; as root: {INSTALL}"
+    if accounts and (absent := [name for name in accounting.PROGRAMS if _which(name) is None]):
+        return f"not installed: {', '.join(absent)}; as root: {accounting.INSTALL}"
     if os.geteuid() != 0:
         return "a lab needs root (that of a container will do): Slurm's daemons run jobs for users"
     own_namespaces = [_which("unshare") or "unshare", "--uts", "--mount", "true"]
@@ -85,6 +101,11 @@ class Lab:
         """Variables that turn Slurm's commands to this lab."""
         return {"SLURM_CONF": str(self.settings.slurm_conf)}
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The whole environment of what is started here."""
+        return os.environ | self.environment | {"PATH": _path()}
+
     def __enter__(self) -> Self:
         self.up()
         return self
@@ -101,13 +122,15 @@ class Lab:
         Raises:
             ClusterError: something is missing here, or the lab is up already.
         """
-        if (reason := missing(self.settings.cgroup)) is not None:
+        if (reason := missing(self.settings.cgroup, self.settings.accounting)) is not None:
             raise ClusterError(reason)
         if self.is_up():
             raise ClusterError(f"the lab in {self.directory} is up; take it down first")
-        self._write_files()
+        first_port = self._write_files()
         try:
             self._start_munge()
+            if self.settings.accounting:
+                accounting.start(self, self.settings.database_port(first_port))
             self.start_controller("-c")
             for name in self.settings.node_names:
                 self.start_node(name)
@@ -125,15 +148,20 @@ class Lab:
             self.kill_node(file.stem)
             if groups.stat().st_size:
                 _remove_group(FREEZER / f"slurm_{file.stem}")
-        for daemon in ("slurmctld", "munged"):
+        for daemon in ("slurmctld", "slurmdbd", "mariadbd", "munged"):
             if (process := self._daemon(daemon)) is not None:
                 processes.end([process])
+
+    @staticmethod
+    def program(name: str) -> str:
+        """Where a daemon is."""
+        return _which(name) or name
 
     def run(self, *words: str | Path) -> str:
         """What a command of Slurm prints."""
         done = subprocess.run(
             [str(word) for word in words],
-            env=os.environ | self.environment | {"PATH": _path()},
+            env=self.variables,
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
@@ -160,7 +188,7 @@ class Lab:
         for room in ("spool", "tmp"):
             (self.directory / room / name).mkdir(exist_ok=True)
         command = ["unshare", "--uts", "--mount", "sh", "-ec", _NODE, "node", name]
-        self.run(*command, self.directory / "hosts")
+        self.run(*command, self.directory / "hosts", self._meters(name))
         if not processes.wait_for(lambda: self._daemon(name) is not None, _TIMEOUT_S):
             raise ClusterError(f"slurmd of {name} did not start")
         namespace = processes.namespace_of(self._daemon(name) or 0)
@@ -215,7 +243,19 @@ class Lab:
         (variable,) = self.environment.items()
         return processes.has_variable(process, *variable)
 
-    def _write_files(self) -> None:
+    def set_meter(self, name: str, joules: int) -> None:
+        """Turn the energy meter of a node, of a lab that keeps accounts, to what it has counted."""
+        meter = self._meters(name)
+        meter.mkdir(parents=True, exist_ok=True)
+        for name, text in (("energy", f"{joules} J\n"), ("power", "0 W\n")):
+            # Slurm reads it at any moment.
+            (meter / f".{name}").write_text(text)
+            (meter / f".{name}").replace(meter / name)
+
+    def _meters(self, name: str) -> Path:
+        return self.directory / "meters" / name
+
+    def _write_files(self) -> int:
         for room in _DIRECTORIES:
             (self.directory / room).mkdir(parents=True, exist_ok=True)
         (self.directory / "munge").chmod(0o700)
@@ -229,6 +269,12 @@ class Lab:
         ports = free_ports(self.directory, self.settings.num_ports())
         for file, text in self.settings.files(ports).items():
             (self.directory / file).write_text(text)
+            (self.directory / file).chmod(0o600 if file == "slurmdbd.conf" else 0o644)
+        if self.settings.accounting:
+            (self.directory / "meters/sys").mkdir(parents=True, exist_ok=True)
+            for name in self.settings.node_names:
+                self.set_meter(name, 0)
+        return ports
 
     def _start_munge(self) -> None:
         # --force: the directory need not be below one that everybody may enter.

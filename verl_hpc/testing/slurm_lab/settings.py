@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_hpc.errors import ClusterError
+from verl_hpc.testing.slurm_lab import accounting
 
 DEFAULT_PARTITION = "debug"
 URGENT_PARTITION = "urgent"
@@ -39,7 +40,10 @@ SlurmctldTimeout=10
 ReturnToService=2
 MinJobAge=3600
 MessageTimeout=10
+"""
+_NO_ACCOUNTING = """\
 AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
 """
 _NODES = """\
 SlurmdSpoolDir={directory}/spool/%n
@@ -53,7 +57,6 @@ TmpFS={directory}/tmp/%n
 # No affinity, and no limits: the lab runs in containers and without systemd.
 ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 # A dead node is noticed after this many seconds.
 SlurmdTimeout=5
@@ -102,6 +105,9 @@ class LabSettings:
     cgroup: bool = False
     """Track a job's processes as most clusters do: signals other than KILL reach the first process
     of each rank alone, where else they reach all. One such lab at a time."""
+    accounting: bool = False
+    """Keep accounts, with slurmdbd and MariaDB, and meter energy: `sacct`, `sacctmgr` and `sreport`
+    answer. It takes some seconds more to come up."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -126,7 +132,7 @@ class LabSettings:
 
     def files(self, first_port: int) -> dict[str, str]:
         """Configuration files by name; ports from `first_port` on are the lab's."""
-        values = {
+        values: dict[str, object] = {
             "directory": self.directory,
             "host": socket.gethostname(),
             "user": "root",
@@ -138,9 +144,13 @@ class LabSettings:
             "grace_s": self.grace_s,
             "kill_wait_s": self.kill_wait_s,
             "proctrack": "cgroup" if self.cgroup else "linuxproc",
+            "dbd_port": first_port + self.nodes + 1,
+            "database_port": self.database_port(first_port),
         }
-        return {
-            "slurm.conf": (_CONTROLLER + _NODES + _SCHEDULING).format(**values),
+        accounts = accounting.CONTROLLER if self.accounting else _NO_ACCOUNTING
+        kept = {"slurmdbd.conf": accounting.slurmdbd_conf(values)} if self.accounting else {}
+        return kept | {
+            "slurm.conf": (_CONTROLLER + accounts + _NODES + _SCHEDULING).format(**values),
             "nodes.conf": self._nodes_conf(first_port + 1),
             "gres.conf": self._gres_conf(),
             "cgroup.conf": _CGROUP if self.cgroup else "",
@@ -149,7 +159,11 @@ class LabSettings:
         }
 
     def num_ports(self) -> int:
-        return self.nodes + 1
+        return self.nodes + 1 + 2 * self.accounting
+
+    def database_port(self, first_port: int) -> int:
+        """Where MariaDB listens, if accounts are kept."""
+        return first_port + self.nodes + 2
 
     def _nodes_conf(self, first_port: int) -> str:
         gres = f" Gres=gpu:{self.gpus}" if self.gpus else ""

@@ -1,0 +1,176 @@
+"""`python -m verl_hpc budget` as a user meets it; Slurm's programs print what is written here."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.cli.status_runs import NOW, beat, make_run, submit_run, without_slurm, work
+from tests.unit.cluster.requests import SITE, write
+from verl_hpc.budget.page import Account
+from verl_hpc.cli.budget_gather import gather, records_of
+from verl_hpc.cli.main import main
+from verl_hpc.errors import ConfigError
+from verl_hpc.runs.lives import LifeRecord
+
+SUBMITTED = 1_799_996_400
+"""When `submit_run` says that its jobs were submitted."""
+
+
+def add_programs(directory, monkeypatch, **bodies):
+    tools = directory / "bin"
+    tools.mkdir(exist_ok=True)
+    for name in ("sacct", "sacctmgr", "sreport", "scontrol"):
+        (tools / name).write_text(f"#!/bin/sh\n{bodies.get(name, 'exit 1')}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+
+
+def job(number, energy=""):
+    """Three hours on 8 GPUs, an hour after it was submitted."""
+    times = f"{SUBMITTED}|{SUBMITTED}|{SUBMITTED + 3600}|10800"
+    return f"{number}|COMPLETED|{times}|2|cpu=64,gres/gpu=8,node=2|{energy}|None|1440"
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A run of one job, and a cluster with accounts."""
+    add_programs(
+        tmp_path,
+        monkeypatch,
+        sacct=f"echo '{job(4711, 36_000_000)}'",
+        sacctmgr='case "$*" in *GrpTRESMins*) echo "|gres/gpu=75000";; *) echo proj;; esac',
+        sreport="echo 'proj||gres/gpu|1800000'",
+        scontrol="echo 'AcctGatherEnergyType = acct_gather_energy/ipmi'",
+    )
+    run = submit_run(tmp_path, "4711")
+    work(run, 3)
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def test_the_page(cluster, capsys):
+    assert main(["budget", str(cluster)]) == 0
+    told = capsys.readouterr().out
+    assert "| GPU-hours granted | used | left | from | until |" in told
+    assert "| 1,250.00 | 500.00 | 750.00 | " in told
+    assert f"| {cluster} | 1 | 1 | 24.00 GPU | sacct | 1.00 | - | 10 | - |" in told
+    assert "Together: 24.00 GPU-hours." in told
+    assert "| Priority or Resources | 1.00 |" in told
+    assert "| rollout | " in told
+    assert "the meter is acct_gather_energy/ipmi" in told
+
+
+def test_a_report_in_a_file_with_co2(cluster, tmp_path, capsys):
+    site = write(tmp_path / "mine.yaml", SITE | {"budget": {"co2_g_per_kwh": 250.0}})
+    words = ["budget", str(cluster), "--cluster", str(site), "--report", "use.md"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "use.md\n"
+    page = (tmp_path / "use.md").read_text()
+    assert " | 10 | 2.5 |" in page
+    assert "CO2 is 250 g for a kWh" in page
+    assert main([*words[:-1], "no/such/use.md"]) == 1
+    assert "--report no/such/use.md: No such file" in capsys.readouterr().err
+
+
+def test_json(cluster, capsys):
+    assert main(["budget", str(cluster), "--json", "--since", "2026-10-01"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (run,) = told["runs"]
+    assert (run["hours"], run["unit"], run["kwh"]) == (24.0, "GPU-hours", 10.0)
+    assert told["account"]["name"] == "proj"
+
+
+def test_without_accounts_the_runs_own_records_tell(tmp_path, monkeypatch, capsys, clock):
+    run = submit_run(tmp_path, "4711")
+    life = LifeRecord(run, 2, on_gpus=True, clock=clock)
+    clock.now += 5400
+    life.end("finished")
+    without_slurm(tmp_path, monkeypatch)
+    assert main(["budget", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert "3.00 GPU | own records | - | 0.00 | - | - |" in told
+    assert "Slurm's accounts do not tell (sacct is not on PATH: " in told
+    assert "hours are by the runs' own records" in told
+
+
+def test_a_run_that_was_never_submitted_needs_no_slurm(tmp_path, monkeypatch, capsys):
+    without_slurm(tmp_path, monkeypatch)
+    assert main(["budget", str(make_run(tmp_path))]) == 0
+    told = capsys.readouterr().out
+    assert "Together: no hours that anybody has recorded." in told
+    assert "do not tell" not in told
+
+
+def test_without_runs_the_account_alone(cluster, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty").mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / "empty")
+    assert main(["budget", "--account", "proj"]) == 0
+    told = capsys.readouterr().out
+    assert "## Account proj" in told
+    assert "## Runs" not in told
+
+
+def site_with(tmp_path, script):
+    command = tmp_path / "allocation"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    return str(write(tmp_path / "own.yaml", SITE | {"budget": {"command": [str(command)]}}))
+
+
+def test_a_site_with_accounts_of_its_own(tmp_path):
+    told = '{"granted_hours": 1250, "used_hours": 500, "start": "2027-01-01", "end": "2027-12-31"}'
+    report = gather({}, NOW, "proj", site_with(tmp_path, f"echo '{told}'"))
+    account = report.account
+    assert (account.granted, account.used, account.source) == (1250, 500, "the site's own command")
+    days = (account.end - account.start) / 86400
+    assert days == pytest.approx(364, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "script, problem",
+    [
+        ("echo no", "what it prints is no JSON"),
+        ("echo '{\"granted\": 1}'", "granted"),
+        ("exit 3", "exit status 3"),
+        ('echo \'{"start": "2027-13-01"}\'', "expected a date"),
+    ],
+)
+def test_a_site_command_that_says_something_else(tmp_path, script, problem):
+    with pytest.raises(ConfigError, match=r"budget.command = (.|\n)*" + problem):
+        gather({}, NOW, "proj", site_with(tmp_path, script))
+
+
+def test_steps_that_nobody_saved_are_lost_unless_the_run_goes_on_or_has_saved(tmp_path, clock):
+    run = make_run(tmp_path)
+    life = LifeRecord(run, 2, on_gpus=True, clock=clock)
+    work(run, 3)
+    (run / "checkpoints/step_00000001").mkdir(parents=True)
+    (run / "checkpoints/step_00000001/manifest.json").touch()
+    assert records_of("run", run, NOW).unsaved_s == 20.0
+    beat(run, at=NOW)
+    assert records_of("run", run, NOW + 1).unsaved_s is None
+    life.end("finished")
+    assert records_of("run", run, NOW + 1e6).unsaved_s == 0.0
+
+
+def test_hours_that_are_used_as_until_now_last_until():
+    account = Account("a", "GPU-hours", 1000.0, 250.0, 0.0, None, "x")
+    assert account.runs_out(100.0) == 400.0
+    assert Account("a", "GPU-hours", 1000.0, 0.0, 0.0, None, "x").runs_out(100.0) is None
+
+
+def test_a_date_that_is_none(cluster, capsys):
+    assert main(["budget", str(cluster), "--since", "January"]) == 1
+    assert "--since January: expected a date such as 2027-01-31" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_imported(cluster):
+    code = (
+        "import sys; from verl_hpc.cli.main import main; main(sys.argv[1:]); "
+        "print('heavy:', *{'torch', 'numpy', 'mpi4py', 'h5py', 'submitit'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", code, "budget", str(cluster)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("heavy:\n")

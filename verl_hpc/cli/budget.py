@@ -1,0 +1,64 @@
+"""What an account has and has used, and what runs have: hours, waiting, lost work, energy, CO2.
+
+RUN is a run directory or the name of one below runs/; without it, all of them. Slurm's accounts are
+asked once for all runs; where there are none, runs' own records tell. The page is Markdown; with
+--report it goes into a file, for a centre's final report.
+
+examples:
+  python -m verl_hpc budget
+  python -m verl_hpc budget ppo_70b --account proj123 --since 2026-10-01
+  python -m verl_hpc budget --cluster slurm/my_site.yaml --report use_of_proj123.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from verl_hpc.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help="run directories or names (default: all in runs/)")
+    add("--account", metavar="A", help="default: the site profile's, else yours in Slurm")
+    add("--cluster", metavar="YAML", help="site profile (default: that of the first run)")
+    add("--since", metavar="DATE", help="count the account's use from there (default: 1 January)")
+    add("--report", type=Path, metavar="FILE", help="write the page there")
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from verl_hpc.budget.page import render_page
+    from verl_hpc.cli.budget_gather import gather
+    from verl_hpc.cli.logs_pipe import reader_may_leave
+    from verl_hpc.runs.find import RUNS, find_run, named_runs
+
+    runs = {word: find_run(word) for word in arguments.runs} or named_runs(RUNS)
+    report = gather(
+        runs, time.time(), arguments.account, arguments.cluster, _day(arguments.since, "--since")
+    )
+    if arguments.report is not None:
+        try:
+            arguments.report.write_text(render_page(report), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--report {arguments.report}: {error.strerror}") from None
+        print(arguments.report)
+        return 0
+    with reader_may_leave():
+        print(json.dumps(report.as_json(), indent=1) if arguments.json else render_page(report))
+    return 0
+
+
+def _day(text: str | None, option: str) -> float | None:
+    from verl_hpc.cli.budget_gather import parse_day
+
+    return None if text is None else parse_day(text, option)
+
+
+if __name__ == "__main__":
+    from verl_hpc.cli.main import run_verb
+
+    run_verb("budget")

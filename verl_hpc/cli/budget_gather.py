@@ -1,0 +1,203 @@
+"""From run directories, a site profile and Slurm's accounts to a report of what was used."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from verl_hpc.budget.page import Account, Report
+from verl_hpc.budget.use import RunRecords, added, use_of
+from verl_hpc.cluster.profile import load_profile
+from verl_hpc.cluster.site import Site
+from verl_hpc.config.explain import explain
+from verl_hpc.errors import ClusterError, ConfigError, DataError
+from verl_hpc.metrics.log import Row, read_metrics, seconds_after
+from verl_hpc.metrics.series import operator_seconds
+from verl_hpc.runs.heartbeat import FAILED
+from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.runs.lives import RunLife, read_lives
+from verl_hpc.runs.status import look, saved_steps
+from verl_hpc.section import NonNegativeFinite, Section
+from verl_hpc.slurm.accounting import (
+    Life,
+    account_limits,
+    account_use,
+    default_account,
+    energy_meter,
+    job_lives,
+    run_accounting,
+    shortly,
+)
+from verl_hpc.slurm.programs import run_program
+from verl_hpc.slurm.tools import Runner
+
+_COMMAND_TIMEOUT_S = 60.0
+_DAY = r"^\d{4}-\d{2}-\d{2}$"
+
+
+class Told(Section):
+    """What the site's own command prints."""
+
+    granted_hours: NonNegativeFinite | None = None
+    used_hours: NonNegativeFinite | None = None
+    unit: str = "GPU-hours"
+    start: Annotated[str, Field(pattern=_DAY)] | None = None
+    end: Annotated[str, Field(pattern=_DAY)] | None = None
+
+
+@dataclass
+class _Ask:
+    """Questions of which each may stay without an answer."""
+
+    run: Runner
+    problems: list[str]
+
+    def lives(self, job_ids: Iterable[str], since: float) -> list[Life] | None:
+        try:
+            return job_lives(job_ids, since, self.run)
+        except ClusterError as error:
+            self.problems.append(
+                f"Slurm's accounts do not tell ({shortly(error)}): hours are by the runs' own "
+                "records, and waiting and energy are not known."
+            )
+            return None
+
+    def meter(self) -> str:
+        try:
+            return energy_meter(self.run)
+        except ClusterError:
+            return ""
+
+
+def gather(
+    runs: Mapping[str, Path],
+    now: float,
+    account: str | None = None,
+    cluster: str | None = None,
+    since: float | None = None,
+    run: Runner = run_accounting,
+) -> Report:
+    """
+    Args:
+        runs: run directories by name.
+        now: seconds since the epoch.
+        account: None takes the site profile's, else the user's in Slurm.
+        cluster: site profile; None takes the first run's that has one.
+        since: from when the account's use counts; None takes 1 January.
+        run: starts Slurm's programs.
+
+    Raises:
+        ConfigError: a profile, the list of a run's jobs, or what the site's command prints is
+            wrong.
+    """
+    ask = _Ask(run, [])
+    site = _site(runs, cluster)
+    records = [records_of(name, path, now) for name, path in runs.items()]
+    job_ids = [job_id for record in records for job_id in record.job_ids]
+    lives = ask.lives(job_ids, _earliest(runs, records)) if job_ids else None
+    used = [use_of(record, lives, now) for record in records]
+    found = _account(ask, site, account, since, now)
+    meter = ask.meter() if any(one.joules for one in used) else ""
+    co2 = None if site is None else site.budget.co2_g_per_kwh
+    return Report(now, found, used, co2, meter, ask.problems)
+
+
+def records_of(name: str, path: Path, now: float) -> RunRecords:
+    """What a run's own files tell. Raises: ConfigError: its list of jobs cannot be read."""
+    lives = tuple(read_lives(path))
+    submitted = [str(job["job_id"]) for job in read_jobs(path / "job")]
+    started = [life.job_id for life in lives if life.job_id is not None]
+    rows = _rows(path)
+    job_ids = tuple(dict.fromkeys([*submitted, *started]))
+    operators = added(map(operator_seconds, rows))
+    return RunRecords(name, job_ids, lives, operators, _unsaved_s(path, lives, rows, now))
+
+
+def parse_day(text: str, option: str) -> float:
+    """The first moment of a day here, in seconds since the epoch.
+
+    Raises:
+        ConfigError: it is no date.
+    """
+    try:
+        return datetime.combine(date.fromisoformat(text), time()).astimezone().timestamp()
+    except ValueError:
+        raise ConfigError(f"{option} {text}: expected a date such as 2027-01-31") from None
+
+
+def _unsaved_s(
+    path: Path, lives: Sequence[RunLife], rows: Sequence[Row], now: float
+) -> float | None:
+    if look(path, now, None).is_alive:
+        return None
+    if lives and lives[-1].outcome not in (None, FAILED):  # it saved, whatever is left of that
+        return 0.0
+    return seconds_after(rows, max(saved_steps(path), default=0))
+
+
+def _rows(path: Path) -> list[Row]:
+    try:
+        return read_metrics(path)
+    except DataError:
+        return []
+
+
+def _earliest(runs: Mapping[str, Path], records: Iterable[RunRecords]) -> float:
+    """Just before the first job: the clock of whoever wrote it down may have been ahead."""
+    told = [job.get("submitted") for path in runs.values() for job in read_jobs(path / "job")]
+    times = [datetime.fromisoformat(text).timestamp() for text in told if isinstance(text, str)]
+    times += [life.began - 86400 for record in records for life in record.lives if not told]
+    return max(min(times, default=0.0) - 60, 0.0)
+
+
+def _site(runs: Mapping[str, Path], cluster: str | None) -> Site | None:
+    own = [path / "job" / "site.yaml" for path in runs.values()]
+    file = cluster or next((path for path in own if path.is_file()), None)
+    return None if file is None else load_profile(file).site
+
+
+def _account(
+    ask: _Ask, site: Site | None, name: str | None, since: float | None, now: float
+) -> Account | None:
+    name = name or (site.account if site is not None else None)
+    if site is not None and site.budget.command:
+        return _told(site.budget.command, name or site.name)
+    year = datetime.fromtimestamp(now, UTC).astimezone().year
+    since = parse_day(f"{year}-01-01", "") if since is None else since
+    try:
+        name = name or default_account(getpass.getuser(), ask.run)
+        if name is None:
+            return None
+        limit, used = account_limits(name, ask.run), account_use(name, since, now, ask.run)
+    except ClusterError as error:
+        ask.problems.append(f"What the account has is not known ({shortly(error)}).")
+        return None
+    gpus = limit.gpu_hours is not None or bool(used.get("gres/gpu"))
+    unit, granted = ("GPU-hours", limit.gpu_hours) if gpus else ("core-hours", limit.core_hours)
+    spent = used.get("gres/gpu" if gpus else "cpu", 0.0)
+    source = "sacctmgr (GrpTRESMins) and sreport, which lacks the last hour"
+    return Account(name, unit, granted, spent, since, None, source)
+
+
+def _told(command: list[str], name: str) -> Account:
+    """Raises: ConfigError: the site's command fails, or prints something else."""
+    setting = f"budget.command = {' '.join(command)}"
+    try:
+        told = Told.model_validate(json.loads(run_program(command, _COMMAND_TIMEOUT_S)))
+    except ClusterError as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    except ValidationError as error:
+        raise ConfigError(f"{setting} prints:\n{explain(error, Told)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{setting}: what it prints is no JSON ({error})") from None
+    days = told.start, told.end
+    start, end = (None if day is None else parse_day(day, setting) for day in days)
+    hours = told.granted_hours, told.used_hours
+    return Account(name, told.unit, *hours, start, end, "the site's own command")

@@ -1,0 +1,201 @@
+"""lives/K.json: what the K-th start of a run took, so that hours add up without Slurm's accounts.
+
+Rank 0 writes its own file every few seconds. A start that is killed leaves its last one, and the
+start after it says which steps it has to do again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from verl_hpc.config.regular_file import read_json
+from verl_hpc.runs.contract import ATTEMPT
+from verl_hpc.runs.heartbeat import FAILED, slurm_job
+
+DIRECTORY = "lives"
+EVERY_S = 10.0
+"""A start that is killed has written its file within this time before."""
+
+Unit = Literal["GPU", "rank"]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunLife:
+    """One start of a run; times are seconds since the epoch by the clock of rank 0."""
+
+    began: float
+    """When the job started; for a run that no job script started, when rank 0 did."""
+    seen: float
+    """The last time that it was alive, or its end."""
+    devices: int
+    """GPUs that it has, those of the job that no rank uses among them; without GPUs, ranks."""
+    unit: Unit
+    job_id: str | None = None
+    attempt: int | None = None
+    restarts: int = 0
+    ready: float | None = None
+    """When its first step could begin."""
+    from_step: int = 0
+    """The step that it resumed from."""
+    redone_s: float = 0.0
+    """Seconds that steps of earlier starts took which no checkpoint had: this start does them
+    again."""
+    step_began: float | None = None
+    """When the step began that is under way, or was at the end."""
+    outcome: str | None = None
+    """None while it is under way, and if it was killed."""
+
+    @property
+    def hours(self) -> float:
+        """GPU-hours; rank-hours without GPUs."""
+        return self.devices * (self.seen - self.began) / 3600
+
+    @property
+    def unfinished_s(self) -> float:
+        """Seconds of the step that was under way at the last sign of life."""
+        return 0.0 if self.step_began is None else max(self.seen - self.step_began, 0.0)
+
+
+class LifeRecord:
+    """Writes the file of this start. Belongs to rank 0; a failing write never ends a run.
+
+    Args:
+        run_directory: an existing directory.
+        ranks: of the run.
+        on_gpus: whether they have GPUs.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        run_directory: Path,
+        ranks: int,
+        on_gpus: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.earlier = read_lives(run_directory)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._written = float("-inf")
+        self._reported = False
+        directory = run_directory / DIRECTORY
+        directory.mkdir(mode=0o700, exist_ok=True)
+        numbers = [int(path.stem) for path in directory.glob("*.json") if path.stem.isdecimal()]
+        self._path = directory / f"{max(numbers, default=-1) + 1}.json"
+        gpus, now = _gpus_of_job(), clock()
+        unit: Unit = "GPU" if gpus or on_gpus else "rank"
+        self._life = RunLife(_job_start() or now, now, gpus or ranks, unit, **slurm_job())
+        self._write()
+
+    def ceiling(self, most_hours: float) -> float:
+        """When the run will have used `most_hours` in all its starts; seconds since the epoch."""
+        left = most_hours - sum(life.hours for life in self.earlier)
+        return self._life.began + 3600 * left / self._life.devices
+
+    @property
+    def usual_start_s(self) -> float:
+        """Seconds that the last start took until its first step; 0 if it came to none."""
+        ready = [life.ready - life.began for life in self.earlier if life.ready is not None]
+        return ready[-1] if ready else 0.0
+
+    def tick(self, *_: object) -> None:
+        """Write the file anew if that is due; any thread may call it."""
+        if self._clock() - self._written >= EVERY_S:
+            self._change()
+
+    def resume(self, step: int, redone_s: float) -> None:
+        """Engines are ready, and training goes on from `step`."""
+        self._change(ready=self._clock(), from_step=step, redone_s=redone_s)
+
+    def begin_step(self) -> None:
+        self._change(write=False, step_began=self._clock())
+
+    def end_step(self) -> None:
+        self._change(write=False, step_began=None)
+
+    def end(self, outcome: str) -> None:
+        """Write the last word; what comes later changes nothing.
+
+        A step that all ranks gave up to leave at once ends with `seen`, as one that was killed.
+        """
+        self._change(outcome=outcome)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.end(FAILED)
+
+    def _change(self, write: bool = True, **changes: Any) -> None:
+        with self._lock:
+            if self._life.outcome is None:
+                self._life = replace(self._life, seen=self._clock(), **changes)
+                if write:
+                    self._write()
+
+    def _write(self) -> None:
+        self._written = self._life.seen
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_text(json.dumps(asdict(self._life)) + "\n", encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as error:
+            if not self._reported:
+                _logger.warning("the hours of this start are not recorded: %s", error)
+            self._reported = True
+
+
+def read_lives(run_directory: Path) -> list[RunLife]:
+    """Every start of a run, oldest first; those that cannot be read are left out."""
+    files = [p for p in (run_directory / DIRECTORY).glob("*.json") if p.stem.isdecimal()]
+    found = (read_json(path, _parse) for path in sorted(files, key=lambda path: int(path.stem)))
+    return [life for life in found if life is not None]
+
+
+def lost_seconds(lives: Sequence[RunLife], unsaved_s: float | None) -> float:
+    """Seconds of steps that no checkpoint has: those of starts that were killed or failed, and
+    those that ranks gave up to leave at once.
+
+    Args:
+        lives: of a run.
+        unsaved_s: seconds of whole steps after the newest checkpoint; None while the run is under
+            way, when they may still be saved.
+    """
+    over = lives[:-1] if unsaved_s is None else lives
+    lost = sum(life.redone_s for life in lives) + sum(life.unfinished_s for life in over)
+    return lost + (unsaved_s or 0.0)
+
+
+def _parse(found: Mapping[str, Any]) -> RunLife:
+    life = RunLife(**found)
+    if life.unit not in ("GPU", "rank") or life.devices < 1 or life.seen < life.began:
+        raise ValueError("no start of a run")
+    return life
+
+
+def _gpus_of_job() -> int:
+    """GPUs that Slurm has given the job; 0 outside one, or if it has given none."""
+    each, nodes = (os.environ.get(f"SLURM_{n}", "") for n in ("GPUS_ON_NODE", "JOB_NUM_NODES"))
+    return int(each) * int(nodes) if each.isdecimal() and nodes.isdecimal() else 0
+
+
+def _job_start() -> float | None:
+    """When the job that this start is all of began; None if something else may have used it."""
+    if ATTEMPT not in os.environ:
+        return None
+    if (told := os.environ.get("SLURM_JOB_START_TIME", "")).isdecimal():
+        return float(told)
+    try:  # Slurm before 23.02 does not tell; the batch script makes this link first of all
+        return (Path(os.environ[ATTEMPT]).parent / "latest").lstat().st_mtime
+    except OSError:
+        return None

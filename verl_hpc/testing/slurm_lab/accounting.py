@@ -1,0 +1,127 @@
+"""Slurm's accounting in a lab: slurmdbd, and the MariaDB server that keeps what it is told."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from verl_hpc.errors import ClusterError
+from verl_hpc.testing.slurm_lab import processes
+
+if TYPE_CHECKING:
+    from verl_hpc.testing.slurm_lab.lab import Lab
+
+INSTALL = (
+    "apt-get install -y --no-install-recommends slurmdbd slurm-wlm-mysql-plugin "
+    "mariadb-server-core mariadb-client-core"
+)
+PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "mariadb", "sacctmgr")
+ACCOUNT = "lab"
+"""The account that every job of a lab is charged to unless it names another."""
+_TIMEOUT_S = 60.0
+_GRANT = (
+    "create user if not exists 'slurm'@'127.0.0.1' identified by 'slurm'; "
+    "grant all on slurm_acct_db.* to 'slurm'@'127.0.0.1'"
+)
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={munge_socket}
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={dbd_port}
+SlurmUser={user}
+LogFile={directory}/log/slurmdbd.log
+PidFile={directory}/run/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+CONTROLLER = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={dbd_port}
+AccountingStoragePass={munge_socket}
+AccountingStorageTRES=gres/gpu
+JobAcctGatherType=jobacct_gather/linux
+# Each node has a meter of its own, a file that a test writes, in place of /sys/cray/pm_counters.
+AcctGatherEnergyType=acct_gather_energy/pm_counters
+JobAcctGatherFrequency=1
+AcctGatherNodeFreq=1
+"""
+
+
+def slurmdbd_conf(values: dict[str, object]) -> str:
+    """The configuration of slurmdbd, which is beside slurm.conf."""
+    return _DATABASE.format(**values)
+
+
+def start(lab: Lab, database_port: int) -> None:
+    """Start the database and slurmdbd, and make the account that jobs are charged to.
+
+    Raises:
+        ClusterError: one of them does not start.
+    """
+    data, log = lab.directory / "database", lab.directory / "log"
+    place = ["--no-defaults", "--user=root", f"--datadir={data}"]
+    if not (data / "mysql").is_dir():
+        method = "--auth-root-authentication-method=normal"
+        lab.run("mariadb-install-db", *place, method, "--skip-test-db")
+    address = ["--bind-address=127.0.0.1", f"--port={database_port}"]
+    files = [f"--socket={_socket(lab)}", f"--pid-file={lab.directory}/run/mariadbd.pid"]
+    # slurmdbd advises these two.
+    sizes = ["--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"]
+    with (log / "mariadbd.log").open("w") as told:
+        subprocess.Popen(
+            [
+                lab.program("mariadbd"),
+                *place,
+                *address,
+                *files,
+                *sizes,
+                "--innodb-flush-log-at-trx-commit=0",
+            ],
+            env=lab.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+            start_new_session=True,
+        )
+    if not processes.wait_for(lambda: _query(lab, "select 1"), _TIMEOUT_S):
+        raise ClusterError("mariadbd does not answer")
+    if not _query(lab, _GRANT):
+        raise ClusterError("mariadbd refuses to make a user for slurmdbd")
+    lab.run("slurmdbd")
+    if not processes.wait_for(lambda: _knows_cluster(lab), _TIMEOUT_S, 0.2):
+        raise ClusterError("slurmdbd does not answer")
+
+
+def _socket(lab: Lab) -> str:
+    return f"{lab.directory}/run/db.socket"
+
+
+def _query(lab: Lab, words: str) -> bool:
+    command = ["mariadb", "--no-defaults", f"--socket={_socket(lab)}", "--execute", words]
+    return subprocess.run(command, env=lab.variables, capture_output=True).returncode == 0
+
+
+def _knows_cluster(lab: Lab) -> bool:
+    """Whether slurmdbd has the cluster, the account and its user, which it is told here."""
+    try:
+        known = lab.run(
+            "sacctmgr", "--noheader", "--parsable2", "show", "user", "root", "WithAssoc"
+        )
+        if ACCOUNT in known:
+            return True
+        for words in (
+            ["cluster", "lab"],
+            ["account", ACCOUNT, "cluster=lab"],
+            ["user", "root", f"account={ACCOUNT}", f"defaultaccount={ACCOUNT}"],
+        ):
+            lab.run("sacctmgr", "--immediate", "add", *words)
+    except ClusterError as error:
+        if "Nothing new added" not in str(error):
+            return False
+    return False

@@ -107,7 +107,7 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
         raise ConfigError(f"--until {arguments.until}: that day is over")
     if arguments.budget is not None and arguments.budget <= 0:
         raise ConfigError(f"--budget {arguments.budget:g}: a number of hours above 0")
-    profile = load_profile(arguments.cluster, dict(map(parse_site_override, ours)))
+    profile = load_profile(arguments.cluster, map(parse_site_override, ours))
     config = load_config(arguments.config, words)
     limit = arguments.time or TIME
     return Question(config, profile.site, limit, arguments.budget, until, now)

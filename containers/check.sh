@@ -15,6 +15,8 @@ import os
 import torch  # first: the kernels below are linked to its libraries
 import h5py
 import megatron.core
+import vllm
+import vllm._C  # its kernels, compiled for this torch
 from mpi4py import MPI
 
 library = MPI.Get_library_version().splitlines()[0].strip()
@@ -22,6 +24,8 @@ assert "MPICH" in library or "CRAY" in library, f"mpi4py runs on {library}"
 names = ["torch", "vllm", "megatron-core", "mpi4py", "h5py"]
 if os.environ.get("GPU", "nvidia") == "nvidia":
     import amp_C  # NVIDIA Apex's kernels; PyPI's `apex` has none
+    import fused_weight_gradient_mlp_cuda
+    import transformer_engine.pytorch  # loads its library, which an undefined symbol would end
 
     assert str(torch.version.cuda).startswith("13."), f"torch is for CUDA {torch.version.cuda}"
     names += ["transformer_engine", "apex"]

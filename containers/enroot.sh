@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make the squashfs image that pyxis runs, with Enroot alone: no Docker, no root.
 # usage: containers/enroot.sh IMAGE.sqsh     (from the root of a checkout)
-# The same recipe as verl_hpc.def: install.sh pins every version; slurm/h100_infiniband_pyxis.yaml
+# The same recipe as verl_hpc.def: requirements/gpu.txt pins every version; slurm/h100_infiniband_pyxis.yaml
 # runs it. ENROOT_DATA_PATH must have 64 GB free.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,9 +29,10 @@ enroot import --output "$scratch/base.sqsh" "$base"
 enroot create --name "$name" "$scratch/base.sqsh"
 rm "$scratch/base.sqsh"
 # /etc/environment of the image is what Enroot and pyxis give every command.
-enroot start --root --rw --mount "$PWD/containers:/recipe" "$name" bash -c '
+enroot start --root --rw --mount "$PWD/containers:/recipe" --mount "$PWD/requirements:/requirements" \
+    "$name" bash -c '
     set -eu
-    bash /recipe/install.sh
+    LOCK=/requirements/gpu.txt bash /recipe/install.sh
     bash /recipe/check.sh
     echo "PATH=/opt/verl_hpc/bin:/opt/mpich/bin:/usr/local/cuda/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         >>/etc/environment'

@@ -6,17 +6,16 @@
 #                         stay; Transformer Engine and Apex are left out, and PyTorch's layers compute
 #   MAX_JOBS              compilers at a time (default: one per core)
 #   TORCH_CUDA_ARCH_LIST  GPUs to compile for (default: A100, H100, B200; on aarch64 GH200, GB200)
+#   LOCK                  versions of all Python packages (default: gpu.txt beside this script)
 # On aarch64 pip must find torch's wheel with CUDA; check.sh fails where it took the one without.
+# Not proven: no image has been built by us, neither Transformer Engine nor Apex compiled.
 set -euo pipefail
 
 MPICH=4.3.2
-MPI4PY=4.1.2
-TORCH=2.13.0
-VLLM=0.32.0
-MEGATRON_CORE=0.16.1
 TRANSFORMER_ENGINE=2.11.0 # the newest that this megatron-core declares
-APEX=26.09 # a tag of NVIDIA's repository; PyPI's `apex` is another project
-H5PY=3.16.0
+# A commit of NVIDIA's repository, which stopped making tags in 2025; PyPI's `apex` is another project.
+APEX=6424da3b4faa6c8f062da4a48c424fff3f02d42d
+lock=${LOCK:-$(dirname "$0")/gpu.txt}
 
 export DEBIAN_FRONTEND=noninteractive PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 gpu=${GPU:-nvidia}
@@ -29,6 +28,7 @@ amd-x86_64) kinds="" ;;
     exit 2
     ;;
 esac
+[ -r "$lock" ] || { echo "install.sh: no $lock: copy requirements/gpu.txt there" >&2; exit 2; }
 export MAX_JOBS=${MAX_JOBS:-$(nproc)} TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-$kinds}
 venv=/opt/verl_hpc
 scratch=$(mktemp -d)
@@ -48,7 +48,15 @@ own=()
 [ "$gpu" = nvidia ] || own=(--system-site-packages)
 python3 -m venv "${own[@]}" "$venv"
 pip=("$venv/bin/pip" install --quiet)
-"${pip[@]}" "setuptools>=78,<81" wheel packaging ninja cmake pybind11 "cython>=3"
+
+if [ "$gpu" = nvidia ]; then
+    # Before the hour that the rest takes: a commit that is gone ends the build here.
+    say "source of NVIDIA Apex $APEX"
+    git init --quiet "$scratch/apex"
+    git -C "$scratch/apex" fetch --quiet --depth 1 https://github.com/NVIDIA/apex "$APEX"
+    git -C "$scratch/apex" checkout --quiet FETCH_HEAD
+    git -C "$scratch/apex" submodule --quiet update --init --recursive --depth 1
+fi
 
 # Ubuntu's own MPICH is built for PMIx only and starts one world per rank under srun --mpi=pmi2.
 # MPI carries no weights here, so that TCP and shared memory do; a site that wants its own fabric
@@ -66,31 +74,23 @@ curl -fsSL "https://www.mpich.org/static/downloads/$MPICH/mpich-$MPICH.tar.gz" |
 echo /opt/mpich/lib >/etc/ld.so.conf.d/mpich.conf
 ldconfig
 
-say "torch $TORCH, vLLM $VLLM, megatron-core $MEGATRON_CORE"
-if [ "$gpu" = nvidia ]; then
-    "${pip[@]}" "torch==$TORCH" "vllm==$VLLM" "megatron-core==$MEGATRON_CORE"
-else
-    # Nothing may replace the image's torch, whose version has a suffix of ROCm.
-    "$venv/bin/pip" list --format=freeze | grep -E '^(torch|vllm)==' >"$scratch/kept.txt"
-    "${pip[@]}" --constraint "$scratch/kept.txt" "megatron-core==$MEGATRON_CORE"
+say "Python packages of $lock"
+kept=$scratch/lock.txt
+cp "$lock" "$kept"
+if [ "$gpu" = amd ]; then
+    # The image's torch and vLLM stay, and what they came with.
+    "$venv/bin/pip" list --format=freeze | cut -d= -f1 >"$scratch/there.txt"
+    grep -viE '^(nvidia|cuda|flashinfer|triton)' "$lock" |
+        grep -viFf <(sed 's/$/==/' "$scratch/there.txt") >"$kept"
 fi
-
-say "mpi4py $MPI4PY against /opt/mpich, h5py $H5PY"
-MPI4PY_BUILD_MPICC=/opt/mpich/bin/mpicc "${pip[@]}" --no-binary=mpi4py "mpi4py==$MPI4PY"
-"${pip[@]}" "h5py==$H5PY"
+MPI4PY_BUILD_MPICC=/opt/mpich/bin/mpicc "${pip[@]}" --no-deps --no-binary=mpi4py \
+    --requirement "$kept"
 
 if [ "$gpu" = nvidia ]; then
+    "${pip[@]}" wheel ninja cmake pybind11 "cython>=3"
     say "Transformer Engine $TRANSFORMER_ENGINE"
-    NVTE_FRAMEWORK=pytorch "${pip[@]}" --no-build-isolation \
+    NVTE_FRAMEWORK=pytorch "${pip[@]}" --no-build-isolation --constraint "$lock" \
         "transformer_engine[core-cu13,pytorch]==$TRANSFORMER_ENGINE"
-
-    say "NVIDIA Apex $APEX"
-    git clone --quiet --depth 1 --recurse-submodules --shallow-submodules --branch "$APEX" \
-        https://github.com/NVIDIA/apex "$scratch/apex"
-    APEX_CPP_EXT=1 APEX_CUDA_EXT=1 "${pip[@]}" --no-build-isolation "$scratch/apex"
+    say "NVIDIA Apex"
+    APEX_CPP_EXT=1 APEX_CUDA_EXT=1 "${pip[@]}" --no-build-isolation --no-deps "$scratch/apex"
 fi
-
-say "what the package needs besides"
-"${pip[@]}" "fsspec>=2024.6" "httpx>=0.28,<1" "math-verify>=0.9,<1" "matplotlib>=3.9,<4" "psutil>=6" "pyarrow>=18" "pydantic>=2.10,<3" \
-    "PyYAML>=6,<7" "reasoning-gym>=0.1.25,<0.2" "rich>=13,<16" "safetensors>=0.5" \
-    "submitit>=1.5.4,<2" "tensorboard>=2.18,<3" "xxhash>=3.4"

@@ -8,6 +8,7 @@ from importlib.metadata import requires
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.unit.cluster.requests import ROOT
 from tests.unit.cluster.shellcheck import shellcheck
@@ -73,7 +74,7 @@ def test_the_base_image_is_pinned_and_the_same_everywhere():
 
 def test_the_image_for_amd_has_the_vllm_of_the_package():
     (tag,) = re.findall(r"vllm-openai-rocm:v([\d.]+)", (RECIPES / "Containerfile").read_text())
-    assert tag == pins()["VLLM"]
+    assert tag == pins()["vllm"]
 
 
 def test_a_machine_that_no_recipe_is_for():
@@ -106,8 +107,17 @@ def test_shellcheck_of_scripts(path):
 
 
 def pins():
-    found = re.findall(r"^([A-Z0-9_]+)=([\d.]+)\b", (RECIPES / "install.sh").read_text(), re.M)
-    return dict(found)
+    """Versions of the lock file, by the names that pip compares."""
+    lines = (ROOT / "requirements/gpu.txt").read_text().splitlines()
+    pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
+    found = {canonicalize_name(name): version for name, version in pairs}
+    assert len(found) == len(pairs), "a name is there twice"
+    return found
+
+
+def constant(name):
+    text = (RECIPES / "install.sh").read_text()
+    return re.search(rf"^{name}=(\S+)", text, re.MULTILINE)[1]
 
 
 def extras(monkeypatch):
@@ -118,37 +128,45 @@ def extras(monkeypatch):
 
 def test_versions_are_those_of_the_package(monkeypatch):
     package = extras(monkeypatch)
-    gpu = dict(re.match(r"([\w-]+)(.*)", need).groups() for need in package["EXTRAS"]["gpu"])
-    for name, variable in (
-        ("torch", "TORCH"),
-        ("vllm", "VLLM"),
-        ("megatron-core", "MEGATRON_CORE"),
-    ):
-        assert gpu[name] == f"=={pins()[variable]}"
-    for name, variable in (("mpi4py", "MPI4PY"), ("h5py", "H5PY")):
-        assert gpu[name].startswith(">=")
-        least = gpu[name][2:].split(",")[0]
-        assert version(pins()[variable]) >= version(least)
+    for need in map(Requirement, (*package["BASE"], *package["EXTRAS"]["gpu"])):
+        version = pins().get(canonicalize_name(need.name))
+        assert version is not None, f"{need.name} is not in requirements/gpu.txt"
+        assert need.specifier.contains(version), f"{need} and {version}"
 
 
-def version(text):
-    return tuple(map(int, text.split(".")))
+def test_what_is_locked_is_what_was_tested_where_no_gpu_decides():
+    """Packages that have no builds for GPUs are locked at the versions that the tests run."""
+    lines = (ROOT / "requirements/cpu.txt").read_text().splitlines()
+    tested = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    for name in ("h5py", "mpi4py", "megatron-core", "submitit", "reasoning_gym", "math-verify"):
+        assert pins()[canonicalize_name(name)] == tested[name]
 
 
-def test_what_the_package_needs_is_installed(monkeypatch):
-    package = extras(monkeypatch)
-    text = (RECIPES / "install.sh").read_text()
-    # transformers comes with vLLM, numpy and sympy with torch.
-    besides = {"transformers", "numpy", "sympy"}
-    for need in (*package["BASE"], *package["COMPUTE"]):
-        name = re.match(r"[\w-]+", need).group()
-        if name not in besides:
-            assert f"{name}==" in text or f'"{need}"' in text, need
+def test_every_recipe_installs_from_the_lock():
+    assert '--requirement "$kept"' in (RECIPES / "install.sh").read_text()
+    assert "requirements/gpu.txt /opt/gpu.txt" in DEFINITION.read_text()
+    assert "requirements/gpu.txt /opt/" in (RECIPES / "Containerfile").read_text()
+    assert "LOCK=/requirements/gpu.txt" in (RECIPES / "enroot.sh").read_text()
+
+
+def test_a_recipe_without_the_lock_says_so(tmp_path):
+    environ = {"LOCK": str(tmp_path / "none.txt"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", RECIPES / "install.sh"], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "copy requirements/gpu.txt there" in done.stderr
 
 
 def test_transformer_engine_is_one_that_megatron_core_declares():
     (need,) = [n for n in requires("megatron-core") if n.startswith("transformer-engine")]
-    assert Requirement(need).specifier.contains(pins()["TRANSFORMER_ENGINE"])
+    assert Requirement(need).specifier.contains(constant("TRANSFORMER_ENGINE"))
+
+
+def test_what_is_imported_is_what_the_page_says():
+    text = (RECIPES / "check.sh").read_text()
+    for module in ("vllm._C", "transformer_engine.pytorch", "amp_C", "megatron.core", "h5py"):
+        assert f"import {module}" in text
 
 
 @pytest.mark.parametrize("drivers", [False, True])
@@ -172,10 +190,11 @@ def test_the_drivers_of_infiniband_are_installed():
     assert {"ibverbs-providers", "libibverbs1", "librdmacm1"} <= set(packages[1].split())
 
 
-def test_apex_is_nvidias_source_at_a_tag():
+def test_apex_is_a_commit_of_nvidias_and_is_fetched_before_anything_is_built():
     text = (RECIPES / "install.sh").read_text()
-    assert re.search(r'--branch "\$APEX"\s+\\\n\s+https://github.com/NVIDIA/apex', text)
-    assert not re.search(r"install[^\n]*[ \"]apex[=\" \n]", text)
+    assert re.fullmatch(r"[0-9a-f]{40}", constant("APEX"))
+    assert text.index('github.com/NVIDIA/apex "$APEX"') < text.index("MPICH $MPICH")
+    assert "apex" not in pins()
 
 
 def test_mpi4py_is_built_against_the_images_mpich():

@@ -76,14 +76,18 @@ def find_device(
 
     if not torch.cuda.is_available():
         promise = promise_of_gpus(environ)
-        trouble = None if promise is None else f"{promise} promises GPUs, but {_why_none(torch)}"
+        trouble = None
+        if promise is not None:
+            trouble = f"{promise} promises GPUs, but {_why_none(torch)}{_masks(environ)}"
         return Device(host, trouble=trouble)
     count = torch.cuda.device_count()
     # A launcher that narrows CUDA_VISIBLE_DEVICES leaves each rank one device, its own.
     index = local_rank if count > 1 else 0
     if index >= count:
         return Device(
-            host, trouble=f"{local_size} ranks and {count} GPUs; start at most {count} ranks a node"
+            host,
+            trouble=f"{local_size} ranks and {count} GPUs; leave the node out "
+            f"(--directive=--exclude={host}) if it lacks one, or start at most {count} ranks a node",
         )
     name = f"cuda:{index}"
     try:
@@ -155,6 +159,13 @@ def _why_none(torch: Any) -> str:
     else:
         said = "it counts no GPU"
     return f"{version} for {built}{needs}, cannot use driver {driver}: {said}"
+
+
+def _masks(environ: Mapping[str, str]) -> str:
+    """Variables that each hide GPUs; two of them may hide all, since the second counts what the
+    first leaves."""
+    masks = [f"{name}={environ[name]}" for name in _LISTS[2:] if environ.get(name)]
+    return f" (hidden by {', '.join(masks)}?)" if len(masks) > 1 else ""
 
 
 def _first_line(error: Exception) -> str:

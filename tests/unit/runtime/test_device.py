@@ -142,7 +142,17 @@ def test_the_gpu_of_a_rank(monkeypatch, count, local_rank, name):
 
 def test_more_ranks_than_gpus(monkeypatch):
     stand_in(monkeypatch, Cuda(2))
-    assert find_device("n0", 2, 4).trouble.startswith("4 ranks and 2 GPUs; start at most 2")
+    trouble = find_device("n0", 2, 4).trouble
+    assert trouble.startswith("4 ranks and 2 GPUs; leave the node out (--directive=--exclude=n0)")
+
+
+def test_two_masks_that_hide_all(monkeypatch, driver):
+    """HIP counts what ROCR leaves, so that both with the number 4 leave none."""
+    driver("6.10.5")
+    stand_in(monkeypatch, Cuda(0, "No HIP GPUs are available"), built=None, hip="7.0")
+    masks = {"ROCR_VISIBLE_DEVICES": "4", "HIP_VISIBLE_DEVICES": "4"}
+    told = find_device("n0", 0, 1, masks).trouble
+    assert told.endswith("(hidden by ROCR_VISIBLE_DEVICES=4, HIP_VISIBLE_DEVICES=4?)")
 
 
 def test_a_gpu_that_computes_wrongly_or_not_at_all(monkeypatch):

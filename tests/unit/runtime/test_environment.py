@@ -200,3 +200,56 @@ def test_more_threads_than_cores_are_refused_before_there_are_any(monkeypatch):
     environment.check_threads(8)
     with pytest.raises(ConfigError, match=r"threads_per_rank = 9: \S+ has 8 cores; choose fewer"):
         environment.check_threads(9)
+
+
+@pytest.mark.parametrize(
+    "wanted, chosen",
+    [
+        ("ib0", "ib0"),
+        ("ib", "ib0"),
+        ("hsn,ib", "hsn1"),
+        ("=ib0", "ib0"),
+        ("=ib", None),
+        ("^lo,docker", None),
+        ("eth9", None),
+        ("", None),
+    ],
+)
+def test_gloo_follows_nccls_interface(environ, monkeypatch, wanted, chosen):
+    """hsn0 is there, and has no address."""
+    names = ["lo", "hsn0", "hsn1", "ib0", "ib1"]
+    monkeypatch.setattr(environment.socket, "if_nameindex", lambda: list(enumerate(names)))
+    monkeypatch.setattr(environment, "_has_address", lambda name: name != "hsn0")
+    environ["NCCL_SOCKET_IFNAME"] = wanted
+    environment.prepare_environment(1, 1)
+    assert environ.get("GLOO_SOCKET_IFNAME") == chosen
+    environ["GLOO_SOCKET_IFNAME"] = "mine"
+    environment.prepare_environment(1, 1)
+    assert environ["GLOO_SOCKET_IFNAME"] == "mine"
+
+
+def test_an_interface_that_has_an_address():
+    assert environment._has_address("lo")
+    assert not environment._has_address("no_such_name")
+
+
+@pytest.mark.parametrize(
+    "template, address", [(None, "jwb1.juwels"), ("{node}i", "jwb1i"), ("ib-{node}.x", "ib-jwb1.x")]
+)
+def test_the_name_at_which_a_node_is_reached(environ, template, address):
+    if template is not None:
+        environ["VERL_HPC_NODE_ADDRESS"] = template
+    assert environment.node_address("jwb1.juwels") == address
+
+
+def test_compilers_keep_their_files_in_the_jobs_directory(environ):
+    environ |= {"VERL_HPC_CACHE": "/tmp/job", "TRITON_CACHE_DIR": "/site"}
+    environment.prepare_environment(1, 1)
+    assert environ["TORCH_EXTENSIONS_DIR"] == "/tmp/job/torch_extensions"
+    assert environ["TRITON_CACHE_DIR"] == "/site", "the site profile's own"
+
+
+def test_hidden_gpus(environ):
+    environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+    environment.hide_gpus()
+    assert environ["CUDA_VISIBLE_DEVICES"] == environ["HIP_VISIBLE_DEVICES"] == ""

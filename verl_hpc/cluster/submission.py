@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,7 +39,8 @@ def submit(
     restarts = job.restarts
     links = restarts.most + 1 if restarts is not None and restarts.by == "chain" else 1
     ids: list[str] = []
-    with only_submission(request):
+    make_directories(request)
+    with only_submission(request.run_directory, request.run_directory / "job"):
         refuse_two_jobs(request, run)
         directory = write_job(request, script, report)
         for _ in range(links):
@@ -71,10 +72,11 @@ def submit_sweep(
         ConfigError, ClusterError: as `submit`.
     """
     _check(sweep.runs[0].job)
-    with ExitStack() as held:
+    for one in sweep.runs:
+        check_paths(one.request, one.job)
+        make_directories(one.request)
+    with only_submission(sweep.directory, sweep.directory):
         for one in sweep.runs:
-            check_paths(one.request, one.job)
-            held.enter_context(only_submission(one.request))
             refuse_two_jobs(one.request, run)
         return _submit_array(sweep, array, scripts, reports)
 
@@ -103,21 +105,22 @@ def _check(job: Job) -> None:
 
 
 @contextmanager
-def only_submission(request: Request) -> Iterator[None]:
-    """Hold the run against other submissions of it while the body runs.
+def only_submission(run: Path, place: Path) -> Iterator[None]:
+    """Hold a run, or a sweep, against other submissions of it while the body runs.
+
+    Args:
+        run: its directory, for messages.
+        place: an existing directory for the lock's file.
 
     Raises:
         ClusterError: another process is submitting it.
     """
-    job = request.run_directory / "job"
-    make_directories(request)
     try:
-        lock = RunLock(job)
+        lock = RunLock(place)
     except ConfigError:
         raise ClusterError(
-            f"{request.run_directory}: another process is submitting this run right now; look at "
-            f"it with `python -m verl_hpc status {request.run_directory}`, or choose another "
-            "name=..."
+            f"{run}: another process is submitting this run right now; look at it with `python -m "
+            f"verl_hpc status {run}`, or choose another name=..."
         ) from None
     with lock:
         yield

@@ -87,7 +87,7 @@ def find_device(
         return Device(
             host,
             trouble=f"{local_size} ranks and {count} GPUs; leave the node out "
-            f"(--directive=--exclude={host}) if it lacks one, or start at most {count} ranks a node",
+            f"(--directive=--exclude={host}) if it lacks one, or start at most {count} ranks there",
         )
     name = f"cuda:{index}"
     try:

@@ -163,8 +163,8 @@ def test_the_callers_job_does_not_travel(cluster, tmp_path, monkeypatch):
 
 
 def test_two_submissions_at_once(cluster, tmp_path):
-    asked = request(tmp_path)
-    with only_submission(asked):
+    (tmp_path / "runs/run/job").mkdir(parents=True)
+    with only_submission(tmp_path / "runs/run", tmp_path / "runs/run/job"):
         process = multiprocessing.get_context("fork").Process(target=submit_again, args=(tmp_path,))
         process.start()
         process.join(60)

@@ -100,12 +100,6 @@ def test_a_site_that_starts_jobs_without_the_submitters_variables(lab, show, pas
     assert "OTHER" not in variables
 
 
-def test_setup_that_fails_is_named(lab, show):
-    show.submit("site.setup=[module load nosuchmodule]")
-    assert show.wait_for_end() == "FAILED"
-    assert "setup of the site profile failed with status 127: module load nosuchmodule" in show.log
-
-
 def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, model, tmp_path):
     """The lab's GPUs are files, and its torch is built without CUDA."""
     config = write_run(tmp_path, model)

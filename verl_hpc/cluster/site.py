@@ -128,8 +128,8 @@ class Site(Section):
     cores_per_node: Positive
     """Cores that ranks share evenly."""
     memory: str | None = "0"
-    """Memory of a node, such as 900G; "0" is all there is, null the partition's default, which is
-    also what a job gets of a shared node if nothing is given here."""
+    """Memory of a node, such as 900G; null is the partition's default, and "0" all that an
+    exclusive node has, or the default where nodes are shared."""
     host_memory_gib: PositiveFinite | None = None
     """Memory that a job has on a node, in GiB, for the planner; null takes `memory` where that says
     how much, and plans without a limit where it does not."""
@@ -196,8 +196,7 @@ class Site(Section):
     @property
     def requested_memory(self) -> str | None:
         """What sbatch is asked for; None leaves it to the partition."""
-        shared = not self.exclusive and "memory" not in self.model_fields_set
-        return None if shared else self.memory
+        return None if self.memory == "0" and not self.exclusive else self.memory
 
     @property
     def gpu_option(self) -> tuple[str, str] | None:

@@ -263,3 +263,53 @@ def test_a_chain_has_no_script_of_its_own(tmp_path):
     site = profile(tmp_path, restarts={"by": "chain"})
     with pytest.raises(ConfigError, match="--resume-by chain"):
         plan_job(request(tmp_path, site=site, standalone=True))
+
+
+@pytest.mark.parametrize(
+    "fields, memory",
+    [
+        ({}, "0"),
+        ({"exclusive": False}, None),
+        ({"exclusive": False, "memory": "0"}, None),
+        ({"exclusive": False, "memory": "120G"}, "120G"),
+        ({"memory": None}, None),
+    ],
+)
+def test_a_job_of_a_shared_node_does_not_take_all_its_memory(tmp_path, fields, memory):
+    assert values(plan(tmp_path, **fields).directives).get("mem") == memory
+
+
+@pytest.mark.parametrize(
+    "fields, option",
+    [
+        ({}, ("gpus-per-node", "4")),
+        ({"gpu_type": "h100"}, ("gpus-per-node", "h100:4")),
+        ({"gpu_request": "gres"}, ("gres", "gpu:4")),
+        ({"gpu_request": "gres", "gpu_type": "gh200"}, ("gres", "gpu:gh200:4")),
+        ({"gpu_request": "none"}, None),
+    ],
+)
+def test_gpus_are_written_once_and_come_out_as_the_site_asks(tmp_path, fields, option):
+    job = plan(tmp_path, **fields)
+    for settings in (job.directives, job.srun):
+        found = [(s.name, s.value) for s in settings if s.name in ("gpus-per-node", "gres")]
+        assert found == ([] if option is None else [option])
+    assert ("gpu-bind" in values(job.srun)) == (option is not None)
+
+
+def test_lists_of_slurm_grow_and_other_options_are_replaced(tmp_path):
+    more = ["--gres=nvme:1", "--constraint=a", "--constraint=b", "--licenses=x", "--licenses=y"]
+    found = values(plan(tmp_path, gpu_request="gres", extra_directives=more).directives)
+    assert found["gres"] == "gpu:4,nvme:1"
+    assert found["licenses"] == "x,y"
+    assert found["constraint"] == "b"
+    again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:2"]).directives
+    assert values(again)["gres"] == "gpu:2", "a second request of GPUs takes the place of the first"
+
+
+def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
+    without = plan(tmp_path, extra_directives=["--export=NONE"]).directives
+    assert values(without)["export"] == "NONE"
+    fields = {"extra_directives": ["--export=NONE"], "pass_environment": ["A", "B"]}
+    found = values(plan(tmp_path, **fields).directives)
+    assert (found["export"], "get-user-env" in found) == ("A,B", True)

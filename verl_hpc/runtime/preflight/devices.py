@@ -47,7 +47,9 @@ def judge_torch(found: Sequence[TorchDevice], wanted: int | None) -> Verdict:
         nodes = {one.node for one in found}
         bad = sorted({one.node for one in found if one.device.name == "cpu"})
         # Where all nodes lack GPUs, the environment or the request is at fault, and no node.
-        return fails("torch", str(error), "mend it", bad if len(bad) < len(nodes) else ())
+        return fails(
+            "torch", str(error), "see docs/site_profile.md", bad if len(bad) < len(nodes) else ()
+        )
     gpus = [one for one in found if one.device.name != "cpu"]
     if not gpus:
         if wanted:

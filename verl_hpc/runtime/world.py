@@ -107,12 +107,11 @@ def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str)
     Raises:
         LaunchError: they differ, or the environment is half set.
     """
-    for pair in (
-        ("RANK", "WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-        # Within salloc a shell has the job's number of tasks, and is none of them.
-        ("SLURM_PROCID", "SLURM_NTASKS" if is_task_of_srun(environ) else "SLURM_PROCID"),
-    ):
+    pairs = [("RANK", "WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
+    # Within salloc a shell has the job's number of tasks, and is none of them.
+    if "SLURM_PROCID" in environ or is_task_of_srun(environ):
+        pairs.append(("SLURM_PROCID", "SLURM_NTASKS"))
+    for pair in pairs:
         present = [name for name in pair if name in environ]
         if len(present) == 1:
             missing = next(name for name in pair if name not in environ)

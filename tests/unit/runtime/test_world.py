@@ -68,6 +68,8 @@ def test_a_shell_of_salloc_is_not_a_step(environ):
 def test_a_half_set_step_is_named():
     with pytest.raises(LaunchError, match="SLURM_NTASKS=4 is set and SLURM_PROCID is not"):
         check_launch({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4"}, 0, 1, MPICH)
+    with pytest.raises(LaunchError, match="SLURM_PROCID=0 is set and SLURM_NTASKS is not"):
+        check_launch({"SLURM_PROCID": "0"}, 0, 1, MPICH)
 
 
 def test_mpiexec_counts_for_more_than_the_step_that_carries_it():

@@ -45,13 +45,15 @@ def merge(ours: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:
 def _over(before: Setting, setting: Setting) -> Setting:
     if setting.name not in _LISTS or not (before.value and setting.value):
         return setting
-    kinds = {item.partition(":")[0] for item in setting.value.split(",")}
-    items = before.value.split(",")
-    # A second request of a kind of resource takes the place of the first.
-    kept = [i for i in items if setting.name != "gres" or i.partition(":")[0] not in kinds]
-    kept = [item for item in kept if item not in setting.value.split(",")]
-    origin = f"{before.origin} and {setting.origin}" if kept else setting.origin
-    return Setting(setting.name, ",".join([*kept, setting.value]), origin)
+    kept = before.value
+    if setting.name == "gres":  # a second request of a kind of resource takes the first one's place
+        again = {item.partition(":")[0] for item in setting.value.split(",")}
+        items = before.value.split(",")
+        kept = ",".join(item for item in items if item.partition(":")[0] not in again)
+    if not kept:
+        return setting
+    origin = f"{before.origin} and {setting.origin}"
+    return Setting(setting.name, f"{kept},{setting.value}", origin)
 
 
 def parse_option(word: str, origin: str) -> Setting:

@@ -144,7 +144,7 @@ def refuse_two_jobs(request: Request, run: Runner | None = None) -> None:
         ClusterError: an earlier job of this run is still in the queue.
     """
     directory = request.run_directory / "job"
-    if not directory.is_dir():
+    if not (directory / "job.sbatch").is_file():  # nobody has submitted it
         return
     recorded = {facts["job_id"] for facts in read_jobs(directory)}
     cluster = request.profile.site.cluster

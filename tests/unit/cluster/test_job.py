@@ -313,3 +313,8 @@ def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
     fields = {"extra_directives": ["--export=NONE"], "pass_environment": ["A", "B"]}
     found = values(plan(tmp_path, **fields).directives)
     assert (found["export"], "get-user-env" in found) == ("A,B", True)
+
+
+def test_lists_of_hosts_with_brackets_stay_whole(tmp_path):
+    more = ["--exclude=n[5,3]", "--exclude=n[1,3]"]
+    assert values(plan(tmp_path, extra_directives=more).directives)["exclude"] == "n[5,3],n[1,3]"

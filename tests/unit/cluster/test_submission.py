@@ -60,6 +60,14 @@ def test_a_job(cluster, tmp_path):
     assert facts["submitted"].endswith("+00:00")
 
 
+def test_a_run_that_nobody_has_submitted_asks_no_controller(cluster, tmp_path):
+    asked = []
+    send(tmp_path, run=lambda words: asked.append(words) or "")
+    assert asked == []
+    send(tmp_path, run=lambda words: asked.append(words) or "")
+    assert len(asked) == 1
+
+
 def test_the_log_directory_is_there_before_the_job(cluster, tmp_path):
     send(tmp_path)
     output = f"#SBATCH --output={tmp_path}/runs/run/job/slurm-%j.log\n"

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from verl_hpc.cli.job_options import add_job_options
 from verl_hpc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,16 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", metavar="YAML", help="a run, whose model, data and layout are looked at, too")
     add("--nodes", type=int, metavar="N", help="submit the checks that need nodes, and wait")
     add("--time", default="15", metavar="T", help="time limit of that job (default: 15 minutes)")
-    add("--account", metavar="A", help="account to charge")
-    add("--partition", metavar="P")
-    add("--qos", metavar="Q")
-    add(
-        "--directive",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="one more option of sbatch, such as reservation=r; repeat it for more",
-    )
+    add_job_options(parser)
     add("--json", action="store_true", help="one JSON object")
     add("--result", type=Path, metavar="DIR", help="what an earlier job found, in its directory")
     add("--excluded", action="store_true", help="list the nodes that submissions leave out")

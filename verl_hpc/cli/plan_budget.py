@@ -116,7 +116,7 @@ def _question(arguments: argparse.Namespace, now: float) -> Question:
 def _measured(
     arguments: argparse.Namespace, question: Question, notes: list[str]
 ) -> list[tuple[str, Links]]:
-    """As a run went; nothing without --like."""
+    """Take seconds and nodes from the run that --like names; without it there are none."""
     if arguments.like is None:
         return []
     path: Path = arguments.like
@@ -136,7 +136,7 @@ def _measured(
 def _planned(
     arguments: argparse.Namespace, question: Question, notes: list[str]
 ) -> Iterator[tuple[str, Links]]:
-    """By the time model, on every number of nodes that is worth comparing and fits."""
+    """Ask the time model about every number of nodes that is worth comparing and fits."""
     planner = planner_of(arguments)
     if arguments.nodes is not None:
         counts = [arguments.nodes]

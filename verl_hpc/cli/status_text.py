@@ -17,7 +17,7 @@ from verl_hpc.runs.logs.read import attempts_of
 from verl_hpc.runs.placed import described as described_placement
 from verl_hpc.runs.ranks import Ranks
 from verl_hpc.runs.reasons import explained
-from verl_hpc.runs.status import Save, Sight, State, job_of
+from verl_hpc.runs.status import Save, Sight, State
 
 _SKEW_S = 5.0
 _BAR = 30
@@ -145,8 +145,7 @@ def headline(status: Status) -> str:
     details = [state.detail] if state.detail else []
     if state.queue is not None and state.name == "queued":
         if state.queue.reason:
-            job_id = job_of(state) or "JOB"
-            details.append(explained(state.queue.reason, job_id))
+            details.append(explained(state.queue.reason, state.job_id or "JOB"))
         start = state.queue.start.replace("T", " ")
         details.append(f"expected to start {start}" if start else "no estimate of its start")
     return f"{words}: {'; '.join(details)}" if details else words

@@ -11,7 +11,6 @@ from verl_hpc.cli.status_text import Status, described, headline
 from verl_hpc.config.requests import KINDS, Request, leave_request, read_requests, withdraw
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.jobs import cluster_of
-from verl_hpc.runs.status import job_of
 from verl_hpc.slurm.tools import scancel
 
 
@@ -66,7 +65,7 @@ def _refuse_absent(status: Status, request: Request) -> None:
             f"{request.kind}"
         )
     if state.name == "queued":
-        ends = scancel(cluster_of(status.run / "job"), job_of(state) or "JOB")
+        ends = scancel(cluster_of(status.run / "job"), state.job_id or "JOB")
         raise ClusterError(
             f"{status.run} is not under way ({headline(status)}): `{ends}` takes it out of the "
             "queue"

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from verl_hpc.cli.job_options import add_job_options
 from verl_hpc.errors import ConfigError
 
 _SHORTHANDS = {
@@ -44,16 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cluster", required=True, metavar="YAML", help="the site profile, see slurm/")
     add("--nodes", required=True, type=int, metavar="N", help="nodes, one rank per GPU on each")
     add("--time", required=True, metavar="T", help="time limit, such as 24:00:00")
-    add("--account", metavar="A", help="account to charge")
-    add("--partition", metavar="P")
-    add("--qos", metavar="Q")
-    add(
-        "--directive",
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="one more option of sbatch, such as reservation=r; repeat it for more",
-    )
+    add_job_options(parser)
     add("--resume-by", choices=("requeue", "chain"), help="how a run resumes after a time limit")
     add("--max-restarts", type=int, metavar="N", help="maximum number of automatic restarts")
     add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from verl_hpc.cluster.mounts import IMAGE, Mount, MountText
 from verl_hpc.cluster.setting import SITE, Setting
@@ -23,9 +23,7 @@ class ShifterConfig(Section):
     modules: list[str] = ["gpu"]
     """What the site adds to the image: gpu is the driver, nccl-plugin the network's libraries."""
 
-    @property
-    def takes_mounts(self) -> bool:
-        return True
+    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         return path.is_relative_to(Path.home())
@@ -50,9 +48,7 @@ class EdfConfig(Section):
     """The file, absolute, or its name below ~/.edf. Its mounts must show the working and the run
     directory, and its [env] is where the image's own variables are overridden."""
 
-    @property
-    def takes_mounts(self) -> bool:
-        return False
+    takes_mounts: ClassVar[bool] = False
 
     @property
     def mounts(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -67,9 +67,7 @@ class BareConfig(Section):
     def mounts(self) -> list[str]:
         return []
 
-    @property
-    def takes_mounts(self) -> bool:
-        return False
+    takes_mounts: ClassVar[bool] = False
 
     def shows(self, path: Path) -> bool:
         del path
@@ -95,9 +93,7 @@ class PyxisConfig(Section):
     mount_home: bool = False
     """Show the home directory; packages in ~/.local would then shadow the image's."""
 
-    @property
-    def takes_mounts(self) -> bool:
-        return True
+    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         return self.mount_home and path.is_relative_to(Path.home())
@@ -133,9 +129,7 @@ class ApptainerConfig(Section):
     options: list[str] = []
     """More options of `exec`, such as --sharens."""
 
-    @property
-    def takes_mounts(self) -> bool:
-        return True
+    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         return path.is_relative_to(Path.home()) or path.is_relative_to("/tmp")  # noqa: S108
@@ -161,9 +155,7 @@ class BwrapConfig(Section):
     mounts: list[MountText] = []
     """More mounts than the working, run and scratch directories: SOURCE[:TARGET[:ro]]."""
 
-    @property
-    def takes_mounts(self) -> bool:
-        return True
+    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         del path

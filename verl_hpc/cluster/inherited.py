@@ -1,4 +1,4 @@
-"""Which variables of the submitting process travel into its job.
+"""This module decides which variables of the submitting process travel into its job.
 
 Slurm gives a job the environment of sbatch. Whoever submits from within a job (salloc, srun --pty,
 Jupyter, VS Code) would hand on what that job is: its memory, its GPUs and the core that its shell
@@ -11,7 +11,9 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+from verl_hpc.cluster.profile import FROM_ENVIRONMENT
 from verl_hpc.runs.contract import ATTEMPT, CACHE_DIRECTORY, CACHES, GPUS_PER_NODE, NODE_ADDRESS
+from verl_hpc.slurm.programs import FILTERS
 
 _TOOLS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 """Variables that say which Slurm is asked, and by whom."""
@@ -20,10 +22,7 @@ _LAUNCHERS = (
     "SLURMD_",
     "SRUN_",
     "SBATCH_",
-    "SQUEUE_",
-    "SACCT_",
-    "SINFO_",
-    "SCANCEL_",
+    *FILTERS,
     "SALLOC_",
     "PMI_",
     "PMI2_",
@@ -88,8 +87,8 @@ def stays_behind(name: str, passed: Collection[str] = ()) -> bool:
 
 def unused_options(environ: Mapping[str, str] = os.environ) -> list[str]:
     """The submitter's SBATCH_ variables that a submission leaves aside."""
-    known = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS")
-    return sorted(name for name in environ if name.startswith("SBATCH_") and name not in known)
+    used = FROM_ENVIRONMENT.values()
+    return sorted(name for name in environ if name.startswith("SBATCH_") and name not in used)
 
 
 @contextmanager

@@ -47,9 +47,7 @@ class _OciConfig(Section):
 
     _devices: ClassVar[Mapping[Gpu, Sequence[str]]]
 
-    @property
-    def takes_mounts(self) -> bool:
-        return True
+    takes_mounts: ClassVar[bool] = True
 
     def shows(self, path: Path) -> bool:
         del path

@@ -20,7 +20,7 @@ PREFIX = "site."
 """Starts the overrides of a command line that are meant for the profile."""
 
 
-_FROM_ENVIRONMENT = {
+FROM_ENVIRONMENT = {
     "account": "SBATCH_ACCOUNT",
     "partition": "SBATCH_PARTITION",
     "qos": "SBATCH_QOS",
@@ -119,13 +119,13 @@ def load_for_job(
     profile = load_profile(path, overrides)
     found = {
         name: environ[variable]
-        for name, variable in _FROM_ENVIRONMENT.items()
+        for name, variable in FROM_ENVIRONMENT.items()
         if getattr(profile.site, name) is None and environ.get(variable)
     }
     if not found:
         return profile
     asked = load_profile(path, [*overrides, *found.items()])
-    return replace(asked, given={**asked.given, **{n: _FROM_ENVIRONMENT[n] for n in found}})
+    return replace(asked, given={**asked.given, **{n: FROM_ENVIRONMENT[n] for n in found}})
 
 
 def _add_lists(tree: Mapping[str, Any], overrides: list[tuple[str, Any]]) -> dict[str, int]:

@@ -99,10 +99,10 @@ class Site(Section):
     name: str
     """What the site is called in messages."""
     account: str | None = None
-    """Account to charge; --account on the command line wins, and SBATCH_ACCOUNT is asked last. So
-    it is for partition and qos."""
+    """Account to charge; --account on the command line wins. Where nobody gives one it is
+    SBATCH_ACCOUNT, as partition and qos are SBATCH_PARTITION and SBATCH_QOS."""
     account_required: bool = False
-    """Refuse to submit without an account, as the site's Slurm would after the queue has it."""
+    """Refuse to submit without an account."""
     partition: str | None = None
     """The cluster's default if not given; --partition wins."""
     qos: str | None = None

@@ -19,8 +19,9 @@ from verl_hpc.config.regular_file import read_regular
 from verl_hpc.errors import ClusterError, ConfigError
 from verl_hpc.runs.logs.errors import Failure, first_error
 from verl_hpc.runs.queue import WAITING
-from verl_hpc.runs.reasons import explained
+from verl_hpc.runs.reasons import explained, needs_its_owner
 from verl_hpc.runs.verdict import Verdict, failing_nodes, from_data
+from verl_hpc.slurm.steps import is_task_of_srun
 from verl_hpc.slurm.tools import Runner, job_details, my_jobs, run_tool
 
 NAME = "doctor"
@@ -30,14 +31,11 @@ _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 30.0
 _GRACE_S = 30.0
 """What a shared file system may need to show a file of another node."""
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Slurm numbers steps of salloc's shell and of batch scripts from here."""
 
 
 def is_inside_step(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether srun has started this process, as one of the ranks of a step."""
-    step = environ.get("SLURM_STEP_ID", "")
-    return "SLURM_PROCID" in environ and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
+    return "SLURM_PROCID" in environ and is_task_of_srun(environ)
 
 
 def submit_checks(request: Request) -> str:
@@ -128,8 +126,8 @@ def _held(job_id: str, run: Runner) -> str | None:
         reason = job_details(job_id, run).get("Reason", "")
     except ClusterError:
         return None
-    told = explained(reason.replace("_", " "), job_id)
-    return told if "scontrol release" in told or "scancel" in told else None
+    reason = reason.replace("_", " ")
+    return explained(reason, job_id) if needs_its_owner(reason) else None
 
 
 def _in_a_line(failure: Failure) -> str:

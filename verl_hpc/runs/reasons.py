@@ -33,10 +33,19 @@ _LIMITS = ("Assoc", "QOSGrp", "QOSMax", "MaxCpuPer", "MaxGRESPer", "MaxJobsPer",
 
 def explained(reason: str, job_id: str) -> str:
     """A reason, or a state that a job has ended in, with what it means; itself if not known."""
-    # squeue writes the nodes of some reasons behind them.
-    key = reason.strip("()").split(",")[0]
+    key = _key(reason)
     if key in _TOLD:
         return f"{reason}: {_TOLD[key].format(job=job_id)}"
     if key.startswith(_LIMITS):
         return f"{reason}: a limit of your account or QOS is used up; it starts when that is free"
     return reason
+
+
+def needs_its_owner(reason: str) -> bool:
+    """Whether a job waits for a command of its owner, which `explained` names."""
+    return "{job}" in _TOLD.get(_key(reason), "")
+
+
+def _key(reason: str) -> str:
+    # squeue writes the nodes of some reasons behind them.
+    return reason.strip("()").split(",")[0]

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,17 +44,13 @@ class State:
     interrupted, failed, no heartbeat, or unknown."""
     detail: str = ""
     queue: QueuedJob | None = None
+    job_id: str | None = field(default=None, compare=False)
+    """The job that `queue` is about."""
 
     @property
     def is_over(self) -> bool:
         """Nothing changes any more unless somebody submits again."""
         return self.name in (*_ENDS, FAILED, "interrupted")
-
-
-def job_of(state: State) -> str | None:
-    """The job that a state's detail names; None if it names none."""
-    found = re.search(r"\bjob (\d+(?:_\d+)?)", state.detail)
-    return found[1] if found else None
 
 
 @dataclass(frozen=True)
@@ -172,17 +168,16 @@ def _in_queue(beat: Beat | None, jobs: dict[str, QueuedJob], now: float) -> Stat
         if job.state not in ACTIVE:
             continue
         if beat is None or job_id != beat.job_id or _started_after(job, beat):
-            return State("starting", f"job {job_id} is {job.state}{_since(job, now)}", job)
+            return State("starting", f"job {job_id} is {job.state}{_since(job, now)}", job, job_id)
         if beat.outcome == "restart":
             told = f"saved; job {job_id} is {job.state}, before Slurm starts it again or ends it"
-            return State("queued", told, job)
+            return State("queued", told, job, job_id)
         if beat.outcome is None:
-            if job.state in _SUSPENDED:
-                return State("suspended", f"in {beat.operator}; job {job_id} is {job.state}", job)
-            return State("no heartbeat", f"in {beat.operator}; job {job_id} is {job.state}", job)
+            name = "suspended" if job.state in _SUSPENDED else "no heartbeat"
+            return State(name, f"in {beat.operator}; job {job_id} is {job.state}", job, job_id)
     for job_id, job in jobs.items():
         if job.state in WAITING:
-            return State("queued", f"job {job_id}", job)
+            return State("queued", f"job {job_id}", job, job_id)
     return None
 
 

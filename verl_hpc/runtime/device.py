@@ -17,15 +17,11 @@ from verl_hpc.errors import ClusterError
 from verl_hpc.runs.contract import GPUS_PER_NODE
 from verl_hpc.runs.verdict import listed
 
+MASKS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables that show a process some of its node's GPUs, or none."""
 _COUNTS = (GPUS_PER_NODE, "SLURM_GPUS_ON_NODE")
 """Variables that promise a number of GPUs."""
-_LISTS = (
-    "SLURM_STEP_GPUS",
-    "SLURM_JOB_GPUS",
-    "CUDA_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-)
+_LISTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", *MASKS)
 """Variables that promise the GPUs that they list."""
 _NO_GPU = ("", "-1", "NoDevFiles", "none", "void")
 _NVIDIA = Path("/proc/driver/nvidia/version")
@@ -164,7 +160,7 @@ def _why_none(torch: Any) -> str:
 def _masks(environ: Mapping[str, str]) -> str:
     """Variables that each hide GPUs; two of them may hide all, since the second counts what the
     first leaves."""
-    masks = [f"{name}={environ[name]}" for name in _LISTS[2:] if environ.get(name)]
+    masks = [f"{name}={environ[name]}" for name in MASKS if environ.get(name)]
     return f" (hidden by {', '.join(masks)}?)" if len(masks) > 1 else ""
 
 
@@ -180,7 +176,7 @@ def _check_promises(found: Sequence[Device]) -> None:
     if not troubles:
         return
     texts = [f"{host} ({_ranks(ranks)}): {why}" for (host, why), ranks in troubles.items()]
-    raise ClusterError(f"{'; '.join(texts[:4])}{_more(texts)}. {_ON_CORES}")
+    raise ClusterError(f"{listed(texts, 4, '; ')}. {_ON_CORES}")
 
 
 def _check_kinds(found: Sequence[Device]) -> None:
@@ -190,8 +186,8 @@ def _check_kinds(found: Sequence[Device]) -> None:
     first = next(device for device in found if device.name != "cpu")
     hosts = listed(sorted({found[rank].host for rank in on_cores}))
     raise ClusterError(
-        f"{hosts} ({_ranks(on_cores)}) has no GPU, and {first.host} has {first.model}; leave "
-        f"the nodes without out (--directive=--exclude=NODES). {_ON_CORES}"
+        f"{hosts} ({_ranks(on_cores)}) has no GPU, and {first.host} has {first.model}; keep "
+        f"nodes without GPUs out (--directive=--exclude=NODES). {_ON_CORES}"
     )
 
 
@@ -214,7 +210,3 @@ _ON_CORES = "To compute on cores all the same, set runtime.device=cpu"
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
-
-
-def _more(texts: Sequence[str]) -> str:
-    return f" and {len(texts) - 4} more" if len(texts) > 4 else ""

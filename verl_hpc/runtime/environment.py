@@ -14,6 +14,7 @@ from pathlib import Path
 
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT, CACHE_DIRECTORY, CACHES, NODE_ADDRESS
+from verl_hpc.runtime.device import MASKS
 from verl_hpc.runtime.world import World
 
 _LIBRARY_DEFAULTS = {
@@ -152,7 +153,7 @@ def node_address(host: str) -> str:
 
 def hide_gpus() -> None:
     """Leave this process its cores alone. Before torch is imported, which counts GPUs once."""
-    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+    for name in MASKS:
         os.environ[name] = ""
 
 

@@ -50,6 +50,10 @@ def trouble(*, with_infiniband: bool) -> str | None:
 
 
 def check_limits(host: str, *, with_infiniband: bool) -> None:
-    """Raises: ClusterError: as `trouble` finds it on this rank's node."""
+    """Refuse limits that a rank on a GPU cannot work with.
+
+    Raises:
+        ClusterError: naming the limit, and what to do about it.
+    """
     if (why := trouble(with_infiniband=with_infiniband)) is not None:
         raise ClusterError(f"{host}: {why}")

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 from verl_hpc.errors import ClusterError, LaunchError
 from verl_hpc.runtime.device import check_devices, find_device
+from verl_hpc.slurm.steps import is_task_of_srun
 
 if TYPE_CHECKING:
     from verl_hpc.runtime.control import Control
 
 
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
-"""Slurm numbers the steps of salloc's shell and of batch scripts from here (slurm.h)."""
 DeviceChoice = Literal["auto", "cpu", "any"]
 
 
@@ -136,16 +135,6 @@ def check_launch(environ: Mapping[str, str], rank: int, size: int, library: str)
             f"{where} says rank {expected_rank} of {expected_size}, {library} says rank "
             f"{rank} of {size}; a nested launcher? Start with one srun or one mpiexec"
         )
-
-
-def is_task_of_srun(environ: Mapping[str, str]) -> bool:
-    """Whether srun has started this process as a task of a step.
-
-    A batch script, and a shell of salloc, have variables of the job, and numbers of steps that no
-    srun has.
-    """
-    step = environ.get("SLURM_STEP_ID", "")
-    return step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
 
 
 def _announced(environ: Mapping[str, str]) -> tuple[str, int, int] | None:

@@ -207,7 +207,7 @@ def _words(since: float) -> list[str]:
 
 
 def _local(time: float) -> str:
-    """As Slurm's programs read a time: without its zone, which is this machine's."""
+    """Write a time as Slurm's programs read it: in this machine's zone, without naming it."""
     return (
         datetime.fromtimestamp(time, UTC)
         .astimezone()

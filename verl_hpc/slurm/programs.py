@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from verl_hpc.errors import ClusterError
 
+FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
+"""Variables with these beginnings are a user's own formats and filters of what Slurm prints."""
+
 
 def run_program(
     words: Sequence[str],
@@ -58,5 +61,5 @@ def run_program(
 
 def _unfiltered(environ: Mapping[str, str]) -> dict[str, str]:
     """Variables without the user's own formats and filters of what Slurm's programs print."""
-    tools = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_TIME_FORMAT")
-    return {name: value for name, value in environ.items() if not name.startswith(tools)}
+    theirs = (*FILTERS, "SLURM_TIME_FORMAT")
+    return {name: value for name, value in environ.items() if not name.startswith(theirs)}

@@ -20,7 +20,7 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 """Of the time before a line, by the clock and in the zone of its node."""
 
 _BATCH_BYTES = 4096
-"""Of a batch script's log, enough for its last words."""
+"""So much of the end of a batch script's log has its last words."""
 _LABEL = re.compile(r"^ *(\d+): ")
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ")
 

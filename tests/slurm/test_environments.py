@@ -74,7 +74,7 @@ def test_from_within_an_allocation_by_a_login_nodes_limits(lab, show):
         capture_output=True,
         text=True,
     )
-    assert "SBATCH_EXPORT: set here, and left aside" in done.stderr
+    assert "SBATCH_EXPORT: this shell sets what sbatch would read" in done.stderr
     limits, variables = follow(show, done)
     assert show.details["Partition"] == "debug"
     nofile, address_space = limits.strip("[]").split(", ")
@@ -133,3 +133,6 @@ def test_gpus_that_are_promised_and_not_used_end_the_run(slurm, model, tmp_path)
         assert said.count("Traceback") == 0
         said = submit("runtime.device=cpu")
         assert "step 1/1" in said
+        given = "site.extra_directives=[--gres=gpu:2]"
+        said = submit("site.gpus_per_node=0", "site.tasks_per_node=2", given, "name=on_cores")
+        assert "step 1/1" in said, "Slurm has GPUs for the job, and the profile computes on cores"

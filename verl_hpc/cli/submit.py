@@ -236,8 +236,8 @@ def _note_unused() -> None:
 
     if found := unused_options():
         _note(
-            f"{', '.join(found)}: set here, and left aside; what a job needs is in the site "
-            "profile, or --directive"
+            f"{', '.join(found)}: this shell sets what sbatch would read, and the job does not "
+            "take it over; set it in the site profile, or give it with --directive"
         )
 
 

@@ -23,6 +23,7 @@ from verl_hpc.errors import LaunchError, VerlHpcError
 from verl_hpc.migration.translate import Migration, load_run, told_together
 from verl_hpc.runs.contract import OUTCOME, RESTART
 from verl_hpc.runtime import environment
+from verl_hpc.runtime.device import nodes_are_without_gpus
 from verl_hpc.runtime.garbage import pause_collection
 from verl_hpc.runtime.log_lines import stamp_output
 from verl_hpc.runtime.startup import announce
@@ -92,7 +93,8 @@ def run_config(
         return 1
     if ranks is not None and (ended := _fork_ranks(config, bootstrap, ranks)) is not None:
         return ended
-    device: DeviceChoice = config.runtime.device if ranks is None else "cpu"
+    on_cores = ranks is not None or nodes_are_without_gpus()
+    device: DeviceChoice = "cpu" if on_cores else config.runtime.device
     status = 1
     try:
         with supervised(config.run_directory) as note:

@@ -97,11 +97,16 @@ def _placement(request: Request) -> list[Setting]:
 def _with_passed(request: Request, options: list[Setting]) -> list[Setting]:
     """Let the variables of `pass_environment` through where a job starts without the others."""
     passed = request.profile.site.pass_environment
-    if not passed or not any(s.name == "export" and s.value == "NONE" for s in options):
+    export = next((s.value or "" for s in options if s.name == "export"), "ALL")
+    items = export.split(",")
+    first = items[0].upper()  # Slurm reads its three words in any case
+    if not passed or "ALL" in map(str.upper, items):
         return options
-    names = Setting("export", ",".join(passed), request.profile.origin("pass_environment"))
+    listed = passed if first in ("NONE", "NIL") else [*items, *passed]
+    names = Setting("export", ",".join(listed), request.profile.origin("pass_environment"))
     # Slurm does this by itself for NONE alone.
-    return merge(options, [names, Setting("get-user-env", None, DEFAULT)])
+    user_environment = [Setting("get-user-env", None, DEFAULT)] if first == "NONE" else []
+    return merge(options, [names, *user_environment])
 
 
 def _restarts(request: Request) -> list[Setting]:

@@ -97,22 +97,23 @@ def _assign(setting: Setting) -> str:
 def _setup(job: Job) -> list[str]:
     if not job.setup:
         return []
-    said = "setup of the site profile failed with status $?: $BASH_COMMAND"
+    said = "setup of the site profile ended the job with status $?: $BASH_COMMAND"
     return [
         "# The site's own lines come first; one that fails ends the job.",
-        "set -eE",
-        f"trap 'echo \"{said}\" >&2' ERR",
+        "set -e",
+        f"trap 'echo \"{said}\" >&2' EXIT",
         *job.setup,
-        "trap - ERR",
-        "set +eE",
+        "trap - EXIT",
+        "set +e",
     ]
 
 
 def _variables(job: Job) -> list[str]:
     return [
         "# The TMPDIR of another node, or of another job, is not here.",
-        '[ -d "${TMPDIR-}" ] || export TMPDIR=/tmp',
+        '[ -d "${TMPDIR-}" ] || unset TMPDIR',
         *(_assign(variable) for variable in job.variables),
+        'export TMPDIR="${TMPDIR:-/tmp}"',
         _SAY,
     ]
 

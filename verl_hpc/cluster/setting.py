@@ -43,13 +43,13 @@ def merge(ours: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:
 
 
 def _over(before: Setting, setting: Setting) -> Setting:
-    if setting.name not in _LISTS or not (before.value and setting.value):
+    values = (before.value, setting.value)
+    if setting.name not in _LISTS or not all(values) or "none" in values:
         return setting
-    kept = before.value
+    kept = before.value or ""
     if setting.name == "gres":  # a second request of a kind of resource takes the first one's place
         again = {item.partition(":")[0] for item in setting.value.split(",")}
-        items = before.value.split(",")
-        kept = ",".join(item for item in items if item.partition(":")[0] not in again)
+        kept = ",".join(item for item in kept.split(",") if item.partition(":")[0] not in again)
     if not kept:
         return setting
     origin = f"{before.origin} and {setting.origin}"

@@ -26,8 +26,6 @@ def _option(text: str) -> str:
     return text
 
 
-Option = Annotated[str, AfterValidator(_option)]
-
 _DECIDED = {
     "nodes": "--nodes",
     "time": "--time",
@@ -47,6 +45,19 @@ def _directive(text: str) -> str:
 
 
 Directive = Annotated[str, AfterValidator(_directive)]
+
+
+def _step_option(text: str) -> str:
+    name, _, value = _option(text).removeprefix("--").partition("=")
+    if name == "export" and "ALL" not in value.upper().split(","):
+        raise ValueError(
+            f"{text!r}: ranks need what the batch script exports; write --export=ALL,NAME=value, "
+            "or set environment"
+        )
+    return text
+
+
+StepOption = Annotated[str, AfterValidator(_step_option)]
 
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -185,7 +196,7 @@ class Site(Section):
     """Refuse to submit if a path of the run does not exist here; false where login nodes do not
     see the file systems of the compute nodes."""
 
-    srun_args: list[Option] = []
+    srun_args: list[StepOption] = []
     """More options of srun, such as --cpu-bind=mask_cpu:..."""
     extra_directives: list[Directive] = []
     """More options of sbatch, such as --constraint=h100 or --mail-type=END; --directive on the

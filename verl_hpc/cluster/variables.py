@@ -43,9 +43,8 @@ def rank_environment(request: Request) -> list[Setting]:
     # srun reads this one, where a site's wrapper drops its --cpus-per-task.
     cores = profile.origin("cores_per_node")
     settings.append(Setting("SRUN_CPUS_PER_TASK", str(site.cores_per_rank), cores))
-    if site.gpus_per_node:
-        gpus = profile.origin("gpus_per_node")
-        settings.append(Setting(GPUS_PER_NODE, str(site.gpus_per_node), gpus))
+    gpus = profile.origin("gpus_per_node")
+    settings.append(Setting(GPUS_PER_NODE, str(site.gpus_per_node), gpus))
     if site.node_address != "{node}":
         address = profile.origin("node_address")
         settings.append(Setting(NODE_ADDRESS, site.node_address, address))

@@ -4,7 +4,8 @@ ATTEMPT = "VERL_HPC_ATTEMPT"
 """Variable of script and ranks: the directory of this start's logs."""
 
 GPUS_PER_NODE = "VERL_HPC_GPUS_PER_NODE"
-"""Variable of script and ranks: the GPUs that the site profile promises on each node."""
+"""Variable of script and ranks: the GPUs that the site profile promises on each node. With 0, ranks
+compute on the cores, whatever the nodes have."""
 
 CACHE_DIRECTORY = "VERL_HPC_CACHE"
 """Variable of script and ranks: the job's node-local directory for what compilers keep."""

@@ -46,6 +46,14 @@ class Device:
     """Why a promised GPU cannot be used."""
 
 
+def nodes_are_without_gpus(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the site profile says `gpus_per_node: 0`.
+
+    Slurm promises the GPUs of a node to a job that has the node for itself, whoever asked for them.
+    """
+    return environ.get(GPUS_PER_NODE) == "0"
+
+
 def promise_of_gpus(environ: Mapping[str, str] = os.environ) -> str | None:
     """The variable, with its value, that promises GPUs to this process; None if none does."""
     for name in _COUNTS:
@@ -205,7 +213,7 @@ def _check_owners(found: Sequence[Device]) -> None:
             )
 
 
-_ON_CORES = "To compute on cores all the same, set runtime.device=cpu"
+_ON_CORES = "With runtime.device=cpu all ranks compute on their cores instead"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -305,14 +305,34 @@ def test_lists_of_slurm_grow_and_other_options_are_replaced(tmp_path):
     assert found["constraint"] == "b"
     again = plan(tmp_path, gpu_request="gres", extra_directives=["--gres=gpu:2"]).directives
     assert values(again)["gres"] == "gpu:2", "a second request of GPUs takes the place of the first"
+    for words in (["--gres=none"], ["--gres=none", "--gres=gpu:2"]):
+        none = plan(tmp_path, gpu_request="gres", extra_directives=words).directives
+        assert values(none)["gres"] == words[-1].partition("=")[2], "none is not an item of a list"
 
 
 def test_passed_variables_reach_jobs_that_start_without_the_others(tmp_path):
     without = plan(tmp_path, extra_directives=["--export=NONE"]).directives
     assert values(without)["export"] == "NONE"
-    fields = {"extra_directives": ["--export=NONE"], "pass_environment": ["A", "B"]}
-    found = values(plan(tmp_path, **fields).directives)
-    assert (found["export"], "get-user-env" in found) == ("A,B", True)
+    cases = {
+        "NONE": ("A,B", True),
+        "none": ("A,B", True),
+        "NIL": ("A,B", False),
+        "C,D=1": ("C,D=1,A,B", False),
+        "ALL,D=1": ("ALL,D=1", False),
+        "all": ("all", False),
+    }
+    for given, expected in cases.items():
+        fields = {"extra_directives": [f"--export={given}"], "pass_environment": ["A", "B"]}
+        found = values(plan(tmp_path, **fields).directives)
+        assert (found["export"], "get-user-env" in found) == expected
+
+
+@pytest.mark.parametrize("value", ["NONE", "nil", "A,B=1"])
+def test_steps_take_over_what_the_script_exports(tmp_path, value):
+    with pytest.raises(ConfigError, match=r"srun_args.*export=ALL,NAME=value"):
+        plan(tmp_path, srun_args=[f"--export={value}"])
+    kept = plan(tmp_path, srun_args=["--export=ALL,X=1"]).srun
+    assert values(kept)["export"] == "ALL,X=1"
 
 
 def test_lists_of_hosts_with_brackets_stay_whole(tmp_path):

@@ -304,13 +304,15 @@ def test_setup_comes_before_the_environment(tmp_path):
     assert batch.seen_by_ranks()["X_HOME"] == "/opt/x/y"
 
 
-@pytest.mark.parametrize("bad", ["module load nosuchmodule", "false", "cd nowhere", "load"])
+@pytest.mark.parametrize(
+    "bad", ["module load nosuchmodule", "false", "cd nowhere", "load", "exit 3"]
+)
 def test_setup_that_fails_ends_the_job_and_is_named(tmp_path, bad):
     function = "load() { grep -q x /dev/null; }"
     batch = Batch(tmp_path, setup=["BASE=/opt/x", function, bad, "touch reached"])
     status, _, err = batch.run()
     assert status != 0
-    assert "setup of the site profile failed with status " in err
+    assert err.count("setup of the site profile ended the job with status ") == 1
     assert ("grep -q x" if bad == "load" else bad.split()[0]) in err
     assert not batch.calls("srun")
     assert not (tmp_path / "reached").exists()
@@ -329,16 +331,33 @@ def test_failures_after_setup_are_the_scripts_own(tmp_path):
     assert Batch(tmp_path, setup=["true"]).run(RC="85")[0] == 0
 
 
+def test_failures_inside_substitutions_of_setup_are_not_its_own(tmp_path):
+    lines = ["BASE=$(false; echo /opt/x)", "WORDS=$(echo $(exit 3))", "if ! false; then true; fi"]
+    status, _, err = Batch(tmp_path, setup=lines).run()
+    assert status == 0
+    assert "setup" not in err
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_tmpdir_of_another_node_is_left(tmp_path, there):
     batch = Batch(tmp_path, node_scratch="$TMPDIR")
     directory = tmp_path / "scratch"
     if there:
         directory.mkdir()
-    batch.run(TMPDIR=str(directory))
+    status, _, err = batch.run(TMPDIR=str(directory))
+    if not there:
+        assert status != 0
+        assert "node_scratch of the site profile needs it, and it is not set on this node" in err
+        return
     seen = batch.seen_by_ranks()
-    expected = str(directory) if there else "/tmp"
-    assert (seen["TMPDIR"], seen["VERL_HPC_CACHE"]) == (expected, f"{expected}/verl_hpc-77")
+    assert seen["TMPDIR"] == str(directory)
+    assert seen["VERL_HPC_CACHE"] == f"{directory}/verl_hpc-77"
+
+
+def test_ranks_have_a_tmpdir(tmp_path):
+    batch = Batch(tmp_path)
+    batch.run(TMPDIR="/nowhere")
+    assert batch.seen_by_ranks()["TMPDIR"] == "/tmp"
 
 
 def test_scratch_whose_variable_is_not_set_here(tmp_path):

@@ -89,7 +89,9 @@ def test_a_run_that_no_batch_script_started(tmp_path):
 
 def test_a_batch_script_that_started_no_ranks(tmp_path):
     (tmp_path / "job").mkdir()
-    (tmp_path / "job/slurm-7.log").write_text("setup of the site profile failed with status 1\n")
+    (tmp_path / "job/slurm-7.log").write_text(
+        "setup of the site profile ended the job with status 1\n"
+    )
     with pytest.raises(ClusterError, match=r"started no ranks; it said .*slurm-7.log.*\nsetup of"):
         attempt_directory(tmp_path)
 

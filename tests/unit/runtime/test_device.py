@@ -179,7 +179,7 @@ def test_ranks_that_lack_their_gpus_are_named_by_node():
         check_devices([gpu("n0", 0), gpu("n0", 1), bad, bad])
     message = str(caught.value)
     assert message.startswith("n1 (ranks 2, 3): SLURM_GPUS_ON_NODE=2 promises GPUs")
-    assert message.endswith("To compute on cores all the same, set runtime.device=cpu")
+    assert message.endswith("With runtime.device=cpu all ranks compute on their cores instead")
 
 
 def test_cores_beside_gpus():

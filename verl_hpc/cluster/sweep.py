@@ -118,11 +118,12 @@ def render_array(sweep: Sweep, made_by: Sequence[str]) -> str:
     lines = [shebang(first), f"# {sweep.directory.name}: {what}"]
     lines += [*made_by_lines(made_by), *directive_lines(array_directives(sweep)), ""]
     lines += [f"SWEEP={expandable(str(sweep.directory))}", 'RUN="$SWEEP/$SLURM_ARRAY_TASK_ID"']
-    lines += _until_goal() if sweep.until_goal else ['exec bash "$RUN/job/job.sbatch"']
+    call = f'bash {"-l " if first.login_shell else ""}"$RUN/job/job.sbatch"'
+    lines += _until_goal(call) if sweep.until_goal else [f"exec {call}"]
     return "\n".join(lines) + "\n"
 
 
-def _until_goal() -> list[str]:
+def _until_goal(call: str) -> list[str]:
     return [
         'if [ -e "$SWEEP/goal" ]; then',
         '    echo "$(date +%FT%T) run $(cat "$SWEEP/goal") has reached the goal: nothing to do"',
@@ -130,7 +131,7 @@ def _until_goal() -> list[str]:
         "fi",
         "# TERM must not end this shell before the run's own has ended.",
         "trap : TERM",
-        'bash "$RUN/job/job.sbatch"',
+        call,
         "rc=$?",
         'if grep -qs \'"state": "goal reached"\' "$RUN/facts.json"; then',
         '    echo "$SLURM_ARRAY_TASK_ID" >"$SWEEP/goal"',

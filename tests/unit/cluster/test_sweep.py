@@ -146,6 +146,22 @@ def test_after_the_goal_no_other_run_starts(submit, cluster, tmp_path, monkeypat
     assert time.strptime(said_at, TIME_FORMAT)
 
 
+@pytest.mark.parametrize("goal", [[], ["--until-goal", *GOAL]])
+def test_a_login_shell_runs_each_run(submit, cluster, tmp_path, goal):  # noqa: F811
+    assert submit(*SWEEP, *goal, "site.login_shell=true") == 0
+    sweep = tmp_path / "runs/run"
+    assert shellcheck(sweep / "sweep.sbatch") == ""
+    (tmp_path / ".bash_profile").write_text("module() { echo module $*; }\n")
+    (sweep / "0/job/job.sbatch").write_text("module load mpi\n")
+    done = subprocess.run(
+        ["bash", sweep / "sweep.sbatch"],
+        env=os.environ | {"SLURM_ARRAY_TASK_ID": "0", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "module load mpi\n"), done.stderr
+
+
 def test_a_variant_that_is_swept_takes_nothing_of_the_files(submit, tmp_path, caplog):
     loss = {"algorithm": {"loss": {"clip_high": 0.28}}}
     asked = request(tmp_path, site=load_profile(tmp_path / "site.yaml"), run=loss)

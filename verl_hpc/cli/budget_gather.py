@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -21,7 +21,7 @@ from verl_hpc.errors import ClusterError, ConfigError, DataError
 from verl_hpc.metrics.log import Row, read_metrics, seconds_after
 from verl_hpc.metrics.series import operator_seconds
 from verl_hpc.runs.heartbeat import FAILED
-from verl_hpc.runs.jobs import read_jobs
+from verl_hpc.runs.jobs import by_cluster, read_jobs
 from verl_hpc.runs.lives import RunLife, read_lives
 from verl_hpc.runs.status import look, saved_steps
 from verl_hpc.section import NonNegativeFinite, Section
@@ -29,10 +29,10 @@ from verl_hpc.slurm.accounting import (
     Life,
     account_limits,
     account_use,
+    accounts_of,
     default_account,
     energy_meter,
     job_lives,
-    run_accounting,
     shortly,
 )
 from verl_hpc.slurm.programs import run_program
@@ -56,22 +56,24 @@ class Told(Section):
 class _Ask:
     """Questions of which each may stay without an answer."""
 
-    run: Runner
+    of: Callable[[str | None], Runner]
+    """Asks the accounts of a cluster."""
     problems: list[str]
 
-    def lives(self, job_ids: Iterable[str], since: float) -> list[Life] | None:
+    def lives(self, cluster: str | None, job_ids: Iterable[str], since: float) -> list[Life]:
+        """Every start of these jobs; none where the cluster's accounts do not tell."""
         try:
-            return job_lives(job_ids, since, self.run)
+            return job_lives(job_ids, since, self.of(cluster))
         except ClusterError as error:
             self.problems.append(
                 f"Slurm's accounts do not tell ({shortly(error)}): hours are by the runs' own "
                 "records, and waiting and energy are not known."
             )
-            return None
+            return []
 
-    def meter(self) -> str:
+    def meter(self, cluster: str | None) -> str:
         try:
-            return energy_meter(self.run)
+            return energy_meter(self.of(cluster))
         except ClusterError:
             return ""
 
@@ -82,7 +84,7 @@ def gather(
     account: str | None = None,
     cluster: str | None = None,
     since: float | None = None,
-    run: Runner = run_accounting,
+    run: Runner | None = None,
 ) -> Report:
     """
     Args:
@@ -91,22 +93,41 @@ def gather(
         account: None takes the site profile's, else the user's in Slurm.
         cluster: site profile; None takes the first run's that has one.
         since: from when the account's use counts; None takes 1 January.
-        run: starts Slurm's programs.
+        run: starts Slurm's programs; None asks the cluster that each job was submitted to, and that
+            of the site profile for what the account has.
 
     Raises:
         ConfigError: a profile, the list of a run's jobs, or what the site's command prints is
             wrong.
     """
-    ask = _Ask(run, [])
+    ask = _Ask(lambda cluster: run or accounts_of(cluster), [])
     site = _site(runs, cluster)
     records = [records_of(name, path, now) for name, path in runs.items()]
-    job_ids = [job_id for record in records for job_id in record.job_ids]
-    lives = ask.lives(job_ids, _earliest(runs, records)) if job_ids else None
-    used = [use_of(record, lives, now) for record in records]
+    used = [
+        use_of(record, lives, now)
+        for record, lives in zip(records, _lives(ask, runs, records), strict=True)
+    ]
     found = _account(ask, site, account, since, now)
-    meter = ask.meter() if any(one.joules for one in used) else ""
+    meter = (
+        ask.meter(None if site is None else site.cluster) if any(one.joules for one in used) else ""
+    )
     co2 = None if site is None else site.budget.co2_g_per_kwh
     return Report(now, found, used, co2, meter, ask.problems)
+
+
+def _lives(ask: _Ask, runs: Mapping[str, Path], records: Sequence[RunRecords]) -> list[list[Life]]:
+    """Every start of each run's jobs, each cluster asked once."""
+    places = zip(runs.values(), records, strict=True)
+    own = [by_cluster(path / "job", record.job_ids) for path, record in places]
+    asked: dict[str | None, list[str]] = {}
+    for cluster, job_ids in (pair for jobs in own for pair in jobs.items()):
+        asked.setdefault(cluster, []).extend(job_ids)
+    since = _earliest(runs, records)
+    told = {cluster: ask.lives(cluster, job_ids, since) for cluster, job_ids in asked.items()}
+    return [
+        [life for cluster, ids in jobs.items() for life in told[cluster] if life.job_id in ids]
+        for jobs in own
+    ]
 
 
 def records_of(name: str, path: Path, now: float) -> RunRecords:
@@ -171,11 +192,12 @@ def _account(
         return _told(site.budget.command, name or site.name)
     year = datetime.fromtimestamp(now, UTC).astimezone().year
     since = parse_day(f"{year}-01-01", "") if since is None else since
+    run = ask.of(None if site is None else site.cluster)
     try:
-        name = name or default_account(getpass.getuser(), ask.run)
+        name = name or default_account(getpass.getuser(), run)
         if name is None:
             return None
-        limit, used = account_limits(name, ask.run), account_use(name, since, now, ask.run)
+        limit, used = account_limits(name, run), account_use(name, since, now, run)
     except ClusterError as error:
         ask.problems.append(f"What the account has is not known ({shortly(error)}).")
         return None

@@ -26,7 +26,7 @@ from verl_hpc.metrics.text import duration
 from verl_hpc.planner.layouts import layouts_of
 from verl_hpc.planner.search.sizes import node_counts
 from verl_hpc.runs.lives import read_lives
-from verl_hpc.slurm.accounting import Life, partition_lives, run_accounting, shortly
+from verl_hpc.slurm.accounting import Life, accounts_of, partition_lives, shortly
 from verl_hpc.slurm.tools import Runner
 
 TIME = "24:00:00"
@@ -71,19 +71,20 @@ class Question:
 def run_budget(
     arguments: argparse.Namespace,
     now: float | None = None,
-    run: Runner = run_accounting,
+    run: Runner | None = None,
 ) -> int:
     """Status 0: all steps that the configuration wants fit.
 
     Args:
         arguments: of `plan`, with --budget or --until.
         now: seconds since the epoch; None asks the clock.
-        run: starts sacct.
+        run: starts sacct; None asks the cluster of the site profile.
     """
     now = time.time() if now is None else now
     question, notes = _question(arguments, now), list[str]()
     sizes = list(_measured(arguments, question, notes) or _planned(arguments, question, notes))
-    history = _history(question.site.partition, now, run, notes)
+    site = question.site
+    history = _history(site.partition, now, run or accounts_of(site.cluster), notes)
     choices = [_choice(question, size, history or []) for size in sizes]
     best = max((c for c in choices if c.chain), key=_worth, default=None)
     waits = waits_like(history or [], best.nodes) if best else []

@@ -65,7 +65,7 @@ def _refuse_absent(status: Status, request: Request) -> None:
             f"{request.kind}"
         )
     if state.name == "queued":
-        ends = scancel(cluster_of(status.run / "job"), state.job_id or "JOB")
+        ends = scancel(cluster_of(status.run / "job", state.job_id), state.job_id or "JOB")
         raise ClusterError(
             f"{status.run} is not under way ({headline(status)}): `{ends}` takes it out of the "
             "queue"

@@ -13,10 +13,8 @@ from contextlib import contextmanager
 
 from verl_hpc.cluster.profile import FROM_ENVIRONMENT
 from verl_hpc.runs.contract import ATTEMPT, CACHE_DIRECTORY, CACHES, GPUS_PER_NODE, NODE_ADDRESS
-from verl_hpc.slurm.programs import FILTERS
+from verl_hpc.slurm.programs import FILTERS, WHICH_SLURM
 
-_TOOLS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Variables that say which Slurm is asked, and by whom."""
 _LAUNCHERS = (
     "SLURM_",
     "SLURMD_",
@@ -83,7 +81,7 @@ def stays_behind(name: str, passed: Collection[str] = ()) -> bool:
     Args:
         passed: names that the site profile passes on whatever they are.
     """
-    if name in passed or name in _TOOLS:
+    if name in passed or name in WHICH_SLURM:
         return False
     return name.startswith(_LAUNCHERS) or name in _PLACES or name in CACHES
 

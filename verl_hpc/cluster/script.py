@@ -12,6 +12,7 @@ from verl_hpc.cluster.shell import expandable
 from verl_hpc.errors import ConfigError
 from verl_hpc.runs.contract import ATTEMPT, OUTCOME, RESTART
 from verl_hpc.runs.lock import FILE as LOCK
+from verl_hpc.slurm.programs import OF_THE_CALLER
 
 _WIDTH = 96
 _NOT_LITERAL = set('"\\')
@@ -131,7 +132,11 @@ def _chain_guard(job: Job) -> list[str]:
 
 
 def _attempt(job: Job) -> list[str]:
+    passed = {setting.name for setting in job.passed}
+    away = [*(name for name in OF_THE_CALLER if name not in passed), '"${!SQUEUE_@}"']
     return [
+        "# Slurm's programs are to ask this job's own cluster, about all of its jobs.",
+        f"unset {' '.join(away)}",
         "# Every start has its own logs: one file a node, each line with its rank before it.",
         f"umask {job.umask}",
         "shopt -s nullglob",
@@ -248,7 +253,6 @@ def _ask_slurm(job_id: str) -> list[str]:
         '    say "Slurm has not answered for three minutes" >&2',
         "    return 1",
         "}",
-        'unset "${!SQUEUE_@}"',
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,27 @@ def read_jobs(job: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-def cluster_of(job: Path) -> str | None:
-    """The cluster that a run's last job was submitted to; None if it is the login nodes' own."""
+def cluster_of(job: Path, job_id: str | None = None) -> str | None:
+    """The cluster that a job of a run was submitted to; None if it is the login nodes' own.
+
+    Args:
+        job: the run's directory job/.
+        job_id: of the job; the last one's answer stands for a job that nobody has recorded.
+    """
     try:
         jobs = read_jobs(job)
     except ConfigError:  # in the middle of a line
         return None
-    return jobs[-1].get("cluster") if jobs else None
+    asked = [facts for facts in jobs if facts["job_id"] == job_id] or jobs
+    return asked[-1].get("cluster") if asked else None
+
+
+def by_cluster(job: Path, job_ids: Iterable[str]) -> dict[str | None, list[str]]:
+    """Jobs of a run by the cluster that each was submitted to, as `cluster_of` has it."""
+    found: dict[str | None, list[str]] = {}
+    for job_id in job_ids:
+        found.setdefault(cluster_of(job, job_id), []).append(job_id)
+    return found
 
 
 def record_job(job: Path, facts: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from verl_hpc.config.regular_file import read_json
 from verl_hpc.errors import ClusterError
-from verl_hpc.runs.jobs import cluster_of
+from verl_hpc.runs.jobs import by_cluster
 from verl_hpc.slurm.tools import Runner, on_cluster, past_states
 
 EVERY_S = 30.0
@@ -58,7 +58,7 @@ def ask_slurm(
     Args:
         directory: of the run; its job/ keeps the answer for others, if it can be written.
         job_ids: jobs to ask about; none asks nothing.
-        run: asks; None asks the cluster that the run was submitted to.
+        run: asks; None asks the cluster that each job was submitted to.
     """
     if not job_ids:
         return Answer()
@@ -71,7 +71,10 @@ def ask_slurm(
         # A clock that is ahead must not silence us for long.
         if kept is not None and abs(now - kept.time) < EVERY_S:
             return kept
-    answer = _ask(job_ids, run or on_cluster(cluster_of(directory / "job")), now)
+    jobs_of = by_cluster(directory / "job", job_ids)
+    answers = [_ask(ids, run or on_cluster(cluster), now) for cluster, ids in jobs_of.items()]
+    jobs = {job_id: job for answer in answers for job_id, job in answer.jobs.items()}
+    answer = Answer(jobs, "; ".join(filter(None, (a.problem for a in answers))), now)
     _keep(files, answer)
     return answer
 
@@ -107,7 +110,8 @@ def _queue(job_ids: Sequence[str], run: Runner) -> dict[str, QueuedJob]:
             return {}
         raise
     jobs: dict[str, QueuedJob] = {}
-    for line in text.splitlines():
+    # Before the jobs of a named cluster squeue prints a line with its name.
+    for line in (line for line in text.splitlines() if line.count("|") == 3):
         job_id, state, reason, start = line.strip().split("|")
         jobs[job_id] = QueuedJob(state, _named(reason), _named(start))
     return jobs

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from verl_hpc.errors import ClusterError
 from verl_hpc.slurm.programs import run_program
-from verl_hpc.slurm.tools import Runner
+from verl_hpc.slurm.tools import Runner, of_cluster
 
 NOT_ELIGIBLE = "not eligible"
 IN_THE_QUEUE = "Priority or Resources"
@@ -81,19 +82,28 @@ class Limit:
     core_hours: float | None
 
 
-def run_accounting(words: Sequence[str]) -> str:
+def run_accounting(words: Sequence[str], cluster: str | None = None) -> str:
     """Run a program that reads Slurm's accounts, with times as seconds since the epoch.
+
+    Args:
+        cluster: as for `run_tool`.
 
     Raises:
         ClusterError: it is not there, fails, or does not answer within two minutes.
     """
+    asked = {} if cluster is None else {"SLURM_CLUSTERS": cluster}
     return run_program(
-        words,
+        of_cluster(words, cluster),
         _TIMEOUT_S,
         if_missing=": this is no node of a Slurm cluster, or its module is not loaded",
         if_slow="; is the database overloaded? Try again later",
-        variables={"SLURM_TIME_FORMAT": "%s"},
+        variables={"SLURM_TIME_FORMAT": "%s"} | asked,
     )
+
+
+def accounts_of(cluster: str | None) -> Runner:
+    """Asks the accounts of one cluster; of the login nodes' own if None."""
+    return partial(run_accounting, cluster=cluster)
 
 
 def shortly(error: ClusterError) -> str:

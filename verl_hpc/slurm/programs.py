@@ -12,6 +12,10 @@ from verl_hpc.errors import ClusterError
 FILTERS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
 """Variables with these beginnings are a user's own formats and filters of what Slurm prints."""
 
+OF_THE_CALLER = ("SLURM_CLUSTERS", "SLURM_JWT")
+"""Variables with which a user says which cluster is asked, and by whom."""
+WHICH_SLURM = ("SLURM_CONF", *OF_THE_CALLER)
+
 
 def run_program(
     words: Sequence[str],

@@ -5,6 +5,7 @@ Questions are asked once per call and never polled; a login node's controller se
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -31,13 +32,26 @@ def run_tool(words: Sequence[str], cluster: str | None = None) -> str:
         ClusterError: it is not there, fails, or does not answer within a minute.
     """
     return run_program(
-        words,
+        of_cluster(words, cluster),
         _TIMEOUT_S,
         if_missing=": this is no node of a Slurm cluster, or its module is not loaded; log in to "
         "one (a dry run works anywhere)",
         if_slow="; is the controller overloaded? Try again later",
         variables={} if cluster is None else {"SLURM_CLUSTERS": cluster},
     )
+
+
+def of_cluster(words: Sequence[str], cluster: str | None) -> list[str]:
+    """Name the cluster to a program that reads Slurm's accounts; SLURM_CLUSTERS tells the others.
+
+    Args:
+        words: a program and its arguments.
+        cluster: None takes the user's own SLURM_CLUSTERS.
+    """
+    name = cluster or os.environ.get("SLURM_CLUSTERS")
+    options = {"sacct": f"--clusters={name}", "sreport": f"Clusters={name}"}
+    options |= {"sacctmgr": f"Clusters={name}"} if "associations" in words else {}
+    return [*words, options[words[0]]] if name and words[0] in options else list(words)
 
 
 def on_cluster(cluster: str | None) -> Runner:
@@ -95,7 +109,7 @@ def mpi_plugins(run: Runner = run_tool) -> list[str]:
 def partitions(run: Runner = run_tool) -> list[dict[str, str]]:
     """The fields of every partition that the user may see: PartitionName, State, MaxTime, ..."""
     lines = run(["scontrol", "--oneliner", "show", "partition"]).splitlines()
-    return [_fields(line) for line in lines if line.strip()]
+    return [_fields(line) for line in lines if "PartitionName=" in line]
 
 
 def node_kinds(partition: str, run: Runner = run_tool) -> list[tuple[int, int]]:

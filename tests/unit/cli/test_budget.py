@@ -12,6 +12,7 @@ from verl_hpc.budget.page import Account
 from verl_hpc.cli.budget_gather import gather, records_of
 from verl_hpc.cli.main import main
 from verl_hpc.errors import ConfigError
+from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.lives import LifeRecord
 
 SUBMITTED = 1_799_996_400
@@ -80,6 +81,22 @@ def test_json(cluster, capsys):
     (run,) = told["runs"]
     assert (run["hours"], run["unit"], run["kwh"]) == (24.0, "GPU-hours", 10.0)
     assert told["account"]["name"] == "proj"
+
+
+def test_each_job_is_looked_up_on_its_own_cluster(cluster, tmp_path, monkeypatch, capsys):
+    """Both clusters have a job 4711, and each run is charged with its own."""
+    other = submit_run(tmp_path / "b")
+    record_job(other / "job", {"job_id": "4711", "cluster": "c2"})
+    short = job(4711).replace("|10800|", "|3600|")
+    add_programs(
+        tmp_path,
+        monkeypatch,
+        sacct=f"echo x >>{tmp_path}/asked\n"
+        f'case "$*" in *--clusters=c2*) echo "{short}" ;; *) echo "{job(4711)}" ;; esac',
+    )
+    assert main(["budget", str(cluster), str(other), "--json"]) == 0
+    assert [run["hours"] for run in json.loads(capsys.readouterr().out)["runs"]] == [24.0, 8.0]
+    assert (tmp_path / "asked").read_text() == "x\nx\n"
 
 
 def test_without_accounts_the_runs_own_records_tell(tmp_path, monkeypatch, capsys, clock):

@@ -28,6 +28,7 @@ printf 'sleep %s\\n' "$*" >>"$LOG"
 """,
     "squeue": """
 printf 'squeue %s\\n' "$*" >>"$LOG"
+env >"$LOG.environ.of_squeue"
 [ -z "${SQUEUE_STATES:-}" ] || exit 0
 if [ "$(grep -c ^squeue "$LOG")" -le "${SILENT:-0}" ]; then
     echo "slurm_load_jobs error: Socket timed out on send/recv operation" >&2
@@ -204,6 +205,21 @@ def test_a_slurm_that_does_not_answer(batch):
 def test_a_users_filter_of_the_queue_hides_nothing(batch):
     assert batch.run(RC="85", SQUEUE_STATES="PENDING")[0] == 0
     assert batch.calls("scontrol") == ["scontrol requeue 77"]
+
+
+def test_the_cluster_that_the_submitter_asked_is_not_the_jobs(batch):
+    assert batch.run(RC="85", SLURM_CLUSTERS="c2", SLURM_JWT="x", SLURM_CONF="/etc/x")[0] == 0
+    seen = (batch.directory / "log.environ.of_squeue").read_text().splitlines()
+    assert "SLURM_CONF=/etc/x" in seen
+    for found in (seen, [f"{name}={value}" for name, value in batch.seen_by_ranks().items()]):
+        assert not [line for line in found if line.startswith(("SLURM_CLUSTERS", "SLURM_JWT"))]
+
+
+def test_what_a_profile_passes_on_by_name_stays(tmp_path):
+    batch = Batch(tmp_path, pass_environment=["SLURM_JWT"])
+    assert batch.run(SLURM_JWT="x", SLURM_CLUSTERS="c2")[0] == 0
+    assert batch.seen_by_ranks()["SLURM_JWT"] == "x"
+    assert "SLURM_CLUSTERS" not in batch.seen_by_ranks()
 
 
 def test_a_site_that_refuses_to_requeue(batch):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.unit.cli.status_runs import fake_slurm, submit_run, without_slurm
+from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.queue import CACHE, EVERY_S, QueuedJob, ask_slurm
 
 PENDING = 'echo "4711|PENDING|Priority|2027-01-15T09:00:00"'
@@ -62,6 +63,26 @@ def test_squeue_forgets_a_job_that_is_over(run, tmp_path, monkeypatch):
     )
     answer = ask_slurm(run, ["4711"])
     assert (answer.jobs["4711"].state, answer.problem) == ("FAILED", "")
+
+
+def test_squeue_names_the_cluster_before_its_jobs(run, tmp_path, monkeypatch):
+    fake_slurm(tmp_path, monkeypatch, squeue=f'echo "CLUSTER: c2"; {PENDING}')
+    assert ask_slurm(run, ["4711"]).jobs["4711"].state == "PENDING"
+
+
+def test_each_job_is_asked_about_on_its_own_cluster(run, tmp_path, monkeypatch):
+    """What accounting knows is asked by an option, since sacct reads no SLURM_CLUSTERS."""
+    record_job(run / "job", {"job_id": "4711", "cluster": "c2"})
+    record_job(run / "job", {"job_id": "12"})
+    log = fake_slurm(
+        tmp_path,
+        monkeypatch,
+        squeue='[ -z "$SLURM_CLUSTERS" ] && echo "12|RUNNING|None|N/A"; echo "CLUSTER: c2"',
+        sacct='case "$*" in *--clusters=c2*) echo "4711|TIMEOUT" ;; *) echo "4711|FAILED" ;; esac',
+    )
+    jobs = ask_slurm(run, ["4711", "12"]).jobs
+    assert {job: found.state for job, found in jobs.items()} == {"4711": "TIMEOUT", "12": "RUNNING"}
+    assert len(calls(log)) == 3
 
 
 def test_a_cluster_without_accounting(run, tmp_path, monkeypatch):

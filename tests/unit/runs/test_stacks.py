@@ -11,6 +11,7 @@ import time
 import pytest
 
 from tests.unit.waiting import within
+from verl_hpc.runs.jobs import record_job
 from verl_hpc.runs.ranks import Progress, Ranks, write_ranks
 from verl_hpc.runs.stacks import gather as stacks_gather
 from verl_hpc.runs.stacks.gather import gather_stacks, step_words
@@ -118,7 +119,7 @@ def victim(tmp_path):
 
     def start(how="listens"):
         command = [sys.executable, "-c", VICTIM, str(tmp_path), how]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, umask=0o027)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return Progress(3, 1, "reward", 9.0, HOST, process.pid)
@@ -140,6 +141,12 @@ def test_a_process_is_looked_at_more_than_once(victim, tmp_path, how):
         names = [frame.function for frame in found.main]
         assert names == ["inner", "<module>"]
     assert wait_for(lambda: process_state(rank.pid) == "S", 60)
+
+
+def test_a_group_may_read_stacks_where_the_umask_lets_it(victim, tmp_path):
+    victim()
+    file = stack_file(tmp_path, 3)
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o750, 0o640]
 
 
 def test_a_rank_waits_for_nobody_to_read_its_file(victim, tmp_path):
@@ -190,7 +197,8 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "srun").write_text(
-        f'#!/bin/sh\necho "$*" >{tmp_path}/srun\nwhile [ "${{1#--}}" != "$1" ]; do shift; done\n'
+        f'#!/bin/sh\necho "$*" >{tmp_path}/srun\necho $SLURM_CLUSTERS >{tmp_path}/cluster\n'
+        'while [ "${1#--}" != "$1" ]; do shift; done\n'
         'exec "$@"\n'
     )
     (tools / "srun").chmod(0o755)
@@ -199,7 +207,13 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
     gone = Progress(0, 1, "reward", 9.0, HOST, 2**22 + 1)
     ranks = Ranks(0.0, 10.0, 120.0, "4711", (gone,))
     write_ranks(tmp_path, ranks)
-    (found,) = gather_stacks(tmp_path, ranks)
+    (tmp_path / "job").mkdir()
+    record_job(tmp_path / "job", {"job_id": "4711", "cluster": "c2"})
+    before = os.umask(0o027)
+    try:
+        (found,) = gather_stacks(tmp_path, ranks)
+    finally:
+        os.umask(before)
     assert "the rank is gone" in found.problem
     words = (tmp_path / "srun").read_text()
     assert (
@@ -207,6 +221,8 @@ def test_the_step_that_reaches_other_nodes(tmp_path, monkeypatch):
         in words
     )
     assert list((tmp_path / "stacks").iterdir()) == []
+    assert (tmp_path / "stacks").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "cluster").read_text() == "c2\n"
     (tools / "srun").write_text(
         "#!/bin/sh\necho 'srun: error: Invalid job id specified' >&2\nexit 1\n"
     )

@@ -15,6 +15,7 @@ from verl_hpc.slurm.accounting import (
     NOT_ELIGIBLE,
     account_limits,
     account_use,
+    accounts_of,
     default_account,
     energy_meter,
     job_lives,
@@ -175,3 +176,12 @@ def test_times_are_asked_for_as_seconds(tmp_path, monkeypatch):
     assert run_accounting(["sacct"]) == "%s\n"
     with pytest.raises(ClusterError, match="sreport is not on PATH: this is no node of a Slurm"):
         run_accounting(["sreport"])
+
+
+def test_the_accounts_of_a_cluster(tmp_path, monkeypatch):
+    for name in ("sacct", "scontrol"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $* on $SLURM_CLUSTERS"\n')
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert accounts_of("c2")(["sacct"]) == "sacct --clusters=c2 on c2\n"
+    assert accounts_of("c2")(["scontrol", "show", "config"]) == "scontrol show config on c2\n"

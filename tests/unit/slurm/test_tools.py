@@ -8,6 +8,8 @@ from verl_hpc.slurm.tools import (
     mpi_plugins,
     my_jobs,
     my_scripts,
+    on_cluster,
+    partitions,
     past_states,
     run_tool,
 )
@@ -113,6 +115,35 @@ def test_a_users_own_formats_and_filters_are_left_aside(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     assert run_tool(["squeue"]) == "SLURM_CONF=/etc/slurm.conf\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["sacct", "--noheader"], "sacct --noheader --clusters=c2"),
+        (["sreport", "cluster", "x"], "sreport cluster x Clusters=c2"),
+        (["sacctmgr", "show", "associations"], "sacctmgr show associations Clusters=c2"),
+        (["sacctmgr", "show", "qos"], "sacctmgr show qos"),
+        (["squeue", "--me"], "squeue --me"),
+    ],
+)
+@pytest.mark.parametrize("by", ["the profile", "the user"])
+def test_programs_that_read_no_variable_are_told_the_cluster(
+    tmp_path, monkeypatch, words, told, by
+):
+    fake(tmp_path, words[0], f'echo "{words[0]} $* on $SLURM_CLUSTERS"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    assert run_tool(words) == f"{' '.join(words)} on \n"
+    if by == "the user":
+        monkeypatch.setenv("SLURM_CLUSTERS", "c2")
+    asked = on_cluster("c2" if by == "the profile" else None)
+    assert asked(words) == f"{told} on c2\n"
+
+
+def test_the_name_of_a_cluster_is_no_partition():
+    text = "CLUSTER: c2\nPartitionName=gpu State=UP MaxTime=UNLIMITED\n"
+    assert [found["PartitionName"] for found in partitions(answering(text))] == ["gpu"]
 
 
 def test_words_of_another_encoding(tmp_path, monkeypatch):

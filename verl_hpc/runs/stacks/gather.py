@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import verl_hpc
+from verl_hpc.runs.jobs import cluster_of
 from verl_hpc.runs.ranks import Progress, Ranks
 from verl_hpc.runs.stacks.stack import DIRECTORY, Stack, load_stacks
 from verl_hpc.runs.stacks.take import AUTO, take_here
+from verl_hpc.slurm.programs import WHICH_SLURM
 
 _STEP_S = 120.0
 _FILES_S = 5.0
@@ -50,10 +52,11 @@ def _absent(rank: Progress, problem: str) -> Stack:
 def _by_step(run: Path, job_id: str, hosts: Sequence[str], how: str) -> tuple[list[Stack], str]:
     """Stacks of the nodes that answered, and why others did not."""
     home = run / DIRECTORY
-    home.mkdir(mode=0o700, exist_ok=True)
+    home.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="nodes-", dir=home) as directory:
         out = Path(directory).resolve()
-        problem = _run_step(step_words(run.resolve(), out, job_id, hosts, how))
+        words = step_words(run.resolve(), out, job_id, hosts, how)
+        problem = _run_step(words, cluster_of(run / "job", job_id))
         files = _files(out, len(hosts) if not problem else 0)
         stacks = [stack for file in files for stack in load_stacks(file.read_bytes())]
     return stacks, problem or "its node wrote nothing"
@@ -84,11 +87,12 @@ def step_words(run: Path, out: Path, job_id: str, hosts: Sequence[str], how: str
     ]
 
 
-def _run_step(words: Sequence[str]) -> str:
+def _run_step(words: Sequence[str], cluster: str | None) -> str:
     """Run it; what went wrong, or nothing."""
     # Variables of a job this is called from would be taken for wishes.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI"))}
-    clean |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
+    clean |= {k: os.environ[k] for k in WHICH_SLURM if k in os.environ}
+    clean |= {} if cluster is None else {"SLURM_CLUSTERS": cluster}
     package = str(Path(verl_hpc.__file__).parents[1])
     clean["PYTHONPATH"] = ":".join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     try:
